@@ -1,0 +1,150 @@
+"""What an optimizer asks of the data: points, blocks of clipped terms, and their sensitivity.
+
+A query asks each privacy unit in the cohort for a bounded vector per block and releases the noisy sums.
+For a :class:`SumBlock` the contribution of a unit is
+
+    sum_k  w_k * clip(A_k, C_k),        A_k = (sum_j a_kj g(theta_j)) / D_k,
+
+where ``g(theta_j)`` is the unit's vector at the query's j-th point (its gradient there, or its local
+model change). Its add/remove sensitivity is S = sum_k |w_k| C_k. All blocks of a query are taken on ONE
+cohort and are ONE event of noise multiplier z: block j gets noise of std z S_j / sqrt(share_j) with
+shares that sum to 1, so that sum_j (S_j / sigma_j)^2 = z^-2.
+
+>>> import torch
+>>> query = Query(points=(torch.zeros(3),), blocks=(SumBlock((Term(clip_norm=1.5),)),))
+>>> query.noise_stds(2.0)
+(3.0,)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpriv import _check
+
+
+@dataclass(frozen=True)
+class Term:
+    """One clipped vector of a unit's contribution.
+
+    Attributes:
+        clip_norm: C > 0, the bound on the Euclidean norm; infinity means no clipping.
+        weight: w, any finite number.
+        at: coefficients a_j over the query's points; (1.0,) is the vector at the first point,
+            (1.0, -1.0) the difference between two points.
+        divisor: D, a positive vector of shape (d,) that divides A before the clip, or None.
+    """
+
+    clip_norm: float
+    weight: float = 1.0
+    at: tuple[float, ...] = (1.0,)
+    divisor: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _check.positive("clip-norm", self.clip_norm)
+        if not math.isfinite(_check.real("term weight", self.weight)):
+            raise _check.fail("term weight", self.weight, "be finite")
+        if not self.at:
+            raise _check.fail("term coefficients", self.at, "name at least one point")
+
+    @property
+    def sensitivity(self) -> float:
+        """|w| C."""
+        return abs(self.weight) * self.clip_norm if self.weight else 0.0
+
+    def combine(self, vectors: Sequence[Tensor]) -> Tensor:
+        """A before clipping, from the vectors (..., d) at the query's points."""
+        total = vectors[0] if self.at[0] == 1.0 else self.at[0] * vectors[0]
+        for coefficient, vector in zip(self.at[1:], vectors[1:], strict=False):
+            total = total + coefficient * vector
+        return total if self.divisor is None else total / self.divisor
+
+
+@dataclass(frozen=True)
+class SumBlock:
+    """A block whose units each add ``sum_k w_k clip(A_k, C_k)``, a vector of shape (d,).
+
+    Attributes:
+        terms: the clipped terms.
+        share: this block's part of the event's 1/z^2, in (0, 1].
+    """
+
+    terms: tuple[Term, ...]
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise _check.fail("terms", self.terms, "hold at least one term")
+
+    @property
+    def sensitivity(self) -> float:
+        """S = sum_k |w_k| C_k (add/remove)."""
+        return sum(term.sensitivity for term in self.terms)
+
+
+@dataclass(frozen=True)
+class BitBlock:
+    """A block whose units each add the number 1{norm(A) <= threshold} - 1/2, taken before clipping.
+
+    It is the released bit of adaptive clipping (Andrew et al. 2019, section 2.1, centred so that its
+    sensitivity is 1/2). A unit whose A is not finite adds -1/2.
+    """
+
+    term: Term
+    threshold: float
+    share: float
+
+    @property
+    def sensitivity(self) -> float:
+        """1/2, whatever the threshold."""
+        return 0.5
+
+
+Block = SumBlock | BitBlock
+
+
+@dataclass(frozen=True)
+class Query:
+    """One bounded question, paid for as one event.
+
+    Attributes:
+        points: parameter vectors of shape (d,) at which units evaluate themselves (1 or 2).
+        blocks: the released sums; their shares add to 1.
+        relative_noise: r_t; the event's noise multiplier is scale * r_t.
+        rate_factor: the cohort's expected size as a multiple of the usual one (DP-SRM's first step).
+    """
+
+    points: tuple[Tensor, ...]
+    blocks: tuple[Block, ...]
+    relative_noise: float = 1.0
+    rate_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check.non_negative("relative noise", self.relative_noise)
+        _check.finite_positive("rate factor", self.rate_factor)
+        shares = [block.share for block in self.blocks]
+        if any(share <= 0 for share in shares) or abs(sum(shares) - 1) > 1e-9:
+            raise _check.fail("block shares", shares, "be positive and add to 1")
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of parameters."""
+        return self.points[0].numel()
+
+    def noise_stds(self, noise_multiplier: float) -> tuple[float, ...]:
+        """The std of the noise on each block's SUM for an event of this multiplier z.
+
+        This is the one place where a noise standard deviation is computed: z S_j / sqrt(share_j).
+        Raises ArgumentError where z > 0 and a block's sensitivity is infinite.
+        """
+        z = _check.non_negative("noise multiplier", noise_multiplier)
+        if z == 0:
+            return tuple(0.0 for _ in self.blocks)
+        stds = tuple(z * block.sensitivity / math.sqrt(block.share) for block in self.blocks)
+        if not all(math.isfinite(std) for std in stds):
+            raise _check.fail("clip-norm", math.inf, "be finite where noise is added")
+        return stds
