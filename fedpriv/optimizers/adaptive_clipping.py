@@ -1,0 +1,85 @@
+"""Adaptive-quantile clipping: the clip norm follows a quantile of the units' norms, privately.
+
+Source: Andrew et al. 2019, section 2. Each unit adds one more number to the same event, the bit
+1{norm(A) <= C} - 1/2 of its norm BEFORE clipping (sensitivity 1/2), and the server moves
+C <- C exp(-step (b - quantile)) on the noisy fraction b (equation 1's geometric form). Both blocks are
+on one cohort and are ONE event of multiplier z: the bit takes ``share`` of 1/z^2, so its noise std on
+the sum is z / (2 sqrt(share)). The paper's sigma_b = m/20 is share = (10 z / m)^2.
+
+z and the shares are fixed in advance, so an adaptive C is post-processing of noisy answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.query import BitBlock, Query, SumBlock, Term
+
+_SLOT = "adaptive_clip_norm"
+
+
+@dataclass(frozen=True)
+class AdaptiveClipping:
+    """Wraps an optimizer of one clipped term; its clip norm is replaced by the adaptive one.
+
+    Attributes:
+        inner: the optimizer whose clip norm is learnt; its first clip norm is where C starts.
+        quantile: the fraction of units whose norm should be at most C, in (0, 1).
+        step: the geometric step size, > 0 (the paper's eta_C = 0.2).
+        share: the bit's part of the event's 1/z^2, in (0, 1).
+    """
+
+    inner: PrivateOptimizer
+    quantile: float = 0.5
+    step: float = 0.2
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check.between("adaptive-quantile", self.quantile, 0, 1)
+        _check.finite_positive("adaptive-step", self.step)
+        _check.between("adaptive-share", self.share, 0, 1)
+
+    def init(self, params: Tensor) -> State:
+        """The inner state, and C at the inner optimizer's first clip norm."""
+        state = self.inner.init(params)
+        start = _only_term(self.inner.query(state)).clip_norm
+        _check.finite_positive("clip-norm", start, "adaptive clipping needs a finite start")
+        return replace(state, slots={**state.slots, _SLOT: torch.tensor(start, dtype=torch.float64)})
+
+    def query(self, state: State) -> Query:
+        """The inner query at the adaptive C, and the bit as a second block of the same event."""
+        inner = self.inner.query(state)
+        clip_norm = float(state.slots[_SLOT])
+        term = replace(_only_term(inner), clip_norm=clip_norm)
+        blocks = (
+            SumBlock((term,), share=1 - self.share),
+            BitBlock(term, threshold=clip_norm, share=self.share),
+        )
+        return replace(inner, blocks=blocks)
+
+    def update(self, state: State, answer: Answer) -> State:
+        """The inner update on the first block; C moves on the second."""
+        total, bit = answer
+        fraction = float(bit) + 0.5
+        moved = state.slots[_SLOT] * torch.exp(
+            torch.tensor(-self.step * (fraction - self.quantile), dtype=torch.float64)
+        )
+        inner = self.inner.update(state, (total,))
+        return replace(inner, slots={**inner.slots, _SLOT: moved})
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """As the inner optimizer: both blocks are one event."""
+        return self.inner.planned(rounds)
+
+
+def _only_term(query: Query) -> Term:
+    if len(query.blocks) == 1:
+        block = query.blocks[0]
+        if isinstance(block, SumBlock) and len(block.terms) == 1:
+            return block.terms[0]
+    raise _check.fail("optimizer", query, "ask for one clipped term to be clipped adaptively")

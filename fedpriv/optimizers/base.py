@@ -1,0 +1,74 @@
+"""The optimizer protocol: a state, a question about the data, and an update on the noisy answer.
+
+A private optimizer says nothing of where it runs. It is three pure functions (``init``, ``query``,
+``update``) and the public list of what it will ask (``planned``), from which a budget is calibrated
+before any data is touched. ``update`` sees only noisy answers, so it is post-processing and free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from fedpriv.query import Query
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything an optimizer remembers; all of it follows from noisy answers.
+
+    Attributes:
+        params: the model's parameters, shape (d,).
+        step: how many updates were made.
+        slots: named tensors of the rule (momentum, second moments, an adaptive clip norm, ...).
+    """
+
+    params: Tensor
+    step: int = 0
+    slots: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def advanced(self, params: Tensor, slots: Mapping[str, Tensor]) -> State:
+        """The state after one update."""
+        return replace(self, params=params, step=self.step + 1, slots=dict(slots))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, as they are stored in safetensors files."""
+        return {"params": self.params, **{f"slot/{k}": v for k, v in self.slots.items()}}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], step: int) -> State:
+        """The state whose ``tensors()`` these are."""
+        slots = {k.removeprefix("slot/"): v for k, v in tensors.items() if k.startswith("slot/")}
+        return cls(params=tensors["params"], step=step, slots=slots)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One release as it is known before the run: its r_t and its cohort's size factor."""
+
+    relative_noise: float = 1.0
+    rate_factor: float = 1.0
+
+
+# The noisy answer to a query: per block the noisy sum DIVIDED by the expected cohort size,
+# shape (d,) for a sum block and () for a bit.
+Answer = tuple[Tensor, ...]
+
+
+class PrivateOptimizer(Protocol):
+    """What every optimizer of this package is."""
+
+    def init(self, params: Tensor) -> State:
+        """The state before the first step, from parameters of shape (d,)."""
+
+    def query(self, state: State) -> Query:
+        """The question of this step. It depends on the state, hence on noisy answers only."""
+
+    def update(self, state: State, answer: Answer) -> State:
+        """The state after the noisy answer to ``query(state)``."""
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """The releases of a run of this many rounds, in order; public and independent of any data."""

@@ -1,0 +1,119 @@
+"""Dynamic DP-SGD and Dynamic DP-Adam: clip norms and noise that follow a schedule under one budget.
+
+Source: Du et al. 2021, algorithms 1 to 5. Their symbols: mu_t = C_t / sigma_t is 1 / z_t;
+rho_mu = mu_T / mu_0 >= 1 makes mu grow (equation 9); rho_c = C_0 / C_T >= 1 makes C decay (equation
+12); mu_0 follows from the budget by ``accounting.calibrate`` (algorithm 1), which is why a schedule
+here is only relative: r_t = z_t / z_0. With both, sigma_t = (C_0 / mu_0) (rho_mu rho_c)^(-t/T)
+(algorithm 2, line 4). Algorithm 4 is the same with Adam's rule; algorithm 5 is the same in a
+federation, whose placement of the noise is not the optimizer's business. t runs 0..T-1.
+
+Two more choices of the paper: the noise that minimises its utility bound, sigma_t ~ sqrt(C_t)
+(section 5 and A.7), which is r_t = (C_t / C_0)^(-1/2) and GROWS as C_t falls; and any given sequences
+(algorithm 3).
+
+>>> method = dynamic(Sgd(), learning_rate=0.1, clip_norm=1.0, steps=100, rho_c=4.0, rho_mu=2.0)
+>>> [round(method.clip_norm(t), 3) for t in (0, 50)], round(method.relative_noise(50), 3)
+([1.0, 0.5], 0.707)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpriv import _check
+from fedpriv.optimizers.first_order import FirstOrder, Rule, Sgd
+from fedpriv.schedules import Constant, Geometric, Given, Power, Relative, Schedule
+
+__all__ = [
+    "Sgd",
+    "dynamic",
+    "given",
+    "growing_mu",
+    "sensitivity_decay",
+    "square_root_noise",
+]
+
+
+def dynamic(
+    rule: Rule,
+    learning_rate: float,
+    clip_norm: float,
+    steps: int,
+    rho_c: float = 1.0,
+    rho_mu: float = 1.0,
+) -> FirstOrder:
+    """Both schedules (algorithm 2 with Sgd, algorithm 4 with Adam): C_t and mu_t geometric.
+
+    Args:
+        rule: the update rule.
+        learning_rate: eta > 0.
+        clip_norm: C_0 > 0.
+        steps: T >= 1, the length that the schedules are stretched over.
+        rho_c: C_0 / C_T >= 1; 1 keeps the clip norm constant (growing-mu).
+        rho_mu: mu_T / mu_0 >= 1; 1 keeps the noise multiplier constant (sensitivity decay).
+
+    Raises:
+        ArgumentError: a value is out of range; the paper's methods need both rho >= 1.
+    """
+    for name, rho in (("rho-c", rho_c), ("rho-mu", rho_mu)):
+        if _check.finite_positive(name, rho) < 1:
+            raise _check.fail(name, rho, "be at least 1", "1 switches that schedule off")
+    return FirstOrder(
+        rule=rule,
+        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
+        clip_norm=_decaying(clip_norm, rho_c, steps),
+        relative_noise=Geometric(1.0, 1 / rho_mu, steps),
+    )
+
+
+def growing_mu(
+    rule: Rule, learning_rate: float, clip_norm: float, steps: int, rho_mu: float
+) -> FirstOrder:
+    """Growing mu alone (section 3.2): constant C, noise multiplier falling by rho_mu."""
+    return dynamic(rule, learning_rate, clip_norm, steps, rho_mu=rho_mu)
+
+
+def sensitivity_decay(
+    rule: Rule, learning_rate: float, clip_norm: float, steps: int, rho_c: float
+) -> FirstOrder:
+    """Sensitivity decay alone (section 3.3): C_t falling by rho_c, constant noise multiplier."""
+    return dynamic(rule, learning_rate, clip_norm, steps, rho_c=rho_c)
+
+
+def square_root_noise(
+    rule: Rule, learning_rate: float, clip_norm: float, steps: int, rho_c: float
+) -> FirstOrder:
+    """Decaying C_t with the bound-minimising noise sigma_t ~ sqrt(C_t) (section 5, A.7, eq. 55)."""
+    clip = _decaying(clip_norm, rho_c, steps)
+    return FirstOrder(
+        rule=rule,
+        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
+        clip_norm=clip,
+        relative_noise=Relative(Power(clip, -0.5)),
+    )
+
+
+def given(
+    rule: Rule,
+    learning_rate: float,
+    clip_norms: Sequence[float],
+    relative_noise: Sequence[float],
+) -> FirstOrder:
+    """Any sequences C_t and r_t = z_t / z_0 (algorithm 3). Raises ArgumentError if lengths differ."""
+    if len(clip_norms) != len(relative_noise):
+        raise _check.fail(
+            "relative-noise",
+            f"{len(relative_noise)} values",
+            f"have as many values as there are clip norms, {len(clip_norms)}",
+        )
+    return FirstOrder(
+        rule=rule,
+        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
+        clip_norm=Given.of("clip-norm", clip_norms),
+        relative_noise=Given.of("relative-noise", relative_noise),
+    )
+
+
+def _decaying(clip_norm: float, rho_c: float, steps: int) -> Schedule:
+    start = _check.positive("clip-norm", clip_norm)
+    return Geometric(start, 1 / _check.finite_positive("rho-c", rho_c), steps)

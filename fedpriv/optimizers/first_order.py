@@ -1,0 +1,147 @@
+"""DP-SGD, with momentum, and DP-Adam: one clipped gradient a step, then a textbook rule on its noisy mean.
+
+Sources: DP-SGD is Abadi et al. 2016, algorithm 1; DP-Adam is Du et al. 2021, algorithm 4 (its line 10
+prints v where line 8 defines u: the same second moment). Symbols: theta ``params`` (d,); g a unit's
+gradient; C_t ``clip_norm(t)``; eta ``learning_rate(t)``; r_t ``relative_noise(t)``; y ``answer[0]``,
+the noisy sum over the EXPECTED cohort size (d,). Noise stds are of the sum, never of the mean.
+
+>>> import torch
+>>> optimizer = dp_sgd(learning_rate=0.5, clip_norm=1.0)
+>>> state = optimizer.init(torch.tensor([1.0, 2.0]))
+>>> optimizer.update(state, (torch.tensor([2.0, 0.0]),)).params
+tensor([0., 2.])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.schedules import Constant, Schedule
+
+Slots = Mapping[str, Tensor]
+
+
+class Rule(Protocol):
+    """A textbook update rule: turns (noisy) gradients into directions."""
+
+    def slots(self, params: Tensor) -> Slots:
+        """The rule's memory before the first step."""
+
+    def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
+        """The direction (d,) to subtract, times the step size, and the new memory."""
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """theta -= eta m, with m = momentum m + y (heavy ball; momentum 0 is plain SGD)."""
+
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= _check.real("momentum", self.momentum) < 1:
+            raise _check.fail("momentum", self.momentum, "lie in [0, 1)")
+
+    def slots(self, params: Tensor) -> Slots:
+        """The velocity, where there is momentum."""
+        return {"velocity": torch.zeros_like(params)} if self.momentum else {}
+
+    def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
+        """``gradient``, or the velocity it feeds."""
+        if not self.momentum:
+            return gradient, slots
+        velocity = self.momentum * slots["velocity"] + gradient
+        return velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam's moments with bias correction (Du et al. 2021, algorithm 4, lines 7 to 11)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not 0 <= _check.real(name, beta) < 1:
+                raise _check.fail(name, beta, "lie in [0, 1)")
+        _check.finite_positive("adam-epsilon", self.epsilon)
+
+    def slots(self, params: Tensor) -> Slots:
+        """Both moments, zero."""
+        return {"first": torch.zeros_like(params), "second": torch.zeros_like(params)}
+
+    def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
+        """m_hat / (sqrt(v_hat) + epsilon)."""
+        first = self.beta1 * slots["first"] + (1 - self.beta1) * gradient
+        second = self.beta2 * slots["second"] + (1 - self.beta2) * gradient * gradient
+        m_hat = first / (1 - self.beta1 ** (step + 1))
+        v_hat = second / (1 - self.beta2 ** (step + 1))
+        return m_hat / (v_hat.sqrt() + self.epsilon), {"first": first, "second": second}
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """One query of one clipped gradient a step; ``rule`` on the noisy mean.
+
+    Attributes:
+        rule: the update rule.
+        learning_rate: eta by step.
+        clip_norm: C_t by step.
+        relative_noise: r_t by step; the event of step t has noise multiplier scale * r_t.
+    """
+
+    rule: Rule
+    learning_rate: Schedule
+    clip_norm: Schedule
+    relative_noise: Schedule = field(default_factory=lambda: Constant(1.0))
+
+    def init(self, params: Tensor) -> State:
+        """See :class:`~fedpriv.optimizers.base.PrivateOptimizer`."""
+        return State(params=params, slots=self.rule.slots(params))
+
+    def query(self, state: State) -> Query:
+        """The gradient at theta, clipped to C_t, with relative noise r_t."""
+        block = SumBlock((Term(clip_norm=self.clip_norm(state.step)),))
+        return Query((state.params,), (block,), relative_noise=self.relative_noise(state.step))
+
+    def update(self, state: State, answer: Answer) -> State:
+        """theta - eta_t * direction(y)."""
+        direction, slots = self.rule.direction(state.slots, answer[0], state.step)
+        return state.advanced(state.params - self.learning_rate(state.step) * direction, slots)
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """One release a round."""
+        return tuple(Planned(self.relative_noise(t)) for t in range(rounds))
+
+
+def dp_sgd(learning_rate: float, clip_norm: float, momentum: float = 0.0) -> FirstOrder:
+    """DP-SGD (Abadi et al. 2016, algorithm 1). Raises ArgumentError for values <= 0."""
+    return _constant(Sgd(momentum), learning_rate, clip_norm)
+
+
+def dp_adam(
+    learning_rate: float,
+    clip_norm: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> FirstOrder:
+    """DP-Adam (Du et al. 2021, algorithm 4 with constant C and sigma)."""
+    return _constant(Adam(beta1, beta2, epsilon), learning_rate, clip_norm)
+
+
+def _constant(rule: Rule, learning_rate: float, clip_norm: float) -> FirstOrder:
+    return FirstOrder(
+        rule=rule,
+        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
+        clip_norm=Constant(_check.positive("clip-norm", clip_norm)),
+    )
