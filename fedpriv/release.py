@@ -1,0 +1,157 @@
+"""The only place that draws noise: bounded sums + query + placement -> noisy answer.
+
+Noise std on a block's sum is ``query.noise_stds(z)``, always; a placement says who adds it.
+
+| placement | each party (a client, or a silo) adds | the server adds | noise on the sum |
+|---|---|---|---|
+| none | nothing | nothing | 0: not private |
+| central | nothing | one whole noise | std |
+| local | one whole noise | the missing of m whole noises | sqrt(m) std |
+| distributed | std / sqrt(n_min) | the missing of m such shares | sqrt(m / n_min) std >= std |
+
+m is public: the size of a fixed-size cohort, the cap of a truncated Poisson one, or the number of silos.
+The server tops up to exactly m shares, so the noise on the sum never depends on who took part or
+replied. Fewer than n_min replies: no release, and the charge stands. Surplus noise is never credited.
+
+Noise is floating-point (simulation grade), from :mod:`fedpriv.rng` streams; k noises that one node owes
+are drawn as one Gaussian of k times the variance, which has the same law for whoever sees the sum.
+
+>>> Placement("distributed", shares=9, min_replies=4).party_stds((2.0,))
+(1.0,)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer
+from fedpriv.query import Query
+from fedpriv.rng import Key
+
+KINDS = ("none", "central", "local", "distributed")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the noise enters, and the public numbers that this needs.
+
+    Attributes:
+        kind: one of KINDS.
+        shares: m, how many parties' noises a released sum carries (local and distributed).
+        min_replies: n_min; fewer replies release nothing. For distributed it also sets the share.
+    """
+
+    kind: str
+    shares: int = 0
+    min_replies: int = 0
+
+    def __post_init__(self) -> None:
+        _check.choice("placement", self.kind, KINDS)
+        if self.at_parties:
+            _check.integer("shares", self.shares, minimum=1)
+            least = 1 if self.kind == "distributed" else 0
+            if not least <= self.min_replies <= self.shares:
+                raise _check.fail(
+                    "min-replies", self.min_replies, f"lie in [{least}, {self.shares}]"
+                )
+
+    @property
+    def at_parties(self) -> bool:
+        """Whether parties add noise to their own messages."""
+        return self.kind in ("local", "distributed")
+
+    def party_stds(self, stds: Sequence[float]) -> tuple[float, ...] | None:
+        """What one party adds, per block, given the stds owed to the sum; None where it adds nothing."""
+        if self.kind == "local":
+            return tuple(stds)
+        if self.kind == "distributed":
+            return tuple(std / math.sqrt(self.min_replies) for std in stds)
+        return None
+
+    def server_stds(self, stds: Sequence[float], replies: int) -> tuple[float, ...]:
+        """What the server adds, per block, once ``replies`` parties have answered."""
+        if self.kind == "none":
+            return tuple(0.0 for _ in stds)
+        party = self.party_stds(stds)
+        if party is None:
+            return tuple(stds)
+        if replies > self.shares:
+            raise _check.fail("replies", replies, f"be at most the public {self.shares} shares")
+        return tuple(std * math.sqrt(self.shares - replies) for std in party)
+
+    def total_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
+        """The std on the released sum, per block: a public constant, whoever took part."""
+        if self.kind == "none":
+            return tuple(0.0 for _ in stds)
+        party = self.party_stds(stds)
+        return tuple(stds) if party is None else tuple(s * math.sqrt(self.shares) for s in party)
+
+
+def draw_noise(
+    generator: np.random.Generator, stds: Sequence[float], like: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Independent Gaussian noise, one tensor per block in the shape, dtype and device of ``like``."""
+    noises = []
+    for std, block in zip(stds, like, strict=True):
+        dtype = np.float64 if block.dtype == torch.float64 else np.float32
+        sample = generator.standard_normal(tuple(block.shape), dtype=dtype)
+        noises.append(torch.as_tensor(sample * dtype(std), dtype=block.dtype, device=block.device))
+    return tuple(noises)
+
+
+def add_party_noise(
+    sums: Sequence[Tensor], stds: Sequence[float], parties: int, key: Key, release: int, chunk: int
+) -> tuple[Tensor, ...]:
+    """The noise that ``parties`` parties of one chunk owe, as one Gaussian of ``parties`` times the variance.
+
+    Args:
+        sums: a chunk's bounded sums, one per block.
+        stds: the std one party adds to each block (``Placement.party_stds``).
+        parties: how many parties' messages the sums stand for.
+        key: the node's own key; OS entropy unless the run asked for a seed.
+        release: the release's number in the run.
+        chunk: the chunk's number in the release.
+    """
+    generator = key.generator("party-noise", release, chunk)
+    owed = [std * math.sqrt(parties) for std in stds]
+    noises = draw_noise(generator, owed, sums)
+    return tuple(total + noise for total, noise in zip(sums, noises, strict=True))
+
+
+def release(
+    sums: Sequence[Tensor],
+    replies: int,
+    query: Query,
+    noise_multiplier: float,
+    placement: Placement,
+    denominator: float,
+    key: Key,
+    index: int,
+) -> Answer | None:
+    """The noisy answer to a query, each block divided by the public expected cohort size.
+
+    Args:
+        sums: the gathered sums, one per block; already carrying the parties' noise where they add it.
+        replies: how many parties they stand for. Private: used only to top the noise up.
+        query: the question that was asked.
+        noise_multiplier: z of the event that was charged.
+        placement: who adds the noise.
+        denominator: the public expected cohort size, > 0.
+        key: the server's key.
+        index: the release's number in the run; no two releases share noise.
+
+    Returns:
+        The answer, or None where fewer than ``placement.min_replies`` parties replied.
+    """
+    if placement.at_parties and replies < placement.min_replies:
+        return None
+    stds = placement.server_stds(query.noise_stds(noise_multiplier), replies)
+    noises = draw_noise(key.generator("server-noise", index), stds, sums)
+    return tuple((total + noise) / denominator for total, noise in zip(sums, noises, strict=True))

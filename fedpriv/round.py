@@ -1,0 +1,270 @@
+"""The loop that every run is: query, sample, charge, gather, release, update.
+
+It knows no Ray and no Flower. An :class:`Engine` turns an :class:`Ask` into one bounded sum: in this
+process, over Ray actors, over Flower's simulation or over a deployment. Charging comes before any unit
+is touched; a release that the budget does not afford is not made, and the run ends there with what it
+has. A gathering that fails after the charge leaves the charge standing, and the next release draws
+fresh noise, because its number is new.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv import release as releases
+from fedpriv.accounting.events import Event
+from fedpriv.optimizers.base import PrivateOptimizer, State
+from fedpriv.query import Query
+from fedpriv.release import Placement
+from fedpriv.rng import Key
+from fedpriv.sampling import Sampler
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A block of units that is computed in one go and whose noise is one draw.
+
+    Attributes:
+        index: its number in the release; it keys the parties' noise.
+        ids: the units (clients, or examples of one silo), ascending.
+        parties: how many parties' messages it stands for (its clients, or 1 for a silo).
+        home: the silo that must compute it, or None where any node may.
+    """
+
+    index: int
+    ids: Indices
+    parties: int
+    home: int | None = None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One release's question as it goes to the engine.
+
+    Attributes:
+        query: points, blocks; no data.
+        release: the release's number in the run.
+        chunks: the cohort in blocks; private, so it goes to the engine and nowhere else.
+        party_stds: the std that each party adds to each block, or None.
+    """
+
+    query: Query
+    release: int
+    chunks: tuple[Chunk, ...]
+    party_stds: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Bounded sums, one per block, and the number of parties they stand for. Both are private."""
+
+    sums: tuple[Tensor, ...]
+    parties: int
+
+
+class Engine(Protocol):
+    """Whatever computes bounded sums over a cohort."""
+
+    def gather(self, ask: Ask) -> Reply:
+        """The sums over all chunks that could be computed, and their parties."""
+
+    def close(self) -> None:
+        """Release what the engine holds. Called once, also after errors."""
+
+
+class Books(Protocol):
+    """The accountant and its ledger, as the loop needs them."""
+
+    def affords(self, event: Event) -> bool:
+        """Whether the budget allows one more release of this event."""
+
+    def charge(self, event: Event, release: int) -> None:
+        """Record the event durably. Returns only when it is on disk."""
+
+
+@dataclass
+class Cohorts:
+    """Draws cohorts and cuts them into chunks.
+
+    Attributes:
+        sampler: draws unit numbers.
+        key: the server's key.
+        chunk_size: the largest chunk of clients; fixes the noise's layout whatever the number of nodes.
+        silo_size: examples per silo where units are examples of silos, else None.
+        max_participations: a client sends noise only from its (this + 1)-th cohort on; None: no cap.
+    """
+
+    sampler: Sampler
+    key: Key
+    chunk_size: int
+    silo_size: int | None = None
+    max_participations: int | None = None
+
+    def __post_init__(self) -> None:
+        self._taken: Counter[int] = Counter()
+
+    def draw(self, release: int) -> tuple[Chunk, ...]:
+        """The chunks of this release's cohort."""
+        ids = self.sampler.draw(self.key.generator("cohort", release))
+        active = self._below_cap(ids)
+        if self.silo_size is not None:
+            return self._by_silo(active)
+        pieces = max(1, -(-len(ids) // self.chunk_size)) if len(ids) else 0
+        # Cut by the whole cohort, capped units included: they are parties that send noise only.
+        cuts = np.array_split(ids, pieces) if pieces else []
+        keep = set(active.tolist()) if len(active) < len(ids) else None
+        chunks = []
+        for index, cut in enumerate(cuts):
+            kept = cut if keep is None else np.array([i for i in cut.tolist() if i in keep], np.int64)
+            chunks.append(Chunk(index, kept, parties=len(cut)))
+        return tuple(chunks)
+
+    def _below_cap(self, ids: Indices) -> Indices:
+        if self.max_participations is None:
+            return ids
+        active = [i for i in ids.tolist() if self._taken[i] < self.max_participations]
+        self._taken.update(active)
+        return np.array(active, dtype=np.int64)
+
+    def _by_silo(self, ids: Indices) -> tuple[Chunk, ...]:
+        assert self.silo_size is not None
+        silos = -(-self.sampler.population // self.silo_size)
+        edges = np.searchsorted(ids, np.arange(silos + 1, dtype=np.int64) * self.silo_size)
+        return tuple(
+            Chunk(silo, ids[edges[silo] : edges[silo + 1]], parties=1, home=silo)
+            for silo in range(silos)
+        )
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything one run is made of; all of it public but the key.
+
+    Attributes:
+        optimizer: what is asked and how answers are used.
+        sampler: how cohorts are drawn.
+        placement: who adds the noise.
+        scale: the calibrated factor; release t has multiplier scale * r_t.
+        rounds: how many releases at most.
+        server_view: whether the gate is the server's view (local placement): per client, unamplified.
+    """
+
+    optimizer: PrivateOptimizer
+    sampler: Sampler
+    placement: Placement
+    scale: float
+    rounds: int
+    server_view: bool = False
+
+    def event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
+        """The event that gates the budget, for the adversary that the placement defends against."""
+        if self.server_view:
+            return Event(
+                noise_multiplier,
+                sampling="none",
+                relation="replace-one",
+                population=self.sampler.population,
+            )
+        return self.sampler.resized(rate_factor).event(noise_multiplier)
+
+    def observer_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
+        """The event as who sees only the models has it: amplified, on the constant summed noise.
+
+        For local noise that is sqrt(m) z. Surplus noise of the distributed placement is not credited.
+        """
+        factor = self.placement.shares**0.5 if self.placement.kind == "local" else 1.0
+        return self.sampler.resized(rate_factor).event(noise_multiplier * factor)
+
+    def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
+        """The gate's events of the whole run, from public settings alone."""
+        s = self.scale if scale is None else scale
+        return tuple(
+            self.event(s * p.relative_noise, p.rate_factor) for p in self.optimizer.planned(self.rounds)
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an observer sees after each round: the noisy state, and public counts."""
+
+    round: int
+    releases: int
+    state: State
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the last state, the number of releases charged, and why it stopped."""
+
+    state: State
+    releases: int
+    stopped: str
+
+
+def run(
+    setup: Setup,
+    params: Tensor,
+    engine: Engine,
+    books: Books,
+    key: Key,
+    cohorts: Cohorts,
+    observe: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Run the loop from ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
+
+    Returns the outcome with ``stopped`` being "rounds", "budget" or "interrupted". Rounds whose
+    gathering released nothing (too few replies) are charged and do not count as rounds.
+    """
+    state = setup.optimizer.init(params)
+    charged = done = 0
+    try:
+        while done < setup.rounds:
+            query = setup.optimizer.query(state)  # 1. what is asked, from noisy answers only
+            multiplier = setup.scale * query.relative_noise
+            event = setup.event(multiplier, query.rate_factor)
+            if not books.affords(event):
+                return Outcome(state, charged, "budget")
+            chunks = cohorts.draw(charged)  # 2. who is asked
+            books.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
+            charged += 1
+            answer = _ask(setup, query, multiplier, chunks, engine, key, charged - 1)  # 4. and 5.
+            if answer is None:
+                continue
+            state = setup.optimizer.update(state, answer)  # 6. post-processing: free
+            done += 1
+            observe(Progress(done, charged, state))
+    except KeyboardInterrupt:
+        return Outcome(state, charged, "interrupted")
+    return Outcome(state, charged, "rounds")
+
+
+def _ask(
+    setup: Setup,
+    query: Query,
+    multiplier: float,
+    chunks: Sequence[Chunk],
+    engine: Engine,
+    key: Key,
+    index: int,
+) -> tuple[Tensor, ...] | None:
+    stds = setup.placement.party_stds(query.noise_stds(multiplier))
+    reply = engine.gather(Ask(query, index, tuple(chunks), stds))
+    return releases.release(
+        reply.sums,
+        reply.parties,
+        query,
+        multiplier,
+        setup.placement,
+        setup.sampler.resized(query.rate_factor).expected_size,
+        key,
+        index,
+    )
