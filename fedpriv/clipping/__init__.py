@@ -1,0 +1,30 @@
+"""Bounded sums: each unit's vector is clipped term by term and added up, NaN-safe.
+
+:func:`sum_rows` sums vectors that are given as rows; :func:`sum_gradients` sums the gradients of examples,
+without forming them where the algebra allows. Each has a plain loop twin that it is held against.
+
+>>> import torch
+>>> from fedpriv.query import Query, SumBlock, Term
+>>> total, = sum_rows([torch.tensor([[6.0, 8.0], [0.6, 0.8]])], [SumBlock((Term(clip_norm=5.0),))])
+>>> total
+tensor([3.6000, 4.8000])
+"""
+
+from fedpriv.clipping.gradients import (
+    Differentiable,
+    gradients_loop,
+    sum_gradients,
+    sum_gradients_loop,
+    zeros,
+)
+from fedpriv.clipping.rows import sum_rows, sum_rows_loop
+
+__all__ = [
+    "Differentiable",
+    "gradients_loop",
+    "sum_gradients",
+    "sum_gradients_loop",
+    "sum_rows",
+    "sum_rows_loop",
+    "zeros",
+]

@@ -1,0 +1,142 @@
+"""A learning task: a model and a loss, as pure functions of a flat parameter vector.
+
+To bring a model of your own, give any ``nn.Module`` that treats each example on its own and maps inputs
+(n, ...) to outputs (n, ...):
+
+    task = Task(module, loss="cross-entropy")           # or "squared-error", or your own function
+    task = Task(module, loss=lambda outputs, y: ...)    # outputs (n, ...), y (n, ...) -> losses (n,)
+
+A loss must not reduce over examples: one number for each. The task copies the module, so that training
+never changes yours; the copy runs in evaluation mode. ``task.layout`` says which tensors are trained.
+
+>>> import numpy as np, torch
+>>> task = Task("logistic")
+>>> params = task.initial(np.random.default_rng(0))
+>>> x, y = torch.zeros(5, 1, 28, 28), torch.zeros(5, dtype=torch.int64)
+>>> task.dimension, task.losses(params, x, y).shape, task.gradients(params, x, y).shape
+(7850, torch.Size([5]), torch.Size([5, 7850]))
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedpriv import _check, models
+from fedpriv.vectors import Layout, layout_of
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+_TEST_CHUNK = 1000  # examples evaluated at once
+
+
+def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """-log softmax(outputs (n, classes)) at the labels y (n,), shape (n,)."""
+    return F.cross_entropy(outputs, y, reduction="none")
+
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """Half the squared distance of outputs (n, ...) from y of the same size, shape (n,)."""
+    return 0.5 * (outputs.flatten(1) - y.view_as(outputs).flatten(1)).square().sum(1)
+
+
+LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
+
+
+class Task:
+    """A model and a loss, functionally.
+
+    Attributes:
+        module: the task's own copy of the model; its parameters are placeholders.
+        layout: which tensors make up the parameter vector (d,), and where they lie.
+        loss: outputs (n, ...), labels (n, ...) -> losses (n,).
+    """
+
+    def __init__(self, model: nn.Module | str, loss: Loss | str = "cross-entropy") -> None:
+        """A task for a module, or for a model of :mod:`fedpriv.models` by name.
+
+        Raises ArgumentError where the name or the loss is unknown, or where the module cannot be
+        trained privately (see :func:`fedpriv.vectors.layout_of`).
+        """
+        module = models.build(model) if isinstance(model, str) else model
+        if isinstance(loss, str):
+            loss = LOSSES[_check.choice("loss", loss, LOSSES)]
+        self.layout: Layout = layout_of(module)
+        self.loss = loss
+        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+        for layer in self.module.modules():
+            if getattr(layer, "inplace", False):  # would overwrite what per-example norms are read from
+                layer.inplace = False  # type: ignore[assignment]
+        trained = set(self.layout.names)
+        self._fixed = {
+            name: tensor.detach()
+            for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers())
+            if name not in trained
+        }
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of trained parameters."""
+        return self.layout.dimension
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """A first parameter vector (d,), float32 on the CPU (see :func:`fedpriv.models.initial`)."""
+        return models.initial(self.module, generator, self.layout)
+
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """The model's outputs (n, ...) for inputs x (n, ...) at the parameters (d,)."""
+        tensors = {**self._fixed_like(params), **self.layout.split(params)}
+        result: Tensor = torch.func.functional_call(self.module, tensors, (x,))
+        return result
+
+    def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The losses (n,) of the examples (n, ...) at the parameters (d,).
+
+        Raises ArgumentError where the loss does not give one number for each example.
+        """
+        losses = self.loss(self.outputs(params, x), y)
+        if losses.shape != x.shape[:1]:
+            raise _check.fail("loss shape", tuple(losses.shape), f"be {tuple(x.shape[:1])}")
+        return losses
+
+    def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients (n, d) of the losses with respect to the parameters, by vmap of grad."""
+        if not x.shape[0]:
+            return params.new_zeros(0, self.dimension)
+
+        def loss_of_one(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return self.losses(params, x[None], y[None])[0]
+
+        rows: Tensor = torch.func.vmap(torch.func.grad(loss_of_one), (None, 0, 0))(params, x, y)
+        return rows
+
+    @torch.no_grad()
+    def evaluate(self, params: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
+        """The mean ``loss`` over the public test examples and, for class labels, the ``accuracy``.
+
+        Raises ArgumentError where there is no example.
+        """
+        if not x.shape[0]:
+            raise _check.fail("test set", 0, "hold at least one example")
+        loss, right, classes = 0.0, 0, not y.is_floating_point()
+        for start in range(0, x.shape[0], _TEST_CHUNK):
+            labels = y[start : start + _TEST_CHUNK]
+            outputs = self.outputs(params, x[start : start + _TEST_CHUNK])
+            loss += float(self.loss(outputs, labels).double().sum())
+            if classes:
+                right += int((outputs.argmax(1) == labels).sum())
+        metrics = {"loss": loss / x.shape[0]}
+        return {"accuracy": right / x.shape[0], **metrics} if classes else metrics
+
+    def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:
+        """Frozen parameters and buffers on the vector's device, and floats in its precision."""
+        for name, tensor in self._fixed.items():
+            dtype = params.dtype if tensor.is_floating_point() else tensor.dtype
+            if tensor.device != params.device or tensor.dtype != dtype:
+                self._fixed[name] = tensor.to(params.device, dtype)
+        return self._fixed
