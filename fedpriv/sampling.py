@@ -16,7 +16,7 @@ Which cohort was drawn, and its size, are private under add/remove: they go nowh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ from fedpriv.accounting.events import Event
 Indices = NDArray[np.int64]
 
 LARGEST_POPULATION = 10**12
+RELATIONS = ("add-remove", "replace-one")
 
 
 class Sampler(Protocol):
@@ -54,14 +55,19 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each unit joins independently with probability ``rate``; neighbours add or remove one unit."""
+    """Each unit joins independently with probability ``rate``.
+
+    Neighbours add or remove one unit, or replace one (then the event is a pair of its own, not z / 2).
+    """
 
     population: int
     rate: float
+    relation: str = "add-remove"
 
     def __post_init__(self) -> None:
         _check_population(self.population)
         _check.probability("sampling-rate", self.rate)
+        _check.choice("relation", self.relation, RELATIONS)
 
     @property
     def expected_size(self) -> float:
@@ -74,18 +80,18 @@ class Poisson:
         return draw_distinct(self.population, size, generator)
 
     def event(self, noise_multiplier: float) -> Event:
-        """A Poisson-subsampled Gaussian under add/remove-one."""
+        """A Poisson-subsampled Gaussian."""
         return Event(
             noise_multiplier,
             sampling="poisson",
-            relation="add-remove",
+            relation=self.relation,
             rate=self.rate,
             population=self.population,
         )
 
     def resized(self, factor: float) -> Poisson:
         """The rate times ``factor``. Raises ArgumentError above 1."""
-        return self if factor == 1 else Poisson(self.population, self.rate * factor)
+        return self if factor == 1 else replace(self, rate=self.rate * factor)
 
 
 @dataclass(frozen=True)
@@ -101,18 +107,22 @@ class TruncatedPoisson:
     rate: float
     cap: int
     floor: int = 0
+    relation: str = "add-remove"
 
     def __post_init__(self) -> None:
         _check_population(self.population)
         _check.probability("sampling-rate", self.rate)
+        _check.choice("relation", self.relation, RELATIONS)
         _check.integer("cohort-cap", self.cap, minimum=1)
 
     @classmethod
-    def covering(cls, population: int, rate: float, tail: float) -> TruncatedPoisson:
+    def covering(
+        cls, population: int, rate: float, tail: float, relation: str = "add-remove"
+    ) -> TruncatedPoisson:
         """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
         cap = int(stats.binom.isf(tail, population + 1, rate))
         floor = max(0, int(stats.binom.ppf(tail, population, rate)) - 1)
-        return cls(population, rate, max(cap, 1), floor)
+        return cls(population, rate, max(cap, 1), floor, relation)
 
     @property
     def expected_size(self) -> float:
@@ -136,7 +146,7 @@ class TruncatedPoisson:
         return Event(
             noise_multiplier,
             sampling="poisson",
-            relation="add-remove",
+            relation=self.relation,
             rate=self.rate,
             population=self.population,
             truncation=self.truncation,
@@ -195,7 +205,7 @@ class Everyone:
 
     def __post_init__(self) -> None:
         _check_population(self.population)
-        _check.choice("relation", self.relation, ("add-remove", "replace-one"))
+        _check.choice("relation", self.relation, RELATIONS)
 
     @property
     def expected_size(self) -> float:

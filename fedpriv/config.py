@@ -1,0 +1,201 @@
+"""The public configuration of a run: one flat table of scalars, the same keys everywhere.
+
+The keys are those of Flower's run-config, of ``fedpriv simulate``'s TOML file and of its ``--set``
+flags. Every key has a default and a description; unknown keys and impossible values are refused in one
+line before any work starts. What the keys mean together is decided in :mod:`fedpriv.plan`.
+
+>>> Config.parse({"sampling-rate": 0.02}).sampling_rate
+0.02
+>>> Config.parse({"sampling-rat": 0.02})
+Traceback (most recent call last):
+    ...
+fedpriv._check.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling-rate'?
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedpriv import _check
+
+Scalar = str | int | float | bool
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Config(BaseModel):
+    """All settings of a run. Attributes are the keys with underscores for hyphens."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True, allow_inf_nan=True
+    )
+
+    # Data and model
+    dataset: str = Field("infinite-digits", description="data set: see `fedpriv data list`")
+    data_folder: str = Field("", description="where data files are; empty: $FEDPRIV_DATA, if set")
+    model: str = Field("cnn", description="cnn, mlp or logistic")
+    clients: int = Field(100_000, ge=1, le=10**12, description="N, the number of (virtual) clients")
+    partition: Literal["one-example", "iid", "dirichlet", "shards"] = Field(
+        "one-example", description="how examples are dealt to clients"
+    )
+    examples_per_client: int = Field(1, ge=1, description="mean number of examples of a client or silo")
+    client_sizes: Literal["equal", "lognormal"] = Field(
+        "equal", description="distribution of client sizes in a partition"
+    )
+    dirichlet_alpha: float = Field(0.5, gt=0, description="label skew of the dirichlet partition")
+    labels_per_client: int = Field(2, ge=1, description="labels a client holds in the shards partition")
+    partition_seed: int = Field(0, ge=0, description="seed of the (public) partition")
+
+    # What is protected, and how it is sampled
+    unit: Literal["client", "example"] = Field(
+        "client", description="the privacy unit: a client with all its data, or an example of a silo"
+    )
+    sampler: Literal["poisson", "fixed-size", "everyone"] = Field(
+        "poisson", description="how units are drawn for a release"
+    )
+    sampling_rate: float = Field(0.01, gt=0, le=1, description="q, the expected fraction of units drawn")
+    relation: Literal["auto", "add-remove", "replace-one"] = Field(
+        "auto", description="neighbours; auto: replace-one for fixed-size cohorts, else add-remove"
+    )
+    rounds: int = Field(150, ge=1, description="T, the number of releases that the budget is spread over")
+
+    # Optimizer
+    optimizer: Literal["dp-sgd", "dp-adam", "dynamic-dp-sgd", "dynamic-dp-adam"] = Field(
+        "dynamic-dp-sgd", description="the private optimizer"
+    )
+    learning_rate: float = Field(1.0, gt=0, description="step size eta")
+    momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum of the SGD rules")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first decay")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second decay")
+    adam_epsilon: float = Field(1e-8, gt=0, description="Adam's denominator offset")
+    clip_norm: float = Field(1.0, gt=0, description="C (C_0 where it decays); inf: no clipping")
+    rho_c: float = Field(1.0, ge=1, description="C_0 / C_T, sensitivity decay (dynamic optimizers)")
+    rho_mu: float = Field(1.0, ge=1, description="mu_T / mu_0, growing mu (dynamic optimizers)")
+    noise_schedule: Literal["geometric", "sqrt-clip", "given"] = Field(
+        "geometric", description="dynamic noise: by rho-mu, sigma_t ~ sqrt(C_t), or relative-noise-file"
+    )
+    relative_noise_file: str = Field("", description="CSV of r_t, one a line (noise-schedule given)")
+    clip_norm_file: str = Field("", description="CSV of C_t, one a line (noise-schedule given)")
+    adaptive_quantile: float = Field(
+        0.0, ge=0, lt=1, description="quantile that the clip norm adapts to; 0: off"
+    )
+    adaptive_step: float = Field(0.2, gt=0, description="geometric step of the adaptive clip norm")
+    adaptive_share: float = Field(
+        0.05, gt=0, lt=1, description="part of each event's 1/z^2 that the norm bit takes"
+    )
+
+    # Client work
+    work: Literal["gradient", "local-steps"] = Field(
+        "gradient", description="what a client computes: one gradient, or local SGD steps"
+    )
+    local_steps: int = Field(1, ge=1, description="SGD steps a client makes (work local-steps)")
+    local_learning_rate: float = Field(0.1, gt=0, description="step size of the local steps")
+    local_batch_size: int = Field(0, ge=0, description="examples of a local step; 0: all of the client's")
+
+    # Privacy
+    placement: Literal["none", "central", "local", "distributed"] = Field(
+        "central", description="where the noise enters"
+    )
+    epsilon: float = Field(3.0, gt=0, description="the budget's epsilon")
+    delta: float = Field(0.0, ge=0, lt=1, description="the budget's delta; 0: 1 / (10 units)")
+    accounting: Literal["pld", "rdp", "gdp-clt"] = Field(
+        "pld", description="method that holds the budget; gdp-clt is an estimate that can understate"
+    )
+    max_participations: int = Field(
+        0, ge=0, description="local placement: releases that a client gives data to; 0: every one"
+    )
+    min_replies: int = Field(
+        0, ge=0, description="fewest replies that are released; 0: as many as the placement needs"
+    )
+    seed: int = Field(-1, ge=-1, description="-1: OS entropy; else reproducible and NOT private")
+
+    # Engine
+    engine: Literal["ray", "in-process"] = Field("ray", description="where virtual clients run")
+    actors: int = Field(0, ge=0, description="Ray actors; 0: one per CPU (or per GPU share)")
+    cpus_per_actor: float = Field(1.0, gt=0, description="CPUs of a Ray actor")
+    gpus_per_actor: float = Field(0.0, ge=0, description="GPU share of a Ray actor")
+    device: str = Field("auto", description="auto, cpu or cuda")
+    chunk_size: int = Field(512, ge=1, description="clients computed at once; bounds a node's memory")
+    reply_timeout: float = Field(600.0, gt=0, description="seconds to wait for a round's replies")
+
+    # Evaluation (public test set only) and output
+    evaluate_every: int = Field(10, ge=1, description="rounds between evaluations on the public test set")
+    out: str = Field("", description="output folder; empty: runs/<date and time>")
+    overwrite: bool = Field(False, description="replace an existing output folder")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Config:
+        """The checked configuration. Raises ArgumentError, one line, on the first thing wrong."""
+        known = cls.keys()
+        for key in values:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else "see `fedpriv simulate --help`"
+                raise _check.ArgumentError(f"unknown key {key!r}; {hint}")
+        try:
+            return cls(**dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            text = first["msg"].removeprefix("Input should ")
+            raise _check.ArgumentError(
+                f"{name} is {first['input']!r}; it must {text[0].lower()}{text[1:]}"
+            ) from None
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """All keys, in the order of their groups."""
+        return [_kebab(name) for name in cls.model_fields]
+
+    def table(self) -> dict[str, Scalar]:
+        """The resolved configuration by key."""
+        return dict(self.model_dump(by_alias=True))
+
+    def changed(self, **changes: Any) -> Config:
+        """A copy with these attributes changed, checked anew."""
+        values = {**self.table(), **{_kebab(k): v for k, v in changes.items()}}
+        return Config.parse(values)
+
+    def toml(self) -> str:
+        """The resolved configuration as TOML text."""
+        return "".join(f"{key} = {_toml_value(value)}\n" for key, value in self.table().items())
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """The table of a TOML configuration file. Raises ArgumentError if it is missing or malformed."""
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise _check.fail("CONFIG", str(path), "be an existing TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise _check.ArgumentError(f"CONFIG {path} is not valid TOML: {error}") from None
+
+
+def read_assignment(text: str) -> tuple[str, Scalar]:
+    """``key=value`` as it is typed after --set; the value is read as TOML, else as a plain string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise _check.fail("--set", text, "be written key=value")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    return key.strip(), parsed
+
+
+def _toml_value(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)

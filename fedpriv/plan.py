@@ -1,0 +1,237 @@
+"""Public configuration -> a consistent run: sampler, optimizer, placement, calibrated noise, budget.
+
+Everything here is decided before any data is touched, from public numbers alone. Settings that
+contradict each other are refused with one line that says which and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv import _check
+from fedpriv.accounting import Budget, calibrate
+from fedpriv.accounting.participations import costliest
+from fedpriv.config import Config
+from fedpriv.optimizers import (
+    Adam,
+    AdaptiveClipping,
+    PrivateOptimizer,
+    Sgd,
+    dynamic,
+    given,
+    square_root_noise,
+)
+from fedpriv.release import Placement
+from fedpriv.rng import Key
+from fedpriv.round import Cohorts, Setup
+from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
+
+# A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
+_TRUNCATION_SHARE = 1e-3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, decided.
+
+    Attributes:
+        config: the configuration it follows from.
+        setup: optimizer, sampler, placement, calibrated scale, rounds.
+        budget: what may be spent, or None where no noise was asked for.
+        units: N, the public number of privacy units.
+        max_participations: K of the local placement (rounds where there is no cap), else None.
+    """
+
+    config: Config
+    setup: Setup
+    budget: Budget | None
+    units: int
+    max_participations: int | None
+
+    def key(self) -> Key:
+        """The server's key: OS entropy, or the seed that was asked for."""
+        return Key.of(None if self.config.seed < 0 else self.config.seed)
+
+    def cohorts(self, key: Key) -> Cohorts:
+        """The run's cohort source."""
+        silos = self.config.unit == "example"
+        capped = self.max_participations is not None and self.max_participations < self.setup.rounds
+        return Cohorts(
+            sampler=self.setup.sampler,
+            key=key,
+            chunk_size=self.config.chunk_size,
+            silo_size=self.config.examples_per_client if silos else None,
+            max_participations=self.max_participations if capped else None,
+        )
+
+
+def make_plan(config: Config) -> Plan:
+    """The plan of a configuration.
+
+    Raises:
+        ArgumentError: settings contradict each other, or the budget cannot be met.
+    """
+    units = _units(config)
+    delta = config.delta or 1 / (10 * units)
+    _check_privacy(config, units, delta)
+    optimizer = make_optimizer(config)
+    sampler = make_sampler(config, units, delta)
+    placement = make_placement(config, sampler)
+    local = config.placement == "local"
+    cap = (config.max_participations or config.rounds) if local else None
+    unscaled = Setup(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
+    if config.placement == "none":
+        return Plan(config, _rescaled(unscaled, 0.0), None, units, None)
+    budget = Budget(config.epsilon, delta, config.accounting)
+    events = unscaled.planned_events()
+    scale = calibrate(costliest(events, cap) if cap else events, budget)
+    return Plan(config, _rescaled(unscaled, scale), budget, units, cap)
+
+
+def _rescaled(setup: Setup, scale: float) -> Setup:
+    return Setup(
+        setup.optimizer, setup.sampler, setup.placement, scale, setup.rounds, setup.server_view
+    )
+
+
+def _units(config: Config) -> int:
+    if config.unit == "client":
+        return config.clients
+    return config.clients * config.examples_per_client
+
+
+def make_optimizer(config: Config) -> PrivateOptimizer:
+    """The optimizer that the configuration names."""
+    is_dynamic = config.optimizer.startswith("dynamic-")
+    _check_dynamic_keys(config, is_dynamic)
+    rule = (
+        Adam(config.beta1, config.beta2, config.adam_epsilon)
+        if config.optimizer.endswith("adam")
+        else Sgd(config.momentum)
+    )
+    rate, clip, steps = config.learning_rate, config.clip_norm, config.rounds
+    optimizer: PrivateOptimizer
+    if config.noise_schedule == "given":
+        optimizer = given(rule, rate, *_given_sequences(config))
+    elif config.noise_schedule == "sqrt-clip":
+        optimizer = square_root_noise(rule, rate, clip, steps, config.rho_c)
+    else:
+        optimizer = dynamic(rule, rate, clip, steps, config.rho_c, config.rho_mu)
+    if config.adaptive_quantile == 0:
+        return optimizer
+    if is_dynamic and config.rho_c != 1:
+        raise _check.fail("adaptive-quantile", config.adaptive_quantile, "be 0 with rho-c other than 1")
+    return AdaptiveClipping(
+        optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share
+    )
+
+
+def _check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
+    static = {"rho-c": config.rho_c == 1, "rho-mu": config.rho_mu == 1}
+    static["noise-schedule"] = config.noise_schedule == "geometric"
+    for key, unused in static.items():
+        if not is_dynamic and not unused:
+            raise _check.ArgumentError(
+                f"{key} is set but optimizer is {config.optimizer!r}, which has no schedule; "
+                f"use optimizer='dynamic-{config.optimizer}'"
+            )
+    if config.noise_schedule == "sqrt-clip" and config.rho_mu != 1:
+        raise _check.fail("rho-mu", config.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
+    if config.momentum and config.optimizer.endswith("adam"):
+        raise _check.fail("momentum", config.momentum, "be 0 with Adam", "Adam's is beta1")
+
+
+def _given_sequences(config: Config) -> tuple[list[float], list[float]]:
+    if not config.relative_noise_file:
+        raise _check.fail("relative-noise-file", "", "name a CSV file with noise-schedule given")
+    noise = read_numbers("relative-noise-file", config.relative_noise_file, config.rounds)
+    if not config.clip_norm_file:
+        return [config.clip_norm] * config.rounds, noise
+    return read_numbers("clip-norm-file", config.clip_norm_file, config.rounds), noise
+
+
+def read_numbers(name: str, path: str, count: int | None = None) -> list[float]:
+    """The numbers of a CSV file (first column), one a step. Raises ArgumentError if they do not fit."""
+    try:
+        with Path(path).open(newline="") as file:
+            values = [float(row[0]) for row in csv.reader(file) if row and row[0].strip()]
+    except FileNotFoundError:
+        raise _check.fail(name, path, "be an existing CSV file") from None
+    except ValueError as error:
+        raise _check.ArgumentError(f"{name} {path}: {error}; one number a line is needed") from None
+    if count is not None and len(values) != count:
+        raise _check.fail(name, f"{len(values)} values", f"have one value a round, {count}")
+    return values
+
+
+def make_sampler(config: Config, units: int, delta: float) -> Sampler:
+    """The sampler that the configuration names, over ``units`` units."""
+    rate, relation = config.sampling_rate, _relation(config)
+    if config.sampler == "everyone":
+        if rate != 1:
+            raise _check.fail("sampling-rate", rate, "be 1 with sampler everyone")
+        return Everyone(units, relation)
+    if config.sampler == "fixed-size":
+        return FixedSize(units, max(1, round(rate * units)))
+    if config.placement in ("local", "distributed") and config.unit == "client":
+        # (1 + e^epsilon) * rounds * tail stays a small share of delta.
+        spread = (1 + math.exp(min(config.epsilon, 30.0))) * config.rounds
+        tail = _TRUNCATION_SHARE * delta / (2 * spread)
+        return TruncatedPoisson.covering(units, rate, tail, relation)
+    return Poisson(units, rate, relation)
+
+
+def _relation(config: Config) -> str:
+    if config.sampler == "fixed-size":
+        if config.relation == "add-remove":
+            raise _check.fail("relation", config.relation, "be replace-one with sampler fixed-size")
+        return "replace-one"
+    return "add-remove" if config.relation == "auto" else config.relation
+
+
+def make_placement(config: Config, sampler: Sampler) -> Placement:
+    """The placement with its public numbers m (shares) and n_min."""
+    if config.placement in ("none", "central"):
+        if config.min_replies:
+            raise _check.fail("min-replies", config.min_replies, "be 0 unless clients add the noise")
+        return Placement(config.placement)
+    if config.unit == "example":
+        shares = floor = config.clients
+    elif isinstance(sampler, TruncatedPoisson):
+        shares, floor = sampler.cap, sampler.floor
+        if config.placement == "distributed" and floor < 1:
+            raise _check.fail(
+                "sampling-rate",
+                config.sampling_rate,
+                "give cohorts that are practically never empty under distributed noise",
+                "use more clients, a higher rate, or sampler fixed-size",
+            )
+        if config.min_replies > floor:
+            raise _check.fail(
+                "min-replies", config.min_replies, f"be at most {floor}, what a Poisson cohort always has"
+            )
+    else:
+        shares = floor = round(sampler.expected_size)
+    if config.placement == "local":
+        return Placement("local", shares, config.min_replies)
+    return Placement("distributed", shares, config.min_replies or floor)
+
+
+def _check_privacy(config: Config, units: int, delta: float) -> None:
+    if delta >= 1 / units and config.placement != "none":
+        raise _check.fail("delta", delta, f"be below 1 / units = {1 / units:g}", "0 means 1 / (10 units)")
+    if config.placement != "none" and math.isinf(config.clip_norm):
+        raise _check.fail("clip-norm", config.clip_norm, "be finite where noise is added")
+    if math.isinf(config.epsilon) and config.placement != "none":
+        raise _check.fail("epsilon", config.epsilon, "be finite", "use placement none to train unprotected")
+    if config.max_participations and config.placement != "local":
+        raise _check.fail("max-participations", config.max_participations, "be 0 unless placement is local")
+    if config.max_participations > config.rounds:
+        raise _check.fail("max-participations", config.max_participations, "be at most rounds")
+    if config.unit == "example" and config.partition != "one-example":
+        raise _check.fail("partition", config.partition, "be one-example where the unit is an example")
+    if config.unit == "example" and config.work != "gradient":
+        raise _check.fail("work", config.work, "be gradient where the unit is an example")
