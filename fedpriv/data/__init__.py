@@ -1,0 +1,29 @@
+"""Data by index: sources, populations and the federated view over both.
+
+>>> import numpy as np
+>>> source = load("infinite-digits")
+>>> x, y = source.batch(np.array([360, 10**12]))
+>>> tuple(x.shape)
+(2, 1, 28, 28)
+"""
+
+from fedpriv.data.federated import Batch, View
+from fedpriv.data.loaders import MissingDataError, data_folder, load, names
+from fedpriv.data.populations import OneExample, Population, Silos
+from fedpriv.data.source import Arrays, DataError, Pair, Source
+
+__all__ = [
+    "Arrays",
+    "Batch",
+    "DataError",
+    "MissingDataError",
+    "OneExample",
+    "Pair",
+    "Population",
+    "Silos",
+    "Source",
+    "View",
+    "data_folder",
+    "load",
+    "names",
+]

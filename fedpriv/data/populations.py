@@ -1,0 +1,101 @@
+"""Who owns which example: a population maps client numbers to example indices, and stores as little
+as it can.
+
+All of it is fixed and public: it is decided by a partition seed, never by a run's key.
+
+>>> billion = OneExample(10**9, first=360)
+>>> billion.examples(np.array([0, 999_999_999]))
+(array([       360, 1000000359]), array([0, 1]))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fedpriv import _check
+from fedpriv.data.source import Indices, whole
+
+
+class Population(Protocol):
+    """Clients 0..clients-1 and the examples that each owns; no example has two owners."""
+
+    @property
+    def clients(self) -> int:
+        """The number of clients, N."""
+
+    def examples(self, client_ids: Indices) -> tuple[Indices, Indices]:
+        """The examples of ``client_ids`` (k,): their indices (total,) and owners (total,).
+
+        An owner is the POSITION in ``client_ids`` of the client that the example belongs to,
+        ascending. Raises ArgumentError for a client number outside 0..clients-1.
+        """
+
+
+@dataclass(frozen=True)
+class OneExample:
+    """Client c owns example ``first + c`` and no other (Du et al. 2021); nothing is stored.
+
+    Raises ArgumentError unless clients >= 1 and first >= 0.
+    """
+
+    clients: int
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        _check.integer("clients", self.clients, 1)
+        _check.integer("first", self.first)
+
+    def examples(self, client_ids: Indices) -> tuple[Indices, Indices]:
+        """One example a client: ``first + client_ids`` and the owners 0, 1, ..., k - 1."""
+        ids = whole("client_ids", client_ids, below=self.clients)
+        return ids + self.first, np.arange(len(ids), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Silos:
+    """``silos`` clients that own ``examples_per_silo`` examples each, silo s a contiguous range.
+
+    The ranges are public. For examples as the privacy unit, unit u is example ``first + u``, and
+    belongs to silo ``u // examples_per_silo``; :meth:`units` is the population to sample from.
+
+    Raises ArgumentError unless silos >= 1, examples_per_silo >= 1 and first >= 0.
+    """
+
+    silos: int
+    examples_per_silo: int
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        _check.integer("silos", self.silos, 1)
+        _check.integer("examples_per_silo", self.examples_per_silo, 1)
+        _check.integer("first", self.first)
+
+    @property
+    def clients(self) -> int:
+        """The number of silos."""
+        return self.silos
+
+    def units(self) -> OneExample:
+        """All examples of all silos, each as a unit of its own."""
+        return OneExample(self.silos * self.examples_per_silo, self.first)
+
+    def silo_of(self, unit_ids: Indices) -> Indices:
+        """The silo (n,) that each unit of ``unit_ids`` (n,) lies in."""
+        ids = whole("unit_ids", unit_ids, below=self.silos * self.examples_per_silo)
+        return ids // self.examples_per_silo
+
+    def bounds(self, silo: int) -> tuple[int, int]:
+        """The units of ``silo``: from the first up to, not including, the second."""
+        whole("silo", [silo], below=self.silos)
+        return silo * self.examples_per_silo, (silo + 1) * self.examples_per_silo
+
+    def examples(self, client_ids: Indices) -> tuple[Indices, Indices]:
+        """All examples of the silos ``client_ids``, and their owners."""
+        ids = whole("client_ids", client_ids, below=self.silos)
+        per = self.examples_per_silo
+        starts = np.repeat(self.first + ids * per, per)
+        owner = np.repeat(np.arange(len(ids), dtype=np.int64), per)
+        return starts + np.tile(np.arange(per, dtype=np.int64), len(ids)), owner
