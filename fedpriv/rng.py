@@ -61,7 +61,7 @@ class Key:
 
     def generator(self, purpose: str, *indices: int) -> np.random.Generator:
         """A generator of its own for ``purpose`` at ``indices`` (e.g. release, client)."""
-        label = "/".join([purpose, *(str(int(i)) for i in indices)]).encode()
+        label = repr((purpose, *(int(i) for i in indices))).encode()
         digest = hashlib.sha256(self.root + label).digest()
         words = np.frombuffer(digest[:16], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=words))

@@ -1,0 +1,48 @@
+"""Streams: distinct by purpose and index, reproducible for a seed, never for none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpriv._check import ArgumentError
+from fedpriv.rng import Key
+
+
+def first(key: Key, *label: object) -> float:
+    return float(key.generator(*label).standard_normal())  # type: ignore[arg-type]
+
+
+def test_a_seed_reproduces_and_says_so() -> None:
+    assert first(Key.from_seed(3), "noise", 1) == first(Key.of(3), "noise", 1)
+    assert Key.from_seed(3).reproducible
+    assert first(Key.from_seed(3), "noise", 1) != first(Key.from_seed(4), "noise", 1)
+
+
+def test_no_seed_is_os_entropy() -> None:
+    assert not Key.of(None).reproducible
+    assert first(Key.fresh(), "noise", 1) != first(Key.fresh(), "noise", 1)
+
+
+def test_every_label_has_its_own_stream() -> None:
+    key = Key.from_seed(0)
+    labels = [("a",), ("b",), ("a", 1), ("a", 11), ("a", 1, 1), ("a", 0), ("a/1", 1)]
+    assert len({first(key, *label) for label in labels}) == len(labels)
+
+
+def test_streams_are_uncorrelated() -> None:
+    """4 std of a mean of 1e5 products: flake rate 6e-5 over OS entropy, none for this fixed seed."""
+    key = Key.from_seed(0)
+    x, y = (key.generator("noise", i).standard_normal(100_000) for i in (0, 1))
+    assert abs(np.mean(x * y)) < 4 / np.sqrt(100_000)
+
+
+def test_the_root_is_never_shown() -> None:
+    key = Key.fresh()
+    assert key.root.hex() not in repr(key)
+    assert repr(key.root) not in repr(key)
+
+
+def test_seed_must_be_a_whole_number() -> None:
+    with pytest.raises(ArgumentError, match="seed"):
+        Key.from_seed(-1)
