@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv import _check, models
+from fedpriv.clipping.bookkeeping import Book
 from fedpriv.vectors import Layout, layout_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -55,6 +56,7 @@ class Task:
         module: the task's own copy of the model; its parameters are placeholders.
         layout: which tensors make up the parameter vector (d,), and where they lie.
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
+        book: how clipped sums of this model's gradients are had without forming them.
     """
 
     def __init__(self, model: nn.Module | str, loss: Loss | str = "cross-entropy") -> None:
@@ -72,6 +74,7 @@ class Task:
         for layer in self.module.modules():
             if getattr(layer, "inplace", False):  # would overwrite what per-example norms are read from
                 layer.inplace = False  # type: ignore[assignment]
+        self.book = Book(self.module, self.layout)
         trained = set(self.layout.names)
         self._fixed = {
             name: tensor.detach()

@@ -10,8 +10,8 @@ without forming them where the algebra allows. Each has a plain loop twin that i
 tensor([3.6000, 4.8000])
 """
 
+from fedpriv.clipping.bookkeeping import Differentiable
 from fedpriv.clipping.gradients import (
-    Differentiable,
     gradients_loop,
     sum_gradients,
     sum_gradients_loop,

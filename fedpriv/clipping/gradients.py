@@ -8,30 +8,18 @@ for every block whose terms take the gradient at one point as it is; everything 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from fedpriv import _check
+from fedpriv.clipping.bookkeeping import Differentiable
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
-from fedpriv.query import Block, Query
+from fedpriv.query import Block, Query, SumBlock, Term
 
+_CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
 _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
-
-
-class Differentiable(Protocol):
-    """What :func:`sum_gradients` needs of a task: per-example losses and their gradients."""
-
-    @property
-    def dimension(self) -> int:
-        """d, the number of parameters."""
-
-    def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The losses (n,) of the examples at the parameters (d,)."""
-
-    def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradients (n, d) of the losses with respect to the parameters."""
 
 
 def sum_gradients(
@@ -53,8 +41,19 @@ def sum_gradients(
         ArgumentError: x and y of different lengths, or a point that is not of the task's dimension.
     """
     _check_batch(task, query, x, y)
-    step = max(1, _ROW_ENTRIES // (task.dimension * len(query.points)))
-    return _sum_in_chunks(task, query, x, y, min(step, chunk or step))
+    first = query.points[0]
+    if len(x) and _takes_gradients_as_they_are(query) and task.book.suits(task, first, x, y):
+
+        def sum_chunk(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            return task.book.total(task, first, x, y, query.blocks)
+
+        return _in_chunks(query, x, y, chunk or _CHUNK, sum_chunk)
+
+    def sum_chunk_of_rows(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return sum_rows([task.gradients(point, x, y) for point in query.points], query.blocks)
+
+    fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points)))
+    return _in_chunks(query, x, y, min(fits, chunk or fits), sum_chunk_of_rows)
 
 
 def sum_gradients_loop(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -74,27 +73,33 @@ def gradients_loop(task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -
     return rows
 
 
-def _sum_in_chunks(task: Differentiable, query: Query, x: Tensor, y: Tensor, step: int) -> tuple[Tensor, ...]:
-    totals = zeros(query.blocks, query.points[0])
+def _in_chunks(
+    query: Query, x: Tensor, y: Tensor, step: int, sum_chunk: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """The sums over all chunks of ``step`` examples, added in their order."""
+    totals: tuple[Tensor, ...] | None = None
     for start in range(0, x.shape[0], step):
-        part = slice(start, start + step)
-        rows = [task.gradients(point, x[part], y[part]) for point in query.points]
-        for total, block_sum in zip(totals, sum_rows(rows, query.blocks), strict=True):
-            total += block_sum
-    return totals
+        sums = sum_chunk(x[start : start + step], y[start : start + step])
+        totals = sums if totals is None else tuple(a + b for a, b in zip(totals, sums, strict=True))
+    return zeros(query.blocks, query.points[0]) if totals is None else totals
+
+
+def _takes_gradients_as_they_are(query: Query) -> bool:
+    """Whether every term's vector is the gradient at the first point."""
+    return all(term.at == (1.0,) and term.divisor is None for term in _terms(query.blocks))
 
 
 def zeros(blocks: Sequence[Block], like: Tensor) -> tuple[Tensor, ...]:
     """The sums over no units at all, for vectors of the shape (d,) and kind of ``like``."""
-    return sum_rows([like.new_zeros(0, like.numel())] * _points(blocks), blocks)
-
-
-def _points(blocks: Sequence[Block]) -> int:
-    return max(
-        len(term.at)
-        for block in blocks
-        for term in getattr(block, "terms", None) or (block.term,)  # type: ignore[union-attr]
+    return tuple(
+        torch.zeros_like(like) if isinstance(block, SumBlock) else like.new_zeros(()) for block in blocks
     )
+
+
+def _terms(blocks: Sequence[Block]) -> list[Term]:
+    return [
+        term for block in blocks for term in (block.terms if isinstance(block, SumBlock) else (block.term,))
+    ]
 
 
 def _check_batch(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> None:
