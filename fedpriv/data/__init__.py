@@ -9,7 +9,7 @@
 
 from fedpriv.data.federated import Batch, View
 from fedpriv.data.loaders import MissingDataError, data_folder, load, names
-from fedpriv.data.populations import OneExample, Population, Silos
+from fedpriv.data.populations import OneExample, Population, Silos, population
 from fedpriv.data.source import Arrays, DataError, Pair, Source
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "data_folder",
     "load",
     "names",
+    "population",
 ]

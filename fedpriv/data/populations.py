@@ -10,13 +10,20 @@ All of it is fixed and public: it is decided by a partition seed, never by a run
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from fedpriv import _check
-from fedpriv.data.source import Indices, whole
+from fedpriv.data.infinite_mnist import InfiniteMNIST
+from fedpriv.data.partitions import Implicit, Partition
+from fedpriv.data.sizes import Sizes
+from fedpriv.data.skews import Dirichlet, Iid, Shards, Skew
+from fedpriv.data.source import Indices, Source, whole
+
+KINDS = ("one-example", "iid", "dirichlet", "shards", "silos")
 
 
 class Population(Protocol):
@@ -99,3 +106,56 @@ class Silos:
         starts = np.repeat(self.first + ids * per, per)
         owner = np.repeat(np.arange(len(ids), dtype=np.int64), per)
         return starts + np.tile(np.arange(per, dtype=np.int64), len(ids)), owner
+
+
+def population(
+    kind: str,
+    source: Source,
+    *,
+    clients: int,
+    examples_per_client: int = 1,
+    sizes: str = "equal",
+    alpha: float = 0.5,
+    labels_per_client: int = 2,
+    seed: int = 0,
+) -> Population:
+    """Share ``source`` out to ``clients`` clients.
+
+    Args:
+        kind: "one-example", "silos" (equal contiguous ranges), or a partition: "iid", "dirichlet",
+            "shards". A finite source is divided whole; of an endless one each client has a part.
+        source: what is shared out.
+        clients: N, or the number of silos.
+        examples_per_client: examples of a silo, or the mean of a client of an endless source.
+        sizes: "equal", "lognormal" or "uniform" client sizes, for partitions.
+        alpha: label skew of "dirichlet".
+        labels_per_client: of "shards".
+        seed: the (public) partition seed.
+
+    Raises:
+        ArgumentError: an argument is outside its range, or a finite source has too few examples.
+    """
+    _check.choice("partition", kind, KINDS)
+    _check.integer("clients", clients, 1)
+    _check.integer("partition-seed", seed)
+    if kind in ("one-example", "silos"):
+        each = 1 if kind == "one-example" else _check.integer("examples-per-client", examples_per_client, 1)
+        if source.size is not None and clients * each > source.size:
+            allowed = f"be at most {source.size // each} for {each} each of {source.name}"
+            raise _check.fail("clients", clients, allowed, "or take an infinite data set")
+        return (
+            OneExample(clients, source.first) if kind == "one-example" else Silos(clients, each, source.first)
+        )
+    skews: dict[str, Callable[[], Skew]] = {
+        "iid": Iid,
+        "dirichlet": lambda: Dirichlet(alpha),
+        "shards": lambda: Shards(labels_per_client),
+    }
+    skew, spread = skews[kind](), Sizes(sizes, examples_per_client)
+    if isinstance(source, InfiniteMNIST):
+        labels = source.labels(np.arange(source.first, source.first + source.base_size))
+        return Implicit(labels, clients, skew, spread, seed, source.first)
+    if source.size is None:
+        raise _check.fail("partition", kind, f"be one-example or silos for {source.name}")
+    labels = source.labels(np.arange(source.size))
+    return Partition.deal(labels, clients=clients, skew=skew, sizes=spread, seed=seed)

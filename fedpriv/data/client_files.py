@@ -1,0 +1,148 @@
+"""The data file of a deployed client, which owns nothing else.
+
+Format: a NumPy ``.npz`` archive without pickled objects, holding ``x``, uint8 (n, 28, 28), and ``y``,
+whole numbers (n,); or a pair of IDX files, named by the one with the images, whose name holds
+``images-idx3`` where that of the labels holds ``labels-idx1``.
+
+Nothing here puts a value, or a count, of the data into an error: errors travel to the server.
+
+>>> import tempfile
+>>> from fedpriv.data import Silos, load
+>>> source, silos = load("infinite-digits"), Silos(2, 5, first=360)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "silo-1.npz"
+...     write_client_file(path, source, silos.examples(np.array([1]))[0])
+...     view = FileView(ClientFile(path), client=1)
+>>> batch = view.batch(np.array([0, 1]))    # client 0 lives elsewhere, and adds nothing here
+>>> batch.owner.tolist()
+[1, 1, 1, 1, 1]
+>>> view.units(silos, np.array([4, 5, 9])).owner.tolist()
+[1, 2]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedpriv import _check
+from fedpriv.data import idx
+from fedpriv.data.federated import Batch
+from fedpriv.data.populations import Silos
+from fedpriv.data.source import DataError, Indices, Pair, Source, require_examples, unit_interval, whole
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that appears at ``path``, whole, when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield cast(BinaryIO, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_client_file(path: str | Path, source: Source, indices: Indices) -> None:
+    """Write the examples of ``source`` at ``indices`` (n,) as a client's ``.npz`` file, atomically.
+
+    Reading it back gives the same examples, bit for bit. Raises ArgumentError unless the name ends
+    in ``.npz``, or when ``indices`` is empty.
+    """
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise _check.fail("path", str(path), "end in .npz")
+    if not len(indices):
+        raise _check.fail("indices", 0, "name at least one example")
+    x, y = source.batch(indices)
+    pixels = (x[:, 0] * 255).round().to(torch.uint8).numpy()
+    with atomic(path) as file:
+        np.savez_compressed(file, x=pixels, y=y.numpy())
+
+
+def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+            return archive["x"], archive["y"]
+    except (KeyError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+        # Without the cause: its text may quote the data.
+        raise DataError(f"{path}: not an .npz file with plain arrays x and y") from None
+
+
+class ClientFile:
+    """The rows of one client's data file, held in memory.
+
+    Args:
+        path: an ``.npz`` file, or the images' file of an IDX pair.
+        classes: the number of labels.
+
+    Raises:
+        DataError: the file is damaged, or not of this format.
+        FileNotFoundError: there is no such file.
+    """
+
+    def __init__(self, path: str | Path, classes: int = 10) -> None:
+        path = Path(path)
+        if path.suffix == ".npz":
+            x, y = _read_npz(path)
+        elif "images-idx3" in path.name:
+            x = idx.read(path)
+            y = idx.read(path.with_name(path.name.replace("images-idx3", "labels-idx1")))
+        else:
+            raise DataError(f"{path}: a client's file is an .npz file or IDX images (images-idx3)")
+        require_examples(str(path), x, y, classes)
+        self.size, self.classes = len(x), classes
+        self._x, self._y = torch.from_numpy(x), torch.from_numpy(y.astype(np.int64))
+
+    def rows(self, rows: Indices, device: torch.device | str = "cpu") -> Pair:
+        """The examples at ``rows`` (n,), each below ``size``."""
+        at = torch.from_numpy(rows)
+        return Pair(unit_interval(self._x[at].to(device)), self._y[at].to(device))
+
+
+@dataclass(frozen=True)
+class FileView:
+    """What :class:`fedpriv.data.federated.View` is in a simulation, for a client with its own file.
+
+    Attributes:
+        file: the client's rows.
+        client: its number in the population; it answers for no other.
+    """
+
+    file: ClientFile
+    client: int
+
+    def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
+        """All rows, for each position of ``client_ids`` (k,) at which this client is asked for."""
+        at = np.flatnonzero(whole("client_ids", client_ids) == self.client)
+        rows = np.tile(np.arange(self.file.size), len(at))
+        x, y = self.file.rows(rows, device)
+        return Batch(x, y, torch.from_numpy(np.repeat(at, self.file.size)).to(x.device))
+
+    def units(self, silos: Silos, unit_ids: Indices, device: torch.device | str = "cpu") -> Batch:
+        """The rows of those of ``unit_ids`` (k,) that lie in this silo; owners are positions in them.
+
+        Unit u is row u minus the silo's first unit. A unit beyond the end of the file contributes
+        nothing, so the public size of a silo need not be its true one.
+        """
+        low, high = silos.bounds(self.client)
+        ids = whole("unit_ids", unit_ids)
+        at = np.flatnonzero((ids >= low) & (ids < min(high, low + self.file.size)))
+        x, y = self.file.rows(ids[at] - low, device)
+        return Batch(x, y, torch.from_numpy(at).to(x.device))

@@ -1,0 +1,79 @@
+"""Keyed hashes for implicit populations: what client c draws is a function of (seed, c) alone.
+
+A generator object for each of the sampled clients would cost more than the draws themselves; a hash
+draws for all of them in a few array operations. It decides who owns which PUBLIC index, is fixed by
+the partition seed, and is no source of privacy randomness.
+
+>>> client = np.array([3, 3, 10**12])
+>>> a, b, c = uniform(7, client).tolist()
+>>> a == b != c
+True
+>>> ten = np.arange(10)
+>>> sorted(permuted(7, ten, np.full(10, 10), np.full(10, 3)).tolist()) == ten.tolist()
+True
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpriv.data.source import Indices
+
+_Words = npt.NDArray[np.uint64]
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = 4
+
+
+def _mix(z: _Words) -> _Words:
+    """SplitMix64's finaliser (Steele, Lea & Flood 2014), a bijection of 64-bit words."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def hashed(seed: int, *columns: Indices) -> _Words:
+    """A 64-bit word for each row of the ``columns``, each of shape (n,)."""
+    word = np.full(len(columns[0]), seed % 2**64, np.uint64)
+    for column in columns:
+        word = _mix((word + _STEP) ^ column.astype(np.uint64)) + _STEP
+    return _mix(word)
+
+
+def uniform(seed: int, *columns: Indices) -> npt.NDArray[np.float64]:
+    """A number in the open interval (0, 1) for each row of the ``columns``, with 52 random bits."""
+    bits = (hashed(seed, *columns) >> np.uint64(12)).astype(np.float64)
+    return (bits + 0.5) * 2.0**-52
+
+
+def permuted(seed: int, position: Indices, size: Indices, *columns: Indices) -> Indices:
+    """Where a keyed permutation of 0..size-1 takes ``position``; one permutation a row of ``columns``.
+
+    A balanced Feistel network of four rounds, walked until it is back inside the range (Black &
+    Rogaway 2002): distinct positions have distinct images, without a table or a rejection list.
+
+    Args:
+        seed: key, with the ``columns``.
+        position: (n,), each within 0..size-1.
+        size: (n,), at least 1 and at most 2^60.
+        columns: (n,) each; rows with equal columns and sizes share a permutation.
+    """
+    key = hashed(seed, *columns)
+    span = np.maximum(size - 1, 1)
+    bits = np.frexp(span.astype(np.float64))[1]
+    half = np.maximum((bits + 1) // 2, 1).astype(np.uint64)
+    value, outside = position.astype(np.uint64), np.arange(len(position))
+    while outside.size:
+        value[outside] = _feistel(value[outside], half[outside], key[outside])
+        outside = outside[value[outside] >= size[outside].astype(np.uint64)]
+    return value.astype(np.int64)
+
+
+def _feistel(value: _Words, half: _Words, key: _Words) -> _Words:
+    """A keyed permutation of 0..2^(2 half) - 1."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = value >> half, value & mask
+    for _ in range(_ROUNDS):
+        key = key + _STEP
+        left, right = right, left ^ (_mix(key + right) & mask)
+    return (left << half) | right
