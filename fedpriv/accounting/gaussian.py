@@ -1,0 +1,39 @@
+"""The Gaussian mechanism without sampling, exactly.
+
+mu-GDP (Dong, Roth & Su 2019, corollary 1; Balle & Wang 2018, theorem 8; Du 2021, equation 1):
+delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2), mu = sensitivity / noise std.
+Compositions are again Gaussian, with mu^2 the sum of the squares.
+
+>>> round(epsilon(0.5, 1e-5), 2)
+1.99
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+
+def log_delta(mu: float, epsilon: float) -> float:
+    """log delta(epsilon) of mu-GDP, for mu > 0; accurate far into the tail."""
+    high = float(log_ndtr(mu / 2 - epsilon / mu))
+    low = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    ratio = -math.expm1(min(low - high, 0.0))
+    return high + math.log(ratio) if ratio > 0 else -math.inf
+
+
+def epsilon(mu: float, delta: float) -> float:
+    """The epsilon >= 0 of mu-GDP at ``delta`` in (0, 1), rounded up; infinite where delta <= 0."""
+    if mu <= 0 or delta >= 1:
+        return 0.0
+    if delta <= 0 or math.isinf(mu):
+        return math.inf
+    target = math.log(delta)
+    if log_delta(mu, 0.0) <= target:
+        return 0.0
+    # delta(eps) <= Phi(mu/2 - eps/mu), so this end always has a smaller delta than asked for.
+    top = mu * (mu / 2 + math.sqrt(2 * -target) + 1)
+    root = float(brentq(lambda eps: log_delta(mu, eps) - target, 0.0, top, xtol=1e-14, rtol=1e-13))
+    return root * (1 + 1e-9) + 1e-13

@@ -1,0 +1,186 @@
+"""The append-only record of every event, on disk before its release.
+
+A ledger is JSON lines: a header of public run parameters, then one line an event. Every line carries the
+SHA-256 of the chain so far, so that an edited, removed or swapped line is found, and its number said.
+``record`` returns only after fsync, so an incomplete last line belongs to a release that never happened:
+it is dropped, and said. Nothing in it may come from private data.
+
+>>> import tempfile, pathlib
+>>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
+>>> with Ledger.create(path, {"relation": "add-remove"}) as ledger:
+...     ledger.record([Event(1.1, "poisson", "add-remove", rate=0.01)])
+>>> read(path).events[0].rate
+0.01
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from fedpriv import _check
+from fedpriv.accounting.events import Event
+
+_LOG = logging.getLogger(__name__)
+_FORMAT = 1
+
+
+class LedgerError(ValueError):
+    """A ledger cannot be trusted; the message names the file and the line."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a ledger file holds.
+
+    Attributes:
+        header: the run's public parameters.
+        events: all charged events in order.
+        torn: the number of a dropped incomplete last line (1 is the header), or None.
+        chain: the SHA-256 of the last complete line, in hex.
+        size: length in bytes of the complete lines.
+    """
+
+    header: dict[str, Any]
+    events: tuple[Event, ...]
+    torn: int | None
+    chain: str
+    size: int
+
+
+class Ledger:
+    """An open ledger. Use ``create`` for a new run and ``resume`` for an interrupted one."""
+
+    def __init__(self, file: BinaryIO, chain: str, length: int) -> None:
+        self._file = file
+        self._chain = chain
+        self._length = length
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
+        """A new ledger with its header on disk. Raises FileExistsError where the file exists."""
+        ledger = cls(open(path, "xb"), "", 0)
+        ledger._write([{"ledger": _FORMAT, **header}])
+        _sync_folder(Path(path).parent)
+        return ledger
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str]) -> tuple[Ledger, Record]:
+        """The ledger opened for more events, and what it holds; a torn last line is cut off.
+
+        Raises LedgerError where a line was edited.
+        """
+        record = read(path)
+        file = open(path, "r+b")
+        file.truncate(record.size)
+        file.seek(record.size)
+        ledger = cls(file, record.chain, len(record.events))
+        if record.size and not _ends_complete(path):
+            ledger._append(b"\n")
+        return ledger, record
+
+    def __len__(self) -> int:
+        """The number of events recorded."""
+        return self._length
+
+    def record(self, events: Sequence[Event]) -> None:
+        """Writes the events and returns once they are on disk: only then may the release happen."""
+        self._write([{"event": event.to_json()} for event in events])
+        self._length += len(events)
+
+    def close(self) -> None:
+        """Closes the file; what was recorded stays."""
+        self._file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, bodies: Sequence[Mapping[str, Any]]) -> None:
+        chain, lines = self._chain, []
+        for body in bodies:
+            if "chain" in body:
+                raise _check.fail("ledger header", dict(body), "not hold the key 'chain'")
+            chain = _link(chain, body)
+            lines.append(json.dumps({**body, "chain": chain}, separators=(",", ":")))
+        self._append("".join(line + "\n" for line in lines).encode())
+        self._chain = chain
+
+    def _append(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read(path: str | os.PathLike[str]) -> Record:
+    """Everything in a ledger file, checked against its chain.
+
+    An incomplete last line is dropped (the release it was for had not happened) and logged.
+    Raises LedgerError with the number of a line that was edited, and for a file without a header.
+    """
+    data = Path(path).read_bytes()
+    chain, size, bodies = "", 0, []
+    lines = data.split(b"\n")
+    torn = None
+    for number, line in enumerate(lines, 1):
+        last = number == len(lines)
+        if last and not line:
+            break
+        body = _verify(line, chain)
+        if body is None and last:
+            torn = number
+            _LOG.warning("%s: dropped the incomplete line %d, whose release did not happen", path, number)
+            break
+        if body is None:
+            raise LedgerError(f"{path}: line {number} was edited or does not follow the line before it")
+        chain = body.pop("chain")
+        bodies.append(body)
+        size += len(line) + (0 if last else 1)
+    if not bodies or bodies[0].get("ledger") != _FORMAT:
+        raise LedgerError(f"{path}: line 1 is not the header of a ledger of format {_FORMAT}")
+    events = tuple(Event.from_json(body["event"]) for body in bodies[1:])
+    return Record(bodies[0], events, torn, chain, size)
+
+
+def _link(chain: str, body: Mapping[str, Any]) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256((chain + text).encode()).hexdigest()
+
+
+def _verify(line: bytes, chain: str) -> dict[str, Any] | None:
+    try:
+        body = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(body, dict):
+        return None
+    rest = {key: value for key, value in body.items() if key != "chain"}
+    return body if body.get("chain") == _link(chain, rest) else None
+
+
+def _ends_complete(path: str | os.PathLike[str]) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,27 @@
+"""What a noise multiplier means under each relation: the one place that converts.
+
+An event's z is noise std over the add/remove sensitivity S. Under replace-one a unit's contribution can
+move by 2 S, so a release without sampling, or over a cohort of fixed size, has the effective multiplier
+z / 2. Poisson sampling under replace-one is NOT z / 2: there the neighbours are the mixtures
+(1-q) N(0) + q N(1) and (1-q) N(0) + q N(-1), in units of S, with z as it is.
+
+>>> plain_multiplier(Event(2.0, "none", "replace-one"))
+1.0
+"""
+
+from __future__ import annotations
+
+from fedpriv.accounting.events import Event
+
+
+def unsampled(event: Event) -> bool:
+    """Whether everyone takes part, so that the release is a plain Gaussian mechanism."""
+    return event.sampling == "none" or event.rate == 1
+
+
+def plain_multiplier(event: Event) -> float:
+    """Noise std over the largest distance of two neighbours' sums, cohort given and unit in it.
+
+    Not to be used for Poisson sampling under replace-one with rate < 1 (see above).
+    """
+    return event.noise_multiplier / (2 if event.relation == "replace-one" else 1)
