@@ -8,7 +8,8 @@
 """
 
 from fedpriv.data.federated import Batch, View
-from fedpriv.data.loaders import MissingDataError, data_folder, load, names
+from fedpriv.data.files import data_folder
+from fedpriv.data.loaders import MissingDataError, load, names
 from fedpriv.data.populations import OneExample, Population, Silos, population
 from fedpriv.data.source import Arrays, DataError, Pair, Source
 

@@ -22,15 +22,11 @@ Nothing here puts a value, or a count, of the data into an error: errors travel 
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
-import tempfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,24 +35,9 @@ import torch
 from fedpriv import _check
 from fedpriv.data import idx
 from fedpriv.data.federated import Batch
+from fedpriv.data.files import atomic
 from fedpriv.data.populations import Silos
 from fedpriv.data.source import DataError, Indices, Pair, Source, require_examples, unit_interval, whole
-
-
-@contextlib.contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that appears at ``path``, whole, when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield cast(BinaryIO, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def write_client_file(path: str | Path, source: Source, indices: Indices) -> None:
@@ -85,6 +66,14 @@ def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         raise DataError(f"{path}: not an .npz file with plain arrays x and y") from None
 
 
+def _read_pair(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    labels = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    try:
+        return idx.read(path), idx.read(labels)
+    except idx.IdxError:
+        raise DataError(f"{path}, or its labels, is not an intact IDX file") from None
+
+
 class ClientFile:
     """The rows of one client's data file, held in memory.
 
@@ -102,8 +91,7 @@ class ClientFile:
         if path.suffix == ".npz":
             x, y = _read_npz(path)
         elif "images-idx3" in path.name:
-            x = idx.read(path)
-            y = idx.read(path.with_name(path.name.replace("images-idx3", "labels-idx1")))
+            x, y = _read_pair(path)
         else:
             raise DataError(f"{path}: a client's file is an .npz file or IDX images (images-idx3)")
         require_examples(str(path), x, y, classes)

@@ -14,7 +14,6 @@ infinite-digits, infinite-mnist, mnist
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from fedpriv import _check
 from fedpriv.data import idx
 from fedpriv.data.deformation import FIELDS
 from fedpriv.data.embedded import digits
+from fedpriv.data.files import data_folder
 from fedpriv.data.infinite_mnist import (
     FIELDS_FILE,
     PIXELS,
@@ -43,12 +43,6 @@ IDX_FILES = (
 
 class MissingDataError(DataError, FileNotFoundError):
     """A data set's files are not in the data folder; the message says how to get them."""
-
-
-def data_folder(folder: str | Path | None = None) -> Path:
-    """``folder``, else $FEDPRIV_DATA, else ``~/.cache/fedpriv``; it need not exist."""
-    chosen = folder or os.environ.get("FEDPRIV_DATA") or Path.home() / ".cache" / "fedpriv"
-    return Path(chosen).expanduser()
 
 
 def _find(where: Path, name: str) -> Path:

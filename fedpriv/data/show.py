@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv import _check
-from fedpriv.data.client_files import atomic
+from fedpriv.data.files import atomic
 from fedpriv.data.source import Indices, Source
 
 _ZOOM = 3  # screen pixels for one of the image's
