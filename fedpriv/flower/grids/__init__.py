@@ -1,0 +1,1 @@
+"""Grids that host the ClientApp themselves: in this process, or in Ray actors."""

@@ -1,0 +1,57 @@
+"""What a node says when it fails: an exception's type, and nothing that could hold data.
+
+Flower puts the text of an exception into the error message that it sends to the server, and such a text
+can quote values. Functions of the ClientApp are therefore wrapped in :func:`guarded`, which answers with
+the type's name alone; the full traceback goes to the node's own log, at level DEBUG.
+
+Only code in the same process can ask for the exception itself, with :func:`raising` (the in-process grid
+does, for debugging); no message and no configuration can.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode
+
+Answerer = Callable[[Message, Context], Message]
+
+_log = logging.getLogger("fedpriv.node")
+_raise: ContextVar[bool] = ContextVar("fedpriv-raise", default=False)
+
+
+def error_reply(message: Message, error: BaseException, crashed: bool = False) -> Message:
+    """The reply to ``message`` that names the type of ``error``; ``crashed`` is for dead workers."""
+    code = ErrorCode.CLIENT_APP_CRASHED if crashed else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return Message(Error(code, type(error).__name__), reply_to=message)
+
+
+def guarded(function: Answerer) -> Answerer:
+    """``function``, whose exceptions become error replies without their text."""
+
+    @functools.wraps(function)
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            return function(message, context)
+        except Exception as error:
+            if _raise.get():
+                raise
+            _log.debug("%s failed", function.__name__, exc_info=True)
+            return error_reply(message, error)
+
+    return answer
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Let exceptions of guarded functions through, within this block and this thread."""
+    token = _raise.set(True)
+    try:
+        yield
+    finally:
+        _raise.reset(token)

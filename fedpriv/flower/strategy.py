@@ -1,0 +1,219 @@
+"""The engine over any Flower Grid: one message a node and release, one bounded sum back.
+
+The cohort's chunks are dealt to the nodes in the order of their partition ids (Flower's node ids are
+random, so each node is asked for its partition id once); a chunk with a home goes to the node that hosts
+that silo. Replies are added in the same order, so that a run does not depend on who was faster.
+
+A node that fails or stays silent contributes nothing: its chunks are missing from the sum and its
+parties from the count, and the release tops the noise up. How many replied is private and goes nowhere
+but into the :class:`~fedpriv.round.Reply`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
+from fedpriv.query import BitBlock, Query
+from fedpriv.round import Ask, Chunk, Reply
+
+_LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
+
+
+class EngineError(RuntimeError):
+    """The federation cannot answer; the message says why in public terms, and what to do."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the federation: Flower's id, and its place among the partitions."""
+
+    id: int
+    partition: int
+    partitions: int
+
+
+class GridEngine:
+    """An :class:`~fedpriv.round.Engine` over a Flower Grid.
+
+    Args:
+        grid: any Grid whose nodes run :mod:`fedpriv.flower.client_app`.
+        reply_timeout: seconds to wait for a release's replies.
+        start_timeout: seconds to wait for all nodes to be there, once.
+        strict: raise where any node fails, instead of doing without it. Default: on grids that host
+            their own nodes, where a failure is a defect of this machine and not a dropout.
+
+    Raises:
+        EngineError: from ``gather``, where nodes do not assemble in time, or no node answers at all.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        reply_timeout: float = 600.0,
+        start_timeout: float = 300.0,
+        strict: bool | None = None,
+    ) -> None:
+        self._grid = grid
+        self._reply_timeout = _check.finite_positive("reply-timeout", reply_timeout)
+        self._start_timeout = _check.finite_positive("start-timeout", start_timeout)
+        self._strict = isinstance(grid, HostedGrid) if strict is None else strict
+        self._nodes: tuple[Node, ...] = ()
+
+    def gather(self, ask: Ask) -> Reply:
+        """The sums over all chunks that could be computed, and their parties."""
+        nodes = self.assemble()
+        shared = shared_records(ask)
+        work = {node: part for node, part in deal(ask.chunks, nodes).items() if part}
+        replies = self._exchange(
+            {node: ask_content(shared, part) for node, part in work.items()},
+            MessageType.TRAIN,
+            str(ask.release),
+            self._reply_timeout,
+        )
+        return self._add(ask.query, work, replies)
+
+    def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
+        """The usable replies' sum, in the order of the partitions."""
+        totals, parties, failures = _zeros(query), 0, set()
+        for node, chunks in work.items():
+            try:
+                reply = _usable(replies.get(node.id), query, sum(c.parties for c in chunks))
+            except MessageError as error:
+                failures.add(f"partition {node.partition}: {error}")
+                continue
+            totals = tuple(total + part for total, part in zip(totals, reply.sums, strict=True))
+            parties += reply.parties
+        if failures and (self._strict or len(failures) == len(work)):
+            raise EngineError("; ".join(sorted(failures)) + " (details are in the nodes' own logs)")
+        return Reply(totals, parties)
+
+    def assemble(self) -> tuple[Node, ...]:
+        """All nodes in the order of their partition ids; waits for them the first time."""
+        deadline = time.monotonic() + self._start_timeout
+        known: dict[int, Node] = {}
+        while not self._nodes:
+            new = [node for node in self._grid.get_node_ids() if node not in known]
+            known.update({node.id: node for node in self._ask_partitions(new)})
+            if known and len(known) >= next(iter(known.values())).partitions:
+                self._nodes = _in_order(known.values())
+            elif time.monotonic() > deadline:
+                raise EngineError(_still_missing(known.values(), self._start_timeout))
+            else:
+                time.sleep(_LOOK_AGAIN)
+        return self._nodes
+
+    def _ask_partitions(self, ids: Sequence[int]) -> list[Node]:
+        asked = {Node(node, -1, 0): RecordDict() for node in ids}
+        replies = self._exchange(asked, MessageType.QUERY, "nodes", self._start_timeout)
+        return [_read_node(node, reply) for node, reply in replies.items() if reply.has_content()]
+
+    def _exchange(
+        self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float
+    ) -> dict[int, Message]:
+        """Send one message a node; the replies that came, by node id."""
+        if not contents:
+            return {}
+        messages = [
+            self._message(content, kind, node.id, group, timeout) for node, content in contents.items()
+        ]
+        replies = self._grid.send_and_receive(messages, timeout=timeout)
+        return {reply.metadata.src_node_id: reply for reply in replies}
+
+    def _message(self, content: RecordDict, kind: str, node: int, group: str, ttl: float) -> Message:
+        # Flower's constructor needs the identity of a Flower task; our own grids have none.
+        if isinstance(self._grid, HostedGrid):
+            return self._grid.create_message(content, kind, node, group, ttl)
+        return Message(content, node, kind, ttl=ttl, group_id=group)
+
+    def close(self) -> None:
+        """End the nodes of a grid that hosts its own; Flower ends its own grids itself."""
+        if isinstance(self._grid, HostedGrid):
+            self._grid.close()
+
+
+def deal(chunks: Sequence[Chunk], nodes: Sequence[Node]) -> dict[Node, list[Chunk]]:
+    """Each node's chunks, nodes in order: homes first by silo, the free ones in contiguous runs.
+
+    >>> import numpy as np
+    >>> nodes = [Node(90, 0, 2), Node(17, 1, 2)]
+    >>> free = [Chunk(index, np.arange(2), parties=2) for index in range(5)]
+    >>> [[chunk.index for chunk in part] for part in deal(free, nodes).values()]
+    [[0, 1], [2, 3, 4]]
+    """
+    hands: dict[Node, list[Chunk]] = {node: [] for node in nodes}
+    free = [chunk for chunk in chunks if chunk.home is None]
+    for position, node in enumerate(nodes):
+        first, last = (len(free) * (position + j) // len(nodes) for j in (0, 1))
+        hands[node].extend(free[first:last])
+    for chunk in chunks:
+        if chunk.home is not None:
+            hands[nodes[chunk.home % len(nodes)]].append(chunk)
+    return hands
+
+
+def _zeros(query: Query) -> tuple[Tensor, ...]:
+    point = query.points[0]
+    return tuple(
+        point.new_zeros(()) if isinstance(block, BitBlock) else torch.zeros_like(point)
+        for block in query.blocks
+    )
+
+
+def _usable(reply: Message | None, query: Query, parties: int) -> Reply:
+    """A node's Reply. Raises MessageError where there is none, or it claims more than was asked."""
+    if reply is None:
+        raise MessageError("no reply in time")
+    if reply.has_error():
+        raise MessageError(f"failed with {_error_name(reply)}")
+    answer = read_reply(reply.content, query)
+    if answer.parties > parties:
+        raise MessageError("a reply claims more parties than were asked")
+    return answer
+
+
+def _error_name(reply: Message) -> str:
+    """The exception's type where the reply names one; other texts could quote data and are dropped."""
+    reason = reply.error.reason or ""
+    return reason if reason.isidentifier() else f"Flower's error code {reply.error.code}"
+
+
+def _read_node(node: int, reply: Message) -> Node:
+    record = reply.content.get("node")
+    fields = record if isinstance(record, ConfigRecord) else {}
+    partition, partitions = fields.get("partition-id"), fields.get("num-partitions")
+    if not isinstance(partition, int) or not isinstance(partitions, int):
+        raise EngineError(
+            "a node does not know its partition; start SuperNodes with "
+            "--node-config 'partition-id=... num-partitions=...'"
+        )
+    return Node(node, partition, partitions)
+
+
+def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    ordered = tuple(sorted(nodes, key=lambda node: node.partition))
+    partitions = [node.partition for node in ordered]
+    counts = {node.partitions for node in ordered}
+    if counts != {len(ordered)} or partitions != list(range(len(ordered))):
+        raise EngineError(
+            f"the nodes' partition ids are {partitions} of {sorted(counts)}; "
+            "they must be 0 to n - 1, each once, with num-partitions = n"
+        )
+    return ordered
+
+
+def _still_missing(nodes: Iterable[Node], timeout: float) -> str:
+    there = {node.partition for node in nodes}
+    expected = max((node.partitions for node in nodes), default=0)
+    missing = sorted(set(range(expected)) - there)
+    what = f"partitions {missing} are missing" if missing else "no node has answered"
+    return f"after {timeout:g} s {what}; start the SuperNodes, or the simulation's nodes"

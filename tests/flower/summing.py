@@ -1,0 +1,46 @@
+"""A ClientApp whose sums are known: each unit adds (its number + 1) at every coordinate, and misbehaves.
+
+``misbehave`` in the run-config makes partition 0 misbehave: see ``answer``.
+"""
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpriv.flower.guard import guarded
+from fedpriv.flower.messages import read_ask, reply_content
+from fedpriv.query import BitBlock
+from fedpriv.round import Reply
+
+app = ClientApp()
+
+
+@app.query()
+def place(message: Message, context: Context) -> Message:
+    fields = {key: context.node_config[key] for key in ("partition-id", "num-partitions")}
+    if context.run_config.get("misbehave") == "placeless":
+        fields.pop("partition-id")
+    if context.run_config.get("misbehave") == "twins":
+        fields["partition-id"] = 0
+    return Message(RecordDict({"node": ConfigRecord(fields)}), reply_to=message)
+
+
+@app.train()
+@guarded
+def answer(message: Message, context: Context) -> Message:
+    ask, bad = read_ask(message.content), context.run_config.get("misbehave", "")
+    first = context.node_config["partition-id"] == 0
+    if bad == "raise-all" or (bad == "raise" and first):
+        raise ZeroDivisionError("secret 0.25")
+    total = float(sum((chunk.ids + 1).sum() for chunk in ask.chunks))
+    parties = sum(chunk.parties for chunk in ask.chunks)
+    point = ask.query.points[0]
+    if bad == "nan" and first:
+        total = float("nan")
+    if bad == "boast" and first:
+        parties += 1
+    sums = tuple(
+        torch.tensor(total) if isinstance(block, BitBlock) else torch.full_like(point, total)
+        for block in ask.query.blocks
+    )
+    return Message(reply_content(Reply(sums, parties)), reply_to=message)

@@ -1,0 +1,45 @@
+"""A failing node names the exception's type and nothing that could hold data."""
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from fedpriv.flower.grids.base import node_context
+from fedpriv.flower.grids.local import InProcessGrid
+from fedpriv.flower.guard import guarded, raising
+
+from . import echo
+
+
+@guarded
+def leaky(message: Message, context: Context) -> Message:
+    """Fails with a text that quotes data."""
+    raise KeyError(echo.SECRET)
+
+
+@pytest.fixture
+def message() -> Message:
+    grid = InProcessGrid(client_app=f"{echo.__name__}:app")
+    return grid.create_message(RecordDict(), "train", 1, "")
+
+
+def test_the_error_reply_holds_the_type_and_no_text(message: Message) -> None:
+    reply = leaky(message, node_context(1, 1, {}))
+    assert reply.error.reason == "KeyError"
+    assert echo.SECRET not in repr(reply.error)
+
+
+def test_nothing_is_logged_unless_the_node_asks_for_it(
+    message: Message, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        leaky(message, node_context(1, 1, {}))
+    assert caplog.text == ""
+    with caplog.at_level("DEBUG", logger="fedpriv.node"):
+        leaky(message, node_context(1, 1, {}))
+    assert echo.SECRET in caplog.text
+
+
+def test_the_same_process_can_ask_for_the_exception_itself(message: Message) -> None:
+    with raising(), pytest.raises(KeyError, match=echo.SECRET):
+        leaky(message, node_context(1, 1, {}))
+    assert leaky(message, node_context(1, 1, {})).has_error()

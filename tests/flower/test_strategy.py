@@ -1,0 +1,188 @@
+"""The engine deals chunks in a fixed order, adds what comes back, and counts nothing that did not."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.grids.local import InProcessGrid, NodeError
+from fedpriv.flower.grids.ray import RayGrid
+from fedpriv.flower.strategy import EngineError, GridEngine, Node, deal
+from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv.round import Ask, Chunk, Reply
+
+from . import summing
+
+APP = f"{summing.__name__}:app"
+QUERY = Query((torch.zeros(3),), (SumBlock((Term(1.0),), 0.5), BitBlock(Term(1.0), 1.0, 0.5)))
+
+
+def make_ask(chunks: int = 5, home: Any = lambda index: None, release: int = 0) -> Ask:
+    cuts = [np.arange(3 * index, 3 * index + 3) for index in range(chunks)]
+    return Ask(QUERY, release, tuple(Chunk(i, cut, 3, home(i)) for i, cut in enumerate(cuts)))
+
+
+def total(ask: Ask) -> float:
+    return float(sum((chunk.ids + 1).sum() for chunk in ask.chunks))
+
+
+class Rearranged(InProcessGrid):
+    """A grid with Flower's habits: random node ids in any order, replies in any order, some lost."""
+
+    lost: tuple[int, ...] = ()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [2, 3, 1][: self.nodes]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))[::-1]
+        return [r for r in replies if r.metadata.src_node_id not in self.lost or _is_query(r)]
+
+
+def _is_query(message: Message) -> bool:
+    return message.metadata.message_type == "query"
+
+
+class Failing(InProcessGrid):
+    """A grid that answers errors as error replies, as Flower's do."""
+
+    def _answer(self, message: Message) -> Message:
+        return self._app(message, self._contexts[message.metadata.dst_node_id])
+
+
+@pytest.fixture(scope="module", params=[(InProcessGrid, 1), (InProcessGrid, 3), (RayGrid, 1), (RayGrid, 2)])
+def grid(request: pytest.FixtureRequest) -> Iterator[HostedGrid]:
+    kind, nodes = request.param
+    if kind is RayGrid:
+        request.getfixturevalue("ray_instance")
+    options = {"num_cpus": 0.5} if kind is RayGrid else {}
+    with kind(nodes=nodes, client_app=APP, **options) as made:
+        yield made
+
+
+@pytest.mark.parametrize("home", [lambda index: None, lambda index: index])
+def test_the_whole_cohort_is_summed_once(grid: HostedGrid, home: Any) -> None:
+    engine = GridEngine(grid)
+    for release in range(2):
+        ask = make_ask(home=home, release=release)
+        reply = engine.gather(ask)
+        assert torch.equal(reply.sums[0], torch.full((3,), total(ask)))
+        assert torch.equal(reply.sums[1], torch.tensor(total(ask)))
+        assert reply.parties == 15
+
+
+def test_an_empty_cohort_is_zero_and_asks_nobody(grid: HostedGrid) -> None:
+    reply = GridEngine(grid).gather(make_ask(chunks=0))
+    assert reply.parties == 0
+    assert [sums.shape for sums in reply.sums] == [torch.Size([3]), torch.Size([])]
+    assert all(not bool(sums.any()) for sums in reply.sums)
+
+
+@given(st.integers(0, 20), st.integers(1, 5), st.integers(0, 2**32))
+def test_every_chunk_is_dealt_once_and_the_load_is_even(chunks: int, nodes: int, seed: int) -> None:
+    homes = np.random.default_rng(seed).integers(-1, 7, chunks)
+    cohort = [Chunk(i, np.arange(2), 2, None if h < 0 else int(h)) for i, h in enumerate(homes)]
+    hands = deal(cohort, [Node(100 - k, k, nodes) for k in range(nodes)])
+    dealt = [chunk.index for hand in hands.values() for chunk in hand]
+    assert sorted(dealt) == list(range(chunks))
+    free = [sum(chunk.home is None for chunk in hand) for hand in hands.values()]
+    assert max(free) - min(free) <= 1
+    for node, hand in hands.items():
+        assert all(c.home is None or c.home % nodes == node.partition for c in hand)
+
+
+def test_nodes_are_ordered_by_partition_and_replies_by_node() -> None:
+    engine = GridEngine(Rearranged(nodes=3, client_app=APP))
+    assert [(node.id, node.partition) for node in engine.assemble()] == [(1, 0), (2, 1), (3, 2)]
+    assert engine.gather(make_ask()).sums[1] == total(make_ask())
+
+
+def gathered_without_partition_0(reply: Reply, ask: Ask) -> bool:
+    rest = [chunk for chunk in ask.chunks if chunk.home != 0]
+    expected = float(sum((chunk.ids + 1).sum() for chunk in rest))
+    return reply.parties == 3 * len(rest) and reply.sums[1] == expected
+
+
+def test_a_silent_node_counts_nothing() -> None:
+    grid = Rearranged(nodes=3, client_app=APP)
+    grid.lost = (1,)
+    ask = make_ask(chunks=3, home=lambda index: index)
+    assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(ask), ask)
+    with pytest.raises(EngineError, match="partition 0: no reply in time"):
+        GridEngine(grid).gather(ask)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("raise", "failed with ZeroDivisionError"),
+        ("nan", "sum-0 of a reply is not finite"),
+        ("boast", "claims more parties than were asked"),
+    ],
+)
+def test_a_failing_node_counts_nothing(
+    how: str, error: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = Failing(nodes=3, run_config={"misbehave": how}, client_app=APP)
+    ask = make_ask(chunks=3, home=lambda index: index)
+    assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(ask), ask)
+    assert caplog.text == ""  # how many replied is private
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(EngineError, match=error):
+        GridEngine(grid).gather(ask)
+
+
+def test_no_answer_at_all_is_an_error_without_data() -> None:
+    grid = Failing(nodes=2, run_config={"misbehave": "raise-all"}, client_app=APP)
+    with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
+        GridEngine(grid, strict=False).gather(make_ask())
+    assert "secret" not in str(caught.value)
+
+
+def test_debugging_in_process_names_the_node() -> None:
+    grid = InProcessGrid(nodes=2, run_config={"misbehave": "raise"}, client_app=APP)
+    with pytest.raises(NodeError, match="node 1 failed at 'train': ZeroDivisionError"):
+        GridEngine(grid).gather(make_ask())
+
+
+def test_nodes_that_do_not_know_their_place_are_refused() -> None:
+    grid = InProcessGrid(nodes=2, run_config={"misbehave": "placeless"}, client_app=APP)
+    with pytest.raises(EngineError, match="--node-config 'partition-id="):
+        GridEngine(grid).gather(make_ask())
+
+
+def test_nodes_that_claim_the_same_place_are_refused() -> None:
+    grid = InProcessGrid(nodes=2, run_config={"misbehave": "twins"}, client_app=APP)
+    with pytest.raises(EngineError, match=r"partition ids are \[0, 0\] of \[2\]"):
+        GridEngine(grid).gather(make_ask())
+
+
+class Late(InProcessGrid):
+    """Its second node comes at the third look, or never."""
+
+    looks = 0
+    comes = True
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.looks += 1
+        return [1, 2] if self.looks > 3 and self.comes else [1]
+
+
+def test_the_engine_waits_for_all_nodes() -> None:
+    grid = Late(nodes=2, client_app=APP)
+    assert len(GridEngine(grid).assemble()) == 2
+
+
+def test_the_engine_does_not_wait_for_ever() -> None:
+    grid = Late(nodes=2, client_app=APP)
+    grid.comes = False
+    with pytest.raises(EngineError, match=r"after 0\.3 s partitions \[1\] are missing"):
+        GridEngine(grid, start_timeout=0.3).assemble()
