@@ -47,7 +47,7 @@ class Config(BaseModel):
         "one-example", description="how examples are dealt to clients"
     )
     examples_per_client: int = Field(1, ge=1, description="mean number of examples of a client or silo")
-    client_sizes: Literal["equal", "lognormal"] = Field(
+    client_sizes: Literal["equal", "lognormal", "uniform"] = Field(
         "equal", description="distribution of client sizes in a partition"
     )
     dirichlet_alpha: float = Field(0.5, gt=0, description="label skew of the dirichlet partition")
@@ -118,6 +118,9 @@ class Config(BaseModel):
     seed: int = Field(-1, ge=-1, description="-1: OS entropy; else reproducible and NOT private")
 
     # Engine
+    nodes_own_data: bool = Field(
+        False, description="deployment: node k is client (or silo) k and holds its own data file"
+    )
     engine: Literal["ray", "in-process"] = Field("ray", description="where virtual clients run")
     actors: int = Field(0, ge=0, description="Ray actors; 0: one per CPU (or per GPU share)")
     cpus_per_actor: float = Field(1.0, gt=0, description="CPUs of a Ray actor")

@@ -65,6 +65,7 @@ class Plan:
             chunk_size=self.config.chunk_size,
             silo_size=self.config.examples_per_client if silos else None,
             max_participations=self.max_participations if capped else None,
+            at_home=self.config.nodes_own_data,
         )
 
 

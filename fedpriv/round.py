@@ -101,6 +101,7 @@ class Cohorts:
         chunk_size: the largest chunk of clients; fixes the noise's layout whatever the number of nodes.
         silo_size: examples per silo where units are examples of silos, else None.
         max_participations: a client sends noise only from its (this + 1)-th cohort on; None: no cap.
+        at_home: whether each client is a node of its own (a deployment): one chunk a client.
     """
 
     sampler: Sampler
@@ -108,24 +109,26 @@ class Cohorts:
     chunk_size: int
     silo_size: int | None = None
     max_participations: int | None = None
+    at_home: bool = False
 
     def __post_init__(self) -> None:
         self._taken: Counter[int] = Counter()
 
-    def draw(self, release: int) -> tuple[Chunk, ...]:
-        """The chunks of this release's cohort."""
-        ids = self.sampler.draw(self.key.generator("cohort", release))
+    def draw(self, release: int, rate_factor: float = 1.0) -> tuple[Chunk, ...]:
+        """The chunks of this release's cohort, of ``rate_factor`` times the usual expected size."""
+        ids = self.sampler.resized(rate_factor).draw(self.key.generator("cohort", release))
         active = self._below_cap(ids)
         if self.silo_size is not None:
             return self._by_silo(active)
-        pieces = max(1, -(-len(ids) // self.chunk_size)) if len(ids) else 0
+        pieces = len(ids) if self.at_home else -(-len(ids) // self.chunk_size)
         # Cut by the whole cohort, capped units included: they are parties that send noise only.
         cuts = np.array_split(ids, pieces) if pieces else []
         keep = set(active.tolist()) if len(active) < len(ids) else None
         chunks = []
         for index, cut in enumerate(cuts):
             kept = cut if keep is None else np.array([i for i in cut.tolist() if i in keep], np.int64)
-            chunks.append(Chunk(index, kept, parties=len(cut)))
+            home = int(cut[0]) if self.at_home else None
+            chunks.append(Chunk(index, kept, parties=len(cut), home=home))
         return tuple(chunks)
 
     def _below_cap(self, ids: Indices) -> Indices:
@@ -233,7 +236,7 @@ def run(
             event = setup.event(multiplier, query.rate_factor)
             if not books.affords(event):
                 return Outcome(state, charged, "budget")
-            chunks = cohorts.draw(charged)  # 2. who is asked
+            chunks = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
             books.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
             charged += 1
             answer = _ask(setup, query, multiplier, chunks, engine, key, charged - 1)  # 4. and 5.
