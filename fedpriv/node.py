@@ -1,0 +1,179 @@
+"""A node's side of a run: the virtual clients it hosts, and their one bounded sum.
+
+The same object answers in every engine. In a simulation any node computes any client, because data is
+addressed by index; in a deployment a node owns one data file and answers for its own partition alone.
+A node adds its parties' noise itself, from its own entropy, before anything leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv import _check, data, models
+from fedpriv.clients import LocalSteps, OneGradient, Work, clipped_sum
+from fedpriv.config import Config
+from fedpriv.data import View
+from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv.release import add_party_noise
+from fedpriv.rng import Key
+from fedpriv.round import Ask, Chunk, Reply
+from fedpriv.tasks import Task
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """Answers asks for the units it holds.
+
+    Attributes:
+        task: the model and loss.
+        work: what a client computes.
+        view: unit numbers -> examples.
+        key: where this node's noise comes from.
+        device: where it computes.
+        own: the only silo or client it may answer for, or None in a simulation.
+    """
+
+    task: Task
+    work: Work
+    view: View
+    key: Key
+    device: torch.device
+    own: int | None = None
+
+    def answer(self, ask: Ask) -> Reply:
+        """The bounded sums over the ask's chunks, with the parties' noise where they add it."""
+        query = moved(ask.query, self.device)
+        totals = zeros(query)
+        parties = 0
+        for chunk in ask.chunks:
+            sums = self._chunk_sums(query, chunk)
+            if ask.party_stds is not None:
+                sums = add_party_noise(
+                    sums, ask.party_stds, chunk.parties, self.key, ask.release, chunk.index
+                )
+            totals = tuple(total + part for total, part in zip(totals, sums, strict=True))
+            parties += chunk.parties
+        return Reply(tuple(total.cpu() for total in totals), parties)
+
+    def _chunk_sums(self, query: Query, chunk: Chunk) -> tuple[Tensor, ...]:
+        if self.own is not None and chunk.home != self.own:
+            raise _check.fail("partition", chunk.home, f"be this node's own, {self.own}")
+        if not len(chunk.ids):
+            return zeros(query)
+        x, y, owner = self.view.batch(chunk.ids, self.device)
+        return clipped_sum(self.work, self.task, query, x, y, owner, len(chunk.ids))
+
+    def gather(self, ask: Ask) -> Reply:
+        """The engine that is this process alone."""
+        return self.answer(ask)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def zeros(query: Query) -> tuple[Tensor, ...]:
+    """The sums over no unit: one tensor per block, on the points' device."""
+    point = query.points[0]
+    return tuple(
+        point.new_zeros(()) if isinstance(block, BitBlock) else torch.zeros_like(point)
+        for block in query.blocks
+    )
+
+
+def moved(query: Query, device: torch.device) -> Query:
+    """The query with its points and divisors on ``device``."""
+    if query.points[0].device == device:
+        return query
+
+    def term(t: Term) -> Term:
+        return t if t.divisor is None else Term(t.clip_norm, t.weight, t.at, t.divisor.to(device))
+
+    blocks = tuple(
+        SumBlock(tuple(term(t) for t in block.terms), block.share)
+        if isinstance(block, SumBlock)
+        else BitBlock(term(block.term), block.threshold, block.share)
+        for block in query.blocks
+    )
+    points = tuple(point.to(device) for point in query.points)
+    return Query(points, blocks, query.relative_noise, query.rate_factor)
+
+
+def make_task(config: Config, source: data.Source) -> Task:
+    """The task that the configuration names, for the source's shape and classes."""
+    return Task(models.build(config.model, source.shape, source.classes))
+
+
+def make_work(config: Config) -> Work:
+    """What a client computes."""
+    if config.work == "gradient":
+        return OneGradient()
+    return LocalSteps(config.local_steps, config.local_learning_rate, config.local_batch_size or None)
+
+
+def make_source(config: Config) -> data.Source:
+    """The configured data set. Raises ArgumentError or DataError where it is not to be had."""
+    return data.load(config.dataset, config.data_folder or None)
+
+
+def make_view(config: Config, source: data.Source) -> View:
+    """Unit numbers -> examples, for the configured unit and partition.
+
+    Raises ArgumentError where the source has fewer examples than the clients need.
+    """
+    if config.unit == "example":
+        return View(source, data.Silos(config.clients, config.examples_per_client, source.first).units())
+    population = data.population(
+        config.partition,
+        source,
+        clients=config.clients,
+        examples_per_client=config.examples_per_client,
+        sizes=config.client_sizes,
+        alpha=config.dirichlet_alpha,
+        labels_per_client=config.labels_per_client,
+        seed=config.partition_seed,
+    )
+    return View(source, population)
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is the GPU where there is one. Raises ArgumentError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    _check.choice("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise _check.fail("device", name, "be cpu or auto here", "torch finds no GPU")
+    return torch.device(name)
+
+
+def client_side(
+    run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None
+) -> ClientSide:
+    """The client side that a node runs, from its public configuration.
+
+    Args:
+        run_config: the run's flat configuration.
+        node_config: the node's own: ``partition-id``, and ``data-file`` where it owns its data.
+    """
+    config = Config.parse(dict(run_config))
+    node = dict(node_config or {})
+    seed = None if config.seed < 0 else config.seed
+    source = make_source(config)
+    return ClientSide(
+        task=make_task(config, source),
+        work=make_work(config),
+        view=make_view(config, source),
+        key=Key.of(seed),
+        device=choose_device(config.device),
+    )
+
+
+def initial_params(task: Task, key: Key) -> Tensor:
+    """The first parameter vector (d,), from the server's key."""
+    return task.initial(key.generator("initial-params"))
+
+

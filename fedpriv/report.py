@@ -1,0 +1,307 @@
+"""What a run's epsilon means, in words, numbers and a picture.
+
+``summarise`` makes report.json, ``markdown`` report.md and ``curves`` curves.png, from public
+configuration, charged events and public test-set metrics alone.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from fedpriv import __version__
+from fedpriv.accounting import UnsupportedEvent, epsilon
+from fedpriv.accounting.events import Event
+from fedpriv.accounting.participations import costliest
+from fedpriv.plan import Plan
+
+METHODS = ("pld", "rdp", "gdp-clt")
+NOT_PRIVATE = "reproducible, not private"
+_LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT"}
+
+TRUST = {
+    "none": "Nobody is protected: no noise is added.",
+    "central": (
+        "Clients trust the server, which sees the exact bounded sum, and the channel to it. Protected "
+        "against everyone who sees the released models, all rounds of them."
+    ),
+    "local": (
+        "Clients trust nobody: each adds all of the noise to its own message. Protected against the "
+        "server and everyone else."
+    ),
+    "distributed": (
+        "Clients trust that at least n_min of them add their share of the noise. Protected against "
+        "everyone who sees the released models; against the server ONLY if it sees nothing but the "
+        "sum, as under secure aggregation, which this run does not itself provide."
+    ),
+}
+
+NOT_COVERED = (
+    "hyper-parameters, architecture and data set: choosing them on private data costs privacy that is "
+    "not counted here",
+    "the number of runs: this epsilon is of this run alone; runs on the same data compose",
+    "the test accuracy steered nothing here, but if it is used to choose among runs it is optimistic",
+    "floating-point noise is simulation grade: an adversary who reads the last bits may learn more",
+    "side channels: timing, message sizes and who was online",
+)
+
+
+def summarise(
+    plan: Plan, events: Sequence[Event], metrics: Sequence[Mapping[str, Any]], stopped: str
+) -> dict[str, Any]:
+    """Everything report.json holds. ``events`` are the gate's, as charged."""
+    config = plan.config
+    last = dict(metrics[-1]) if metrics else {}
+    return {
+        "result": {
+            "accuracy": last.get("accuracy"),
+            "loss": last.get("loss"),
+            "measured on": "public test set",
+            "rounds": last.get("round", 0),
+            "stopped": stopped,
+        },
+        "privacy": {
+            "unit": _unit_text(plan),
+            "units": plan.units,
+            "relation": _relation(events, plan),
+            "sampler": _sampler_text(plan),
+            "placement": config.placement,
+            "trust": TRUST[config.placement],
+            "budget": None
+            if plan.budget is None
+            else {
+                "epsilon": plan.budget.epsilon,
+                "delta": plan.budget.delta,
+                "held by": config.accounting,
+            },
+            "releases": len(events),
+            "noise multiplier": {
+                "first": events[0].noise_multiplier if events else None,
+                "last": events[-1].noise_multiplier if events else None,
+            },
+            "max participations": plan.max_participations,
+            "views": _views(plan, events),
+            "not covered": [*_data_notes(plan), *NOT_COVERED],
+        },
+        "reproducibility": {
+            "seed": config.seed if config.seed >= 0 else None,
+            "note": NOT_PRIVATE if config.seed >= 0 else "noise and sampling from OS entropy",
+        },
+        "optimizer": config.optimizer,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of what its numbers depend on."""
+    names = ("torch", "numpy", "scipy", "flwr", "ray", "dp-accounting")
+    return {
+        "fedpriv": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
+
+
+def all_methods(events: Sequence[Event], delta: float) -> dict[str, dict[str, Any]]:
+    """Epsilon of the events at ``delta`` by every method, or why a method does not answer."""
+    table: dict[str, dict[str, Any]] = {}
+    for method in METHODS:
+        try:
+            answer = epsilon(events, delta, method)
+        except UnsupportedEvent as error:
+            table[method] = {"error": str(error)}
+            continue
+        table[method] = {"epsilon": answer.epsilon, "kind": answer.kind}
+        if answer.epsilon_lower is not None:
+            table[method]["epsilon_lower"] = answer.epsilon_lower
+    return table
+
+
+def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
+    """The charged events as who sees only the models has them."""
+    planned = plan.setup.optimizer.planned(max(len(events), 1))
+    factors = [p.rate_factor for p in planned]
+    return [
+        plan.setup.observer_event(event.noise_multiplier, factors[min(i, len(factors) - 1)])
+        for i, event in enumerate(events)
+    ]
+
+
+def _views(plan: Plan, events: Sequence[Event]) -> list[dict[str, Any]]:
+    if plan.budget is None or not events:
+        return []
+    delta, cap = plan.budget.delta, plan.max_participations
+    models = {
+        "against": "who sees the released models",
+        "gates the budget": cap is None,
+        "delta": delta,
+        "epsilon": all_methods(observer_events(plan, events) if cap else events, delta),
+    }
+    if cap is None:
+        return [models]
+    server = {
+        "against": "the server, per client: the client that lost most",
+        "gates the budget": True,
+        "delta": delta,
+        "epsilon": all_methods(costliest(events, cap), delta),
+    }
+    return [server, models]
+
+
+def _unit_text(plan: Plan) -> str:
+    if plan.config.unit == "example":
+        return "example: one example of one silo"
+    if plan.config.partition == "one-example":
+        return "client: a client and its one example"
+    return "client: a client with all its examples"
+
+
+def _relation(events: Sequence[Event], plan: Plan) -> str:
+    event = events[0] if events else plan.setup.event(1.0)
+    return event.relation
+
+
+def _sampler_text(plan: Plan) -> str:
+    event = plan.setup.observer_event(1.0)
+    kinds = {
+        "poisson": f"Poisson, each unit with probability {event.rate:g}",
+        "without-replacement": f"fixed size {event.cohort} of {event.population}, without replacement",
+        "none": "everyone in every release",
+    }
+    text = kinds[event.sampling]
+    if event.truncation:
+        text += f", cut to the public cap of {plan.setup.placement.shares}"
+    return text
+
+
+def _data_notes(plan: Plan) -> list[str]:
+    if plan.config.dataset.startswith("infinite"):
+        return [
+            "images deformed from one source digit count as separate units: the unit is the drawn image, "
+            "not the person who wrote the digit"
+        ]
+    return []
+
+
+def markdown(summary: Mapping[str, Any]) -> str:
+    """report.md."""
+    result, privacy = summary["result"], summary["privacy"]
+    lines = ["# Run report", ""]
+    if summary["reproducibility"]["seed"] is not None:
+        lines += [
+            f"> **{NOT_PRIVATE}**: the seed {summary['reproducibility']['seed']} was given, and who holds "
+            "it can subtract the noise. The guarantee below is that of the same run without a seed.",
+            "",
+        ]
+    lines += [_headline(result, privacy), ""]
+    lines += ["## What is protected", ""]
+    rows = [
+        ("privacy unit", privacy["unit"]),
+        ("number of units", f"{privacy['units']:,}"),
+        ("neighbouring data", f"{privacy['relation']} one unit".replace("-", "/", 1)
+         if privacy["relation"] == "add-remove" else "replace one unit"),
+        ("sampling", privacy["sampler"]),
+        ("noise placement", privacy["placement"]),
+        ("who is trusted", privacy["trust"]),
+        ("optimizer", summary["optimizer"]),
+        ("releases charged", privacy["releases"]),
+        ("noise multiplier, first and last", _pair(privacy["noise multiplier"])),
+    ]
+    if privacy["max participations"] is not None:
+        rows.append(("releases a client gives data to, at most", privacy["max participations"]))
+    lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
+    lines += _views_markdown(privacy)
+    lines += ["## What is not covered", "", *(f"- {text}" for text in privacy["not covered"]), ""]
+    lines += ["## Versions", "", ", ".join(f"{k} {v}" for k, v in summary["versions"].items()), ""]
+    return "\n".join(lines)
+
+
+def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any]) -> str:
+    accuracy = result["accuracy"]
+    reached = "No model was evaluated" if accuracy is None else f"Test accuracy {accuracy:.2%}"
+    reached += f" after {result['rounds']} rounds (public test set)"
+    ends = {
+        "rounds": "all planned rounds were run",
+        "budget": "stopped before the release that would have passed the budget",
+        "interrupted": "interrupted by the user; what had been charged stays charged",
+        "failed": "FAILED before its end; what had been charged stays charged",
+    }
+    budget = privacy["budget"]
+    if budget is None:
+        return f"{reached}; {ends[result['stopped']]}. **No privacy: epsilon is infinite.**"
+    return (
+        f"{reached}; {ends[result['stopped']]}. Budget: epsilon {budget['epsilon']:g} at delta "
+        f"{budget['delta']:.3g}, held by {_LABELS[budget['held by']]}."
+    )
+
+
+def _views_markdown(privacy: Mapping[str, Any]) -> list[str]:
+    lines = ["## Epsilon", ""]
+    if not privacy["views"]:
+        return [*lines, "Infinite: no noise was added." if privacy["budget"] is None else "Nothing was released.", ""]
+    lines += [
+        "A bound is certified: the true epsilon is at most that (and at least the lower bound, where there "
+        "is one). An estimate is not: GDP-CLT can understate several-fold and is shown as the number that "
+        "papers print.",
+        "",
+        "| against | method | epsilon | lower bound | kind |",
+        "|---|---|---|---|---|",
+    ]
+    for view in privacy["views"]:
+        against = view["against"] + (" (gates the budget)" if view["gates the budget"] else "")
+        for method, cell in view["epsilon"].items():
+            if "error" in cell:
+                lines.append(f"| {against} | {_LABELS[method]} | not supported | | |")
+                continue
+            lower = f"{cell['epsilon_lower']:.4g}" if "epsilon_lower" in cell else ""
+            lines.append(
+                f"| {against} | {_LABELS[method]} | {cell['epsilon']:.4g} | {lower} | {cell['kind']} |"
+            )
+    return [*lines, ""]
+
+
+def _pair(values: Mapping[str, float | None]) -> str:
+    first, last = values["first"], values["last"]
+    return "none" if first is None or last is None else f"{first:.4g}, {last:.4g}"
+
+
+def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> bytes:
+    """curves.png: test accuracy and epsilon spent against rounds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    rounds = [m["round"] for m in metrics]
+    axes.plot(rounds, [100 * m["accuracy"] for m in metrics], color="tab:blue", marker=".")
+    axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
+    axes.yaxis.label.set_color("tab:blue")
+    axes.grid(alpha=0.3)
+    title = f"{summary['optimizer']}, {summary['privacy']['placement']} noise"
+    budget = summary["privacy"]["budget"]
+    if budget is not None:
+        right = axes.twinx()
+        spent = [m["epsilon"] if m["epsilon"] is not None else math.nan for m in metrics]
+        right.plot(rounds, spent, color="tab:red", linestyle="--")
+        right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
+        kind = _gate_kind(summary)
+        right.set(ylim=(0, 1.15 * budget["epsilon"]))
+        right.set_ylabel(f"epsilon spent ({_LABELS[budget['held by']]}, {kind})", color="tab:red")
+        title += f", budget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
+    if summary["reproducibility"]["seed"] is not None:
+        title += f"\n{NOT_PRIVATE} (seed {summary['reproducibility']['seed']})"
+    axes.set_title(title, fontsize=10)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _gate_kind(summary: Mapping[str, Any]) -> str:
+    budget = summary["privacy"]["budget"]
+    for view in summary["privacy"]["views"]:
+        if view["gates the budget"]:
+            return str(view["epsilon"][budget["held by"]].get("kind", ""))
+    return ""

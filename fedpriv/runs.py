@@ -1,0 +1,261 @@
+"""One run from plan to output folder, whatever the engine.
+
+The folder holds ``config.toml`` (resolved), ``metrics.jsonl`` (public test set only), ``ledger.jsonl``
+(on disk before each release), ``model.safetensors``, ``report.md``, ``report.json`` and ``curves.png``.
+Files are written atomically; a run that is interrupted or fails leaves a valid folder with what it had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from fedpriv import __version__, _check, report
+from fedpriv.accounting import Accountant, Ledger, epsilon
+from fedpriv.accounting.events import Event
+from fedpriv.accounting.participations import costliest
+from fedpriv.node import choose_device, initial_params, make_source, make_task
+from fedpriv.plan import Plan
+from fedpriv.round import Engine, Outcome, Progress, run
+
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "ledger.jsonl",
+    "model.safetensors",
+    "report.md",
+    "report.json",
+    "curves.png",
+)
+
+
+class RunFolder:
+    """The output folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | Path, overwrite: bool = False) -> RunFolder:
+        """A fresh folder. Raises ArgumentError where it exists and holds anything, unless ``overwrite``.
+
+        Overwriting removes the files of an earlier run and touches nothing else.
+        """
+        folder = Path(path)
+        if folder.exists() and not folder.is_dir():
+            raise _check.fail("out", str(path), "be a folder, not a file")
+        if folder.is_dir() and any(folder.iterdir()):
+            if not overwrite:
+                raise _check.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
+            for name in FILES:
+                (folder / name).unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(folder)
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Write a file atomically: the old one or the whole new one, never a part."""
+        target = self.path / name
+        temporary = target.with_name(f".{name}.part")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(temporary, target)
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Append one JSON line and flush it."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+class RunBooks:
+    """The accountant of the gate's view and its ledger, charged together, disk first.
+
+    Args:
+        plan: the run; its gate events are all afforded when the plan is followed.
+        ledger: open and empty.
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger) -> None:
+        self._plan, self._ledger = plan, ledger
+        self._charged: list[Event] = []
+        planned = plan.setup.planned_events()
+        self._accountant = None
+        if plan.budget is not None and plan.max_participations is None:
+            self._accountant = Accountant(plan.budget, plan=planned)
+
+    def affords(self, event: Event) -> bool:
+        """Whether the budget allows one more release of this event."""
+        if self._plan.budget is None:
+            return True
+        if self._accountant is not None:
+            return bool(self._accountant.affords([event]))
+        return self._server_epsilon([*self._charged, event]) <= self._plan.budget.epsilon
+
+    def charge(self, event: Event, release: int) -> None:
+        """Record the event on disk, then in the accountant."""
+        self._ledger.record([event])
+        self._charged.append(event)
+        if self._accountant is not None:
+            self._accountant.charge([event])
+
+    def spent(self) -> float:
+        """Epsilon spent so far, for the adversary that gates the budget; infinite without noise."""
+        if self._plan.budget is None:
+            return float("inf") if self._charged else 0.0
+        if self._accountant is not None:
+            return float(self._accountant.spent().epsilon)
+        return self._server_epsilon(self._charged)
+
+    def _server_epsilon(self, events: list[Event]) -> float:
+        budget, cap = self._plan.budget, self._plan.max_participations
+        assert budget is not None
+        assert cap is not None
+        worst = costliest(events, cap) if events else ()
+        return float(epsilon(worst, budget.delta, budget.method).epsilon)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The gate's events charged so far."""
+        return tuple(self._charged)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a progress display may show: all of it public or released."""
+
+    round: int
+    rounds: int
+    accuracy: float | None
+    epsilon: float | None
+    budget: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its report (as in report.json), its metrics, and its parameters (d,)."""
+
+    report: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    params: Tensor
+    stopped: str
+
+
+def execute(
+    plan: Plan,
+    engine: Engine,
+    folder: RunFolder | None = None,
+    show: Callable[[Status], None] = lambda status: None,
+) -> Result:
+    """Run a plan on an engine; the engine is closed at the end, also after errors.
+
+    Args:
+        plan: the run.
+        engine: where the units are.
+        folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
+        show: called after each round.
+
+    Returns:
+        the result; ``stopped`` says "rounds", "budget" or "interrupted".
+    """
+    with _ledger(plan, folder) as ledger:
+        job = _Job(plan, RunBooks(plan, ledger), folder, show)
+        try:
+            outcome = job.train(engine)
+        except BaseException:
+            job.finish("failed")
+            raise
+        finally:
+            engine.close()
+        return job.finish(outcome.stopped)
+
+
+@contextmanager
+def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[Ledger]:
+    header = {"fedpriv": __version__, "unit": plan.config.unit, "placement": plan.config.placement}
+    if folder is not None:
+        with Ledger.create(folder.path / "ledger.jsonl", header) as ledger:
+            yield ledger
+        return
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Ledger.create(Path(temporary) / "ledger.jsonl", header) as ledger,
+    ):
+        yield ledger
+
+
+class _Job:
+    """The moving parts of one execution: evaluation, metrics, and the files at the end."""
+
+    def __init__(
+        self, plan: Plan, books: RunBooks, folder: RunFolder | None, show: Callable[[Status], None]
+    ) -> None:
+        self.plan, self.books, self.folder, self.show = plan, books, folder, show
+        self.metrics: list[dict[str, Any]] = []
+        source = make_source(plan.config)
+        self.task = make_task(plan.config, source)
+        self.key = plan.key()
+        device = choose_device(plan.config.device)
+        self.test = source.test(device)
+        self.device = device
+        self.params = initial_params(self.task, self.key)
+        if folder is not None:
+            folder.write("config.toml", plan.config.toml())
+            folder.write("metrics.jsonl", "")
+
+    def train(self, engine: Engine) -> Outcome:
+        cohorts = self.plan.cohorts(self.key)
+        outcome = run(
+            self.plan.setup, self.params, engine, self.books, self.key, cohorts, self._observe
+        )
+        if outcome.state.step and (not self.metrics or self.metrics[-1]["round"] != outcome.state.step):
+            self._evaluate(outcome.state.step)
+        return outcome
+
+    def _observe(self, progress: Progress) -> None:
+        self.params = progress.state.params
+        due = progress.round % self.plan.config.evaluate_every == 0
+        if due or progress.round == self.plan.setup.rounds:
+            self._evaluate(progress.round)
+        last = self.metrics[-1] if self.metrics else {}
+        budget = self.plan.budget.epsilon if self.plan.budget else None
+        self.show(
+            Status(
+                progress.round,
+                self.plan.setup.rounds,
+                last.get("accuracy"),
+                last.get("epsilon"),
+                budget,
+            )
+        )
+
+    def _evaluate(self, round_number: int) -> None:
+        scores = self.task.evaluate(self.params.to(self.device), *self.test)
+        spent = self.books.spent()
+        record = {
+            "round": round_number,
+            "releases": len(self.books.events),
+            "accuracy": scores["accuracy"],
+            "loss": scores["loss"],
+            "data": "public test set",
+            "epsilon": spent if spent != float("inf") else None,
+        }
+        self.metrics.append(record)
+        if self.folder is not None:
+            self.folder.append("metrics.jsonl", record)
+
+    def finish(self, stopped: str) -> Result:
+        summary = report.summarise(self.plan, self.books.events, self.metrics, stopped)
+        if self.folder is not None:
+            tensors = {name: t.contiguous() for name, t in self.task.layout.split(self.params).items()}
+            self.folder.write("model.safetensors", save(tensors, {"fedpriv": __version__}))
+            self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
+            self.folder.write("report.md", report.markdown(summary))
+            self.folder.write("curves.png", report.curves(summary, self.metrics))
+        return Result(summary, self.metrics, self.params, stopped)

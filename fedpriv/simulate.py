@@ -1,0 +1,61 @@
+"""A simulated federation: a configuration, an engine on this machine, and a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from fedpriv import _check
+from fedpriv.config import Config
+from fedpriv.node import client_side
+from fedpriv.plan import Plan, make_plan
+from fedpriv.round import Engine
+from fedpriv.runs import Result, RunFolder, Status, execute
+
+
+def make_engine(config: Config) -> Engine:
+    """The engine that the configuration names, started.
+
+    Raises ArgumentError where the settings do not fit this machine.
+    """
+    if config.nodes_own_data:
+        raise _check.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
+    if config.engine == "in-process":
+        return client_side(config.table())
+    from fedpriv.flower.grids.ray import RayGrid
+    from fedpriv.flower.strategy import GridEngine
+
+    grid = RayGrid(
+        config.actors or default_actors(config),
+        config.table(),
+        num_cpus=config.cpus_per_actor,
+        num_gpus=config.gpus_per_actor,
+    )
+    return GridEngine(grid, reply_timeout=config.reply_timeout)
+
+
+def default_actors(config: Config) -> int:
+    """As many actors as the CPUs, or the GPU shares where actors ask for one, can hold."""
+    if config.gpus_per_actor:
+        return max(1, int(torch.cuda.device_count() / config.gpus_per_actor))
+    return max(1, int((os.cpu_count() or 1) / config.cpus_per_actor))
+
+
+def simulate(
+    config: Config,
+    show: Callable[[Status], None] = lambda status: None,
+    folder: RunFolder | None = None,
+    plan: Plan | None = None,
+) -> Result:
+    """Run the configured federation on this machine.
+
+    Args:
+        config: all settings.
+        show: called after each round with what may be shown.
+        folder: where outputs go; None keeps them in memory.
+        plan: the configuration's plan, where it was made before.
+    """
+    plan = plan or make_plan(config)
+    return execute(plan, make_engine(config), folder, show)
