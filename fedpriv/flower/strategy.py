@@ -51,6 +51,7 @@ class GridEngine:
         start_timeout: seconds to wait for all nodes to be there, once.
         strict: raise where any node fails, instead of doing without it. Default: on grids that host
             their own nodes, where a failure is a defect of this machine and not a dropout.
+        nodes: how many nodes there must be, where that is settled; default: as many as they say.
 
     Raises:
         EngineError: from ``gather``, where nodes do not assemble in time, or no node answers at all.
@@ -62,11 +63,13 @@ class GridEngine:
         reply_timeout: float = 600.0,
         start_timeout: float = 300.0,
         strict: bool | None = None,
+        nodes: int | None = None,
     ) -> None:
         self._grid = grid
         self._reply_timeout = _check.finite_positive("reply-timeout", reply_timeout)
         self._start_timeout = _check.finite_positive("start-timeout", start_timeout)
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
+        self._expected = nodes
         self._nodes: tuple[Node, ...] = ()
 
     def gather(self, ask: Ask) -> Reply:
@@ -105,12 +108,20 @@ class GridEngine:
             new = [node for node in self._grid.get_node_ids() if node not in known]
             known.update({node.id: node for node in self._ask_partitions(new)})
             if known and len(known) >= next(iter(known.values())).partitions:
-                self._nodes = _in_order(known.values())
+                self._nodes = self._settled(_in_order(known.values()))
             elif time.monotonic() > deadline:
                 raise EngineError(_still_missing(known.values(), self._start_timeout))
             else:
                 time.sleep(_LOOK_AGAIN)
         return self._nodes
+
+    def _settled(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        if self._expected not in (None, len(nodes)):
+            raise EngineError(
+                f"the federation has {len(nodes)} nodes and the run is of {self._expected} clients that "
+                "hold their own data; set clients and num-partitions to the same number"
+            )
+        return nodes
 
     def _ask_partitions(self, ids: Sequence[int]) -> list[Node]:
         asked = {Node(node, -1, 0): RecordDict() for node in ids}

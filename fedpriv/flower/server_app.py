@@ -1,0 +1,42 @@
+"""The ServerApp: configuration -> plan -> engine over the run's Grid -> the round loop -> output folder.
+
+It runs unchanged in Flower's simulation engine and in a deployment. All it prints is public: rounds,
+accuracy on the public test set, and the budget.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedpriv.config import Config
+from fedpriv.flower.strategy import GridEngine
+from fedpriv.plan import make_plan
+from fedpriv.runs import RunFolder, Status, execute
+
+app = ServerApp()
+
+
+@app.main()  # type: ignore[untyped-decorator]
+def main(grid: Grid, context: Context) -> None:
+    """Run the configured federation over ``grid``; outputs go to the run-config's ``out``.
+
+    Raises ArgumentError for settings that do not fit together, before any node is asked.
+    """
+    config = Config.parse(context.run_config)
+    plan = make_plan(config)
+    out = config.out or f"runs/{datetime.now():%Y-%m-%d-%H%M%S}"
+    folder = RunFolder.create(out, config.overwrite)
+    nodes = config.clients if config.nodes_own_data else None
+    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes)
+    result = execute(plan, engine, folder, _print)
+    print(f"stopped: {result.stopped}; results are in {folder.path}", flush=True)
+
+
+def _print(status: Status) -> None:
+    accuracy = "" if status.accuracy is None else f", test accuracy {100 * status.accuracy:.1f} %"
+    spent = "" if status.epsilon is None else f", epsilon {status.epsilon:.2f}"
+    budget = "" if status.budget is None else f" of {status.budget:g}"
+    print(f"round {status.round} of {status.rounds}{accuracy}{spent}{budget}", flush=True)
