@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,11 +18,31 @@ from fedpriv import _check, data, models
 from fedpriv.clients import LocalSteps, OneGradient, Work, clipped_sum
 from fedpriv.config import Config
 from fedpriv.data import View
+from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.release import add_party_noise
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Chunk, Reply
 from fedpriv.tasks import Task
+
+
+class Units(Protocol):
+    """Unit numbers -> their examples."""
+
+    def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
+        """The examples (x, y) of the units and the owners' positions in ``client_ids``."""
+
+
+@dataclass(frozen=True)
+class SiloFile:
+    """The examples of one silo's own file, as units of the federation's numbering."""
+
+    file: FileView
+    silos: data.Silos
+
+    def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
+        """See :class:`Units`; a unit that lies elsewhere, or beyond the file, has no examples."""
+        return self.file.units(self.silos, client_ids, device)
 
 
 @dataclass(frozen=True)
@@ -40,7 +60,7 @@ class ClientSide:
 
     task: Task
     work: Work
-    view: View
+    view: Units
     key: Key
     device: torch.device
     own: int | None = None
@@ -161,15 +181,35 @@ def client_side(
     """
     config = Config.parse(dict(run_config))
     node = dict(node_config or {})
-    seed = None if config.seed < 0 else config.seed
     source = make_source(config)
+    own = _own_partition(config, node)
     return ClientSide(
         task=make_task(config, source),
         work=make_work(config),
-        view=make_view(config, source),
-        key=Key.of(seed),
+        view=make_view(config, source) if own is None else _own_view(config, node, own),
+        key=Key.of(None if config.seed < 0 else config.seed),
         device=choose_device(config.device),
+        own=own,
     )
+
+
+def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
+    if not config.nodes_own_data:
+        return None
+    for name in ("partition-id", "data-file"):
+        if name not in node:
+            raise _check.ArgumentError(
+                f"this node has no {name}; start the SuperNode with --node-config "
+                "'partition-id=0 num-partitions=2 data-file=\"/path/to/file.npz\"'"
+            )
+    return _check.integer("partition-id", node["partition-id"])
+
+
+def _own_view(config: Config, node: Mapping[str, Any], own: int) -> Units:
+    file = FileView(ClientFile(node["data-file"]), own)
+    if config.unit == "client":
+        return file
+    return SiloFile(file, data.Silos(config.clients, config.examples_per_client))
 
 
 def initial_params(task: Task, key: Key) -> Tensor:
