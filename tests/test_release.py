@@ -1,0 +1,142 @@
+"""Noise: who adds it, how much lands on the sum, and that it never depends on who took part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fedpriv._check import ArgumentError
+from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv.release import Placement, add_party_noise, release
+from fedpriv.rng import Key
+
+D, Z, CLIP = 20_000, 1.3, 0.7
+TERM = Term(clip_norm=CLIP)
+QUERY = Query((torch.zeros(D),), (SumBlock((TERM,)),))
+KEY = Key.from_seed(5)
+# D draws pin a std to 1 / sqrt(2 D) = 0.5 %; within 2.5 % is 5 std: flake rate 6e-7, seed fixed.
+TOLERANCE = 0.025
+
+
+def released(placement: Placement, replies: int, index: int = 0, z: float = Z) -> torch.Tensor | None:
+    """The noise on the sum of ``replies`` parties that each add zero and the noise they owe."""
+    sums: tuple[torch.Tensor, ...] = (torch.zeros(D),)
+    stds = placement.party_stds(QUERY.noise_stds(z))
+    if stds is not None:
+        sums = add_party_noise(sums, stds, replies, KEY, index, 0)
+    answer = release(sums, replies, QUERY, z, placement, 1.0, KEY, index)
+    return None if answer is None else answer[0]
+
+
+def has_std(noise: torch.Tensor | None, std: float) -> bool:
+    assert noise is not None
+    return abs(float(noise.std()) / std - 1) < TOLERANCE and abs(float(noise.mean())) < 5 * std / D**0.5
+
+
+PLACEMENTS = [
+    (Placement("central"), Z * CLIP),
+    (Placement("local", shares=9), 3 * Z * CLIP),
+    (Placement("distributed", shares=9, min_replies=4), 1.5 * Z * CLIP),
+    (Placement("distributed", shares=9, min_replies=9), Z * CLIP),
+]
+
+
+@pytest.mark.parametrize(("placement", "std"), PLACEMENTS)
+def test_noise_on_the_sum_has_its_std(placement: Placement, std: float) -> None:
+    noise = released(placement, replies=9)
+    assert has_std(noise, std)
+    assert not has_std(noise, std * 1.5)
+    assert not has_std(noise, std * 2 / 3)
+    assert noise is not None
+    assert stats.kstest(noise.numpy() / std, "norm").pvalue > 1e-6
+
+
+@pytest.mark.parametrize(("placement", "std"), PLACEMENTS[:3])
+@pytest.mark.parametrize("replies", [4, 5, 9])
+def test_noise_on_the_sum_does_not_depend_on_replies(
+    placement: Placement, std: float, replies: int
+) -> None:
+    assert has_std(released(placement, replies, index=replies), std)
+    assert placement.total_stds((Z * CLIP,))[0] == pytest.approx(std)
+
+
+def test_dropouts_never_shrink_the_noise_and_too_few_release_nothing() -> None:
+    placement = Placement("distributed", shares=9, min_replies=4)
+    assert released(placement, 3) is None
+    assert has_std(released(Placement("local", shares=9), 0), 3 * Z * CLIP)
+
+
+def test_an_empty_central_cohort_is_a_noise_only_release() -> None:
+    assert has_std(released(Placement("central"), 0), Z * CLIP)
+
+
+def test_no_placement_no_noise() -> None:
+    noise = released(Placement("none"), 9)
+    assert noise is not None
+    assert float(noise.abs().max()) == 0
+
+
+@pytest.mark.parametrize("parties", [1, 16])
+def test_one_draw_for_k_parties_has_the_law_of_k_draws(parties: int) -> None:
+    """KS two-sample on 20,000 coordinates; rejects a std off by 5 %."""
+    std = (0.5,)
+    one = add_party_noise((torch.zeros(D),), std, parties, KEY, 1, 0)[0].numpy()
+    many = sum(
+        add_party_noise((torch.zeros(D),), std, 1, KEY, 2, chunk)[0].numpy() for chunk in range(parties)
+    )
+    assert stats.ks_2samp(one, many).pvalue > 1e-6
+    assert stats.ks_2samp(1.5 * one, many).pvalue < 1e-6
+
+
+def test_two_blocks_get_noise_by_their_shares() -> None:
+    term = Term(clip_norm=2.0)
+    query = Query((torch.zeros(D),), (SumBlock((term,), 0.9), BitBlock(term, 2.0, 0.1)))
+    key = KEY
+    bits = []
+    for index in range(2000):
+        answer = release(
+            (torch.zeros(2), torch.zeros(())), 0, query, Z, Placement("central"), 1.0, key, index
+        )
+        assert answer is not None
+        bits.append(float(answer[1]))
+    assert np.std(bits) == pytest.approx(Z * 0.5 / math.sqrt(0.1), rel=0.1)
+
+
+def test_the_denominator_is_the_public_one() -> None:
+    answer = release((torch.ones(D),), 3, QUERY, 0.0, Placement("none"), 250.0, KEY, 0)
+    assert answer is not None
+    assert torch.allclose(answer[0], torch.full((D,), 1 / 250))
+
+
+def test_no_two_releases_share_noise_and_a_seed_repeats_them() -> None:
+    first, second = released(Placement("central"), 0, 0), released(Placement("central"), 0, 1)
+    assert first is not None
+    assert second is not None
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 5 / D**0.5
+    again = released(Placement("central"), 0, 0)
+    assert again is not None
+    assert torch.equal(first, again)
+
+
+def test_more_replies_than_shares_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="replies"):
+        released(Placement("local", shares=9), 10)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: Placement("cloud"), "placement"),
+        (lambda: Placement("local", shares=0), "shares"),
+        (lambda: Placement("distributed", shares=5, min_replies=0), "min-replies"),
+        (lambda: Placement("distributed", shares=5, min_replies=6), "min-replies"),
+    ],
+)
+def test_bad_values_are_named(call: Callable[[], object], name: str) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        call()
