@@ -11,12 +11,13 @@ from fedpriv.data.federated import Batch, View
 from fedpriv.data.files import data_folder
 from fedpriv.data.loaders import MissingDataError, load, names
 from fedpriv.data.populations import OneExample, Population, Silos, population
-from fedpriv.data.source import Arrays, DataError, Pair, Source
+from fedpriv.data.source import Arrays, DataError, Indices, Pair, Source
 
 __all__ = [
     "Arrays",
     "Batch",
     "DataError",
+    "Indices",
     "MissingDataError",
     "OneExample",
     "Pair",

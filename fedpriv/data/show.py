@@ -21,7 +21,7 @@ from fedpriv.data.source import Indices, Source
 
 _ZOOM = 3  # screen pixels for one of the image's
 _GAP = 2  # image pixels between two images
-_INK = 0.35  # grey level of the gaps
+_INK = 90  # grey level of the gaps
 
 
 def save_grid(source: Source, indices: Indices, path: str | Path, columns: int = 0) -> Path:
@@ -38,10 +38,10 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
     if not len(indices):
         raise _check.fail("indices", 0, "name at least one example")
     columns = _check.integer("columns", columns) or math.ceil(math.sqrt(len(indices)))
-    images = source.batch(indices).x[:, 0].numpy()
+    images = (source.batch(indices).x[:, 0] * 255).round().numpy().astype(np.uint8)
     side = images.shape[1] + _GAP
     height = -(-len(images) // columns) * side + _GAP
-    grid = np.full((height, columns * side + _GAP), _INK, np.float32)
+    grid = np.full((height, columns * side + _GAP), _INK, np.uint8)
     for k, image in enumerate(images):
         top, left = k // columns * side + _GAP, k % columns * side + _GAP
         grid[top : top + image.shape[0], left : left + image.shape[1]] = image
@@ -50,6 +50,6 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
 
     path = Path(path)
     with atomic(path) as file:
-        zoomed = np.kron(grid, np.ones((_ZOOM, _ZOOM), np.float32))
-        png.imsave(file, zoomed, cmap="gray", vmin=0, vmax=1, format="png")
+        zoomed = np.kron(grid, np.ones((_ZOOM, _ZOOM), np.uint8))
+        png.imsave(file, zoomed, cmap="gray", vmin=0, vmax=255, format="png")
     return path

@@ -1,0 +1,95 @@
+"""Cards: complete, well-formed, and right about the real files."""
+
+import hashlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fedpriv
+from fedpriv._check import ArgumentError
+from fedpriv.data import idx, names
+from fedpriv.data.catalogue import CardError, card, cards_folder, list_cards, read_card
+from fedpriv.data.fetch import matches
+from fedpriv.data.infinite_mnist import FIELDS_FILE, TANGENTS_FILE
+from fedpriv.data.loaders import IDX_FILES
+
+GOOD = 'name = "toy"\ntitle = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\n'
+
+
+def test_every_data_set_has_a_card():
+    cards = list_cards()
+    assert tuple(c.name for c in cards) == names()
+    for c in cards:
+        assert c.title
+        assert c.licence
+        assert c.citation
+        assert c.homepage
+        assert set(c.needs) <= set(names())
+        for file in c.files:
+            assert file.urls
+            assert file.sha256
+
+
+def test_cards_name_the_files_that_the_loaders_read():
+    for name in ("mnist", "fashion-mnist"):
+        assert [f.name for f in card(name).files] == [f"{n}.gz" for n in IDX_FILES]
+    (archive,) = card("infinite-mnist").files
+    assert archive.optional
+    assert card("infinite-mnist").needs == ("mnist",)
+    assert {m.name: m.size for m in archive.members} == {
+        FIELDS_FILE: 1522 * 784 * 4,
+        TANGENTS_FILE: 60_000 * 2 * 784 * 4,
+    }
+
+
+def test_wheel_carries_the_cards():
+    root = Path(fedpriv.__file__).parents[1]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())
+    included = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included["datasets"] == "fedpriv/_datasets"
+    assert cards_folder() == root / "datasets"
+
+
+def test_cards_are_found_in_a_wheel(tmp_path, monkeypatch):
+    package = tmp_path / "fedpriv"
+    (package / "_datasets").mkdir(parents=True)
+    (package / "data").mkdir()
+    monkeypatch.setattr("fedpriv.data.catalogue.__file__", str(package / "data" / "catalogue.py"))
+    assert cards_folder() == package / "_datasets"
+    (package / "_datasets").rmdir()
+    with pytest.raises(CardError, match="install the package anew"):
+        cards_folder()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = ", "not a data set card"),
+        ('name = "toy"', "not a data set card"),
+        (GOOD + 'colour = "red"', "colour"),
+        (GOOD.replace("toy", "joy"), "must agree"),
+        (GOOD + '[[files]]\nname = "../../etc/passwd"', "plain file name"),
+        (GOOD + '[[files]]\nname = ".bashrc"', "plain file name"),
+        (GOOD + '[[files]]\nname = "a"\nsha256 = "ABC"', "is not a SHA-256"),
+        (GOOD + '[[files]]\nname = "a"\nurls = ["file:///etc/passwd"]', "http or https"),
+        (GOOD + '[[files]]\nname = "a"\nmembers = [{ name = "/x", size = 1 }]', "plain file name"),
+    ],
+)
+def test_malformed_cards(tmp_path, text, message):
+    (tmp_path / "toy.toml").write_text(text)
+    with pytest.raises(CardError, match=message):
+        read_card(tmp_path / "toy.toml")
+
+
+def test_unknown_name():
+    with pytest.raises(ArgumentError, match=r"one of digits, .*mnist"):
+        card("nosuch")
+
+
+@pytest.mark.data
+def test_real_mnist_is_what_the_card_says(data):
+    for file in card("mnist").files:
+        path = data / "mnist" / file.name
+        assert matches(path, file)
+        assert hashlib.sha256(idx.content(path)).hexdigest() == file.content_sha256

@@ -1,0 +1,130 @@
+"""A deployed client's file: the same examples as in the simulation, and no words about its data."""
+
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv._check import ArgumentError
+from fedpriv.data import DataError, OneExample, Silos, View, idx, load, population
+from fedpriv.data.client_files import ClientFile, FileView, write_client_file
+
+
+@pytest.fixture
+def source():
+    return load("infinite-digits")
+
+
+def test_a_client_file_stands_for_its_client(tmp_path, source):
+    people = population("dirichlet", source, clients=1000, examples_per_client=8, sizes="lognormal")
+    write_client_file(tmp_path / "c.npz", source, people.examples(np.array([321]))[0])
+    view = FileView(ClientFile(tmp_path / "c.npz"), client=321)
+    mine, simulated = view.batch(np.array([321])), View(source, people).batch(np.array([321]))
+    assert all(torch.equal(a, b) for a, b in zip(mine, simulated, strict=True))
+    among = view.batch(np.array([4, 321, 5]))
+    assert torch.equal(among.x, mine.x)
+    assert set(among.owner.tolist()) == {1}
+    assert view.batch(np.array([4, 5])).x.shape == (0, 1, 28, 28)
+
+
+def test_silo_files_together_are_the_simulation(tmp_path, source):
+    silos = Silos(3, 20, source.first)
+    cohort = np.array([0, 3, 19, 20, 41, 59])
+    whole = View(source, silos.units()).batch(cohort)
+    parts = []
+    for s in range(3):
+        write_client_file(tmp_path / f"{s}.npz", source, silos.examples(np.array([s]))[0])
+        parts.append(FileView(ClientFile(tmp_path / f"{s}.npz"), s).units(silos, cohort))
+    assert torch.equal(torch.cat([p.owner for p in parts]), whole.owner)
+    assert torch.equal(torch.cat([p.x for p in parts]), whole.x)
+    assert torch.equal(torch.cat([p.y for p in parts]), whole.y)
+
+
+def test_rows_beyond_the_file_contribute_nothing(tmp_path, source):
+    silos = Silos(2, 10)
+    write_client_file(tmp_path / "short.npz", source, np.arange(400, 404))
+    write_client_file(tmp_path / "long.npz", source, np.arange(400, 430))
+    short = FileView(ClientFile(tmp_path / "short.npz"), 1)
+    assert short.units(silos, np.arange(20)).owner.tolist() == [10, 11, 12, 13]
+    long = FileView(ClientFile(tmp_path / "long.npz"), 0)
+    assert long.units(silos, np.arange(20)).owner.tolist() == list(range(10))  # never another's units
+
+
+def test_idx_pair(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (4, 28, 28)).astype(np.uint8)
+    idx.write(tmp_path / "mine-images-idx3-ubyte.gz", x)
+    idx.write(tmp_path / "mine-labels-idx1-ubyte.gz", np.array([1, 2, 3, 4], np.uint8))
+    file = ClientFile(tmp_path / "mine-images-idx3-ubyte.gz")
+    got = file.rows(np.array([3, 0]))
+    assert got.y.tolist() == [4, 1]
+    assert torch.equal((got.x[:, 0] * 255).round().to(torch.uint8), torch.from_numpy(x[[3, 0]]))
+
+
+def test_damaged_files_are_refused_without_a_word_about_the_data(tmp_path):
+    x, y = np.full((3, 28, 28), 77, np.uint8), np.array([0, 1, 77])
+
+    def save(**arrays):
+        np.savez(tmp_path / "c.npz", **arrays)
+
+    def refusal():
+        with pytest.raises(DataError) as caught:
+            ClientFile(tmp_path / "c.npz")
+        assert "77" not in str(caught.value).replace(str(tmp_path), "")
+        assert caught.value.__cause__ is None
+        return str(caught.value)
+
+    save(x=x, y=y)
+    assert "labels must lie in 0..9" in refusal()
+    save(x=x, y=y[:2])
+    assert "one whole number for each" in refusal()
+    save(x=x.astype(np.float32), y=y)
+    assert "uint8" in refusal()
+    save(x=x[:, 0], y=y)
+    assert "shape (n, 28, 28)" in refusal()
+    save(x=x)
+    assert "plain arrays x and y" in refusal()
+    save(x=np.array([{"77": 77}], dtype=object), y=y)
+    assert "plain arrays x and y" in refusal()
+    (tmp_path / "c.npz").write_bytes(pickle.dumps({"x": 77}))
+    assert "plain arrays x and y" in refusal()
+    (tmp_path / "c.npz").write_bytes(b"")
+    assert "plain arrays x and y" in refusal()
+    save(x=x, y=y)
+    (tmp_path / "c.npz").write_bytes((tmp_path / "c.npz").read_bytes()[:1500])
+    assert "plain arrays x and y" in refusal()
+
+
+def test_a_pickle_inside_the_archive_is_not_run(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    with zipfile.ZipFile(tmp_path / "c.npz", "w") as archive:
+        archive.writestr("x.npy", pickle.dumps(Bomb()))
+        archive.writestr("y.npy", pickle.dumps(Bomb()))
+    with pytest.raises(DataError):
+        ClientFile(tmp_path / "c.npz")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_other_refusals(tmp_path, source):
+    with pytest.raises(ArgumentError, match=r"end in \.npz"):
+        write_client_file(tmp_path / "c.bin", source, np.array([400]))
+    with pytest.raises(ArgumentError, match="at least one"):
+        write_client_file(tmp_path / "c.npz", source, np.array([], np.int64))
+    with pytest.raises(DataError, match=r"an \.npz file or IDX"):
+        ClientFile(tmp_path / "c.csv")
+    (tmp_path / "images-idx3").write_bytes(b"\0\0\x08\x03\0\0")
+    with pytest.raises(DataError, match="not an intact IDX file"):
+        ClientFile(tmp_path / "images-idx3")
+    with pytest.raises(FileNotFoundError):
+        ClientFile(tmp_path / "none.npz")
+    assert list(tmp_path.glob("c.*")) == []
+
+
+def test_finite_population_too(tmp_path):
+    source = load("digits")
+    write_client_file(tmp_path / "c.npz", source, OneExample(5).examples(np.array([2]))[0])
+    assert ClientFile(tmp_path / "c.npz").size == 1

@@ -1,0 +1,74 @@
+"""From names to sources, and clear words when files are missing."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv._check import ArgumentError
+from fedpriv.data import DataError, MissingDataError, data_folder, idx, load, names
+from fedpriv.data.loaders import IDX_FILES
+
+
+def write_toy(folder, zipped=True, n=6):
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name, count in zip(IDX_FILES, (n, n, 2, 2), strict=True):
+        array = rng.integers(0, 256, (count, 28, 28)) if "images" in name else np.arange(count) % 10
+        idx.write(folder / (name + ".gz" if zipped else name), array.astype(np.uint8))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_idx_sets(tmp_path, monkeypatch, name, zipped):
+    write_toy(tmp_path / name, zipped)
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    source = load(name)
+    assert (source.name, source.size, source.first, source.classes) == (name, 6, 0, 10)
+    x, y = source.batch(np.array([5, 0, 5]))
+    assert y.tolist() == [5, 0, 5]
+    assert torch.equal(x[0], x[2])
+    assert not torch.equal(x[0], x[1])
+    assert source.test().y.tolist() == [0, 1]
+    with pytest.raises(ArgumentError, match=r"indices is 6; .* below 6"):
+        source.batch(np.array([6]))
+
+
+def test_infinite_mnist_over_any_base(tmp_path):
+    write_toy(tmp_path / "mnist")
+    source = load("infinite-mnist", tmp_path)
+    assert (source.first, source.size, source.base_size) == (2, None, 6)
+    assert source.batch(np.array([2, 10**12])).x.shape == (2, 1, 28, 28)
+
+
+def test_missing_files_say_what_to_do(tmp_path):
+    for name in ("mnist", "fashion-mnist", "infinite-mnist"):
+        with pytest.raises(MissingDataError, match=r"fedpriv data fetch .*infinite-digits"):
+            load(name, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        load("mnist", tmp_path)
+
+
+def test_images_that_do_not_fit(tmp_path):
+    write_toy(tmp_path / "mnist")
+    idx.write(tmp_path / "mnist" / (IDX_FILES[1] + ".gz"), np.arange(5, dtype=np.uint8))
+    with pytest.raises(DataError, match="one whole number for each image"):
+        load("mnist", tmp_path)
+    idx.write(tmp_path / "mnist" / (IDX_FILES[1] + ".gz"), np.full(6, 10, np.uint8))
+    with pytest.raises(DataError, match=r"labels must lie in 0\.\.9"):
+        load("mnist", tmp_path)
+
+
+def test_folder_order(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path / "a"))
+    assert data_folder(tmp_path / "b") == tmp_path / "b"
+    assert data_folder() == tmp_path / "a"
+    assert data_folder("") == tmp_path / "a"
+    monkeypatch.delenv("FEDPRIV_DATA")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_folder() == tmp_path / ".cache" / "fedpriv"
+
+
+def test_names():
+    assert names() == ("digits", "fashion-mnist", "infinite-digits", "infinite-mnist", "mnist")
+    with pytest.raises(ArgumentError, match="dataset is 'cifar'"):
+        load("cifar")

@@ -1,0 +1,104 @@
+"""One example a client, silos, and the factory over all populations."""
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv._check import ArgumentError
+from fedpriv.data import OneExample, Silos, load, population
+from fedpriv.data.partitions import Implicit, Partition
+from fedpriv.data.populations import KINDS
+
+
+@given(clients=st.integers(1, 10**12), first=st.integers(0, 10**5), data=st.data())
+def test_one_example(clients, first, data):
+    ids = data.draw(st.lists(st.integers(0, clients - 1), max_size=20))
+    index, owner = OneExample(clients, first).examples(np.array(ids, np.int64))
+    assert index.tolist() == [i + first for i in ids]
+    assert owner.tolist() == list(range(len(ids)))
+
+
+def test_a_trillion_clients_cost_nothing():
+    tracemalloc.start()
+    start = time.perf_counter()
+    people = OneExample(10**12, 10_000)
+    index, _ = people.examples(np.linspace(0, 10**12 - 1, 250).astype(np.int64))
+    assert time.perf_counter() - start < 0.05
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    assert index[-1] == 10**12 + 9_999
+
+
+@given(silos=st.integers(1, 6), each=st.integers(1, 9), first=st.integers(0, 50))
+def test_silos_are_contiguous_and_exhaustive(silos, each, first):
+    population = Silos(silos, each, first)
+    index, owner = population.examples(np.arange(silos))
+    assert index.tolist() == list(range(first, first + silos * each))
+    assert owner.tolist() == population.silo_of(np.arange(silos * each)).tolist()
+    assert population.units().clients == silos * each
+    units, _ = population.units().examples(np.arange(silos * each))
+    assert units.tolist() == index.tolist()
+    for s in range(silos):
+        low, high = population.bounds(s)
+        assert population.silo_of(np.arange(low, high)).tolist() == [s] * each
+    back, who = population.examples(np.array([silos - 1, 0]))
+    assert back[0] == first + (silos - 1) * each
+    assert who.tolist() == [0] * each + [1] * each
+
+
+def test_every_client_id_is_checked():
+    for people in (OneExample(5), Silos(5, 2)):
+        for bad in (-1, 5):
+            with pytest.raises(ArgumentError, match=f"client_ids is {bad}"):
+                people.examples(np.array([0, bad]))
+    with pytest.raises(ArgumentError, match="unit_ids is 10"):
+        Silos(5, 2).silo_of(np.array([10]))
+    with pytest.raises(ArgumentError, match="silo is 5"):
+        Silos(5, 2).bounds(5)
+    with pytest.raises(ArgumentError, match="clients is 0"):
+        OneExample(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_factory_over_both_kinds_of_source(kind):
+    endless, finite = load("infinite-digits"), load("digits")
+    options = {"clients": 100, "examples_per_client": 10, "sizes": "lognormal", "seed": 3}
+    for source in (endless, finite):
+        people = population(kind, source, **options)
+        assert people.clients == 100
+        index, owner = people.examples(np.arange(100))
+        assert len(np.unique(index)) == len(index) == len(owner)
+        assert index.min() >= source.first
+        assert len(source.labels(index)) == len(index)
+        if source is finite and kind in ("iid", "dirichlet", "shards"):
+            assert isinstance(people, Partition)
+            assert len(index) == source.size
+        elif kind in ("iid", "dirichlet", "shards"):
+            assert isinstance(people, Implicit)
+
+
+def test_labels_of_the_population_are_those_of_the_source():
+    """The implicit population and the source must agree on which image an index shows."""
+    source = load("infinite-digits")
+    people = population("shards", source, clients=10**10, examples_per_client=40, labels_per_client=3)
+    index, owner = people.examples(np.arange(10**9, 10**9 + 50))
+    labels = source.batch(index).y.numpy()
+    assert {len(np.unique(labels[owner == k])) for k in range(50)} == {3}
+
+
+def test_factory_refuses_what_cannot_be():
+    digits = load("digits")
+    with pytest.raises(ArgumentError, match="partition is 'odd'"):
+        population("odd", digits, clients=1)
+    with pytest.raises(ArgumentError, match=r"at most 1437 .*infinite data set"):
+        population("one-example", digits, clients=1438)
+    with pytest.raises(ArgumentError, match="at most 14 for 100 each"):
+        population("silos", digits, clients=15, examples_per_client=100)
+    with pytest.raises(ArgumentError, match="at most 1437"):
+        population("iid", digits, clients=1438)
+    with pytest.raises(ArgumentError, match="dirichlet-alpha"):
+        population("dirichlet", digits, clients=2, alpha=0)
