@@ -50,7 +50,8 @@ def uniform(seed: int, *columns: Indices) -> npt.NDArray[np.float64]:
 def permuted(seed: int, position: Indices, size: Indices, *columns: Indices) -> Indices:
     """Where a keyed permutation of 0..size-1 takes ``position``; one permutation a row of ``columns``.
 
-    A balanced Feistel network, walked until it is back inside the range (Black & Rogaway 2002): distinct positions have distinct images, without a table or a rejection list.
+    A balanced Feistel network, walked until it is back inside the range (Black & Rogaway 2002):
+    distinct positions have distinct images, without a table or a rejection list.
 
     Args:
         seed: key, with the ``columns``.

@@ -51,5 +51,6 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
     path = Path(path)
     with atomic(path) as file:
         zoomed = np.kron(grid, np.ones((_ZOOM, _ZOOM), np.uint8))
-        png.imsave(file, zoomed, cmap="gray", vmin=0, vmax=255, format="png")
+        # Three channels, because a colour map would round grey levels down.
+        png.imsave(file, np.stack([zoomed] * 3, axis=-1), format="png")
     return path
