@@ -1,0 +1,179 @@
+"""The loop: order, budget, failures, and the ladder of runs that must be equal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from toys import CountingBooks, RowsEngine, noise_free, world
+
+from fedpriv.optimizers import AdaptiveClipping, dp_adam, dp_sgd, dynamic
+from fedpriv.optimizers.first_order import Sgd
+from fedpriv.release import Placement
+from fedpriv.rng import Key
+from fedpriv.round import Ask, Cohorts, Outcome, Progress, Reply, Setup, run
+from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler
+
+KEY = Key.from_seed(3)
+START = torch.zeros(20, dtype=torch.float64)
+
+
+def go(
+    setup: Setup, engine: RowsEngine, books: CountingBooks | None = None, chunk: int = 7, **cohorts: object
+) -> Outcome:
+    source = Cohorts(setup.sampler, KEY, chunk, **cohorts)  # type: ignore[arg-type]
+    return run(setup, START, engine, books or CountingBooks(), KEY, source)
+
+
+def test_no_noise_and_no_clipping_is_gradient_descent() -> None:
+    rows = world(1)
+    outcome = go(noise_free(dp_sgd(0.1, math.inf), 30), RowsEngine(rows))
+    theta = START.clone()
+    for _ in range(30):
+        theta = theta - 0.1 * (theta - rows).mean(0)
+    torch.testing.assert_close(outcome.state.params, theta, rtol=1e-10, atol=1e-12)
+
+
+OPTIMIZERS = {
+    "dp-sgd": dp_sgd(0.2, 1.0, momentum=0.5),
+    "dp-adam": dp_adam(0.2, 1.0),
+    "dynamic": dynamic(Sgd(), 0.2, 2.0, 25, rho_c=3.0, rho_mu=2.0),
+    "adaptive": AdaptiveClipping(dp_sgd(0.2, 1.0)),
+}
+PLACEMENTS = {
+    "central": Placement("central"),
+    "local": Placement("local", shares=12),
+    "distributed": Placement("distributed", shares=12, min_replies=10),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_plain_loop_is_the_vectorised_engine(name: str, placement: str) -> None:
+    setup = Setup(OPTIMIZERS[name], FixedSize(40, 12), PLACEMENTS[placement], 0.5, 25)
+    fast = go(setup, RowsEngine(world(1)))
+    plain = go(setup, RowsEngine(world(1), plain=True))
+    torch.testing.assert_close(fast.state.params, plain.state.params, rtol=1e-6, atol=1e-9)
+    assert fast.state.step == 25
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_events_do_not_depend_on_the_data(name: str) -> None:
+    setup = Setup(OPTIMIZERS[name], Poisson(40, 0.3), Placement("central"), 0.8, 25)
+    charged = []
+    for seed in (1, 2):
+        books = CountingBooks()
+        go(setup, RowsEngine(world(seed) * seed), books)
+        charged.append(books.charged)
+    assert charged[0] == charged[1] == list(setup.planned_events())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_converges_under_noise(name: str) -> None:
+    rows = world(1)
+    setup = Setup(OPTIMIZERS[name], Everyone(40), Placement("central"), 0.5, 25)
+    end = go(setup, RowsEngine(rows)).state.params
+    assert float((end - rows.mean(0)).norm()) < 0.6 * float(rows.mean(0).norm())
+
+
+def test_it_stops_before_the_release_that_would_pass_the_budget() -> None:
+    engine, books = RowsEngine(world(1)), CountingBooks(limit=4)
+    setup = Setup(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 10)
+    outcome = go(setup, engine, books)
+    assert (outcome.stopped, outcome.releases, outcome.state.step) == ("budget", 4, 4)
+    assert len(engine.asks) == len(books.charged) == 4
+
+
+def test_it_charges_before_it_asks() -> None:
+    books = CountingBooks()
+
+    class Watcher(RowsEngine):
+        def gather(self, ask: Ask) -> Reply:
+            assert len(books.charged) == ask.release + 1
+            return super().gather(ask)
+
+    go(Setup(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5), Watcher(world(1)), books)
+    assert len(books.charged) == 5
+
+
+def test_a_failed_gathering_leaves_its_charge_standing() -> None:
+    books = CountingBooks()
+
+    class Failing(RowsEngine):
+        def gather(self, ask: Ask) -> Reply:
+            if ask.release == 2:
+                raise RuntimeError("lost")
+            return super().gather(ask)
+
+    setup = Setup(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5)
+    with pytest.raises(RuntimeError, match="lost"):
+        go(setup, Failing(world(1)), books)
+    assert len(books.charged) == 3
+
+
+def test_too_few_replies_are_charged_and_do_not_count() -> None:
+    class Flaky(RowsEngine):
+        def gather(self, ask: Ask) -> Reply:
+            self.lost = 1 if ask.release % 2 else 0
+            return super().gather(ask)
+
+    books, seen = CountingBooks(), []
+    setup = Setup(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 5)
+    outcome = run(
+        setup, START, Flaky(world(1)), books, KEY, Cohorts(setup.sampler, KEY, 6), seen.append
+    )
+    assert (outcome.state.step, outcome.releases, len(books.charged)) == (5, 9, 9)
+    assert [progress.round for progress in seen] == [1, 2, 3, 4, 5]
+
+
+def test_ctrl_c_keeps_the_state() -> None:
+    setup = Setup(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 50)
+
+    def observe(progress: Progress) -> None:
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    cohorts = Cohorts(setup.sampler, KEY, 7)
+    outcome = run(setup, START, RowsEngine(world(1)), CountingBooks(), KEY, cohorts, observe)
+    assert (outcome.stopped, outcome.state.step, outcome.releases) == ("interrupted", 3, 3)
+
+
+def test_capped_clients_send_noise_only() -> None:
+    """With a cap of 2, a client gives data to its first two cohorts and stays a party after that."""
+    sampler = FixedSize(6, 4)
+    cohorts = Cohorts(sampler, KEY, 3, max_participations=2)
+    given = np.zeros(6, int)
+    for release in range(12):
+        chunks = cohorts.draw(release)
+        assert sum(chunk.parties for chunk in chunks) == 4
+        for chunk in chunks:
+            given[chunk.ids] += 1
+    assert given.tolist() == [2] * 6
+
+
+def test_silos_get_their_own_units_and_all_reply() -> None:
+    cohorts = Cohorts(Poisson(50, 0.2), KEY, 7, silo_size=10)
+    chunks = cohorts.draw(0)
+    assert [(chunk.index, chunk.home, chunk.parties) for chunk in chunks] == [(s, s, 1) for s in range(5)]
+    assert all((chunk.ids // 10 == chunk.home).all() for chunk in chunks)
+    assert sum(len(chunk.ids) for chunk in chunks) == len(Poisson(50, 0.2).draw(KEY.generator("cohort", 0)))
+
+
+@pytest.mark.parametrize("sampler", [Poisson(500, 0.1), FixedSize(500, 31), Everyone(20)])
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_chunks_hold_the_cohort_once(sampler: Sampler, chunk: int) -> None:
+    chunks = Cohorts(sampler, KEY, chunk).draw(4)
+    ids = np.concatenate([c.ids for c in chunks])
+    assert ids.tolist() == sampler.draw(KEY.generator("cohort", 4)).tolist()
+    assert max(len(c.ids) for c in chunks) <= chunk
+
+
+def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:
+    setup = Setup(
+        dp_sgd(0.1, 1.0), FixedSize(400, 9), Placement("local", 9), 2.0, 5, server_view=True
+    )
+    gate, observer = setup.event(2.0), setup.observer_event(2.0)
+    assert (gate.sampling, gate.relation, gate.noise_multiplier) == ("none", "replace-one", 2.0)
+    assert (observer.sampling, observer.noise_multiplier) == ("without-replacement", 6.0)

@@ -1,0 +1,70 @@
+"""Small exact worlds for tests: units whose gradients are known, and books that only count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fedpriv.accounting.events import Event
+from fedpriv.clipping import sum_rows, sum_rows_loop
+from fedpriv.release import Placement, add_party_noise
+from fedpriv.rng import Key
+from fedpriv.round import Ask, Chunk, Reply, Setup
+from fedpriv.sampling import Everyone, Sampler
+
+
+@dataclass
+class RowsEngine:
+    """Unit i pulls theta towards row i: its gradient at theta is theta - row_i."""
+
+    rows: torch.Tensor
+    key: Key = field(default_factory=lambda: Key.from_seed(0))
+    plain: bool = False
+    lost: int = 0
+    asks: list[Ask] = field(default_factory=list)
+    closed: bool = False
+
+    def gather(self, ask: Ask) -> Reply:
+        self.asks.append(ask)
+        chunks = ask.chunks[self.lost :]
+        total: tuple[torch.Tensor, ...] | None = None
+        for chunk in [*chunks, Chunk(10**6, np.empty(0, np.int64), 0)]:
+            rows = [point - self.rows[torch.as_tensor(chunk.ids)] for point in ask.query.points]
+            sums = (sum_rows_loop if self.plain else sum_rows)(rows, ask.query.blocks)
+            if ask.party_stds is not None:
+                sums = add_party_noise(
+                    sums, ask.party_stds, chunk.parties, self.key, ask.release, chunk.index
+                )
+            total = sums if total is None else tuple(a + b for a, b in zip(total, sums, strict=True))
+        assert total is not None
+        return Reply(total, sum(chunk.parties for chunk in chunks))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class CountingBooks:
+    """Affords a number of releases and remembers what was charged, and when."""
+
+    limit: float = float("inf")
+    charged: list[Event] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def affords(self, event: Event) -> bool:
+        return len(self.charged) < self.limit
+
+    def charge(self, event: Event, release: int) -> None:
+        assert release == len(self.charged)
+        self.charged.append(event)
+
+
+def world(seed: int, units: int = 40, dimension: int = 20) -> torch.Tensor:
+    generator = np.random.Generator(np.random.Philox(seed))
+    return torch.as_tensor(generator.standard_normal((units, dimension)) + 2.0)
+
+
+def noise_free(optimizer: object, rounds: int, sampler: Sampler | None = None) -> Setup:
+    return Setup(optimizer, sampler or Everyone(40), Placement("none"), 0.0, rounds)  # type: ignore[arg-type]
