@@ -33,6 +33,7 @@ from fedpriv.query import BitBlock, Block, SumBlock, Term
 from fedpriv.vectors import Layout
 
 _LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before they square
+_VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
 _TRIAL, _TRIAL_ERROR = 3, 1e-3  # examples made up for the trial, and what rounding may do there
 
 
@@ -85,7 +86,10 @@ class Book:
         """The bounded sums of the examples' gradients at ``params``, as :func:`sum_rows` has them."""
         measured = self._measure(task, params, x, y)
         norms = torch.stack([layer.squares for layer in measured.values()]).sum(0).sqrt()
-        ordinary = norms < _LARGEST
+        reach = torch.stack([layer.reach for layer in measured.values()]).amax(0).clamp(min=1.0)
+        smallest = _smallest_bound(blocks) ** 2 * _VANISHED
+        vanished = reach * (torch.finfo(params.dtype).tiny * 4 * task.dimension)
+        ordinary = (norms < _LARGEST) & (vanished < smallest)
         if not bool(ordinary.all()):
             odd = task.gradients(params, x[~ordinary], y[~ordinary])
             rest = self.total(task, params, x[ordinary], y[ordinary], blocks)
@@ -139,6 +143,14 @@ class Book:
             bool((got - want).norm() <= _TRIAL_ERROR * want.norm() and want.norm() > 0)
             for got, want in zip(totals, wanted, strict=True)
         )
+
+
+def _smallest_bound(blocks: Sequence[Block]) -> float:
+    """The smallest norm that a term is clipped at or a bit compares with."""
+    return min(
+        min(term.clip_norm for term in block.terms) if isinstance(block, SumBlock) else block.threshold
+        for block in blocks
+    )
 
 
 def _trained_layers(module: nn.Module, layout: Layout) -> dict[str, nn.Module]:
