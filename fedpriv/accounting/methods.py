@@ -80,7 +80,7 @@ def _refuse(counts: Mapping[Event, int], method: Method) -> None:
         if reason is not None:
             names = [name for name, other in METHODS.items() if other.refusal(event) is None]
             raise UnsupportedEvent(
-                f"method {method.name} does not support {reason} (use {' or '.join(names)})"
+                f"accounting by {method.name} does not support {reason} (use {' or '.join(names)})"
             )
 
 
