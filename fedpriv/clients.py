@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedpriv import _check
-from fedpriv.clipping import sum_gradients
+from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop, zeros
 from fedpriv.query import BitBlock, Query
 from fedpriv.tasks import Task
 
@@ -63,6 +64,9 @@ class LocalSteps:
 
 Work = OneGradient | LocalSteps
 
+_ENTRIES = 2**25  # what the clients computed at once may take, in entries of 4 bytes
+_COPIES = 8  # gradients, steps and activations beside each parameter vector and each input
+
 
 def clipped_sum(
     work: Work,
@@ -95,28 +99,138 @@ def clipped_sum(
         ArgumentError: owner is not ascending, or names a client outside 0 .. units - 1.
     """
     tune_allocator()
-    sizes = _sizes(x, owner, units)
-    held = sizes[sizes > 0]
-    if isinstance(work, OneGradient) and bool((held == 1).all()):
+    sizes = _sizes(x, y, owner, units)
+    empty = int((sizes == 0).sum())
+    if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
         totals = sum_gradients(task, query, x, y, chunk)
     else:
-        raise NotImplementedError
-    return _without_examples(totals, query, int((sizes == 0).sum()))
+        totals = zeros(query.blocks, query.points[0])
+        fixed = len(query.points) * task.dimension * _COPIES
+        for positions, counts in _chunks(sizes, fixed, x[:1].numel() * _COPIES, chunk):
+            index, counts = positions.to(x.device), counts.to(x.device)
+            rows = [_vectors(work, task, p, x[index], y[index], counts) for p in query.points]
+            sums = sum_rows(rows, query.blocks)
+            totals = tuple(a + b for a, b in zip(totals, sums, strict=True))
+    return _with_empty(totals, query, empty)
 
 
-def _sizes(x: Tensor, owner: Tensor | None, units: int | None) -> Tensor:
+def clipped_sum_loop(
+    work: Work,
+    task: Task,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    owner: Tensor | None = None,
+    units: int | None = None,
+) -> tuple[Tensor, ...]:
+    """:func:`clipped_sum` as a plain loop over clients, one backward pass a step: the oracle."""
+    sizes = _sizes(x, y, owner, units)
+    rows: list[list[Tensor]] = [[] for _ in query.points]
+    start = 0
+    for size in sizes[sizes > 0].tolist():
+        own = slice(start, start + size)
+        for vectors, point in zip(rows, query.points, strict=True):
+            vectors.append(_vector_of_one(work, task, point, x[own], y[own]))
+        start += size
+    stacked = [
+        torch.stack(vectors) if vectors else point.new_zeros(0, task.dimension)
+        for vectors, point in zip(rows, query.points, strict=True)
+    ]
+    empty = int((sizes == 0).sum())
+    return _with_empty(sum_rows_loop(stacked, query.blocks), query, empty)
+
+
+def _vector_of_one(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """One client's vector (d,) from its own examples, by ordinary backward passes."""
+
+    def gradient(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        leaf = params.detach().clone().requires_grad_()
+        return torch.autograd.grad(task.losses(leaf, x, y).mean(), leaf)[0]
+
+    if isinstance(work, OneGradient):
+        return gradient(point, x, y)
+    params, size = point, len(x)
+    batch = min(work.batch_size or size, size)
+    for step in range(work.steps):
+        own = [(step * batch + i) % size for i in range(batch)]
+        params = params - work.learning_rate * gradient(params, x[own], y[own])
+    return point - params
+
+
+def _vectors(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    """The vectors (c, d) of c clients at once.
+
+    Args:
+        x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
+        counts: how many of them are the client's own, int64 (c,), each at least 1.
+    """
+
+    def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return (task.losses(params, x, y) * weights).sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0))
+    clients, longest = x.shape[:2]
+    own = torch.arange(longest, device=x.device)
+    if isinstance(work, OneGradient):
+        weights = (own < counts[:, None]).to(point) / counts[:, None]
+        rows: Tensor = gradients(point, x, y, weights)
+        return rows
+    gradients = torch.func.vmap(torch.func.grad(loss))
+    batches = counts.clamp(max=work.batch_size or longest)
+    own = own[: int(batches.max())]
+    weights = (own < batches[:, None]).to(point) / batches[:, None]
+    each = torch.arange(clients, device=x.device)[:, None]
+    start = point.expand(clients, -1)
+    params = start
+    for step in range(work.steps):
+        taken = (step * batches[:, None] + own) % counts[:, None]
+        params = params - work.learning_rate * gradients(params, x[each, taken], y[each, taken], weights)
+    return start - params
+
+
+def _chunks(
+    sizes: Tensor, client_cost: int, example_cost: int, most: int | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Clients with examples, in order of size, some at a time: ``(positions, counts)``.
+
+    ``positions`` (c, longest) index each client's examples in the batch, its own ones repeated cyclically
+    to fill its row, so that padding is never an input that the client does not have. ``counts`` (c,) are
+    the clients' numbers of examples. Clients of like size come together, so little is padded. A chunk
+    holds at most ``most`` clients and costs about 2**25 entries at most, but is always one client.
+    """
+    starts = torch.cumsum(sizes, 0) - sizes
+    order = torch.argsort(sizes, stable=True)
+    order = order[sizes[order] > 0]
+    at = 0
+    while at < len(order):
+        costs = client_cost + example_cost * sizes[order[at:]]  # ascending, so what fits is a prefix
+        fits = int((torch.arange(1, len(costs) + 1) * costs <= _ENTRIES).sum())
+        taken = order[at : at + max(1, fits if most is None else min(fits, most))]
+        counts = sizes[taken]
+        cycle = torch.arange(int(counts.max())) % counts[:, None]
+        yield starts[taken][:, None] + cycle, counts
+        at += len(taken)
+
+
+def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Tensor:
     """How many examples each client holds, int64 (units,) on the CPU."""
+    if len(x) != len(y):  # how many there are is private, so no error says it
+        raise _check.fail("labels", "...", "be as many as the examples")
     if owner is None:
-        return torch.ones(len(x) if units is None else units, dtype=torch.int64)
+        if units is not None:
+            raise _check.fail("units", "...", "be left out where each example is a unit")
+        return torch.ones(len(x), dtype=torch.int64)
     owner = owner.cpu()
-    count = int(owner[-1]) + 1 if units is None and len(owner) else units or 0
+    count = (int(owner[-1]) + 1 if len(owner) else 0) if units is None else units
     ordered = len(owner) < 2 or bool((owner[1:] >= owner[:-1]).all())
-    if len(owner) != len(x) or not ordered or (len(owner) and not 0 <= owner[0] <= owner[-1] < count):
-        raise _check.fail("owner", "...", "ascend within the clients and be as long as the examples")
+    inside = not len(owner) or 0 <= int(owner[0]) <= int(owner[-1]) < count
+    if owner.shape != x.shape[:1] or not ordered or not inside:
+        allowed = "ascend within 0 .. units - 1, one for each example"
+        raise _check.fail("owner", "...", allowed)
     return torch.bincount(owner, minlength=count)
 
 
-def _without_examples(totals: tuple[Tensor, ...], query: Query, clients: int) -> tuple[Tensor, ...]:
+def _with_empty(totals: tuple[Tensor, ...], query: Query, clients: int) -> tuple[Tensor, ...]:
     """The totals with clients added that hold nothing: -1/2 to each bit, zero to each sum."""
     return tuple(
         total - 0.5 * clients if isinstance(block, BitBlock) else total

@@ -104,7 +104,8 @@ class Task:
         """
         losses = self.loss(self.outputs(params, x), y)
         if losses.shape != x.shape[:1]:
-            raise _check.fail("loss shape", tuple(losses.shape), f"be {tuple(x.shape[:1])}")
+            shape = tuple(losses.shape[1:])  # the first axis is private
+            raise _check.fail("loss shape after the first axis", shape, "be (): one for each example")
         return losses
 
     def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -104,8 +104,8 @@ def _terms(blocks: Sequence[Block]) -> list[Term]:
 
 def _check_batch(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> None:
     """Raises ArgumentError where the query, the task and the batch do not fit together."""
-    if x.shape[:1] != y.shape[:1]:
-        raise _check.fail("labels", tuple(y.shape), f"be as many as the {len(x)} examples")
+    if len(x) != len(y):  # how many there are is private, so no error says it
+        raise _check.fail("labels", "...", "be as many as the examples")
     for point in query.points:
         if point.shape != (task.dimension,):
             raise _check.fail("point", tuple(point.shape), f"have the shape ({task.dimension},)")

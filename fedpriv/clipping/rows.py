@@ -84,9 +84,9 @@ def sum_rows_loop(rows: Sequence[Tensor], blocks: Sequence[Block]) -> tuple[Tens
 
 def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block]) -> None:
     """Raises ArgumentError where rows and blocks do not fit together."""
-    shapes = [tuple(point.shape) for point in rows]
-    if not rows or len(set(shapes)) != 1 or len(shapes[0]) != 2:
-        raise _check.fail("rows", shapes, "be tensors of one shape (n, d), one for each point")
+    if not rows or len({point.shape for point in rows}) != 1 or rows[0].dim() != 2:
+        widths = [tuple(point.shape[1:]) for point in rows]  # how many rows there are is private
+        raise _check.fail("rows", widths, "be tensors of one shape (n, d), one for each point")
     for block in blocks:
         for term in block.terms if isinstance(block, SumBlock) else (block.term,):
             if len(term.at) > len(rows):
