@@ -3,7 +3,7 @@
 A download goes to ``NAME.part``; only when its SHA-256 is right is it renamed to ``NAME``. An interrupted
 one is resumed with an HTTP range, from whichever mirror answers; what turns out wrong is deleted.
 
->>> fetch("infinite-digits").message
+>>> fetch("infinite-digits").summary
 'infinite-digits is bundled; there is nothing to fetch'
 """
 
@@ -49,13 +49,13 @@ class Fetched:
     """What a fetch did.
 
     Attributes:
-        message: one line for people.
+        summary: one line for people.
         written: files that were downloaded or unpacked.
         present: files that were there and right.
         left_out: optional files that were not asked for.
     """
 
-    message: str
+    summary: str
     written: tuple[Path, ...] = ()
     present: tuple[Path, ...] = ()
     left_out: tuple[str, ...] = ()

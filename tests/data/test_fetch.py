@@ -115,7 +115,7 @@ def test_whole_and_then_present(server, make):
     assert make.target.read_bytes() == CONTENT
     assert names(make.folder) == ["a.bin"]
     assert done.written == (make.target,)
-    assert "1 files fetched" in done.message
+    assert "1 files fetched" in done.summary
     assert steps[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert len(steps) > 1
     again = make([server.url("a.bin")])
@@ -303,7 +303,7 @@ def test_needed_sets_are_fetched_too(server, make, tmp_path):
 
 
 def test_bundled_and_unknown(tmp_path):
-    assert "bundled" in fetch("digits", tmp_path).message
+    assert "bundled" in fetch("digits", tmp_path).summary
     with pytest.raises(ArgumentError, match="dataset is 'nosuch'"):
         fetch("nosuch", tmp_path)
 
