@@ -140,12 +140,9 @@ def population(
     _check.integer("partition-seed", seed)
     if kind in ("one-example", "silos"):
         each = 1 if kind == "one-example" else _check.integer("examples-per-client", examples_per_client, 1)
-        if source.size is not None and clients * each > source.size:
-            allowed = f"be at most {source.size // each} for {each} each of {source.name}"
-            raise _check.fail("clients", clients, allowed, "or take an infinite data set")
-        return (
-            OneExample(clients, source.first) if kind == "one-example" else Silos(clients, each, source.first)
-        )
+        _require_enough(source, clients, each)
+        equal = Silos(clients, each, source.first)
+        return equal.units() if kind == "one-example" else equal
     skews: dict[str, Callable[[], Skew]] = {
         "iid": Iid,
         "dirichlet": lambda: Dirichlet(alpha),
@@ -159,3 +156,9 @@ def population(
         raise _check.fail("partition", kind, f"be one-example or silos for {source.name}")
     labels = source.labels(np.arange(source.size))
     return Partition.deal(labels, clients=clients, skew=skew, sizes=spread, seed=seed)
+
+
+def _require_enough(source: Source, clients: int, each: int) -> None:
+    if source.size is not None and clients * each > source.size:
+        allowed = f"be at most {source.size // each} for {each} each of {source.name}"
+        raise _check.fail("clients", clients, allowed, "or take an infinite data set")
