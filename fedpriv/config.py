@@ -71,14 +71,20 @@ class Config(BaseModel):
     optimizer: Literal["dp-sgd", "dp-adam", "dynamic-dp-sgd", "dynamic-dp-adam"] = Field(
         "dynamic-dp-sgd", description="the private optimizer"
     )
-    learning_rate: float = Field(1.0, gt=0, description="step size eta")
+    learning_rate: float = Field(
+        0.0, ge=0, description="step size eta; 0: 4 for SGD rules (less momentum), 0.005 for Adam rules"
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum of the SGD rules")
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first decay")
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second decay")
     adam_epsilon: float = Field(1e-8, gt=0, description="Adam's denominator offset")
     clip_norm: float = Field(1.0, gt=0, description="C (C_0 where it decays); inf: no clipping")
-    rho_c: float = Field(1.0, ge=1, description="C_0 / C_T, sensitivity decay (dynamic optimizers)")
-    rho_mu: float = Field(1.0, ge=1, description="mu_T / mu_0, growing mu (dynamic optimizers)")
+    rho_c: float = Field(
+        0.0, ge=0, description="C_0 / C_T >= 1, sensitivity decay; 0: 2 for dynamic optimizers, else 1"
+    )
+    rho_mu: float = Field(
+        0.0, ge=0, description="mu_T / mu_0 >= 1, growing mu; 0: 2 for dynamic optimizers, else 1"
+    )
     noise_schedule: Literal["geometric", "sqrt-clip", "given"] = Field(
         "geometric", description="dynamic noise: by rho-mu, sigma_t ~ sqrt(C_t), or relative-noise-file"
     )
@@ -157,6 +163,24 @@ class Config(BaseModel):
     def keys(cls) -> list[str]:
         """All keys, in the order of their groups."""
         return [_kebab(name) for name in cls.model_fields]
+
+    @property
+    def units(self) -> int:
+        """The public number of privacy units: clients, or the examples of all silos."""
+        return self.clients * (self.examples_per_client if self.unit == "example" else 1)
+
+    def resolved(self) -> Config:
+        """The configuration with the values that 0 stands for filled in; what config.toml records."""
+        geometric = self.optimizer.startswith("dynamic-") and self.noise_schedule == "geometric"
+        decays = self.optimizer.startswith("dynamic-") and self.noise_schedule != "given"
+        adaptive = self.adaptive_quantile > 0
+        step = 0.005 if self.optimizer.endswith("adam") else 4.0 * (1 - self.momentum)
+        return self.changed(
+            learning_rate=self.learning_rate or step,
+            rho_c=self.rho_c or (2.0 if decays and not adaptive else 1.0),
+            rho_mu=self.rho_mu or (2.0 if geometric else 1.0),
+            delta=self.delta or 1 / (10 * self.units),
+        )
 
     def table(self) -> dict[str, Scalar]:
         """The resolved configuration by key."""

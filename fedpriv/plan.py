@@ -75,8 +75,8 @@ def make_plan(config: Config) -> Plan:
     Raises:
         ArgumentError: settings contradict each other, or the budget cannot be met.
     """
-    units = _units(config)
-    delta = config.delta or 1 / (10 * units)
+    config = config.resolved()
+    units, delta = config.units, config.delta
     _check_privacy(config, units, delta)
     optimizer = make_optimizer(config)
     sampler = make_sampler(config, units, delta)
@@ -96,12 +96,6 @@ def _rescaled(setup: Setup, scale: float) -> Setup:
     return Setup(
         setup.optimizer, setup.sampler, setup.placement, scale, setup.rounds, setup.server_view
     )
-
-
-def _units(config: Config) -> int:
-    if config.unit == "client":
-        return config.clients
-    return config.clients * config.examples_per_client
 
 
 def make_optimizer(config: Config) -> PrivateOptimizer:
