@@ -1,8 +1,9 @@
 """The ClientApp: one message in, one bounded sum out, for all virtual clients of the node.
 
 The same app runs in our grids, in Flower's simulation engine and on SuperNodes. It builds the client
-side of the plan (task, data, work, the node's own noise key) from the run's public configuration, once a
-process, and keeps nothing else between messages.
+side of the plan (task, data, work) from the run's public configuration, once a process, and keeps nothing
+else between messages. Unless the run asked for a seed, each answer's noise has entropy of its own, so that
+no two messages, and no two runs that one process serves, can share it.
 
 A failing node answers with the name of the exception's type and nothing else (:mod:`fedpriv.flower.guard`).
 """
@@ -10,6 +11,7 @@ A failing node answers with the name of the exception's type and nothing else (:
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.user_config import UserConfigValue
@@ -18,6 +20,7 @@ from flwr.clientapp import ClientApp
 from fedpriv.flower.guard import guarded
 from fedpriv.flower.messages import MessageError, read_ask, reply_content
 from fedpriv.node import ClientSide, client_side
+from fedpriv.rng import Key
 from fedpriv.round import Ask
 
 app = ClientApp()
@@ -41,12 +44,14 @@ def answer(message: Message, context: Context) -> Message:
     side = _side(tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items())))
     ask = read_ask(message.content)
     _check_noise(ask, str(context.run_config.get("placement", "")))
+    if not side.key.reproducible:
+        side = replace(side, key=Key.fresh())
     return Message(reply_content(side.answer(ask)), reply_to=message)
 
 
 @functools.lru_cache(maxsize=16)
 def _side(run_config: _Items, node_config: _Items) -> ClientSide:
-    """The client side of the plan; cached, since data and model do not change within a run."""
+    """The client side of the plan; cached, since data and model follow from the configurations alone."""
     return client_side(dict(run_config), dict(node_config))
 
 

@@ -15,15 +15,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from fedpriv import _check
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
-from fedpriv.query import BitBlock, Query
+from fedpriv.node import zeros
+from fedpriv.query import Query
 from fedpriv.round import Ask, Chunk, Reply
 
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
@@ -87,7 +86,7 @@ class GridEngine:
 
     def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""
-        totals, parties, failures = _zeros(query), 0, set()
+        totals, parties, failures = zeros(query), 0, set()
         for node, chunks in work.items():
             try:
                 reply = _usable(replies.get(node.id), query, sum(c.parties for c in chunks))
@@ -170,14 +169,6 @@ def deal(chunks: Sequence[Chunk], nodes: Sequence[Node]) -> dict[Node, list[Chun
         if chunk.home is not None:
             hands[nodes[chunk.home % len(nodes)]].append(chunk)
     return hands
-
-
-def _zeros(query: Query) -> tuple[Tensor, ...]:
-    point = query.points[0]
-    return tuple(
-        point.new_zeros(()) if isinstance(block, BitBlock) else torch.zeros_like(point)
-        for block in query.blocks
-    )
 
 
 def _usable(reply: Message | None, query: Query, parties: int) -> Reply:

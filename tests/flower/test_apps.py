@@ -1,0 +1,101 @@
+"""The two apps themselves: their defaults in pyproject, and what a node answers and refuses."""
+
+import tomllib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from fedpriv.config import Config
+from fedpriv.flower.client_app import app
+from fedpriv.flower.grids.base import HostedGrid, load_client_app, node_context
+from fedpriv.flower.grids.local import InProcessGrid
+from fedpriv.flower.messages import ask_content, read_reply, shared_records
+from fedpriv.node import make_source, make_task
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.round import Ask, Chunk
+
+from .harness import ROOT
+from .toy import TOY
+
+LOCAL = {**TOY, "placement": "local", "sampler": "fixed-size"}
+
+
+def flower_section() -> dict[str, Any]:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    section: dict[str, Any] = table["tool"]["flwr"]["app"]
+    return section
+
+
+def test_flowers_run_config_is_the_configuration_with_its_defaults() -> None:
+    assert flower_section()["config"] == Config().table()
+
+
+def test_pyproject_names_the_two_apps() -> None:
+    components = flower_section()["components"]
+    assert load_client_app(components["clientapp"]) is app
+    assert components["serverapp"] == "fedpriv.flower.server_app:app"
+
+
+@pytest.mark.parametrize("placement", ["central", "local"])
+def test_the_deployments_configurations_are_valid(placement: str) -> None:
+    values = tomllib.loads((ROOT / "deploy" / f"{placement}.toml").read_text())
+    config = Config.parse(values)
+    assert (config.placement, config.nodes_own_data) == (placement, True)
+
+
+def make_ask(config: Config, party_stds: tuple[float, ...] | None) -> Ask:
+    task = make_task(config, make_source(config))
+    query = Query((task.initial(np.random.default_rng(0)),), (SumBlock((Term(1.0),)),))
+    return Ask(query, 0, (Chunk(0, np.arange(4), 4), Chunk(1, np.arange(7, 9), 2)), party_stds)
+
+
+def answer(values: dict[str, Any], content: RecordDict, kind: str = "train") -> Message:
+    """The app's own reply, as a server sees it: guarded."""
+    grid: HostedGrid = InProcessGrid(nodes=1)
+    message = grid.create_message(content, kind, 1, "")
+    return app(message, node_context(1, 1, Config.parse(values).table()))
+
+
+def sums(values: dict[str, Any], party_stds: tuple[float, ...] | None) -> torch.Tensor:
+    ask = make_ask(Config.parse(values), party_stds)
+    reply = answer(values, ask_content(shared_records(ask), ask.chunks))
+    result = read_reply(reply.content, ask.query)
+    assert result.parties == 6
+    return result.sums[0]
+
+
+def test_a_node_says_its_place() -> None:
+    fields = answer(TOY, RecordDict(), "query").content["node"]
+    assert dict(fields) == {"partition-id": 0, "num-partitions": 1}
+
+
+def test_a_node_adds_no_noise_unless_asked() -> None:
+    assert torch.equal(sums(TOY, None), sums({**TOY, "seed": -1}, None))
+
+
+def test_a_seeded_node_repeats_its_noise() -> None:
+    assert torch.equal(sums(LOCAL, (1.0,)), sums(LOCAL, (1.0,)))
+
+
+def test_an_unseeded_node_never_sends_the_same_noise_twice() -> None:
+    one, two = (sums({**LOCAL, "seed": -1}, (1.0,)) for _ in range(2))
+    # The difference of two independent noises of 6 parties: std sqrt(12), in 7850 coordinates, whose
+    # sample std is within 0.8 % (one sigma): 10 % are 12 sigma, a flake rate below 1e-30.
+    assert float((one - two).std()) == pytest.approx(12**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("stds", [None, (0.0,)])
+@pytest.mark.parametrize("placement", ["local", "distributed"])
+def test_a_node_that_owes_noise_does_not_answer_without(placement: str, stds: Any) -> None:
+    values = {**LOCAL, "placement": placement}
+    ask = make_ask(Config.parse(values), stds)
+    reply = answer(values, ask_content(shared_records(ask), ask.chunks))
+    assert reply.error.reason == "MessageError"
+
+
+def test_what_is_no_ask_is_refused_with_the_errors_name_only() -> None:
+    reply = answer(TOY, RecordDict())
+    assert reply.error.reason == "MessageError"

@@ -1,0 +1,93 @@
+"""One toy on every engine of this process: the same seed gives the same parameters.
+
+`test_flower_engine.py` adds Flower's own simulation engine, `test_deployment.py` a deployment.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fedpriv.config import Config
+from fedpriv.flower.grids.local import InProcessGrid
+from fedpriv.flower.grids.ray import RayGrid
+from fedpriv.flower.strategy import GridEngine
+from fedpriv.node import client_side, make_source, make_task, make_view
+from fedpriv.query import SumBlock
+from fedpriv.release import add_party_noise
+from fedpriv.rng import Key
+from fedpriv.round import Ask, Engine, Reply
+
+from .toy import TOY, in_process, params_from
+
+CASES: dict[str, dict[str, object]] = {
+    "central": {},
+    "local": {"placement": "local", "sampler": "fixed-size"},
+    "silos": {"unit": "example", "clients": 4, "examples-per-client": 100, "placement": "distributed"},
+}
+
+
+class PlainLoop:
+    """One unit after the other: its gradient, its norm, its clipped vector; nothing is vectorised."""
+
+    def __init__(self, config: Config) -> None:
+        source = make_source(config)
+        self.task, self.view = make_task(config, source), make_view(config, source)
+        self.key = Key.of(config.seed)
+
+    def gather(self, ask: Ask) -> Reply:
+        [block] = ask.query.blocks
+        assert isinstance(block, SumBlock)
+        [clip] = [term.clip_norm for term in block.terms]
+        total = torch.zeros_like(ask.query.points[0])
+        for chunk in ask.chunks:
+            part = torch.zeros_like(total)
+            for unit in chunk.ids:
+                batch = self.view.batch(chunk.ids[chunk.ids == unit])
+                [row] = self.task.gradients(ask.query.points[0], batch.x, batch.y)
+                part += row * min(1.0, clip / float(row.norm()))
+            if ask.party_stds is not None:
+                [part] = add_party_noise(
+                    [part], ask.party_stds, chunk.parties, self.key, ask.release, chunk.index
+                )
+            total += part
+        return Reply((total,), sum(chunk.parties for chunk in ask.chunks))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def ray_engine(actors: int) -> Callable[[Config], Engine]:
+    return lambda config: GridEngine(RayGrid(actors, config.table(), num_cpus=0.5))
+
+
+ENGINES: dict[str, Callable[[Config], Engine]] = {
+    "plain loop": PlainLoop,
+    "in-process grid of 3": lambda config: GridEngine(InProcessGrid(3, config.table())),
+    "1 actor": ray_engine(1),
+    "2 actors": ray_engine(2),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES)
+def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
+    config = Config.parse({**TOY, **CASES[case]})
+    params = params_from(config, ENGINES[engine](config))
+    torch.testing.assert_close(params, in_process(config), rtol=0, atol=1e-6)
+
+
+def test_another_seed_gives_other_parameters() -> None:
+    config = Config.parse(TOY)
+    assert not torch.allclose(in_process(config), in_process(config.changed(seed=4)), atol=1e-3)
+
+
+def test_no_seed_gives_other_noise_each_time() -> None:
+    config = Config.parse({**TOY, "rounds": 1}).changed(seed=-1)
+    assert not torch.allclose(in_process(config), in_process(config), atol=1e-3)
+
+
+def test_a_node_computes_on_the_seeds_own_noise_only_where_it_is_asked_to() -> None:
+    config = Config.parse({**TOY, **CASES["silos"]})
+    assert client_side(config.table()).key.reproducible
+    assert not client_side(config.changed(seed=-1).table()).key.reproducible

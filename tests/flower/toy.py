@@ -1,0 +1,41 @@
+"""One toy federation that every engine runs, and how its parameters are read back."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from fedpriv.config import Config
+from fedpriv.node import client_side, make_source, make_task
+from fedpriv.plan import make_plan
+from fedpriv.round import Engine
+from fedpriv.runs import execute
+
+TOY: dict[str, object] = {
+    "dataset": "infinite-digits",
+    "model": "logistic",
+    "clients": 1000,
+    "sampling-rate": 0.05,
+    "rounds": 4,
+    "learning-rate": 0.5,
+    "delta": 1e-5,
+    "chunk-size": 16,
+    "evaluate-every": 4,
+    "seed": 3,
+}
+
+
+def params_from(config: Config, engine: Engine) -> torch.Tensor:
+    """The parameters (d,) after the run on this engine."""
+    return execute(make_plan(config), engine).params
+
+
+def in_process(config: Config) -> torch.Tensor:
+    """The parameters (d,) after the run in this process, vectorised, without any grid."""
+    return params_from(config, client_side(config.table()))
+
+
+def saved_params(folder: Path, config: Config) -> torch.Tensor:
+    """The parameters (d,) in a run's folder."""
+    task = make_task(config, make_source(config))
+    return task.layout.join(load_file(folder / "model.safetensors"))
