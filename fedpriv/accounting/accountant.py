@@ -9,15 +9,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fedpriv import _check
 from fedpriv.accounting.base import Answer
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.ledger import Ledger
-from fedpriv.accounting.methods import METHODS, epsilon
+from fedpriv.accounting.methods import METHODS, epsilon, epsilons
+
+CHECKPOINTS = 64
 
 
 class BudgetExceeded(RuntimeError):
@@ -58,29 +61,46 @@ class Accountant:
         budget: Budget,
         plan: Sequence[Event] = (),
         ledger: Ledger | None = None,
-        charged: Iterable[Event] = (),
+        charged: Sequence[Event] = (),
     ) -> None:
         """An accountant that has spent ``charged`` (a replayed ledger) and expects ``plan`` in all.
 
-        A plan that does not fit is no error: its events are then verified one charge at a time.
+        A plan that does not fit is no error: its events are then verified as they are charged.
         Raises UnsupportedEvent where the budget's method cannot account for the plan.
         """
         self.budget = budget
         self._ledger = ledger
-        self._spent = tally(charged)
-        self._verified: dict[Event, int] = {}
-        self._answers: dict[int, Answer] = {}
-        if plan and self._fits(tally(plan)):
-            self._verified = tally(plan)
+        self._plan = tuple(plan)
+        self._spent: dict[Event, int] = {}
+        self._followed: int | None = 0
+        self._releases = 0
+        self._answer: Answer | None = None
+        self._curve: dict[int, float] | None = None
+        planned = tally(plan)
+        self._verified = planned if plan and self._fits(planned) else {}
+        self._book(charged)
 
     @property
     def releases(self) -> int:
         """How many releases were charged."""
-        return sum(self._spent.values())
+        return self._releases
 
     def affords(self, events: Sequence[Event]) -> bool:
-        """Whether ``charge(events)`` would be accepted; changes nothing that is charged."""
-        return self._admits(tally(events))
+        """Whether ``charge(events)`` would be accepted; charges nothing.
+
+        Raises UnsupportedEvent where the budget's method cannot account for the events.
+        """
+        added = tally(events)
+        wanted = _joined(self._spent, added)
+        if all(n <= self._verified.get(event, 0) for event, n in wanted.items()):
+            return True
+        ahead = max(1, self._releases // max(1, sum(added.values())))
+        for copies in sorted({ahead, 1}, reverse=True):
+            candidate = _joined(self._spent, {event: n * copies for event, n in added.items()})
+            if self._fits(candidate):
+                self._verified = candidate
+                return True
+        return False
 
     def charge(self, events: Sequence[Event]) -> None:
         """Charges all ``events`` or none, and has them in the ledger before it returns.
@@ -89,40 +109,65 @@ class Accountant:
             BudgetExceeded: where they would pass the budget.
             UnsupportedEvent: where the budget's method cannot account for them.
         """
-        added = tally(events)
-        if not self._admits(added):
+        if not self.affords(events):
             raise BudgetExceeded(
-                f"{sum(added.values())} more release(s) would pass epsilon {self.budget.epsilon:g} "
-                f"at delta {self.budget.delta:g} by {self.budget.method}"
+                f"{sum(event.count for event in events)} more release(s) would pass epsilon "
+                f"{self.budget.epsilon:g} at delta {self.budget.delta:g} by {self.budget.method}"
             )
         if self._ledger is not None:
             self._ledger.record(events)
-        self._spent = _joined(self._spent, added)
+        self._book(events)
 
     def spent(self) -> Answer:
-        """The privacy loss of everything charged so far. Computed when first asked for."""
-        releases = self.releases
-        if releases not in self._answers:
+        """The privacy loss of everything charged so far, computed when first asked for."""
+        if self._answer is None:
             events = _listed(self._spent)
-            self._answers[releases] = epsilon(events, self.budget.delta, self.budget.method)
-        return self._answers[releases]
+            self._answer = epsilon(events, self.budget.delta, self.budget.method)
+        return self._answer
 
-    def _admits(self, added: Mapping[Event, int]) -> bool:
-        wanted = _joined(self._spent, added)
-        if all(n <= self._verified.get(event, 0) for event, n in wanted.items()):
-            return True
-        # Verify ahead: doubling what was spent on these events, then no more than what is asked.
-        ahead = max(1, self.releases // max(1, sum(added.values())))
-        for copies in sorted({ahead, 1}, reverse=True):
-            candidate = _joined(self._spent, {event: n * copies for event, n in added.items()})
-            if self._fits(candidate):
-                self._verified = candidate
-                return True
-        return False
+    def progress(self) -> float:
+        """No less than the epsilon spent so far, at a cost that every round can bear.
+
+        While the plan is followed it is read off a curve of about ``CHECKPOINTS`` points, rounded up to
+        the next one; else it is ``spent().epsilon``.
+        """
+        if not self._releases:
+            return 0.0
+        if self._followed is None or not self._verified:
+            return self.spent().epsilon
+        if self._curve is None:
+            self._curve = self._checkpoints()
+        return self._curve[min(at for at in self._curve if at >= self._followed)]
+
+    def _checkpoints(self) -> dict[int, float]:
+        """Epsilon after so many events of the plan."""
+        total = len(self._plan)
+        ends = sorted({math.ceil(total * part / CHECKPOINTS) for part in range(1, CHECKPOINTS + 1)})
+        parts = [self._plan[i:j] for i, j in itertools.pairwise([0, *ends])]
+        answers = epsilons(parts, self.budget.delta, self.budget.method, lower=False)
+        # Each stage is certified, but on a lattice made for the last: an earlier one that came out
+        # above a later one may be read as the later one.
+        values = [answer.epsilon for answer in answers]
+        least = list(itertools.accumulate(reversed(values), min))[::-1]
+        return dict(zip(ends, least, strict=True))
+
+    def _book(self, events: Sequence[Event]) -> None:
+        for event in events:
+            follows = self._followed is not None and self._followed < len(self._plan)
+            if follows and self._plan[self._followed or 0] == event:
+                self._followed = (self._followed or 0) + 1
+            else:
+                self._followed = None
+        self._spent = _joined(self._spent, tally(events))
+        self._releases += sum(event.count for event in events)
+        self._answer = None
 
     def _fits(self, counts: Mapping[Event, int]) -> bool:
-        answer = epsilon(_listed(counts), self.budget.delta, self.budget.method)
-        return answer.epsilon <= self.budget.epsilon or math.isinf(self.budget.epsilon)
+        if math.isinf(self.budget.epsilon):
+            return True
+        stages = [_listed(counts)]
+        answer = epsilons(stages, self.budget.delta, self.budget.method, lower=False)[0]
+        return answer.epsilon <= self.budget.epsilon
 
 
 def _joined(one: Mapping[Event, int], other: Mapping[Event, int]) -> dict[Event, int]:
@@ -133,6 +178,4 @@ def _joined(one: Mapping[Event, int], other: Mapping[Event, int]) -> dict[Event,
 
 
 def _listed(counts: Mapping[Event, int]) -> list[Event]:
-    from dataclasses import replace
-
     return [replace(event, count=n) for event, n in counts.items()]

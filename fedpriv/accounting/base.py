@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,9 +54,12 @@ class Method(Protocol):
         """Why this method cannot account for ``event``, or None where it can."""
         ...
 
-    def compose(self, counts: Mapping[Event, int], delta: float) -> Profile:
-        """The privacy curve of all events together, at its most accurate near ``delta``.
+    def stages(
+        self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
+    ) -> Sequence[Profile]:
+        """The privacy curve after each stage of a run that adds ``added``, one after the other.
 
-        Truncation is not the method's business: the caller adds it.
+        Curves are most accurate near ``delta``. Without ``lower`` the lower bound may be left out to save
+        time. Truncation is not the method's business: the caller adds it.
         """
         ...

@@ -9,22 +9,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fedpriv import _check
+from fedpriv.accounting import grouping
 from fedpriv.accounting.accountant import Budget
-from fedpriv.accounting.events import Event, scaled
-from fedpriv.accounting.methods import epsilon
+from fedpriv.accounting.events import Event, scaled, tally
+from fedpriv.accounting.methods import epsilons
 
-_TIGHT = 0.997
-_LARGEST = 1e9
+# A search ends where the log of the spent share of the budget is in [_LEAST, _MOST]; it aims between.
+_LEAST, _AIM, _MOST = math.log(0.995), math.log(0.998), -1e-9
+_LARGEST = math.log(1e9)
+_COARSE = 24
 
 
 def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     """The scale s for which the events with multipliers s z spend 0.99 to 1 of the budget's epsilon.
 
-    0.0 for an infinite budget. The spent epsilon is evaluated at the returned scale, so it never passes
-    the budget (by the budget's method).
+    0.0 for an infinite budget. The spent epsilon is evaluated at the returned scale, so by the budget's
+    method it never passes the budget.
 
     Raises:
         ArgumentError: where no scale meets the budget, or any does.
@@ -32,59 +36,51 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     """
     if math.isinf(budget.epsilon):
         return 0.0
-    if not events_at_scale_one:
-        raise _check.fail("events", [], "hold at least one release")
+    counts = tally(events_at_scale_one)
+    if not any(0 < event.noise_multiplier < math.inf for event in counts):
+        raise _check.fail("events", list(counts), "hold a release whose noise can be scaled")
+    events = [replace(event, count=n) for event, n in counts.items()]
+    start, slope = 0.0, -1.5
+    if len(events) > _COARSE:
+        # A cheap upper bound finds where to look, and how steep it is there.
+        floors = grouping.floors(events, _COARSE)
+        start, slope = _search(_excess([floors[event] for event in events], budget), start, slope)
+    return math.exp(_search(_excess(events, budget), start, slope)[0])
+
+
+def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]:
+    """log(spent / budget) as a function of the log of the scale: falling."""
 
     def excess(log_scale: float) -> float:
-        """log of spent / budget, falling in the scale."""
-        events = [scaled(event, math.exp(log_scale)) for event in events_at_scale_one]
-        spent = epsilon(events, budget.delta, budget.method).epsilon
-        return math.log(max(spent, 1e-300) / budget.epsilon) if spent < math.inf else 700.0
+        run = [scaled(event, math.exp(log_scale)) for event in events]
+        spent = epsilons([run], budget.delta, budget.method, lower=False)[0].epsilon
+        return min(math.log(max(spent, 1e-300) / budget.epsilon), 1e3)
 
-    low, high = _bracket(excess, budget)
-    return math.exp(_search(excess, low, high))
+    return excess
 
 
-def _bracket(excess, budget):  # type: ignore[no-untyped-def]
-    position = 0.0
-    value = excess(position)
-    step = math.log(2)
-    while value > 0:
-        last = (position, value)
-        position += step
-        step *= 1.5
-        if position > math.log(_LARGEST):
+def _search(excess: Callable[[float], float], at: float, slope: float) -> tuple[float, float]:
+    """(log scale with excess in [_LEAST, _MOST], slope there), by secants kept inside a bracket."""
+    low, high = -math.inf, math.inf
+    value = excess(at)
+    for turn in range(100):
+        if _LEAST <= value <= _MOST:
+            return at, slope
+        low, high = (max(low, at), high) if value > 0 else (low, min(high, at))
+        # Far from the target only the direction counts.
+        step = min(max((_AIM - value) / slope, -2.5), 2.5)
+        guess = at + step
+        if not low < guess < high or (turn % 8 == 7 and math.isfinite(high - low)):
+            guess = (low + high) / 2
+        if abs(guess) > _LARGEST:
             raise _check.fail(
-                "epsilon", budget.epsilon, "be reachable", "even a noise scale of 1e9 spends more"
+                "epsilon",
+                "the budget",
+                "be one that a noise scale between 1e-9 and 1e9 spends",
+                "raise epsilon or delta" if value > 0 else "it is met with next to no noise",
             )
-        value = excess(position)
-        if value <= 0:
-            return last, (position, value)
-    while value <= 0:
-        last = (position, value)
-        position -= step
-        step *= 1.5
-        if position < -math.log(_LARGEST):
-            raise _check.fail(
-                "epsilon", budget.epsilon, "be reachable", "any noise at all already spends less"
-            )
-        value = excess(position)
-    return (position, value), last
-
-
-def _search(excess, low, high):  # type: ignore[no-untyped-def]
-    """low = (x, excess > 0), high = (x, excess <= 0): an x with excess in [log 0.99.., 0]."""
-    aim = math.log(_TIGHT)
-    for turn in range(60):
-        if high[1] > math.log(0.994):
-            return high[0]
-        guess = low[0] + (low[1] - aim) * (high[0] - low[0]) / (low[1] - high[1])
-        inside = low[0] + 0.02 * (high[0] - low[0]) < guess < high[0] - 0.02 * (high[0] - low[0])
-        if not inside or turn % 4 == 3:
-            guess = (low[0] + high[0]) / 2
-        value = excess(guess)
-        if value > 0:
-            low = (guess, value)
-        else:
-            high = (guess, value)
-    raise _check.fail("epsilon", math.nan, "be reachable")
+        found = excess(guess)
+        if guess != at and abs(found) < 1e3 and abs(value) < 1e3 and found != value:
+            slope = min((found - value) / (guess - at), -0.05)
+        at, value = guess, found
+    raise _check.fail("epsilon", "the budget", "be reachable", "the search did not settle")

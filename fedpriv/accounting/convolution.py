@@ -10,7 +10,7 @@ sum are at most eta in total, and of delta(epsilon) at most K(t) e^{-t epsilon} 
   every entry (Higham 2002, section 24.1), hence below sqrt(M) times that in the sum of all masses.
 
 >>> side = Side(1.0, 0.5, 2.0)
->>> total = Total(Frame(0.5, 16, -40.0, side, side), side)
+>>> total = Total(Frame(0.5, 256, -40.0, side, side), side)
 >>> total.add(np.array([[0.5, 0.5]]), np.zeros(1), np.array([[3]]), np.zeros(1))
 >>> curve = total.curves()[0]
 >>> 0.5 < curve.upper(0.1) < 1.0

@@ -5,14 +5,15 @@ equation 1. It is a limit for many small steps and can UNDERstate the privacy lo
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(0.5, "poisson", "add-remove", rate=0.01): 200}
->>> round(GdpClt().compose(counts, 1e-5).epsilon(1e-5)[0], 2)
+>>> round(GdpClt().stages([counts], 1e-5)[0].epsilon(1e-5)[0], 2)
 4.56
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpriv.accounting import gaussian, relations
@@ -42,13 +43,18 @@ class GdpClt:
 
     def refusal(self, event: Event) -> str | None:
         """Sampled cohorts only under Poisson sampling with add/remove, as the theorem has them."""
-        if relations.unsampled(event) or event.sampling == "poisson" and event.relation == "add-remove":
+        if relations.unsampled(event) or (event.sampling == "poisson" and event.relation == "add-remove"):
             return None
         return f"{event.sampling} sampling under {event.relation}"
 
-    def compose(self, counts: Mapping[Event, int], delta: float) -> GdpProfile:
+    def stages(
+        self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
+    ) -> list[GdpProfile]:
         """mu_tot of equation 7; unsampled events compose exactly and join as a sum of squares."""
-        return GdpProfile(math.sqrt(sum(n * _squared(event) for event, n in counts.items())))
+        squares = [
+            math.fsum(n * _squared(event) for event, n in counts.items()) for counts in added
+        ]
+        return [GdpProfile(math.sqrt(total)) for total in itertools.accumulate(squares)]
 
 
 def _squared(event: Event) -> float:

@@ -4,35 +4,37 @@ A schedule of thousands of distinct multipliers costs a transform (or a Renyi cu
 helps: rounding a multiplier down within its group bounds the privacy loss from above, up from below.
 
 >>> from fedpriv.accounting.events import Event
->>> counts = {Event(z, "poisson", "add-remove", rate=0.1): 1 for z in (1.0, 1.01, 2.0)}
->>> [event.noise_multiplier for event in rounded_down(counts, 2)]
-[1.0, 2.0]
+>>> events = [Event(z, "poisson", "add-remove", rate=0.1) for z in (1.0, 1.01, 2.0)]
+>>> [event.noise_multiplier for event in floors(events, 2).values()]
+[1.0, 1.0, 2.0]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from fedpriv.accounting.events import Event
 
 
-def rounded_down(counts: Mapping[Event, int], limit: int) -> dict[Event, int]:
-    """The events with at most about ``limit`` distinct multipliers, each rounded down to one in use.
+def floors(events: Iterable[Event], limit: int) -> dict[Event, Event]:
+    """Each event with its multiplier rounded down to that of an event of its group.
 
-    The groups are equally wide in log z; where there are no more than ``limit`` events, nothing changes.
+    At most ``limit`` groups, equally wide in log z; nothing changes where there are no more multipliers
+    than ``limit``. Multipliers are positive and finite.
     """
-    if len(counts) <= limit:
-        return dict(counts)
-    logs = np.log([event.noise_multiplier for event in counts])
-    width = (logs.max() - logs.min()) / limit or 1.0
-    cells = np.minimum(((logs - logs.min()) / width).astype(int), limit - 1)
-    floors: dict[int, float] = {}
-    for cell, event in zip(cells.tolist(), counts, strict=True):
-        floors[cell] = min(floors.get(cell, np.inf), event.noise_multiplier)
-    grouped: dict[Event, int] = {}
-    for cell, (event, count) in zip(cells.tolist(), counts.items(), strict=True):
-        bare = Event(floors[cell], event.sampling, event.relation, event.rate)
-        grouped[bare] = grouped.get(bare, 0) + count
-    return dict(sorted(grouped.items(), key=lambda item: item[0].noise_multiplier))
+    events = list(dict.fromkeys(events))
+    logs = np.log([event.noise_multiplier for event in events])
+    if len(set(logs.tolist())) <= limit:
+        return {event: event for event in events}
+    width = (logs.max() - logs.min()) / limit
+    cells = np.minimum(((logs - logs.min()) / width).astype(int), limit - 1).tolist()
+    least: dict[int, float] = {}
+    for cell, event in zip(cells, events, strict=True):
+        least[cell] = min(least.get(cell, np.inf), event.noise_multiplier)
+    return {
+        event: replace(event, noise_multiplier=least[cell])
+        for cell, event in zip(cells, events, strict=True)
+    }

@@ -66,7 +66,7 @@ class Ledger:
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
         """A new ledger with its header on disk. Raises FileExistsError where the file exists."""
-        ledger = cls(open(path, "xb"), "", 0)
+        ledger = cls(open(path, "xb"), "", 0)  # noqa: SIM115
         ledger._write([{"ledger": _FORMAT, **header}])
         _sync_folder(Path(path).parent)
         return ledger
@@ -78,7 +78,7 @@ class Ledger:
         Raises LedgerError where a line was edited.
         """
         record = read(path)
-        file = open(path, "r+b")
+        file = open(path, "r+b")  # noqa: SIM115
         file.truncate(record.size)
         file.seek(record.size)
         ledger = cls(file, record.chain, len(record.events))

@@ -113,7 +113,7 @@ def position(family: str, rate: float, z: Array, losses: Array) -> Array:
         log_sinh = half + np.log(-np.expm1(-2 * half)) - np.log(2)
         big = slope + log_sinh
         asinh = np.where(big > 30, big + np.log(2), np.arcsinh(np.exp(np.minimum(big, 30))))
-        return z**2 * np.sign(losses) * (half + asinh)
+        return np.asarray(z**2 * np.sign(losses) * (half + asinh))
 
 
 def loss(family: str, rate: float, z: Array, x: Array) -> Array:
@@ -164,4 +164,5 @@ def _fixed_moments(
     powers = np.where(losses > 0, powers, -np.inf)
     top = powers.max(axis=1, keepdims=True)
     atom = (1 - rate) * (1 - 2 * ndtr(-0.5 / z))
-    return np.asarray(np.log(np.exp(powers - top).sum(axis=1) + atom[:, None] * np.exp(-top[:, 0])) + top[:, 0])
+    rest = np.exp(powers - top).sum(axis=1) + atom[:, None] * np.exp(-top[:, 0])
+    return np.asarray(np.log(rest) + top[:, 0])

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedpriv import _check
 from fedpriv.accounting.base import Answer, Method, Profile, UnsupportedEvent
@@ -34,18 +34,36 @@ def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> Answe
         ArgumentError: for a delta outside (0, 1) or an unknown method.
         UnsupportedEvent: where the method cannot account for an event, or relations are mixed.
     """
+    return epsilons([events], delta, method)[0]
+
+
+def epsilons(
+    added: Sequence[Iterable[Event]], delta: float, method: str = "pld", lower: bool = True
+) -> list[Answer]:
+    """``epsilon`` after each stage of a run that adds ``added``, one after the other, in one go.
+
+    Without ``lower`` the lower bounds are None, for half the work. Raises as ``epsilon`` does.
+    """
     _check.between("delta", delta, 0, 1)
     chosen = METHODS[_check.choice("accounting", method, METHODS)]
-    counts = tally(events)
-    _refuse(counts, chosen)
-    live = {event: n for event, n in counts.items() if event.rate and event.noise_multiplier < math.inf}
-    distance = sum(event.truncation * n for event, n in counts.items())
-    if any(event.noise_multiplier == 0 for event in live):
-        upper, lower = math.inf, _bare(live, delta, distance) if method == "pld" else None
-    else:
-        profile = chosen.compose(live, delta) if live else _Nothing(method == "pld")
-        upper, lower = with_truncation(profile, delta, distance)
-    return Answer(upper, lower, chosen.kind, method, delta)
+    counts = [tally(events) for events in added]
+    _refuse({event for stage in counts for event in stage}, chosen)
+    live = [{event: n for event, n in stage.items() if _costs(event)} for stage in counts]
+    noisy = [{event: n for event, n in stage.items() if event.noise_multiplier} for stage in live]
+    profiles: Sequence[Profile] = [_NOTHING] * len(added)
+    if any(noisy):
+        profiles = chosen.stages(noisy, delta, lower)
+    answers, distance, hidden = [], 0.0, 0.0
+    for profile, stage, costly in zip(profiles, counts, live, strict=True):
+        distance += math.fsum(event.truncation * n for event, n in stage.items())
+        hidden += _log_hidden(costly)
+        upper, low = with_truncation(profile, delta, distance)
+        if hidden < 0:
+            # Noise-free releases: infinite, surely so once one likely shows whether a unit is there.
+            upper, low = math.inf, math.inf if -math.expm1(hidden) > delta + distance else low
+        keeps = lower and method == "pld"
+        answers.append(Answer(upper, low if keeps else None, chosen.kind, method, delta))
+    return answers
 
 
 def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[float, float | None]:
@@ -59,6 +77,8 @@ def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[fl
     upper, lower = profile.epsilon(delta - 2 * distance)
     if distance == 0:
         return upper, lower
+    if lower is not None and math.isinf(upper):
+        return upper, 0.0
     while math.isfinite(upper):
         # math.exp overflows past 709, where no positive delta is left anyway.
         cost = (1 + math.exp(min(upper, 700.0))) * distance
@@ -72,10 +92,10 @@ def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[fl
     return upper, lower
 
 
-def _refuse(counts: Mapping[Event, int], method: Method) -> None:
-    if len({event.relation for event in counts}) > 1:
+def _refuse(events: set[Event], method: Method) -> None:
+    if len({event.relation for event in events}) > 1:
         raise UnsupportedEvent("events under add-remove and replace-one do not add up to one epsilon")
-    for event in counts:
+    for event in events:
         reason = method.refusal(event)
         if reason is not None:
             names = [name for name, other in METHODS.items() if other.refusal(event) is None]
@@ -84,21 +104,24 @@ def _refuse(counts: Mapping[Event, int], method: Method) -> None:
             )
 
 
-def _bare(counts: Mapping[Event, int], delta: float, distance: float) -> float:
-    """A lower bound on epsilon where some release has no noise: infinite once it likely shows a unit."""
-    hidden = math.fsum(
+def _costs(event: Event) -> bool:
+    return event.rate > 0 and event.noise_multiplier < math.inf
+
+
+def _log_hidden(counts: Mapping[Event, int]) -> float:
+    """log of the probability that a unit is in no cohort of the releases without noise."""
+    return math.fsum(
         n * math.log1p(-event.rate) if event.rate < 1 else -math.inf
         for event, n in counts.items()
         if event.noise_multiplier == 0
     )
-    return math.inf if -math.expm1(hidden) > delta and not distance else 0.0
 
 
 class _Nothing:
     """The privacy curve of no release at all."""
 
-    def __init__(self, bounded: bool) -> None:
-        self._lower = 0.0 if bounded else None
-
     def epsilon(self, delta: float) -> tuple[float, float | None]:
-        return (0.0 if delta >= 0 else math.inf), self._lower
+        return (0.0 if delta >= 0 else math.inf), 0.0
+
+
+_NOTHING = _Nothing()

@@ -7,7 +7,7 @@ directions of the relation. Plain Gaussian releases join into one, exactly.
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(1.0, "poisson", "add-remove", rate=0.1): 100}
->>> upper, lower = Pld().compose(counts, 1e-5).epsilon(1e-5)
+>>> upper, lower = Pld().stages([counts], 1e-5)[0].epsilon(1e-5)
 >>> round(upper, 2), 0.995 * upper < lower < upper
 (7.05, True)
 """
@@ -30,7 +30,7 @@ from fedpriv.accounting.losses import Array
 # Multipliers within this ratio of each other may share a node; there are at most this many nodes.
 _JOIN, _NODES = 1e-3, 768
 # Masses that are worked on at a time.
-_CHUNK = 2**18
+_CHUNK = 2**19
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class PldProfile:
     """Upper and lower curves of a composition, in each direction that the relation has.
 
     Attributes:
-        uppers, lowers: the curves; epsilon is the largest over the directions.
+        uppers, lowers: the curves, epsilon being the largest over the directions; no lowers where they
+            were not asked for.
     """
 
     uppers: tuple[Curve, ...]
@@ -46,10 +47,8 @@ class PldProfile:
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
         """(certified upper, certified lower) epsilon at ``delta``."""
-        return (
-            max(curve.upper(delta) for curve in self.uppers),
-            max(curve.lower(delta) for curve in self.lowers),
-        )
+        lower = max((curve.lower(delta) for curve in self.lowers), default=None)
+        return max(curve.upper(delta) for curve in self.uppers), lower
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,9 @@ class Pld:
         """None: every event is supported."""
         return None
 
-    def compose(self, counts: Mapping[Event, int], delta: float) -> Profile:
-        """The privacy curve of all events together."""
-        return self.stages([counts], delta)[0]
-
-    def stages(self, added: Sequence[Mapping[Event, int]], delta: float) -> list[Profile]:
+    def stages(
+        self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
+    ) -> list[Profile]:
         """The privacy curve after each stage of a run that adds ``added``, one after the other."""
         if all(relations.unsampled(event) for counts in added for event in counts):
             squares = np.cumsum([_square(counts) for counts in added])
@@ -92,8 +89,8 @@ class Pld:
         relation = next(event.relation for counts in added for event in counts)
         sides = [frame.removal] if relation == "replace-one" else [frame.removal, frame.addition]
         uppers = [Total(frame, side, len(added)) for side in sides]
-        if not any(group.family == "fixed" for group in groups):
-            lowers = [Total(frame, side, len(added)) for side in sides]
+        if not lower or not any(group.family == "fixed" for group in groups):
+            lowers = [Total(frame, side, len(added)) for side in sides] if lower else []
             for group in groups:
                 _add(group, frame, uppers, lowers)
             return _profiles(uppers, lowers)
@@ -109,8 +106,8 @@ class Pld:
 
 
 def _profiles(uppers: list[Total], lowers: list[Total]) -> list[Profile]:
-    above = zip(*(total.curves() for total in uppers), strict=True)
-    below = zip(*(total.curves() for total in lowers), strict=True)
+    above = list(zip(*(total.curves() for total in uppers), strict=True))
+    below = list(zip(*(total.curves() for total in lowers), strict=True)) or [()] * len(above)
     return [PldProfile(up, low) for up, low in zip(above, below, strict=True)]
 
 

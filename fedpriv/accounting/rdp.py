@@ -8,15 +8,17 @@ one is found to halve it itself.
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(2.0, "none", "replace-one"): 1}
->>> round(Rdp().compose(counts, 1e-5).epsilon(1e-5)[0], 2)
-4.76
+>>> round(Rdp().stages([counts], 1e-5)[0].epsilon(1e-5)[0], 2)
+4.73
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,15 +78,21 @@ class Rdp:
             return "poisson sampling under replace-one"
         return None
 
-    def compose(self, counts: Mapping[Event, int], delta: float) -> RdpProfile:
-        """The sum of all events' divergences. Beyond ``DISTINCT`` multipliers, close ones are rounded
-        down to a common one, which can only raise it."""
+    def stages(
+        self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
+    ) -> list[RdpProfile]:
+        """Sums of the events' divergences. Beyond ``DISTINCT`` multipliers, close ones are rounded down
+        to a common one, which can only raise them."""
+        floors = grouping.floors([event for counts in added for event in counts], DISTINCT)
         total = np.zeros(len(ORDERS))
-        for event, count in grouping.rounded_down(counts, DISTINCT).items():
-            total = total + count * _divergences(
-                event.sampling, event.rate, relations.plain_multiplier(event)
-            )
-        return RdpProfile(total)
+        profiles = []
+        for counts in added:
+            for event, count in counts.items():
+                total = total + count * _divergences(
+                    event.sampling, event.rate, relations.plain_multiplier(floors[event])
+                )
+            profiles.append(RdpProfile(total))
+        return profiles
 
 
 @functools.lru_cache(maxsize=4096)
@@ -111,8 +119,21 @@ def _fixed_size(rate: float, multiplier: float) -> DpEvent:
 
 def _upstream(event: DpEvent, relation: NeighboringRelation) -> np.ndarray[Any, Any]:
     accountant = RdpAccountant(ORDERS, relation)
-    accountant.compose(event)
+    with _without_warnings():
+        accountant.compose(event)
     return np.array(accountant._rdp, dtype=float)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    # It warns of each order whose series does not converge, and leaves that order out, as it should.
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @functools.cache

@@ -154,7 +154,7 @@ def start_of(rate: float, z: Array, width: float) -> Array:
         beyond = np.maximum(cells.p[:, 1:] * scale - cells.q[:, 1:], 0.0)
         too_high = _mismatch(_ratio(lack, beyond)) < 0
         low, high = np.where(too_high, low, middle), np.where(too_high, middle, high)
-    return (low + high) / 2 - width
+    return np.asarray((low + high) / 2 - width)
 
 
 def _mismatch(ratio: Array) -> Array:
