@@ -347,7 +347,7 @@ def account(
     method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt or all.")] = "all",
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.accounting import answers
+    from fedpriv.accounting import METHODS, answers
 
     with _refusing():
         result = answers.account(
@@ -356,8 +356,8 @@ def account(
             noise_multiplier=_number_or_file("--noise-multiplier", noise_multiplier, steps),
             delta=delta,
             sampler=sampler,
-            relation=relation,
-            method=method,
+            relation=relation or _default_relation(sampler),
+            methods=list(METHODS) if method == "all" else [method],
         )
     if as_json:
         typer.echo(json.dumps(result))
@@ -369,10 +369,7 @@ def account(
         if "error" in cell:
             table.add_row(name, "-", "", cell["error"])
             continue
-        lower = cell.get("epsilon_lower")
-        table.add_row(
-            name, f"{cell['epsilon']:.4f}", "" if lower is None else f"{lower:.4f}", cell["kind"]
-        )
+        table.add_row(name, _figure(cell["epsilon"]), _figure(cell.get("epsilon_lower")), cell["kind"])
     Console().print(table)
 
 
@@ -403,7 +400,7 @@ def calibrate(
             steps=steps,
             relative_noise=noise,
             sampler=sampler,
-            relation=relation,
+            relation=relation or _default_relation(sampler),
             method=method,
         )
     if as_json:
@@ -414,6 +411,16 @@ def calibrate(
         f"release, {result['noise_multiplier_last']:.6g} at the last; spends epsilon "
         f"{result['epsilon']:.6g} by {result['method']}"
     )
+
+
+def _default_relation(sampler: str) -> str:
+    return "replace-one" if sampler == "without-replacement" else "add-remove"
+
+
+def _figure(value: float | str | None) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else f"{value:.4f}"
 
 
 def _number_or_file(name: str, text: str, steps: int) -> float | list[float]:
