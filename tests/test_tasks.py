@@ -73,8 +73,8 @@ def test_frozen_parameters_take_part_and_follow_the_vectors_precision():
 
 
 def test_a_loss_that_mixes_examples_is_refused():
+    task = Task(nn.Linear(3, 2), loss=lambda outputs, y: F.cross_entropy(outputs, y))
     with pytest.raises(ArgumentError, match="one for each example"):
-        task = Task(nn.Linear(3, 2), loss=lambda outputs, y: F.cross_entropy(outputs, y))
         task.losses(torch.zeros(8), torch.ones(2, 3), torch.tensor([0, 1]))
 
 

@@ -1,0 +1,268 @@
+"""Bounded sums of gradients: book-keeping, rows and the plain loop are one function."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedpriv._check import ArgumentError
+from fedpriv.clipping import layers, sum_gradients, sum_gradients_loop, sum_rows
+from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv.tasks import Task
+
+
+def noise(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def question(task, x, y, dtype=torch.float64, scale=0.3):
+    """A query of two sums and a bit, whose norms clip about half of the examples."""
+    params = (noise(task.dimension, seed=5) * scale).to(dtype)
+    norms = task.gradients(params, x, y).norm(dim=1).sort().values
+    middle = float(norms[len(norms) // 2 - 1 : len(norms) // 2 + 1].mean())
+    blocks = (
+        SumBlock((Term(middle, 2.0), Term(middle / 2, -0.5)), 0.4),
+        SumBlock((Term(math.inf),), 0.4),
+        BitBlock(Term(1.0), middle, 0.2),
+    )
+    return Query((params,), blocks)
+
+
+def assert_all_ways_agree(task, query, x, y, tolerance, fast=True):
+    assert task.book.suits(task, query.points[0], x, y) == fast
+    rows = sum_rows([task.gradients(p, x, y) for p in query.points], query.blocks)
+    loop = sum_gradients_loop(task, query, x, y)
+    for chunk in (None, 3):
+        for got, a, b in zip(sum_gradients(task, query, x, y, chunk), rows, loop, strict=True):
+            assert got.dtype == query.points[0].dtype
+            assert float((got - b).norm()) <= tolerance * float(b.norm())
+            assert float((got - a).norm()) <= tolerance * float(a.norm())
+
+
+@st.composite
+def networks(draw):
+    """Convolutions of random kernels, strides, paddings, dilations and groups, then linear layers."""
+    groups = draw(st.sampled_from([1, 2]))
+    channels, side = groups * draw(st.integers(1, 2)), draw(st.integers(7, 10))
+    convolution = nn.Conv2d(
+        channels,
+        groups * draw(st.integers(1, 3)),
+        (draw(st.integers(1, 3)), draw(st.integers(1, 3))),
+        stride=(draw(st.integers(1, 3)), draw(st.integers(1, 2))),
+        padding=(draw(st.integers(0, 2)), draw(st.integers(0, 1))),
+        dilation=draw(st.integers(1, 2)),
+        groups=groups,
+        bias=draw(st.booleans()),
+    )
+    parts = [convolution, nn.ReLU(inplace=draw(st.booleans()))]
+    if draw(st.booleans()):
+        parts += [nn.Conv2d(convolution.out_channels, 4, 2, bias=draw(st.booleans())), nn.Tanh()]
+    shape = nn.Sequential(*parts)(torch.zeros(1, channels, side, side)).shape
+    if draw(st.booleans()):  # a linear layer on a sequence of places
+        parts += [nn.Flatten(2), nn.Linear(shape[2] * shape[3], 5, bias=draw(st.booleans())), nn.Tanh()]
+        shape = torch.Size([1, shape[1], 5])
+    parts += [nn.Flatten(), nn.Linear(shape.numel(), 3, bias=draw(st.booleans()))]
+    return nn.Sequential(*parts), (channels, side, side)
+
+
+@settings(deadline=None, max_examples=25)
+@given(networks(), st.integers(2, 9), st.sampled_from([torch.float32, torch.float64]))
+def test_random_networks_are_summed_exactly(network, n, dtype):
+    module, shape = network
+    task = Task(module)
+    x, y = noise(n, *shape, seed=1).to(dtype), torch.arange(n) % 3
+    query = question(task, x, y, dtype)
+    assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
+def test_the_named_models_are_summed_exactly(name):
+    task = Task(name)
+    x, y = noise(8, 1, 28, 28).abs(), torch.arange(8)
+    assert_all_ways_agree(task, question(task, x, y, scale=0.1), x, y, 1e-10)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_grams_are_used_where_they_are_cheaper_and_are_exact(bias, monkeypatch):
+    used = []
+    grams = layers._measure_by_grams
+    monkeypatch.setattr(layers, "_measure_by_grams", lambda *a: used.append(1) or grams(*a))
+    convolution = nn.Conv2d(32, 64, 3, stride=2, groups=2, bias=bias)
+    task = Task(nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)))
+    x, y = noise(4, 32, 5, 5), torch.arange(4) % 3
+    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10)
+    assert used
+
+
+class Shared(nn.Module):
+    """A layer that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+class Beside(Shared):
+    """A weight that is used outside its layer, which no hook sees."""
+
+    def forward(self, x):
+        return self.layer(x) + F.linear(x, self.layer.weight.T)
+
+
+class Transposed(Shared):
+    """A layer that does not get the examples first: its gradients cannot be told apart."""
+
+    def forward(self, x):
+        return self.layer(x.unsqueeze(0).expand(2, -1, -1)).sum(0)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+class Overwritten(nn.Module):
+    """An activation that overwrites the output of the layer before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.relu_(self.second(torch.tanh(self.first(x))))
+
+
+def partly_frozen():
+    layer = nn.Linear(4, 4)
+    layer.bias.requires_grad_(False)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Shared(),
+        Beside(),
+        Transposed(),
+        Tied(),
+        Overwritten(),
+        partly_frozen(),
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+        nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 1, padding="same"), nn.Flatten()),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_what_book_keeping_does_not_cover_is_summed_by_rows(module):
+    task = Task(module)
+    x, y = noise(6, 4), torch.arange(6) % 4
+    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10, fast=False)
+
+
+def test_frozen_layers_do_not_hinder():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    module[0].requires_grad_(False)
+    task = Task(module)
+    x, y = noise(6, 4), torch.arange(6) % 4
+    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10)
+
+
+def test_two_points_and_divisors_are_summed_exactly():
+    task = Task(nn.Linear(4, 3))
+    x, y = noise(6, 4), torch.arange(6) % 3
+    points = (noise(15, seed=1), noise(15, seed=2))
+    divisor = noise(15, seed=3).abs() + 0.1
+    both = SumBlock((Term(0.3, 0.2), Term(0.1, 0.8, (1.0, -1.0))), 0.5)
+    scaled = SumBlock((Term(0.5, divisor=divisor),), 0.5)
+    assert_all_ways_agree(task, Query(points, (both, scaled)), x, y, 1e-10)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, 1e30, 1e19])
+def test_a_broken_example_spoils_no_other(broken):
+    task = Task("mlp")
+    x, y = noise(6, 1, 28, 28).float(), torch.arange(6)
+    x[2, 0, 3, 3] = broken
+    query = question(task, x[:2], y[:2], torch.float32, scale=0.05)
+    rows = sum_rows([task.gradients(query.points[0], x, y)], query.blocks)
+    got = sum_gradients(task, query, x, y)
+    blocks = [0, 2] if broken in (1e30, 1e19) else [0, 1, 2]  # unclipped, a huge example is the sum
+    for block in blocks:
+        assert bool(got[block].isfinite().all())
+        torch.testing.assert_close(got[block], rows[block], rtol=1e-4, atol=1e-6)
+    if not math.isfinite(broken):
+        rest = sum_gradients(task, query, x[[0, 1, 3, 4, 5]], y[[0, 1, 3, 4, 5]])
+        torch.testing.assert_close(got[0], rest[0], rtol=1e-5, atol=1e-7)
+        assert float(got[2]) == float(rest[2]) - 0.5
+
+
+def test_inputs_whose_squares_vanish_are_still_clipped():
+    """An input of 1e-25 under an error of 1e18: its square is zero in float32, the gradient is not."""
+    task = Task(nn.Linear(2, 1, bias=False), loss="squared-error")
+    x, y = torch.tensor([[1e-25, 0.0]]), torch.tensor([[1e18]])
+    query = Query((torch.zeros(2),), (SumBlock((Term(1e-9),)),))
+    (total,) = sum_gradients(task, query, x, y)
+    torch.testing.assert_close(total, torch.tensor([-1e-9, 0.0]), rtol=1e-5, atol=0.0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.sampled_from([0.01, 0.5, 3.0]))
+def test_one_example_never_adds_more_than_the_clip_norm(seed, clip_norm):
+    task = Task(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)))
+    params = noise(task.dimension, seed=seed).float()
+    x, y = noise(1, 1, 6, 6, seed=seed + 1).float() * 5, torch.tensor([seed % 3])
+    (total,) = sum_gradients(task, Query((params,), (SumBlock((Term(clip_norm),)),)), x, y)
+    assert float(total.double().norm()) <= clip_norm * (1 + 2e-6)
+
+
+def test_the_fast_path_forms_no_rows(monkeypatch):
+    task = Task("mlp")
+    x, y = noise(4, 1, 28, 28).float(), torch.arange(4)
+    query = question(task, x, y, torch.float32, scale=0.05)
+    sum_gradients(task, query, x, y)  # tries the model out, with rows
+    monkeypatch.setattr(task, "gradients", lambda *a: pytest.fail("rows were formed"))
+    sum_gradients(task, query, x, y)
+
+
+def test_the_global_generator_and_the_module_are_left_alone():
+    task = Task("cnn")
+    state = torch.get_rng_state()
+    x, y = noise(2, 1, 28, 28).float(), torch.arange(2)
+    query = question(task, x, y, torch.float32)
+    sum_gradients(task, query, x, y)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(layer._forward_hooks for layer in task.module.modules())
+
+
+def test_no_examples_give_zero():
+    task = Task("logistic")
+    query = Query((torch.zeros(7850),), (SumBlock((Term(1.0),), 0.5), BitBlock(Term(1.0), 1.0, 0.5)))
+    for summed in (sum_gradients, sum_gradients_loop):
+        total, bits = summed(task, query, torch.zeros(0, 1, 28, 28), torch.zeros(0).long())
+        assert torch.equal(total, torch.zeros(7850))
+        assert float(bits) == 0.0
+
+
+def test_misfits_are_refused_without_telling_how_many_examples_there_are():
+    task = Task("logistic")
+    query = Query((torch.zeros(7850),), (SumBlock((Term(1.0),)),))
+    with pytest.raises(ArgumentError, match="labels") as error:
+        sum_gradients(task, query, torch.zeros(977, 1, 28, 28), torch.zeros(976).long())
+    assert "97" not in str(error.value)
+    with pytest.raises(ArgumentError, match="point"):
+        sum_gradients(
+            task, Query((torch.zeros(5),), query.blocks), torch.zeros(1, 784), torch.zeros(1).long()
+        )
