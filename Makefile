@@ -1,0 +1,50 @@
+# `make help` lists what there is. Nothing is needed but Python 3.11+ and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# Flower and Ray report usage by default; nothing here does.
+export FLWR_TELEMETRY_ENABLED = 0
+export FLWR_DISABLE_UPDATE_CHECK = 1
+export RAY_USAGE_STATS_ENABLED = 0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/installed ## Run a private federation on embedded data; ARGS go to `fedpriv simulate`
+	$(BIN)/fedpriv simulate --out runs/demo --overwrite $(ARGS)
+
+test: $(VENV)/installed-test ## Run the tests; ARGS go to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/installed-test ## Run the tests that take longer
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+check: $(VENV)/installed-dev ## Lint, check types, run the examples in docstrings and the layering test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --doctest-modules fedpriv tests/test_architecture.py
+
+clean: ## Remove the virtual environment and the tools' caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(PYTHON) is older than Python 3.11; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e .
+	@touch $@
+
+$(VENV)/installed-test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[test]'
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
+	@touch $@ $(VENV)/installed $(VENV)/installed-test
