@@ -1,0 +1,182 @@
+"""What virtual clients compute, many at once, held against plain loops."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedpriv import clients
+from fedpriv._check import ArgumentError
+from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.clipping import sum_gradients
+from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv.tasks import Task
+
+WORKS = [OneGradient(), LocalSteps(1, 0.5), LocalSteps(4, 0.1), LocalSteps(3, 0.2, batch_size=2)]
+SIZES = [3, 0, 1, 5, 2, 0, 3]
+
+
+def noise(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3))
+
+
+def federation(sizes=SIZES, clip_norm=0.5, points=1):
+    """A task, a query at random points, and the examples of clients of these sizes."""
+    task = Task(network())
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.int64))
+    x, y = noise(len(owner), 1, 4, 4, seed=1), torch.arange(len(owner)) % 3
+    at = (1.0, -1.0) if points == 2 else (1.0,)
+    blocks = (
+        SumBlock((Term(clip_norm), Term(clip_norm / 3, -0.5, at)), 0.5),
+        BitBlock(Term(1.0), clip_norm, 0.5),
+    )
+    starts = tuple(noise(task.dimension, seed=2 + i) * 0.3 for i in range(points))
+    return task, Query(starts, blocks), x, y, owner
+
+
+def assert_equal(got, want):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("points", [1, 2])
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_all_clients_at_once_equal_the_plain_loop(work, points):
+    task, query, x, y, owner = federation(points=points)
+    want = clipped_sum_loop(work, task, query, x, y, owner, len(SIZES))
+    for chunk in (None, 1, 2):
+        assert_equal(clipped_sum(work, task, query, x, y, owner, len(SIZES), chunk), want)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.sampled_from(WORKS))
+def test_clients_of_any_sizes_equal_the_plain_loop(sizes, work):
+    task, query, x, y, owner = federation(sizes)
+    got = clipped_sum(work, task, query, x, y, owner, len(sizes))
+    assert_equal(got, clipped_sum_loop(work, task, query, x, y, owner, len(sizes)))
+
+
+def test_local_steps_are_torchs_own_gradient_descent():
+    """One client of five examples, K = 4 steps on batches of 2: 01, 23, 40, 12."""
+    task, query, x, y, owner = federation([5], clip_norm=1e9)
+    module = copy.deepcopy(task.module).double().requires_grad_(True)
+    with torch.no_grad():
+        for name, tensor in task.layout.split(query.points[0]).items():
+            module.get_parameter(name).copy_(tensor)
+    descent = torch.optim.SGD(module.parameters(), lr=0.2)
+    for batch in ([0, 1], [2, 3], [4, 0], [1, 2]):
+        descent.zero_grad()
+        F.cross_entropy(module(x[batch]), y[batch]).backward()
+        descent.step()
+    final = task.layout.join(dict(module.named_parameters())).detach()
+    query = Query(query.points, (SumBlock((Term(1e9),)),))
+    for summed in (clipped_sum, clipped_sum_loop):
+        (total,) = summed(LocalSteps(4, 0.2, batch_size=2), task, query, x, y, owner)
+        torch.testing.assert_close(total, query.points[0] - final, rtol=1e-10, atol=1e-12)
+
+
+def test_one_local_step_is_one_gradient_times_the_step_size():
+    task, query, x, y, owner = federation()
+    free = Query(query.points, (SumBlock((Term(math.inf),)),))
+    (step,) = clipped_sum(LocalSteps(1, 0.25), task, free, x, y, owner, len(SIZES))
+    (gradient,) = clipped_sum(OneGradient(), task, free, x, y, owner, len(SIZES))
+    torch.testing.assert_close(step, 0.25 * gradient)
+
+
+def test_one_example_a_client_makes_client_level_equal_example_level():
+    task, query, x, y, owner = federation([1] * 6)
+    by_example = sum_gradients(task, query, x, y)
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, 6), by_example)
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y), by_example)
+
+
+def test_a_client_weighs_the_same_however_many_examples_it_holds():
+    task, query, x, y, _ = federation([1])
+    query = Query(query.points, (SumBlock((Term(1e9),)),))
+    (once,) = clipped_sum(OneGradient(), task, query, x, y, torch.tensor([0]))
+    many = [0] * 7
+    (often,) = clipped_sum(OneGradient(), task, query, x[many], y[many], torch.tensor(many))
+    torch.testing.assert_close(once, often)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_clients_without_examples_add_nothing_and_vote_no(work):
+    task, query, x, y, owner = federation([2, 1])
+    whole = clipped_sum(work, task, query, x, y, owner, 2)
+    more = clipped_sum(work, task, query, x, y, owner, 5)
+    assert torch.equal(whole[0], more[0])
+    assert float(whole[1]) - 1.5 == float(more[1])
+    none = clipped_sum(work, task, query, x[:0], y[:0], owner[:0], 3)
+    assert not none[0].any()
+    assert float(none[1]) == -1.5
+
+
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_a_client_that_fails_adds_as_one_without_examples(work):
+    task, query, x, y, owner = federation([2, 2, 3])
+    spoiled = x.clone()
+    spoiled[2] = math.nan
+    without = owner != 1
+    want = clipped_sum(work, task, query, x[without], y[without], owner[without], 3)
+    assert_equal(clipped_sum(work, task, query, spoiled, y, owner, 3), want)
+
+
+def test_a_local_run_that_explodes_adds_nothing():
+    task, query, x, y, owner = federation([2, 2])
+    query = Query(tuple(p.float() for p in query.points), query.blocks)
+    got = clipped_sum(LocalSteps(9, 3e38), task, query, x.float(), y, owner, 2)
+    assert not got[0].any()
+    assert float(got[1]) == -1.0
+
+
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_one_client_moves_the_sums_by_no_more_than_the_sensitivity(work):
+    task, query, x, y, owner = federation(clip_norm=0.01)
+    whole = clipped_sum(work, task, query, x, y, owner, len(SIZES))
+    for client in range(len(SIZES)):
+        kept = owner != client
+        less = clipped_sum(work, task, query, x[kept], y[kept], owner[kept], len(SIZES))
+        assert float((whole[0] - less[0]).norm()) <= query.blocks[0].sensitivity * (1 + 1e-9)
+
+
+def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
+    task, query, x, y, owner = federation([4] * 6)
+    sizes = []
+    vectors = clients._vectors
+    monkeypatch.setattr(clients, "_vectors", lambda *a: sizes.append(len(a[-1])) or vectors(*a))
+    want = clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6)
+    monkeypatch.setattr(clients, "_ENTRIES", 2 * 8 * (task.dimension + 4 * 16))
+    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6), want)
+    assert sizes == [6, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("owner", "units"), [([0, 2, 1], 3), ([0, 1, 3], 3), ([-1, 0, 1], 3), ([0, 1], 3), (None, 3)]
+)
+def test_owners_that_do_not_fit_are_refused(owner, units):
+    task, query, x, y, _ = federation([3])
+    with pytest.raises(ArgumentError):
+        clipped_sum(OneGradient(), task, query, x, y, None if owner is None else torch.tensor(owner), units)
+
+
+@pytest.mark.parametrize("steps", [(0, 0.1, None), (1, 0.0, None), (1, math.inf, None), (1, 0.1, 0)])
+def test_impossible_local_steps_are_refused(steps):
+    with pytest.raises(ArgumentError):
+        LocalSteps(*steps)
+
+
+def test_the_allocator_is_left_alone_where_it_cannot_be_tuned(monkeypatch):
+    def missing(_):
+        raise OSError
+
+    monkeypatch.setattr(clients.ctypes, "CDLL", missing)
+    assert clients.tune_allocator.__wrapped__() is False
