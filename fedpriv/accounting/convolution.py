@@ -86,7 +86,8 @@ class Curve:
         at = np.searchsorted(self.losses, epsilon, side="right")
         beyond = np.append(self.beyond, 0.0)[at]
         weighted = np.append(self.weighted, 0.0)[at]
-        finite = np.maximum(beyond - np.exp(epsilon) * weighted, 0.0)
+        with np.errstate(divide="ignore"):
+            finite = np.maximum(beyond - np.exp(np.minimum(epsilon + np.log(weighted), 0.0)), 0.0)
         error = self.error * np.exp(np.minimum(self.log_scale - self.tilt * np.asarray(epsilon), 700.0))
         return np.asarray(
             finite * (1 + sign * self.releases * _MASS) + sign * error + self.infinite

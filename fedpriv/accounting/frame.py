@@ -79,7 +79,7 @@ class Frame:
     addition: Side
 
 
-def choose(groups: Sequence[Group], delta: float, accuracy: float = LATTICE) -> Frame:
+def choose(groups: Sequence[Group], delta: float) -> Frame:
     """The frame for composing all ``groups`` and reading epsilon near ``delta``."""
     total = sum(int(group.counts.sum()) for group in groups)
     log_tail = max(math.log(TAIL * delta / total), -690.0)
@@ -90,6 +90,8 @@ def choose(groups: Sequence[Group], delta: float, accuracy: float = LATTICE) -> 
     # The loss of (Q, P) at exponent s has the moment of (P, Q) at -1 - s.
     addition, other, _ = _side(exponents, lambda s: _moments(groups, -1 - s, log_tail), delta)
     span = max(span, other, max(_longest(group, log_tail) for group in groups))
+    # A few multipliers are cheap, so their lattice can be finer.
+    accuracy = LATTICE / (10 if sum(len(group.z) for group in groups) <= 8 else 1)
     wanted = math.sqrt(8 * accuracy * max(epsilon, span * 1e-3) / ((removal.tilt + 1) * total))
     width = max(min(wanted, span / _LEAST), span / _MOST)
     points = scipy.fft.next_fast_len(math.ceil(span / width) + 8, real=True)
@@ -107,7 +109,8 @@ def _exponents(groups: Sequence[Group], delta: float) -> Array:
     variance = 0.0
     for group in groups:
         plain = group.z**-2.0
-        variance += group.counts.sum(axis=0) @ np.minimum(plain, group.rate**2 * np.expm1(np.minimum(plain, 50)))
+        sampled = group.rate**2 * np.expm1(np.minimum(plain, 50))
+        variance += group.counts.sum(axis=0) @ np.minimum(plain, sampled)
     base = math.sqrt(-2 * math.log(delta) / max(variance, 1e-60))
     positive = base * np.geomspace(1e-3, 30, 36)
     return np.concatenate([-positive[::-1], positive])

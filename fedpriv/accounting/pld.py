@@ -31,6 +31,8 @@ from fedpriv.accounting.losses import Array
 _JOIN, _NODES = 1e-3, 768
 # Masses that are worked on at a time.
 _CHUNK = 2**19
+# Cells from the least loss that still count as near it.
+_NEAR = 8
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,13 @@ def _add(group: Group, frame: Frame, uppers: Sequence[Total], lowers: Sequence[T
 
 
 def _start(group: Group, z: Array, frame: Frame) -> Array:
-    if group.family == "poisson" and group.rate < 1:
-        return rounding.start_of(group.rate, z, frame.width)
     low, _ = losses.support(group.family, group.rate, z, frame.log_tail)
-    return np.floor(low / frame.width) * frame.width
+    start = np.floor(low / frame.width) * frame.width
+    if group.family == "poisson" and group.rate < 1:
+        # Where the least loss is within reach, most of the loss may lie just above it.
+        near = low < math.log1p(-group.rate) + _NEAR * frame.width
+        start[near] = rounding.start_of(group.rate, z[near], frame.width)
+    return start
 
 
 def _chunks(group: Group, nodes: Array, frame: Frame) -> Iterator[tuple[int, int, int]]:
@@ -178,7 +183,7 @@ def _chunks(group: Group, nodes: Array, frame: Frame) -> Iterator[tuple[int, int
     while begin < len(nodes):
         low, high = losses.support(family, group.rate, nodes[begin : begin + 1], frame.log_tail)
         length = float(high[0]) if group.family == "fixed" else float(high[0] - low[0])
-        count = math.ceil(length / frame.width) + 3
+        count = math.ceil(length / frame.width) + _NEAR + 3
         end = min(len(nodes), begin + max(1, _CHUNK // count))
         yield begin, end, count
         begin = end
