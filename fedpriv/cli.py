@@ -394,7 +394,7 @@ def calibrate(
         if relative_noise is not None:
             noise = _numbers("--relative-noise", relative_noise, steps)
         result = answers.calibration(
-            epsilon=epsilon,
+            target=epsilon,
             delta=delta,
             sampling_rate=sampling_rate,
             steps=steps,
