@@ -173,6 +173,15 @@ def test_what_book_keeping_does_not_cover_is_summed_by_rows(module):
     assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10, fast=False)
 
 
+def test_agreement_on_nothing_proves_nothing():
+    class Dead(Shared):
+        def forward(self, x):
+            return 0 * self.layer(x)
+
+    task = Task(Dead())
+    assert not task.book.suits(task, torch.ones(20), torch.ones(2, 4), torch.tensor([0, 1]))
+
+
 def test_frozen_layers_do_not_hinder():
     module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     module[0].requires_grad_(False)
@@ -192,8 +201,9 @@ def test_two_points_and_divisors_are_summed_exactly():
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 1e30, 1e19])
-def test_a_broken_example_spoils_no_other(broken):
-    task = Task("mlp")
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_a_broken_example_spoils_no_other(broken, name):
+    task = Task(name)
     x, y = noise(6, 1, 28, 28).float(), torch.arange(6)
     x[2, 0, 3, 3] = broken
     query = question(task, x[:2], y[:2], torch.float32, scale=0.05)
