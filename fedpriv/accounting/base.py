@@ -13,7 +13,7 @@ from typing import Protocol
 from fedpriv.accounting.events import Event
 
 
-class UnsupportedEvent(ValueError):
+class UnsupportedEvent(ValueError):  # noqa: N818
     """A method was asked about events that it cannot account for; the message names both."""
 
 

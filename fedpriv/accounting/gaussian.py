@@ -15,6 +15,9 @@ import math
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+# Beyond this mu epsilon is about mu^2 / 2 > 5e11, and double precision says no more than that.
+_LARGEST = 1e6
+
 
 def log_delta(mu: float, epsilon: float) -> float:
     """log delta(epsilon) of mu-GDP, for mu > 0; accurate far into the tail."""
@@ -25,10 +28,11 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The epsilon >= 0 of mu-GDP at ``delta`` in (0, 1), rounded up; infinite where delta <= 0."""
+    """The epsilon >= 0 of mu-GDP at ``delta`` in (0, 1), rounded up; infinite where delta <= 0
+    and, in effect, where mu > 1e6."""
     if mu <= 0 or delta >= 1:
         return 0.0
-    if delta <= 0 or math.isinf(mu):
+    if delta <= 0 or mu > _LARGEST:
         return math.inf
     target = math.log(delta)
     if log_delta(mu, 0.0) <= target:

@@ -66,7 +66,9 @@ class PlainProfile:
     def epsilon(self, delta: float) -> tuple[float, float | None]:
         """(epsilon, epsilon) at ``delta``, up to round-off."""
         upper = gaussian.epsilon(self.mu, delta)
-        return upper, max(0.0, upper * (1 - 1e-8) - 1e-12)
+        # delta(mu^2 / 2) = 1/2 - e^(mu^2 / 2) Phi(-mu), which tends to 1/2.
+        low = upper if math.isfinite(upper) or math.isinf(self.mu) or delta > 0.4 else self.mu**2 / 2
+        return upper, max(0.0, low * (1 - 1e-8) - 1e-12)
 
 
 class Pld:

@@ -1,0 +1,86 @@
+"""Events: what they accept, and that they survive JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import Event, scaled, tally
+
+EVENTS = st.one_of(
+    st.builds(
+        Event,
+        st.floats(0, 1e6),
+        st.just("poisson"),
+        st.sampled_from(["add-remove", "replace-one"]),
+        rate=st.floats(0, 1),
+        population=st.none() | st.integers(1, 10**12),
+        truncation=st.floats(0, 1),
+        count=st.integers(1, 10**6),
+    ),
+    st.builds(Event, st.floats(0, 1e6), st.just("none"), st.sampled_from(["add-remove", "replace-one"])),
+    st.integers(1, 10**6).flatmap(
+        lambda n: st.integers(0, n).map(
+            lambda m: Event(1.0, "without-replacement", "replace-one", m / n, population=n, cohort=m)
+        )
+    ),
+)
+
+
+@given(EVENTS)
+def test_json_round_trip(event: Event) -> None:
+    assert Event.from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+def test_json_holds_only_what_is_not_default() -> None:
+    record = Event(1.0, "none", "add-remove").to_json()
+    assert record == {"noise_multiplier": 1.0, "sampling": "none", "relation": "add-remove"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"noise_multiplier": math.nan}, "noise-multiplier is nan"),
+        ({"noise_multiplier": -1.0}, "noise-multiplier is -1"),
+        ({"sampling": "shuffled"}, "sampler is 'shuffled'"),
+        ({"relation": "swap"}, "relation is 'swap'"),
+        ({"rate": 1.5}, "sampling-rate is 1.5"),
+        ({"count": 0}, "count is 0"),
+        ({"truncation": 2.0}, "truncation is 2"),
+        ({"sampling": "none"}, "sampling-rate is 0.1"),
+        ({"sampling": "without-replacement"}, "relation is 'add-remove'.*use sampler poisson"),
+        ({"cohort": 5}, "cohort is 5"),
+        ({"sampling": "without-replacement", "relation": "replace-one", "population": 10, "cohort": 2}, "rate"),
+        ({"sampling": "without-replacement", "relation": "replace-one", "truncation": 0.1}, "truncation"),
+    ],
+)
+def test_refuses_by_name(arguments: dict[str, Any], named: str) -> None:
+    given_arguments = {"noise_multiplier": 1.0, "sampling": "poisson", "relation": "add-remove", "rate": 0.1}
+    with pytest.raises(ArgumentError, match=named):
+        Event(**{**given_arguments, **arguments})
+
+
+@pytest.mark.parametrize("record", [{"sampling": "none"}, {"noise_multiplier": 1.0, "size": 3}])
+def test_unknown_and_missing_fields_are_refused(record: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="event"):
+        Event.from_json(record)
+
+
+@given(EVENTS, st.floats(0, 10))
+def test_scaling_touches_the_multiplier_only(event: Event, scale: float) -> None:
+    other = scaled(event, scale)
+    assert other.noise_multiplier == event.noise_multiplier * scale
+    assert scaled(other, 1.0) == other
+    assert {**other.to_json(), "noise_multiplier": 0} == {**event.to_json(), "noise_multiplier": 0}
+
+
+@given(st.lists(EVENTS, max_size=8))
+def test_tally_keeps_every_release(events: list[Event]) -> None:
+    assert sum(tally(events).values()) == sum(event.count for event in events)
+    assert all(event.count == 1 for event in tally(events))

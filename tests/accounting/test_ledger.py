@@ -1,0 +1,109 @@
+"""The ledger file: on disk first, chained, repaired, and refused when edited."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import Event, Ledger, LedgerError
+from fedpriv.accounting.ledger import read
+
+EVENTS = [Event(1.0 + i, "poisson", "add-remove", rate=0.1) for i in range(4)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger.create(path, {"unit": "client"}) as ledger:
+        for event in EVENTS:
+            ledger.record([event])
+        assert len(ledger) == 4
+    return path
+
+
+def test_reads_back_what_was_written(path: Path) -> None:
+    record = read(path)
+    assert record.header == {"ledger": 1, "unit": "client"}
+    assert record.events == tuple(EVENTS)
+    assert record.torn is None
+    lines = path.read_text().splitlines()
+    assert len(lines) == 5
+    assert all(set(json.loads(line)) == {"event", "chain"} for line in lines[1:])
+
+
+def test_events_are_synced_before_record_returns(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    ledger, _ = Ledger.resume(path)
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    ledger.record(EVENTS[:2])
+    assert synced == [path.stat().st_size]
+    ledger.close()
+
+
+def test_an_existing_file_is_not_overwritten(path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        Ledger.create(path, {})
+
+
+@pytest.mark.parametrize("cut", [1, 20, 80])
+def test_a_torn_last_line_is_dropped_and_said(
+    path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = path.read_bytes()
+    keeps = cut == 1  # only the newline is missing: the record is whole, so it counts as charged
+    path.write_bytes(whole[:-cut])
+    ledger, record = Ledger.resume(path)
+    assert record.torn == (None if keeps else 5)
+    assert ("dropped the incomplete line 5" in caplog.text) is not keeps
+    assert record.events == tuple(EVENTS[: 4 if keeps else 3])
+    ledger.record([EVENTS[3]])
+    ledger.close()
+    assert read(path).events == (*record.events, EVENTS[3])
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_edit_is_refused_with_its_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    with Ledger.create(path, {"unit": "client"}) as ledger:
+        ledger.record(EVENTS)
+    lines = path.read_text().splitlines()
+    number = data.draw(st.integers(0, 4))
+    body = json.loads(lines[number])
+    if number:
+        body["event"]["noise_multiplier"] *= 2
+    else:
+        body["unit"] = "example"
+    lines[number] = json.dumps(body)
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(LedgerError, match=f"line {number + 1} "):
+        read(path)
+
+
+def test_removed_and_swapped_lines_are_refused(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:2] + lines[3:]))
+    with pytest.raises(LedgerError, match="line 3 "):
+        read(path)
+    path.write_text("".join([lines[0], lines[2], lines[1], *lines[3:]]))
+    with pytest.raises(LedgerError, match="line 2 "):
+        read(path)
+
+
+def test_a_file_without_a_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(LedgerError, match="line 1 is not the header"):
+        read(tmp_path / "empty.jsonl")
+
+
+def test_the_header_may_not_hold_the_chain(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="chain"):
+        Ledger.create(tmp_path / "ledger.jsonl", {"chain": "x"})
