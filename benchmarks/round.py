@@ -1,0 +1,188 @@
+"""Seconds a round: 250 sampled one-example clients, our Ray grid beside Flower's own simulation engine.
+
+    python benchmarks/round.py                       # all of it, about ten minutes on 2 cores
+    python benchmarks/round.py --nodes 1000          # a smaller peer
+
+Ours: the whole round (sampling, ledger on disk, accounting, broadcast, clipped sum, noise, update), two
+actors, N = 10^4, 10^6 and 10^9. The peer: the same ClientApp on Flower's engine, one client a node, told
+to compute one client's clipped gradient by each of 250 messages; nothing but those messages is counted.
+Both run on synthetic populations, in one go on one machine; medians are printed and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+COHORT = 250
+POPULATIONS = (10**4, 10**6, 10**9)
+
+
+def ours(population: int, rounds: int, actors: int) -> dict[str, float]:
+    """Median seconds of a round on our Ray grid, and the peak memory of its processes."""
+    from fedpriv.accounting import Ledger
+    from fedpriv.config import Config
+    from fedpriv.flower.grids.ray import RayGrid
+    from fedpriv.flower.strategy import GridEngine
+    from fedpriv.node import initial_params, make_source, make_task
+    from fedpriv.plan import make_plan
+    from fedpriv.round import run
+    from fedpriv.runs import RunBooks
+
+    config = Config.parse(
+        {
+            "clients": population,
+            "sampling-rate": COHORT / population,
+            "rounds": rounds,
+            "chunk-size": -(-COHORT // actors),
+        }
+    )
+    plan = make_plan(config)
+    grid = RayGrid(actors, plan.config.table(), num_cpus=config.cpus_per_actor)
+    engine = GridEngine(grid)
+    key = plan.key()
+    params = initial_params(make_task(config, make_source(config)), key)
+    marks: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger.create(Path(folder) / "ledger.jsonl", {}) as ledger,
+    ):
+        books = RunBooks(plan, ledger)
+        run(
+            plan.setup,
+            params,
+            engine,
+            books,
+            key,
+            plan.cohorts(key),
+            lambda progress: marks.append(time.perf_counter()),
+        )
+        memory = sum(peak_memory(pid) for pid in [os.getpid(), *worker_processes()])
+        engine.close()
+    steady = [after - before for before, after in zip(marks[10:], marks[11:], strict=False)]
+    return {"seconds": statistics.median(steady), "memory": memory}
+
+
+def worker_processes() -> list[int]:
+    """Process ids of the Ray actors that this process's grids started."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"ray::_Node" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def peak_memory(pid: int) -> float:
+    """Peak resident memory of a process in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def flower(nodes: int, rounds: int) -> list[float]:
+    """Seconds of each round on Flower's engine, measured in a process of its own."""
+    command = [sys.executable, __file__, "--flower-child", str(nodes), "--rounds", str(rounds)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
+    for line in output.stdout.splitlines():
+        if line.startswith("FIGURES "):
+            seconds: list[float] = json.loads(line.removeprefix("FIGURES "))
+            return seconds
+    raise RuntimeError(f"Flower's engine gave no figures:\n{output.stderr[-2000:]}")
+
+
+def flower_child(nodes: int, rounds: int) -> None:
+    """Run Flower's engine with one client a node and time its rounds."""
+    import numpy as np
+    from flwr.app import Context, Message, MessageType
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.simulation import run_simulation
+
+    from fedpriv.config import Config
+    from fedpriv.flower.client_app import app as client_app
+    from fedpriv.flower.messages import ask_content, shared_records
+    from fedpriv.node import initial_params, make_source, make_task
+    from fedpriv.optimizers import dp_sgd
+    from fedpriv.rng import Key
+    from fedpriv.round import Ask, Chunk
+
+    config = Config()
+    key = Key.fresh()
+    optimizer = dp_sgd(0.5, 1.0)
+    state = optimizer.init(initial_params(make_task(config, make_source(config)), key))
+    server_app = ServerApp()
+
+    @server_app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        while len(ids := sorted(grid.get_node_ids())) < nodes:
+            time.sleep(1)
+        seconds = []
+        for number in range(rounds):
+            chosen = key.generator("cohort", number).choice(nodes, COHORT, replace=False)
+            started = time.perf_counter()
+            ask = Ask(optimizer.query(state), number, ())
+            shared = shared_records(ask)
+            messages = [
+                Message(
+                    ask_content(shared, [Chunk(int(c), np.array([c], np.int64), parties=1)]),
+                    ids[c],
+                    MessageType.TRAIN,
+                    group_id=str(number),
+                )
+                for c in chosen
+            ]
+            replies = list(grid.send_and_receive(messages))
+            assert len(replies) == COHORT
+            assert not any(reply.has_error() for reply in replies)
+            seconds.append(time.perf_counter() - started)
+        print("FIGURES " + json.dumps(seconds), flush=True)
+
+    resources: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server_app, client_app, num_supernodes=nodes, backend_config=resources)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000])
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--flower-child", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.flower_child:
+        flower_child(options.flower_child, options.rounds or 4)
+        return
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.actors} actors")
+    best = None
+    for _ in range(2):  # twice, alternating: these figures drift
+        for population in POPULATIONS:
+            figures = ours(population, options.rounds or 110, options.actors)
+            best = figures["seconds"] if population == 10**4 else best
+            print(
+                f"ours, N = {population:.0e}: {1000 * figures['seconds']:.1f} ms a round, "
+                f"peak {figures['memory']:.0f} MiB",
+                flush=True,
+            )
+    for nodes in options.nodes:
+        seconds = flower(nodes, options.rounds or 4)
+        median = statistics.median(seconds[1:])
+        print(f"Flower's engine, {nodes} nodes: {median:.2f} s a round, {median / best:.0f} times ours")
+
+
+if __name__ == "__main__":
+    main()

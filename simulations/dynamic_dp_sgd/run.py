@@ -1,0 +1,235 @@
+"""Du et al. 2021, Table 4: Dynamic DP-SGD in a federation of one InfiniteMNIST image a client.
+
+    python simulations/dynamic_dp_sgd/run.py --column paper        # their accounting, GDP-CLT
+    python simulations/dynamic_dp_sgd/run.py --column certified    # the same epsilon, certified by PLD
+    python simulations/dynamic_dp_sgd/run.py --column distributed  # clients add the noise (algorithm 5)
+    python simulations/dynamic_dp_sgd/run.py --short               # two small cells, about a minute
+    python simulations/dynamic_dp_sgd/run.py --table               # README's tables from results.jsonl
+
+Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). Finished runs are appended to
+``results.jsonl`` beside this file and skipped the next time, so an interrupted batch goes on where it was.
+Runs are seeded to be repeatable; such runs are not private.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core; more threads a run only wait for each other
+
+RESULTS = Path(__file__).with_name("results.jsonl")
+SEEDS = (0, 1, 2)
+METHODS = ("vanilla", "growing-mu", "sensitivity-decay", "dynamic")
+COHORT = 250  # expected clients a round: p = 1e-3 of 250K and 5e-4 of 500K, as in the paper
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, before its seeds."""
+
+    column: str
+    clients: int
+    epsilon: float
+    method: str
+    rounds: int
+    learning_rate: float
+    clip_norm: float
+    rho_c: float
+    rho_mu: float
+    cohort: int = COHORT
+    accounting: str = "gdp-clt"
+    placement: str = "central"
+
+    def config(self, seed: int) -> dict[str, Any]:
+        """The run's configuration, as `fedpriv simulate` takes it."""
+        return {
+            "dataset": "infinite-mnist",
+            "model": "cnn",
+            "clients": self.clients,
+            "sampling-rate": self.cohort / self.clients,
+            "rounds": self.rounds,
+            "optimizer": "dynamic-dp-sgd",
+            "learning-rate": self.learning_rate,
+            "clip-norm": self.clip_norm,
+            "rho-c": self.rho_c,
+            "rho-mu": self.rho_mu,
+            "placement": self.placement,
+            "epsilon": self.epsilon,
+            "accounting": self.accounting,
+            "seed": seed,
+            "engine": "in-process",
+            "evaluate-every": self.rounds,
+        }
+
+
+# (rounds, learning rate, C_0) of a cell and (rho_c, rho_mu) of its dynamic forms; see README for how
+# they were chosen.
+PAPER: dict[tuple[int, float], tuple[int, float, float, float, float]] = {
+    (250_000, 0.1): (500, 4.0, 0.5, 3.0, 2.0),
+    (250_000, 0.4): (1000, 4.0, 0.5, 3.0, 2.0),
+    (250_000, 1.0): (2000, 4.0, 0.5, 3.0, 2.0),
+    (500_000, 0.1): (1000, 4.0, 0.5, 3.0, 2.0),
+    (500_000, 0.4): (2000, 4.0, 0.5, 3.0, 2.0),
+    (500_000, 1.0): (3000, 4.0, 0.5, 3.0, 2.0),
+}
+
+# (rounds, cohort, learning rate, C_0, rho_c, rho_mu) where PLD holds the budget.
+CERTIFIED: dict[tuple[int, float], tuple[int, int, float, float, float, float]] = {
+    (250_000, 0.1): (300, 1000, 4.0, 0.5, 3.0, 2.0),
+    (250_000, 0.4): (600, 1000, 4.0, 0.5, 3.0, 2.0),
+    (250_000, 1.0): (1000, 1000, 4.0, 0.5, 3.0, 2.0),
+    (500_000, 0.1): (400, 1000, 4.0, 0.5, 3.0, 2.0),
+    (500_000, 0.4): (800, 1000, 4.0, 0.5, 3.0, 2.0),
+    (500_000, 1.0): (1000, 1000, 4.0, 0.5, 3.0, 2.0),
+}
+
+
+def rhos(method: str, rho_c: float, rho_mu: float) -> tuple[float, float]:
+    """(rho_c, rho_mu) of a method: both schedules, one of them, or none."""
+    return (
+        rho_c if method in ("sensitivity-decay", "dynamic") else 1.0,
+        rho_mu if method in ("growing-mu", "dynamic") else 1.0,
+    )
+
+
+def cells(column: str) -> Iterator[Cell]:
+    """The cells of a column."""
+    if column == "certified":
+        for (clients, epsilon), (rounds, cohort, rate, clip, rho_c, rho_mu) in CERTIFIED.items():
+            yield Cell(
+                column, clients, epsilon, "dynamic", rounds, rate, clip, rho_c, rho_mu, cohort, "pld"
+            )
+        return
+    placement = "distributed" if column == "distributed" else "central"
+    methods = ("vanilla", "dynamic") if column == "distributed" else METHODS
+    for (clients, epsilon), (rounds, rate, clip, *given) in PAPER.items():
+        if column == "distributed" and clients != 250_000:
+            continue
+        for method in methods:
+            rho_c, rho_mu = rhos(method, *given)
+            yield Cell(
+                column, clients, epsilon, method, rounds, rate, clip, rho_c, rho_mu, placement=placement
+            )
+
+
+def run(cell: Cell, seed: int) -> dict[str, Any]:
+    """One seeded run and what every method says that it costs."""
+    import torch
+
+    from fedpriv.config import Config
+    from fedpriv.simulate import simulate
+
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    result = simulate(Config.parse(cell.config(seed)))
+    (view,) = (v for v in result.report["privacy"]["views"] if v["gates the budget"])
+    return {
+        "cell": asdict(cell),
+        "seed": seed,
+        "accuracy": result.metrics[-1]["accuracy"],
+        "delta": view["delta"],
+        "epsilon": view["epsilon"],
+        "noise multiplier": result.report["privacy"]["noise multiplier"],
+        "seconds": round(time.perf_counter() - started, 1),
+        "note": "reproducible, not private",
+    }
+
+
+def batch(jobs: list[tuple[Cell, int]], workers: int) -> None:
+    """Run the jobs that have no result yet, appending each as it ends."""
+    done = {(json.dumps(r["cell"], sort_keys=True), r["seed"]) for r in read()}
+    todo = [j for j in jobs if (json.dumps(asdict(j[0]), sort_keys=True), j[1]) not in done]
+    print(f"{len(todo)} runs to do, {len(jobs) - len(todo)} done before", flush=True)
+    with ProcessPoolExecutor(workers) as pool, RESULTS.open("a") as file:
+        for record in pool.map(run, *zip(*todo, strict=True)) if todo else ():
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            cell = record["cell"]
+            print(
+                f"{cell['column']} {cell['clients']} eps {cell['epsilon']} {cell['method']} seed "
+                f"{record['seed']}: {record['accuracy']:.2%} in {record['seconds']} s",
+                flush=True,
+            )
+
+
+def read() -> list[dict[str, Any]]:
+    """All finished runs."""
+    if not RESULTS.exists():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
+
+
+PAPER_FIGURES = {
+    (250_000, "vanilla"): (93.47, 95.71, 96.02),
+    (250_000, "growing-mu"): (93.75, 95.93, 96.13),
+    (250_000, "sensitivity-decay"): (94.46, 95.90, 96.40),
+    (250_000, "dynamic"): (94.72, 96.00, 96.55),
+    (500_000, "vanilla"): (94.82, 96.55, 96.89),
+    (500_000, "growing-mu"): (95.65, 96.76, 97.05),
+    (500_000, "sensitivity-decay"): (95.75, 96.83, 97.06),
+    (500_000, "dynamic"): (95.88, 96.95, 97.22),
+}
+EPSILONS = (0.1, 0.4, 1.0)
+
+
+def table() -> str:
+    """Markdown tables of results.jsonl: mean and standard deviation over seeds, in percent."""
+    groups: dict[tuple[str, int, float, str], list[dict[str, Any]]] = defaultdict(list)
+    for record in read():
+        cell = record["cell"]
+        groups[cell["column"], cell["clients"], cell["epsilon"], cell["method"]].append(record)
+    lines = [
+        "| run | clients | method | epsilon | accuracy, mean ± std (seeds) | paper | GDP-CLT says | "
+        "PLD certifies |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (column, clients, epsilon, method), records in sorted(groups.items()):
+        scores = [100 * r["accuracy"] for r in records]
+        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        paper = PAPER_FIGURES.get((clients, method)) if column == "paper" else None
+        figure = f"{paper[EPSILONS.index(epsilon)]:.2f}" if paper else ""
+        costs = records[0]["epsilon"]
+        lines.append(
+            f"| {column} | {clients // 1000}K | {method} | {epsilon:g} | {statistics.mean(scores):.2f} ± "
+            f"{spread:.2f} ({len(scores)}) | {figure} | {costs['gdp-clt']['epsilon']:.3f} | "
+            f"{costs['pld']['epsilon']:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def short() -> list[tuple[Cell, int]]:
+    """Two small cells that show the sign of the effect."""
+    return [
+        (Cell("short", 250_000, 0.1, method, 150, 4.0, 0.5, *rhos(method, 3.0, 2.0)), 0)
+        for method in ("vanilla", "dynamic")
+    ]
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--column", choices=("paper", "certified", "distributed"))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.short:
+        batch(short(), options.workers)
+    if options.column:
+        batch([(cell, seed) for cell in cells(options.column) for seed in SEEDS], options.workers)
+    if options.table or not (options.short or options.column):
+        print(table())
+
+
+if __name__ == "__main__":
+    main()
