@@ -276,3 +276,15 @@ def test_misfits_are_refused_without_telling_how_many_examples_there_are():
         sum_gradients(
             task, Query((torch.zeros(5),), query.blocks), torch.zeros(1, 784), torch.zeros(1).long()
         )
+
+
+def test_norms_that_overflow_in_a_convolution_are_clipped_not_zeroed():
+    """Gradients of about 1e20: finite in float32, their squares not."""
+    task = Task(nn.Sequential(nn.Conv2d(1, 1, 4), nn.Flatten()), loss="squared-error")
+    x, y = 1e10 * noise(2, 1, 4, 4).float(), torch.zeros(2, 1)
+    params = noise(task.dimension, seed=1).float()
+    query = Query((params,), (SumBlock((Term(1.0),)),))
+    assert task.book.suits(task, params, x, y)
+    (total,) = sum_gradients(task, query, x, y)
+    torch.testing.assert_close(total, sum_gradients_loop(task, query, x, y)[0])
+    assert float(total.norm()) > 0.1
