@@ -93,8 +93,11 @@ class Book:
         ordinary = (norms < _LARGEST) & (vanished < smallest)
         if not bool(ordinary.all()):
             odd = task.gradients(params, x[~ordinary], y[~ordinary])
+            totals = sum_rows([odd], blocks)
+            if not bool(ordinary.any()):
+                return totals
             rest = self.total(task, params, x[ordinary], y[ordinary], blocks)
-            return tuple(a + b for a, b in zip(rest, sum_rows([odd], blocks), strict=True))
+            return tuple(a + b for a, b in zip(totals, rest, strict=True))
         return tuple(self._total_block(block, norms, measured, params) for block in blocks)
 
     def _total_block(

@@ -278,6 +278,17 @@ def test_misfits_are_refused_without_telling_how_many_examples_there_are():
         )
 
 
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
+def test_a_cohort_of_broken_examples_adds_nothing(name):
+    task = Task(name)
+    x, y = torch.full((3, 1, 28, 28), math.nan), torch.zeros(3).long()
+    params = noise(task.dimension).float()
+    blocks = (SumBlock((Term(1.0),), 0.5), BitBlock(Term(1.0), 1.0, 0.5))
+    total, bits = sum_gradients(task, Query((params,), blocks), x, y)
+    assert not total.any()
+    assert float(bits) == -1.5
+
+
 def test_norms_that_overflow_in_a_convolution_are_clipped_not_zeroed():
     """Gradients of about 1e20: finite in float32, their squares not."""
     task = Task(nn.Sequential(nn.Conv2d(1, 1, 4), nn.Flatten()), loss="squared-error")
