@@ -15,6 +15,7 @@ fedpriv._check.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +36,12 @@ class Config(BaseModel):
     """All settings of a run. Attributes are the keys with underscores for hyphens."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True, allow_inf_nan=True
+        extra="forbid",
+        frozen=True,
+        strict=True,  # "1", 1.0 and true are not the number 1
+        alias_generator=_kebab,
+        populate_by_name=True,
+        allow_inf_nan=False,
     )
 
     # Data and model
@@ -78,7 +84,9 @@ class Config(BaseModel):
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first decay")
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second decay")
     adam_epsilon: float = Field(1e-8, gt=0, description="Adam's denominator offset")
-    clip_norm: float = Field(1.0, gt=0, description="C (C_0 where it decays); inf: no clipping")
+    clip_norm: float = Field(
+        1.0, gt=0, allow_inf_nan=True, description="C (C_0 where it decays); inf: no clipping"
+    )
     rho_c: float = Field(
         0.0, ge=0, description="C_0 / C_T >= 1, sensitivity decay; 0: 2 for dynamic optimizers, else 1"
     )
@@ -110,7 +118,7 @@ class Config(BaseModel):
     placement: Literal["none", "central", "local", "distributed"] = Field(
         "central", description="where the noise enters"
     )
-    epsilon: float = Field(3.0, gt=0, description="the budget's epsilon")
+    epsilon: float = Field(3.0, gt=0, allow_inf_nan=True, description="the budget's epsilon")
     delta: float = Field(0.0, ge=0, lt=1, description="the budget's delta; 0: 1 / (10 units)")
     accounting: Literal["pld", "rdp", "gdp-clt"] = Field(
         "pld", description="method that holds the budget; gdp-clt is an estimate that can understate"
@@ -201,9 +209,9 @@ def read_file(path: str | Path) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
             return tomllib.load(file)
-    except FileNotFoundError:
+    except OSError:
         raise _check.fail("CONFIG", str(path), "be an existing TOML file") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _check.ArgumentError(f"CONFIG {path} is not valid TOML: {error}") from None
 
 
@@ -212,17 +220,18 @@ def read_assignment(text: str) -> tuple[str, Scalar]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise _check.fail("--set", text, "be written key=value")
+    value = value.strip()
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        table = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        parsed = value
-    return key.strip(), parsed
+        return key.strip(), value
+    return key.strip(), table["value"] if len(table) == 1 else value
 
 
 def _toml_value(value: Scalar) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

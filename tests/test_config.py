@@ -1,0 +1,184 @@
+"""The flat configuration: what it accepts, and that it refuses everything else in one line."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv._check import ArgumentError
+from fedpriv.config import Config, Scalar, _toml_value, read_assignment, read_file
+
+ROOT = Path(__file__).parent.parent
+
+
+def refusal(values: dict[str, object]) -> str:
+    with pytest.raises(ArgumentError) as caught:
+        Config.parse(values)
+    return str(caught.value)
+
+
+def test_a_mistyped_key_is_named_with_the_nearest_one() -> None:
+    assert refusal({"cliping-norm": 1.0}) == "unknown key 'cliping-norm'; did you mean 'clip-norm'?"
+    assert "fedpriv simulate --help" in refusal({"zzz": 1})
+
+
+def test_keys_have_hyphens_only() -> None:
+    assert "did you mean 'sampling-rate'?" in refusal({"sampling_rate": 0.1})
+
+
+IMPOSSIBLE: list[tuple[str, object]] = [
+    ("clients", 0),
+    ("clients", 10**12 + 1),
+    ("clients", 2.0),
+    ("partition", "random"),
+    ("examples-per-client", 0),
+    ("client-sizes", "zipf"),
+    ("dirichlet-alpha", 0.0),
+    ("labels-per-client", 0),
+    ("partition-seed", -1),
+    ("unit", "user"),
+    ("sampler", "shuffle"),
+    ("sampling-rate", 0.0),
+    ("sampling-rate", 1.1),
+    ("sampling-rate", "a tenth"),
+    ("relation", "swap"),
+    ("rounds", 0),
+    ("rounds", True),
+    ("rounds", "10"),
+    ("optimizer", "adam"),
+    ("learning-rate", -1.0),
+    ("learning-rate", math.inf),
+    ("momentum", 1.0),
+    ("beta1", 1.0),
+    ("beta2", -0.1),
+    ("adam-epsilon", 0.0),
+    ("clip-norm", 0.0),
+    ("clip-norm", math.nan),
+    ("rho-c", -2.0),
+    ("rho-mu", math.inf),
+    ("noise-schedule", "linear"),
+    ("relative-noise-file", 3),
+    ("adaptive-quantile", 1.0),
+    ("adaptive-step", 0.0),
+    ("adaptive-share", 1.0),
+    ("work", "epochs"),
+    ("local-steps", 0),
+    ("local-learning-rate", math.inf),
+    ("local-batch-size", -1),
+    ("placement", "centre"),
+    ("epsilon", 0.0),
+    ("epsilon", math.nan),
+    ("epsilon", True),
+    ("delta", 1.0),
+    ("delta", -1e-9),
+    ("accounting", "zcdp"),
+    ("max-participations", -1),
+    ("min-replies", -1),
+    ("seed", -2),
+    ("nodes-own-data", 1),
+    ("engine", "spark"),
+    ("actors", -1),
+    ("cpus-per-actor", 0.0),
+    ("gpus-per-actor", -0.5),
+    ("chunk-size", 0),
+    ("reply-timeout", 0.0),
+    ("evaluate-every", 0),
+    ("out", {"a": 1}),
+    ("overwrite", "yes"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), IMPOSSIBLE)
+def test_an_impossible_value_is_refused_in_one_line_that_names_it(key: str, value: object) -> None:
+    message = refusal({key: value})
+    assert message.startswith(f"{key} is {value!r}; it must ")
+    assert "\n" not in message
+
+
+def test_every_key_is_described_and_every_bounded_key_has_an_impossible_value() -> None:
+    assert all(field.description for field in Config.model_fields.values())
+    free = {"dataset", "data-folder", "model", "clip-norm-file", "device"}  # checked where they are used
+    assert {key for key, _ in IMPOSSIBLE} | free == set(Config.keys())
+
+
+def test_whole_numbers_are_numbers() -> None:
+    assert Config.parse({"epsilon": 2}).epsilon == 2.0
+
+
+def test_resolved_fills_in_what_zero_stands_for() -> None:
+    dynamic = Config.parse({"clients": 500}).resolved()
+    assert (dynamic.rho_c, dynamic.rho_mu, dynamic.learning_rate) == (2.0, 2.0, 4.0)
+    assert dynamic.delta == 1 / 5000
+    static = Config.parse({"optimizer": "dp-adam"}).resolved()
+    assert (static.rho_c, static.rho_mu, static.learning_rate) == (1.0, 1.0, 0.005)
+    momentum = Config.parse({"optimizer": "dp-sgd", "momentum": 0.75}).resolved()
+    assert momentum.learning_rate == 1.0
+    silos = Config.parse({"unit": "example", "clients": 4, "examples-per-client": 25}).resolved()
+    assert silos.units == 100
+    assert silos.delta == 1 / 1000
+
+
+def test_resolved_keeps_what_was_given_and_is_idempotent() -> None:
+    given_values = {"rho-c": 3.0, "rho-mu": 1.0, "learning-rate": 0.5, "delta": 1e-9}
+    resolved = Config.parse(given_values).resolved()
+    assert {key: resolved.table()[key] for key in given_values} == given_values
+    assert resolved.resolved() == resolved
+
+
+def test_toml_reads_back() -> None:
+    config = Config.parse({"clip-norm": math.inf, "out": 'a "b"\\c', "overwrite": True, "epsilon": 1e-7})
+    assert Config.parse(tomllib.loads(config.toml())) == config
+
+
+@given(st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text()))
+def test_every_scalar_survives_toml(value: Scalar) -> None:
+    if isinstance(value, str):
+        value = value.encode("utf-8", "ignore").decode()  # TOML has no lone surrogates
+    assert tomllib.loads(f"x = {_toml_value(value)}") == {"x": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("epsilon=2", ("epsilon", 2)),
+        ("epsilon = 2.5", ("epsilon", 2.5)),
+        ("clip-norm=inf", ("clip-norm", math.inf)),
+        ("overwrite=true", ("overwrite", True)),
+        ("optimizer=dp-sgd", ("optimizer", "dp-sgd")),
+        ('optimizer="dp-sgd"', ("optimizer", "dp-sgd")),
+        ("out=a=b", ("out", "a=b")),
+        ("out=", ("out", "")),
+        ("dataset= mnist ", ("dataset", "mnist")),
+        ("out=x\ny = 2", ("out", "x\ny = 2")),
+    ],
+)
+def test_assignments(text: str, expected: tuple[str, Scalar]) -> None:
+    assert read_assignment(text) == expected
+
+
+@pytest.mark.parametrize("text", ["epsilon", "=3", " = 3", ""])
+def test_what_is_no_assignment_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match="key=value"):
+        read_assignment(text)
+
+
+def test_files_are_read_or_refused(tmp_path: Path) -> None:
+    good, bad, binary = (tmp_path / name for name in ("good.toml", "bad.toml", "binary.toml"))
+    good.write_text("epsilon = 2.0\nplacement = 'local'\n")
+    assert Config.parse(read_file(good)).placement == "local"
+    bad.write_text("epsilon 2")
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (bad, binary, tmp_path / "none.toml", tmp_path):
+        with pytest.raises(ArgumentError, match=str(path)):
+            read_file(path)
+
+
+def test_flower_knows_every_key_with_the_same_default() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert table == Config().table()
+    assert all(type(table[key]) is type(value) for key, value in Config().table().items())
