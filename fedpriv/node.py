@@ -68,7 +68,8 @@ class ClientSide:
     def answer(self, ask: Ask) -> Reply:
         """The bounded sums over the ask's chunks, with the parties' noise where they add it."""
         query = moved(ask.query, self.device)
-        totals = zeros(query)
+        # Chunks are added in float64, so that how they are dealt to nodes does not show in the result.
+        totals = tuple(total.double() for total in zeros(query))
         parties = 0
         for chunk in ask.chunks:
             sums = self._chunk_sums(query, chunk)
@@ -78,7 +79,8 @@ class ClientSide:
                 )
             totals = tuple(total + part for total, part in zip(totals, sums, strict=True))
             parties += chunk.parties
-        return Reply(tuple(total.cpu() for total in totals), parties)
+        dtype = query.points[0].dtype
+        return Reply(tuple(total.to("cpu", dtype) for total in totals), parties)
 
     def _chunk_sums(self, query: Query, chunk: Chunk) -> tuple[Tensor, ...]:
         if self.own is not None and chunk.home != self.own:
