@@ -18,12 +18,19 @@ from typing import Any
 
 from fedpriv.config import Config
 from fedpriv.plan import Plan, make_plan
-from fedpriv.report import NOT_PRIVATE
+from fedpriv.report import remark
 from fedpriv.runs import Result, RunFolder, Status
 from fedpriv.simulate import simulate
 
 PLACEMENTS = ("none", "central", "distributed", "local")
 _COLORS = {"none": "tab:gray", "central": "tab:blue", "distributed": "tab:green", "local": "tab:red"}
+HEADER = (
+    "placement",
+    "defends against",
+    "test accuracy",
+    "epsilon against the server",
+    "epsilon against who sees the models",
+)
 _AGAINST = {
     "none": "nobody",
     "central": "who sees the models",
@@ -50,6 +57,7 @@ class Row:
             "epsilon against the server": self._view("the server"),
             "epsilon against who sees the models": self._view("who sees the released models"),
             "stopped": self.result.stopped,
+            "remark": self.result.report["remark"],
         }
 
     def _view(self, against: str) -> float | None:
@@ -101,21 +109,9 @@ def compare(
 def markdown(rows: Sequence[Row]) -> str:
     """The comparison as a Markdown table."""
     lines = ["# Central against local noise", ""]
-    if any(row.plan.config.seed >= 0 for row in rows):
-        lines += [f"> **{NOT_PRIVATE}**: a seed was given.", ""]
-    lines += [
-        "| placement | defends against | test accuracy | epsilon against the server | epsilon against who sees "
-        "the models |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        data = row.json()
-        accuracy = "" if data["accuracy"] is None else f"{data['accuracy']:.2%}"
-        server, models = (
-            _cell(row.placement, key, data[f"epsilon against {key}"])
-            for key in ("the server", "who sees the models")
-        )
-        lines.append(f"| {row.placement} | {data['defends against']} | {accuracy} | {server} | {models} |")
+    lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remark(row.plan.config))]
+    lines += [" | ".join(["", *HEADER, ""]).strip(), "|" + "---|" * len(HEADER)]
+    lines += [" | ".join(["", *cells(row), ""]).strip() for row in rows]
     budget = next((row.plan.budget for row in rows if row.plan.budget), None)
     if budget is not None:
         lines += ["", f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."]
@@ -123,17 +119,26 @@ def markdown(rows: Sequence[Row]) -> str:
         if row.plan.max_participations:
             lines += [
                 "",
-                f"Under local noise a client gives data to at most {row.plan.max_participations} releases and "
-                "sends noise only after that.",
+                f"Under local noise a client gives data to at most {row.plan.max_participations} releases "
+                "and sends noise only after that.",
             ]
     return "\n".join([*lines, ""])
+
+
+def cells(row: Row) -> list[str]:
+    """The row as text, in the order of ``HEADER``."""
+    data = row.json()
+    accuracy = "" if data["accuracy"] is None else f"{data['accuracy']:.2%}"
+    views = ("the server", "who sees the models")
+    epsilons = [_cell(row.placement, key, data[f"epsilon against {key}"]) for key in views]
+    return [row.placement, data["defends against"], accuracy, *epsilons]
 
 
 def _cell(placement: str, against: str, value: float | None) -> str:
     if value is not None:
         return f"{value:.3g}"
     if placement == "distributed" and against == "the server":
-        return "as the next column, only under secure aggregation; else infinite"
+        return "as the next, if it sees sums only"
     return "infinite"
 
 
@@ -155,11 +160,13 @@ def picture(rows: Sequence[Row]) -> bytes:
     by_epsilon.set(xlabel="epsilon spent, against the adversary named in the legend")
     for axes in (by_round, by_epsilon):
         axes.grid(alpha=0.3)
-    by_round.legend(fontsize=8, loc="lower right")
+        axes.set_xlim(left=0)
+    handles, labels = by_round.get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=len(rows), fontsize=9, loc="outside lower center")
     config = rows[0].plan.config
     title = f"{config.dataset}, {config.clients:,} clients, {config.optimizer}, epsilon {config.epsilon:g}"
     if config.seed >= 0:
-        title += f"; {NOT_PRIVATE} (seed {config.seed})"
+        title += f"\n{remark(config.changed(placement='central'))}"
     figure.suptitle(title, fontsize=10)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)

@@ -77,6 +77,7 @@ def make_plan(config: Config) -> Plan:
     """
     config = config.resolved()
     units, delta = config.units, config.delta
+    _check_used(config)
     _check_privacy(config, units, delta)
     optimizer = make_optimizer(config)
     sampler = make_sampler(config, units, delta)
@@ -117,8 +118,11 @@ def make_optimizer(config: Config) -> PrivateOptimizer:
         optimizer = dynamic(rule, rate, clip, steps, config.rho_c, config.rho_mu)
     if config.adaptive_quantile == 0:
         return optimizer
-    if is_dynamic and config.rho_c != 1:
-        raise _check.fail("adaptive-quantile", config.adaptive_quantile, "be 0 with rho-c other than 1")
+    if config.rho_c != 1 or config.clip_norm_file:
+        schedule = "clip-norm-file" if config.clip_norm_file else "rho-c other than 1"
+        raise _check.fail("adaptive-quantile", config.adaptive_quantile, f"be 0 with {schedule}")
+    if math.isinf(clip):
+        raise _check.fail("clip-norm", clip, "be finite where it adapts: it is where C starts")
     return AdaptiveClipping(
         optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share
     )
@@ -133,6 +137,9 @@ def _check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
                 f"{key} is set but optimizer is {config.optimizer!r}, which has no schedule; "
                 f"use optimizer='dynamic-{config.optimizer}'"
             )
+    for key, rho in (("rho-c", config.rho_c), ("rho-mu", config.rho_mu)):
+        if config.noise_schedule == "given" and rho != 1:
+            raise _check.fail(key, rho, "be 0 or 1 with noise-schedule given")
     if config.noise_schedule == "sqrt-clip" and config.rho_mu != 1:
         raise _check.fail("rho-mu", config.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
     if config.momentum and config.optimizer.endswith("adam"):
@@ -153,7 +160,7 @@ def read_numbers(name: str, path: str, count: int | None = None) -> list[float]:
     try:
         with Path(path).open(newline="") as file:
             values = [float(row[0]) for row in csv.reader(file) if row and row[0].strip()]
-    except FileNotFoundError:
+    except OSError:
         raise _check.fail(name, path, "be an existing CSV file") from None
     except ValueError as error:
         raise _check.ArgumentError(f"{name} {path}: {error}; one number a line is needed") from None
@@ -213,6 +220,31 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
     if config.placement == "local":
         return Placement("local", shares, config.min_replies)
     return Placement("distributed", shares, config.min_replies or floor)
+
+
+def _check_used(config: Config) -> None:
+    """Refuse a setting that was changed and that nothing in this run would use."""
+    single, other = config.partition == "one-example", "a partition other than one-example"
+    gradient = config.work == "gradient"
+    unused = (
+        (single and config.unit == "client", ("examples-per-client",), other),
+        (single, ("client-sizes", "partition-seed"), other),
+        (config.partition != "dirichlet", ("dirichlet-alpha",), "partition=dirichlet"),
+        (config.partition != "shards", ("labels-per-client",), "partition=shards"),
+        (gradient, ("local-steps", "local-learning-rate", "local-batch-size"), "work=local-steps"),
+        (not config.optimizer.endswith("adam"), ("beta1", "beta2", "adam-epsilon"), "an Adam optimizer"),
+        (config.adaptive_quantile == 0, ("adaptive-step", "adaptive-share"), "adaptive-quantile above 0"),
+        (
+            config.noise_schedule != "given",
+            ("relative-noise-file", "clip-norm-file"),
+            "noise-schedule=given and a dynamic optimizer",
+        ),
+    )
+    now, defaults = config.table(), Config.parse({}).table()
+    for applies, keys, needed in unused:
+        for key in keys:
+            if applies and now[key] != defaults[key]:
+                raise _check.ArgumentError(f"{key} is {now[key]!r}, which needs {needed}")
 
 
 def _check_privacy(config: Config, units: int, delta: float) -> None:

@@ -14,13 +14,15 @@ from importlib.metadata import version
 from typing import Any
 
 from fedpriv import __version__
-from fedpriv.accounting import UnsupportedEvent, epsilon
+from fedpriv.accounting import UnsupportedEvent, answers, epsilon
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.participations import costliest
+from fedpriv.config import Config
 from fedpriv.plan import Plan
 
 METHODS = ("pld", "rdp", "gdp-clt")
 NOT_PRIVATE = "reproducible, not private"
+NO_NOISE = "not private: no noise is added"
 _LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT"}
 
 TRUST = {
@@ -50,6 +52,20 @@ NOT_COVERED = (
 )
 
 
+def remark(config: Config) -> str | None:
+    """What every output of a run must carry: that it is not private, and why; None where it is.
+
+    >>> remark(Config.parse({"seed": 7}))
+    'reproducible, not private (seed 7)'
+    """
+    notes = []
+    if config.placement == "none":
+        notes.append(NO_NOISE)
+    if config.seed >= 0:
+        notes.append(f"{NOT_PRIVATE} (seed {config.seed})")
+    return "; ".join(notes) or None
+
+
 def summarise(
     plan: Plan, events: Sequence[Event], metrics: Sequence[Mapping[str, Any]], stopped: str
 ) -> dict[str, Any]:
@@ -57,6 +73,7 @@ def summarise(
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
     return {
+        "remark": remark(config),
         "result": {
             "accuracy": last.get("accuracy"),
             "loss": last.get("loss"),
@@ -115,9 +132,9 @@ def all_methods(events: Sequence[Event], delta: float) -> dict[str, dict[str, An
         except UnsupportedEvent as error:
             table[method] = {"error": str(error)}
             continue
-        table[method] = {"epsilon": answer.epsilon, "kind": answer.kind}
+        table[method] = {"epsilon": answers.number(answer.epsilon), "kind": answer.kind}
         if answer.epsilon_lower is not None:
-            table[method]["epsilon_lower"] = answer.epsilon_lower
+            table[method]["epsilon_lower"] = answers.number(answer.epsilon_lower)
     return table
 
 
@@ -193,8 +210,8 @@ def markdown(summary: Mapping[str, Any]) -> str:
     lines = ["# Run report", ""]
     if summary["reproducibility"]["seed"] is not None:
         lines += [
-            f"> **{NOT_PRIVATE}**: the seed {summary['reproducibility']['seed']} was given, and who holds "
-            "it can subtract the noise. The guarantee below is that of the same run without a seed.",
+            f"> **{NOT_PRIVATE}**: the seed {summary['reproducibility']['seed']} was given, and who "
+            "holds it can subtract the noise. The guarantee below is that of the same run without a seed.",
             "",
         ]
     lines += [_headline(result, privacy), ""]
@@ -242,7 +259,8 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any]) -> str:
 def _views_markdown(privacy: Mapping[str, Any]) -> list[str]:
     lines = ["## Epsilon", ""]
     if not privacy["views"]:
-        return [*lines, "Infinite: no noise was added." if privacy["budget"] is None else "Nothing was released.", ""]
+        none = privacy["budget"] is None
+        return [*lines, "Infinite: no noise was added." if none else "Nothing was released.", ""]
     lines += [
         "A bound is certified: the true epsilon is at most that (and at least the lower bound, where there "
         "is one). An estimate is not: GDP-CLT can understate several-fold and is shown as the number that "
@@ -257,11 +275,15 @@ def _views_markdown(privacy: Mapping[str, Any]) -> list[str]:
             if "error" in cell:
                 lines.append(f"| {against} | {_LABELS[method]} | not supported | | |")
                 continue
-            lower = f"{cell['epsilon_lower']:.4g}" if "epsilon_lower" in cell else ""
-            lines.append(
-                f"| {against} | {_LABELS[method]} | {cell['epsilon']:.4g} | {lower} | {cell['kind']} |"
-            )
+            value, lower = (_figure(cell.get(key)) for key in ("epsilon", "epsilon_lower"))
+            lines.append(f"| {against} | {_LABELS[method]} | {value} | {lower} | {cell['kind']} |")
     return [*lines, ""]
+
+
+def _figure(value: float | str | None) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _pair(values: Mapping[str, float | None]) -> str:
@@ -277,7 +299,7 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
     axes = figure.subplots()
     rounds = [m["round"] for m in metrics]
     axes.plot(rounds, [100 * m["accuracy"] for m in metrics], color="tab:blue", marker=".")
-    axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
+    axes.set(xlabel="round", ylabel="test accuracy (%)", xlim=(0, None), ylim=(0, 100))
     axes.yaxis.label.set_color("tab:blue")
     axes.grid(alpha=0.3)
     title = f"{summary['optimizer']}, {summary['privacy']['placement']} noise"
@@ -291,8 +313,8 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
         right.set_ylabel(f"epsilon spent ({_LABELS[budget['held by']]}, {kind})", color="tab:red")
         title += f", budget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
-    if summary["reproducibility"]["seed"] is not None:
-        title += f"\n{NOT_PRIVATE} (seed {summary['reproducibility']['seed']})"
+    if summary["remark"]:
+        title += f"\n{summary['remark']}"
     axes.set_title(title, fontsize=10)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)

@@ -36,6 +36,7 @@ FILES = (
     "report.json",
     "curves.png",
 )
+COMPARISON_FILES = ("compare.json", "compare.md", "compare.png")
 
 
 class RunFolder:
@@ -50,16 +51,24 @@ class RunFolder:
 
         Overwriting removes the files of an earlier run and touches nothing else.
         """
+        folder = cls.check(path, overwrite)
+        try:
+            for name in (*FILES, *COMPARISON_FILES):
+                (folder / name).unlink(missing_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _check.fail("out", str(path), "be a folder to write to", error.strerror or "") from None
+        return cls(folder)
+
+    @staticmethod
+    def check(path: str | Path, overwrite: bool = False) -> Path:
+        """The path, if ``create`` may use it; changes nothing. Raises ArgumentError as ``create`` does."""
         folder = Path(path)
         if folder.exists() and not folder.is_dir():
             raise _check.fail("out", str(path), "be a folder, not a file")
-        if folder.is_dir() and any(folder.iterdir()):
-            if not overwrite:
-                raise _check.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
-            for name in FILES:
-                (folder / name).unlink(missing_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        return cls(folder)
+        if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+            raise _check.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
+        return folder
 
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file atomically: the old one or the whole new one, never a part."""
@@ -167,18 +176,21 @@ def execute(
     with _ledger(plan, folder) as ledger:
         job = _Job(plan, RunBooks(plan, ledger), folder, show)
         try:
-            outcome = job.train(engine)
+            stopped = job.train(engine).stopped
+        except KeyboardInterrupt:  # while evaluating the last round, say
+            stopped = "interrupted"
         except BaseException:
             job.finish("failed")
             raise
         finally:
             engine.close()
-        return job.finish(outcome.stopped)
+        return job.finish(stopped)
 
 
 @contextmanager
 def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[Ledger]:
     header = {"fedpriv": __version__, "unit": plan.config.unit, "placement": plan.config.placement}
+    header |= _remark(plan)
     if folder is not None:
         with Ledger.create(folder.path / "ledger.jsonl", header) as ledger:
             yield ledger
@@ -188,6 +200,11 @@ def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[Ledger]:
         Ledger.create(Path(temporary) / "ledger.jsonl", header) as ledger,
     ):
         yield ledger
+
+
+def _remark(plan: Plan) -> dict[str, str]:
+    note = report.remark(plan.config)
+    return {"remark": note} if note else {}
 
 
 class _Job:
@@ -204,9 +221,10 @@ class _Job:
         device = choose_device(plan.config.device)
         self.test = source.test(device)
         self.device = device
-        self.params = initial_params(self.task, self.key)
+        self.params, self.round = initial_params(self.task, self.key), 0
         if folder is not None:
-            folder.write("config.toml", plan.config.toml())
+            note = report.remark(plan.config)
+            folder.write("config.toml", (f"# {note}\n" if note else "") + plan.config.toml())
             folder.write("metrics.jsonl", "")
 
     def train(self, engine: Engine) -> Outcome:
@@ -219,7 +237,7 @@ class _Job:
         return outcome
 
     def _observe(self, progress: Progress) -> None:
-        self.params = progress.state.params
+        self.params, self.round = progress.state.params, progress.round
         due = progress.round % self.plan.config.evaluate_every == 0
         if due or progress.round == self.plan.setup.rounds:
             self._evaluate(progress.round)
@@ -246,15 +264,18 @@ class _Job:
             "data": "public test set",
             "epsilon": spent if spent != float("inf") else None,
         }
+        record |= _remark(self.plan)
         self.metrics.append(record)
         if self.folder is not None:
             self.folder.append("metrics.jsonl", record)
 
     def finish(self, stopped: str) -> Result:
+        if self.folder is not None:  # the model first: what follows may take seconds
+            tensors = {name: t.contiguous() for name, t in self.task.layout.split(self.params).items()}
+            about = {"fedpriv": __version__, "round": str(self.round)}
+            self.folder.write("model.safetensors", save(tensors, about | _remark(self.plan)))
         summary = report.summarise(self.plan, self.books.events, self.metrics, stopped)
         if self.folder is not None:
-            tensors = {name: t.contiguous() for name, t in self.task.layout.split(self.params).items()}
-            self.folder.write("model.safetensors", save(tensors, {"fedpriv": __version__}))
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", report.markdown(summary))
             self.folder.write("curves.png", report.curves(summary, self.metrics))

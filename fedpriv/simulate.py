@@ -9,19 +9,31 @@ import torch
 
 from fedpriv import _check
 from fedpriv.config import Config
-from fedpriv.node import client_side
+from fedpriv.node import choose_device, client_side, make_source, make_task, make_view, make_work
 from fedpriv.plan import Plan, make_plan
 from fedpriv.round import Engine
 from fedpriv.runs import Result, RunFolder, Status, execute
 
 
-def make_engine(config: Config) -> Engine:
-    """The engine that the configuration names, started.
+def check(config: Config) -> None:
+    """Refuse what this machine cannot simulate: data that is not there, a model that does not fit.
 
-    Raises ArgumentError where the settings do not fit this machine.
+    Raises ArgumentError or DataError; starts nothing.
     """
     if config.nodes_own_data:
         raise _check.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
+    source = make_source(config)
+    make_view(config, source)
+    make_task(config, source)
+    make_work(config)
+    choose_device(config.device)
+
+
+def make_engine(config: Config) -> Engine:
+    """The engine that the configuration names, started.
+
+    Raises ArgumentError or GridError where the settings do not fit this machine.
+    """
     if config.engine == "in-process":
         return client_side(config.table())
     from fedpriv.flower.grids.ray import RayGrid

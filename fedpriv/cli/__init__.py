@@ -1,0 +1,20 @@
+"""The command line: ``fedpriv simulate | compare | account | calibrate | data``.
+
+Exit codes: 0 a run ended (also at its budget, or on Ctrl-C with a valid folder), 1 something failed
+while running, 2 the request was refused before any work started.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fedpriv.cli import account, data, simulate  # each adds its commands to the app
+from fedpriv.cli.app import app
+
+__all__ = ["account", "app", "data", "main", "simulate"]
+
+
+def main() -> None:
+    """The ``fedpriv`` command."""
+    logging.basicConfig(level=logging.WARNING)
+    app()

@@ -1,0 +1,93 @@
+"""The command's skeleton: its two Typer apps, and how refusals, failures and tables are told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from fedpriv import __version__, _check
+
+# Set before anything imports Flower or Ray.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+app = typer.Typer(
+    help="Differentially private federated learning: simulate, compare, account.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(
+    help="Data sets: what there is, how to get it, what it looks like.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(data_app, name="data")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@contextmanager
+def refusing(code: int = 2) -> Iterator[None]:
+    """One clear line and an exit code for what people can get wrong; a traceback for what we did."""
+    from fedpriv.accounting import LedgerError, UnsupportedEvent
+    from fedpriv.data import DataError
+
+    try:
+        yield
+    except (_check.ArgumentError, UnsupportedEvent, DataError, LedgerError, OSError) as error:
+        typer.echo(f"fedpriv: {error}", err=True)
+        raise typer.Exit(code) from None
+
+
+@contextmanager
+def failing(code: int = 1) -> Iterator[None]:
+    """As :func:`refusing`, for engines too."""
+    from fedpriv.flower.grids.base import GridError
+    from fedpriv.flower.strategy import EngineError
+
+    with refusing(code):
+        try:
+            yield
+        except (GridError, EngineError) as error:
+            typer.echo(f"fedpriv: {error}", err=True)
+            raise typer.Exit(code) from None
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a person's terminal."""
+    return sys.stdout.isatty()
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """A table: drawn to fit a terminal; elsewhere plain aligned columns, one line a row."""
+    if on_terminal():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*header, title=title or None)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        return
+    if title:
+        typer.echo(title)
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    for row in (header, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        typer.echo("  ".join(cells).rstrip())

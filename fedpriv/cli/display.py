@@ -1,0 +1,123 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from fedpriv.cli.app import on_terminal
+from fedpriv.plan import Plan
+from fedpriv.report import remark
+from fedpriv.runs import Result, Status
+
+Show = Callable[[Status], None]
+
+
+def announce(plan: Plan, err: bool) -> None:
+    """What is about to run, and what it costs; on standard error where ``err``."""
+    config = plan.config
+    typer.echo(
+        f"{config.clients:,} clients on {config.dataset}, {config.model}, {config.optimizer}, "
+        f"{plan.setup.rounds} rounds, {config.placement} noise",
+        err=err,
+    )
+    if plan.budget is not None:
+        first = plan.setup.planned_events()[0].noise_multiplier
+        typer.echo(
+            f"budget epsilon {plan.budget.epsilon:g}, delta {plan.budget.delta:.3g}, held by "
+            f"{config.accounting}; noise multiplier {first:.4g} at the first round",
+            err=err,
+        )
+        if config.accounting == "gdp-clt":
+            typer.secho(
+                "gdp-clt is an ESTIMATE that can understate epsilon several-fold", bold=True, err=err
+            )
+    note = remark(config)
+    if note:
+        typer.secho(f"NOTE: {note}", bold=True, err=err)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Show]:
+    """What to call after each round."""
+    if quiet:
+        yield lambda status: None
+    elif on_terminal():
+        with _bar() as show:
+            yield show
+    else:
+        yield Lines()
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("round", total=None, accuracy="-", epsilon="-", rate="")
+
+        def show(status: Status) -> None:
+            speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
+            bar.update(
+                task,
+                total=status.rounds,
+                completed=status.round,
+                accuracy=percent(status.accuracy),
+                epsilon=_spent(status),
+                rate=f"{speed:.1f} rounds/s" if speed else "",
+            )
+
+        yield show
+
+
+class Lines:
+    """One plain line at each new evaluation."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = f"{prefix}: " if prefix else ""
+        self._last: tuple[Any, ...] = ()
+
+    def __call__(self, status: Status) -> None:
+        """Print the status where it says something new."""
+        seen = (status.accuracy, status.epsilon)
+        if status.accuracy is None or (seen == self._last and status.round < status.rounds):
+            return
+        self._last = seen
+        typer.echo(
+            f"{self._prefix}round {status.round}/{status.rounds}  accuracy {percent(status.accuracy)}  "
+            f"epsilon {_spent(status)}"
+        )
+
+
+def conclude(result: Result, folder: str) -> None:
+    """How the run ended and where to read on."""
+    ends = {
+        "rounds": "all rounds done",
+        "budget": "the next release would have passed the budget: stopped",
+        "interrupted": "interrupted; what was charged stays charged",
+    }
+    accuracy = result.metrics[-1]["accuracy"] if result.metrics else None
+    typer.echo(f"{ends[result.stopped]}; test accuracy {percent(accuracy)}")
+    typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
+
+
+def percent(value: float | None) -> str:
+    """A fraction for people."""
+    return "-" if value is None else f"{value:.2%}"
+
+
+def _spent(status: Status) -> str:
+    if status.budget is None:
+        return "infinite"
+    return f"{'-' if status.epsilon is None else format(status.epsilon, '.3f')} of {status.budget:g}"
