@@ -22,13 +22,16 @@ from fedpriv.accounting.methods import epsilons
 _LEAST, _AIM, _MOST = math.log(0.995), math.log(0.998), -1e-9
 _LARGEST = math.log(1e9)
 _COARSE = 24
+# Where epsilon jumps past the budget, no scale spends just that.
+_JUMP = 1e-7
 
 
 def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     """The scale s for which the events with multipliers s z spend 0.99 to 1 of the budget's epsilon.
 
-    0.0 for an infinite budget. The spent epsilon is evaluated at the returned scale, so by the budget's
-    method it never passes the budget.
+    Less where epsilon jumps past the budget: there no noise spends just that. 0.0 for an infinite
+    budget. The spent epsilon is evaluated at the returned scale, so by the budget's method it never
+    passes the budget.
 
     Raises:
         ArgumentError: where no scale meets the budget, or any does.
@@ -70,6 +73,8 @@ def _search(excess: Callable[[float], float], at: float, slope: float) -> tuple[
         # Far from the target only the direction counts.
         step = min(max((_AIM - value) / slope, -2.5), 2.5)
         guess = at + step
+        if high - low < _JUMP:
+            return high, slope
         if not low < guess < high or (turn % 8 == 7 and math.isfinite(high - low)):
             guess = (low + high) / 2
         if abs(guess) > _LARGEST:

@@ -41,7 +41,8 @@ class Curve:
         losses: shape (k,), ascending, from 0 or the bottom of the window.
         beyond: shape (k,), mass above each loss; weighted: shape (k,), mass times e^-loss above it.
         infinite: mass at infinity.
-        log_scale, tilt, error: errors are below error * exp(log_scale - tilt * epsilon).
+        log_scale, tilt, outside, round_off: errors are below (outside + round_off)
+            exp(log_scale - tilt epsilon), from what the window leaves out and from arithmetic.
         releases: N.
     """
 
@@ -51,7 +52,8 @@ class Curve:
     infinite: float
     log_scale: float
     tilt: float
-    error: float
+    outside: float
+    round_off: float
     releases: int
 
     def upper(self, delta: float) -> float:
@@ -88,7 +90,8 @@ class Curve:
         weighted = np.append(self.weighted, 0.0)[at]
         with np.errstate(divide="ignore"):
             finite = np.maximum(beyond - np.exp(np.minimum(epsilon + np.log(weighted), 0.0)), 0.0)
-        error = self.error * np.exp(np.minimum(self.log_scale - self.tilt * np.asarray(epsilon), 700.0))
+        scale = np.exp(np.minimum(self.log_scale - self.tilt * np.asarray(epsilon), 700.0))
+        error = (self.outside + self.round_off) * scale
         return np.asarray(
             finite * (1 + sign * self.releases * _MASS) + sign * error + self.infinite
         )
@@ -156,7 +159,7 @@ class Total:
         masses = masses * np.exp(np.minimum(at - side.tilt * losses, 700.0))
         beyond = np.cumsum(masses[::-1])[::-1]
         weighted = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
-        return Curve(losses, beyond, weighted, infinite, at, side.tilt, outside + round_off, releases)
+        return Curve(losses, beyond, weighted, infinite, at, side.tilt, outside, round_off, releases)
 
 
 def _tilted(measures: Array, exponents: Array) -> tuple[Array, Array]:

@@ -39,12 +39,14 @@ class Group:
         rate: q.
         z: shape (n,), multipliers as the family has them, ascending.
         counts: shape (stages, n), releases of each that each stage of the run adds.
+        directed: whether the loss of (P, Q) differs from that of (Q, P).
     """
 
     family: str
     rate: float
     z: Array
     counts: Array
+    directed: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,11 @@ class Frame:
     addition: Side
 
 
-def choose(groups: Sequence[Group], delta: float) -> Frame:
-    """The frame for composing all ``groups`` and reading epsilon near ``delta``."""
+def choose(groups: Sequence[Group], delta: float, room: int = 1) -> Frame:
+    """The frame for composing all ``groups`` and reading epsilon near ``delta``.
+
+    A window ``room`` times as long as it seems to need is for where the quadrature was too rough.
+    """
     total = sum(int(group.counts.sum()) for group in groups)
     log_tail = max(math.log(TAIL * delta / total), -690.0)
     exponents = _exponents(groups, delta)
@@ -89,7 +94,7 @@ def choose(groups: Sequence[Group], delta: float) -> Frame:
     )
     # The loss of (Q, P) at exponent s has the moment of (P, Q) at -1 - s.
     addition, other, _ = _side(exponents, lambda s: _moments(groups, -1 - s, log_tail), delta)
-    span = max(span, other, max(_longest(group, log_tail) for group in groups))
+    span = room * max(span, other, max(_longest(group, log_tail) for group in groups))
     # A few multipliers are cheap, so their lattice can be finer.
     accuracy = LATTICE / (10 if sum(len(group.z) for group in groups) <= 8 else 1)
     wanted = math.sqrt(8 * accuracy * max(epsilon, span * 1e-3) / ((removal.tilt + 1) * total))

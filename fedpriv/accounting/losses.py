@@ -17,7 +17,7 @@ Fixed-size sampling is made of ``poisson`` cells (see ``rounding``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,14 @@ class Cells:
     def edges(self) -> Array:
         """Shape (n, K+1): the losses between cells."""
         return self.start[:, None] + self.width * np.arange(self.p.shape[1] + 1)
+
+    def below(self, top: Array) -> Cells:
+        """These cells up to the losses ``top`` (n,) only; the masses of others are outside."""
+        inside = self.edges[:, :-1] < top[:, None]
+        above_p = self.above_p + np.where(inside, 0, self.p).sum(axis=1)
+        above_q = self.above_q + np.where(inside, 0, self.q).sum(axis=1)
+        p, q = np.where(inside, self.p, 0), np.where(inside, self.q, 0)
+        return replace(self, p=p, q=q, above_p=above_p, above_q=above_q)
 
 
 def cut(family: str, rate: float, z: Array, start: Array, width: float, count: int) -> Cells:

@@ -79,13 +79,17 @@ def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[fl
         return upper, lower
     if lower is not None and math.isinf(upper):
         return upper, 0.0
+    # Each turn raises epsilon to what the last one needs, and a little further each time: where the two
+    # sides nearly touch, or never do, it would else take for ever.
+    margin = 1e-7 * max(upper, 1e-3)
     while math.isfinite(upper):
         # math.exp overflows past 709, where no positive delta is left anyway.
         cost = (1 + math.exp(min(upper, 700.0))) * distance
         needed = profile.epsilon(delta - cost)[0]
         if needed <= upper:
             break
-        upper = needed + 1e-9 * max(needed, 1e-3)
+        upper = needed + margin
+        margin *= 2
     if lower is not None:
         cost = (1 + math.exp(min(upper, 700.0))) * distance
         lower = profile.epsilon(delta + cost)[1] if delta + cost < 1 else 0.0

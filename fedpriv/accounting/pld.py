@@ -31,6 +31,8 @@ from fedpriv.accounting.losses import Array
 _JOIN, _NODES = 1e-3, 768
 # Masses that are worked on at a time.
 _CHUNK = 2**19
+# A sum that leaves out more is done again in a wider window.
+_OUTSIDE = 1e-7
 # Cells from the least loss that still count as near it.
 _NEAR = 8
 
@@ -46,6 +48,11 @@ class PldProfile:
 
     uppers: tuple[Curve, ...]
     lowers: tuple[Curve, ...]
+
+    @property
+    def outside(self) -> float:
+        """The largest share of a tilted sum that the window leaves out."""
+        return max(curve.outside for curve in self.uppers)
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
         """(certified upper, certified lower) epsilon at ``delta``."""
@@ -89,27 +96,37 @@ class Pld:
             squares = np.cumsum([_square(counts) for counts in added])
             return [PlainProfile(math.sqrt(square)) for square in squares.tolist()]
         groups = _groups(added)
-        frame = choose(groups, delta)
-        relation = next(event.relation for counts in added for event in counts)
-        sides = [frame.removal] if relation == "replace-one" else [frame.removal, frame.addition]
-        uppers = [Total(frame, side, len(added)) for side in sides]
-        if not lower or not any(group.family == "fixed" for group in groups):
-            lowers = [Total(frame, side, len(added)) for side in sides] if lower else []
-            for group in groups:
-                _add(group, frame, uppers, lowers)
-            return _profiles(uppers, lowers)
-        # The worst data for all releases at once is not known: the lower bound is one pair of data
-        # sets, which shows a removal at the replace-one distance every time.
-        attained = [replace(g, family="poisson") if g.family == "fixed" else g for g in groups]
-        other = choose(attained, delta)
-        lowers = [Total(other, other.removal, len(added))]
-        for group, witness in zip(groups, attained, strict=True):
-            _add(group, frame, uppers, [])
-            _add(witness, other, [], lowers)
+        for room in (1, 2, 4, 8):
+            profiles = _sums(groups, len(added), choose(groups, delta, room), delta, lower)
+            if room == 8 or all(profile.outside < _OUTSIDE for profile in profiles):
+                break
+        return list(profiles)
+
+
+def _sums(
+    groups: Sequence[Group], stages: int, frame: Frame, delta: float, lower: bool
+) -> list[PldProfile]:
+    """The profiles of all stages on one lattice."""
+    # Under replace-one the two neighbours are alike, and one direction is both.
+    sides = [frame.removal, frame.addition] if groups[0].directed else [frame.removal]
+    uppers = [Total(frame, side, stages) for side in sides]
+    if not lower or not any(group.family == "fixed" for group in groups):
+        lowers = [Total(frame, side, stages) for side in sides] if lower else []
+        for group in groups:
+            _add(group, frame, uppers, lowers)
         return _profiles(uppers, lowers)
+    # The worst data for all releases at once is not known: the lower bound is one pair of data
+    # sets, which shows a removal at the replace-one distance every time.
+    attained = [replace(g, family="poisson") if g.family == "fixed" else g for g in groups]
+    other = choose(attained, delta)
+    lowers = [Total(other, other.removal, stages)]
+    for group, witness in zip(groups, attained, strict=True):
+        _add(group, frame, uppers, [])
+        _add(witness, other, [], lowers)
+    return _profiles(uppers, lowers)
 
 
-def _profiles(uppers: list[Total], lowers: list[Total]) -> list[Profile]:
+def _profiles(uppers: list[Total], lowers: list[Total]) -> list[PldProfile]:
     above = list(zip(*(total.curves() for total in uppers), strict=True))
     below = list(zip(*(total.curves() for total in lowers), strict=True)) or [()] * len(above)
     return [PldProfile(up, low) for up, low in zip(above, below, strict=True)]
@@ -133,8 +150,9 @@ def _groups(added: Sequence[Mapping[Event, int]]) -> list[Group]:
                 z = relations.plain_multiplier(event) if family == "fixed" else event.noise_multiplier
                 row = found.setdefault((family, event.rate), {}).setdefault(z, [0] * len(added))
                 row[stage] += n
+    directed = all(event.relation == "add-remove" for counts in added for event in counts)
     return [
-        Group(family, rate, np.array(sorted(rows)), np.array([rows[z] for z in sorted(rows)]).T)
+        Group(family, rate, np.array(sorted(rows)), np.array([rows[z] for z in sorted(rows)]).T, directed)
         for (family, rate), rows in found.items()
     ]
 
@@ -150,17 +168,20 @@ def _add(group: Group, frame: Frame, uppers: Sequence[Total], lowers: Sequence[T
     nodes, down, up = _nodes(group)
     for begin, end, count in _chunks(group, nodes, frame):
         z, part = nodes[begin:end], slice(begin, end)
+        family = "poisson" if group.family == "fixed" else group.family
+        _, top = losses.support(family, group.rate, z, frame.log_tail)
         if group.family == "fixed":
-            points, infinite = rounding.fixed_size(group.rate, z, frame.width, count)
-            uppers[0].add(points, np.full(z.shape, -count * frame.width), down[:, part], infinite)
+            points, infinite = rounding.fixed_size(group.rate, z, frame.width, top)
+            first = -(points.shape[1] // 2) * frame.width
+            uppers[0].add(points, np.full(z.shape, first), down[:, part], infinite)
             continue
-        cells = losses.cut(group.family, group.rate, z, _start(group, z, frame), frame.width, count)
+        cells = losses.cut(family, group.rate, z, _start(group, z, frame), frame.width, count).below(top)
         last = -cells.edges[:, -1]
         if uppers:
-            top = rounding.spread(cells)
-            uppers[0].add(top.removal, cells.start, down[:, part], top.removal_infinite)
+            spread = rounding.spread(cells)
+            uppers[0].add(spread.removal, cells.start, down[:, part], spread.removal_infinite)
             if len(uppers) > 1:
-                uppers[1].add(top.addition[:, ::-1], last, down[:, part], top.addition_infinite)
+                uppers[1].add(spread.addition[:, ::-1], last, down[:, part], spread.addition_infinite)
         if lowers:
             removal, addition = rounding.merged(cells)
             lowers[0].add(removal, cells.start, up[:, part], np.zeros(len(z)))

@@ -18,7 +18,8 @@ A measure of losses on the points g_k = start + k h stands for a release. Two ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr
@@ -60,12 +61,16 @@ def spread(cells: Cells) -> Spread:
     removal[:, 1:] += cells.p - low_p
     addition[:, 1:] += cells.q - low_q
     removal[:, 0] += cells.below_p
-    addition[:, -1] += cells.above_q
+    # The least losses of (Q, P): hardly any mass, so it may go all the way up.
+    addition[:, 0] += cells.above_q
     return Spread(removal, addition, cells.above_p, cells.below_q)
 
 
 def merged(cells: Cells) -> tuple[Array, Array]:
-    """Lower measures (n, K+1): of the loss of (P, Q) at g_k, and of the loss of (Q, P) at -g_k."""
+    """Lower measures (n, K+1): of the loss of (P, Q) at g_k, and of the loss of (Q, P) at -g_k.
+
+    The least and the largest losses outside the cells are left out, or rounded down into them.
+    """
     scale = np.exp(-cells.edges[:, 1:-1])
     # What cell k lacks for a mean loss of g_k+1, and what cell k+1 has beyond it (in masses of Q).
     lack = np.maximum(cells.q[:, :-1] - cells.p[:, :-1] * scale, 0.0)
@@ -74,14 +79,13 @@ def merged(cells: Cells) -> tuple[Array, Array]:
     up = _balanced(lack, beyond)
     shape = (len(up), cells.p.shape[1] + 1)
     removal, addition = np.zeros(shape), np.zeros(shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         fewer = np.minimum(up[:, :-1], (1 - up[:, 1:]) * np.maximum(beyond - slack, 0) / (lack + slack))
         more = np.minimum(1 - up[:, 1:], up[:, :-1] * np.maximum(lack - slack, 0) / (beyond + slack))
     fewer, more = np.nan_to_num(fewer), np.nan_to_num(more)
     none = np.zeros((len(up), 1))
     _collect(removal, cells.p, np.hstack([fewer, none]))
     _collect(addition, cells.q, 1 - np.hstack([none, more]))
-    removal[:, -1] += cells.above_p
     addition[:, 0] += cells.below_q
     return removal, addition
 
@@ -111,27 +115,24 @@ def _balanced(lack: Array, beyond: Array) -> Array:
 
 
 def _ratio(lack: Array, beyond: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.minimum(np.nan_to_num(beyond / lack, nan=1.0, posinf=1e9), 1e9)
 
 
-def fixed_size(rate: float, z: Array, width: float, count: int) -> tuple[Array, Array]:
+def fixed_size(rate: float, z: Array, width: float, top: Array) -> tuple[Array, Array]:
     """Upper measures (n, 2 K + 1) on the points -K h .. K h of sampling a cohort of fixed size, and
-    their masses (n,) at infinity.
+    their masses (n,) at infinity. Losses above ``top`` (n,) count as infinite.
 
     ``z`` is the multiplier over the replace-one distance. Zhu, Dong & Wang 2022, theorem 11: with (P, Q)
     the pair of the release without sampling, the divergence at e^eps is that of
     ((1-q) Q + q P, Q) for eps >= 0 and of (Q, (1-q) Q + q P) below. So gains are those of removal,
     losses those of addition, and what is left is an atom at 0. One measure serves both neighbours.
     """
-    cells = losses.cut("poisson", rate, z, np.zeros_like(z), width, count)
+    count = math.ceil(float(top.max()) / width) + 1
+    cells = losses.cut("poisson", rate, z, np.zeros_like(z), width, count).below(top)
     atom = (1 - rate) * (1 - 2 * ndtr(-0.5 / z))
-    part = spread(
-        Cells(
-            cells.start, width, cells.p, cells.q, cells.error,
-            np.zeros_like(z), np.zeros_like(z), cells.above_p, cells.above_q,
-        )
-    )
+    none = np.zeros_like(z)
+    part = spread(replace(cells, below_p=none, below_q=none))
     points = np.hstack([part.addition[:, :0:-1], part.removal])
     points[:, count] += part.addition[:, 0] + atom
     return points, cells.above_p

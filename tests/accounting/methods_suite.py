@@ -27,7 +27,7 @@ from fedpriv.accounting.ledger import read
 DELTA = 1e-5
 # The methods' classes share this one test, which is no harm: it keeps no state.
 QUICK = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
 )
 
 
@@ -79,10 +79,11 @@ class MethodSuite:
         assert self.spent(*read(path).events) == accountant.spent()
 
     def test_a_refused_charge_changes_nothing(self) -> None:
-        accountant = Accountant(Budget(2.0, DELTA, self.method))
+        enough = 1.5 * self.spent(self.event(1.0, 0.02, 11)).epsilon
+        accountant = Accountant(Budget(enough, DELTA, self.method))
         accountant.charge([self.event(1.0, 0.02, 10)])
         before = accountant.spent()
-        with pytest.raises(BudgetExceeded, match="would pass epsilon 2"):
+        with pytest.raises(BudgetExceeded, match=r"51 more release\(s\) would pass epsilon"):
             accountant.charge([self.event(1.0, 0.02), self.event(0.05, 0.9, 50)])
         assert accountant.spent() == before
         assert accountant.releases == 10
@@ -118,7 +119,7 @@ class MethodSuite:
         assert value > self.spent(plain).epsilon
         left = DELTA - (1 + math.exp(value)) * 1e-7
         assert value == pytest.approx(epsilon([plain], left, self.method).epsilon, rel=1e-3)
-        assert value >= epsilon([plain], left, self.method).epsilon * (1 - 1e-6)
+        assert value >= epsilon([plain], left, self.method).epsilon * (1 - 1e-6 - self.slack)
         assert self.spent(Event(1.0, "poisson", "add-remove", 0.02, truncation=1e-5)).epsilon == math.inf
 
     def test_scaling_noise_up_never_costs(self) -> None:

@@ -71,7 +71,9 @@ def test_a_torn_last_line_is_dropped_and_said(
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_edit_is_refused_with_its_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_any_edit_is_refused_with_its_line(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
     with Ledger.create(path, {"unit": "client"}) as ledger:
         ledger.record(EVENTS)

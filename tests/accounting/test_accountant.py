@@ -1,0 +1,169 @@
+"""The accountant: plans, refusals, progress, and how often it evaluates."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import Accountant, Budget, BudgetExceeded, Event, Ledger, accountant, epsilon
+from fedpriv.accounting.ledger import read
+
+BUDGET = Budget(2.0, 1e-5)
+
+
+def release(z: float, count: int = 1) -> Event:
+    return Event(float(z), "poisson", "add-remove", rate=0.02, count=count)
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    real = accountant.epsilons
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(accountant, "epsilons", counted)
+    return calls
+
+
+def test_a_plan_is_verified_once(evaluations: list[int]) -> None:
+    plan = [release(z) for z in np.linspace(1.4, 1.0, 200)]
+    books = Accountant(BUDGET, plan=plan)
+    for event in plan:
+        assert books.affords([event])
+        books.charge([event])
+    assert len(evaluations) == 1
+    assert books.releases == 200
+    assert books.spent() == epsilon(plan, BUDGET.delta)
+
+
+def test_the_plan_may_come_in_any_order_and_together(evaluations: list[int]) -> None:
+    plan = [release(z) for z in np.linspace(1.4, 1.0, 20)]
+    books = Accountant(BUDGET, plan=plan)
+    books.charge(plan[10:])
+    books.charge(plan[:10])
+    assert len(evaluations) == 1
+
+
+def test_a_deviation_is_evaluated_and_refused_whole() -> None:
+    plan = [release(1.0)] * 50
+    books = Accountant(BUDGET, plan=plan)
+    books.charge(plan[:40])
+    before = books.spent()
+    with pytest.raises(BudgetExceeded):
+        books.charge([release(1.0), release(0.2, 40)])
+    assert (books.releases, books.spent()) == (40, before)
+    books.charge([release(0.9)])
+    assert books.releases == 41
+
+
+def test_a_constant_schedule_without_a_plan_takes_few_evaluations(evaluations: list[int]) -> None:
+    books = Accountant(Budget(3.0, 1e-5))
+    charged = 0
+    while books.affords([release(1.0)]):
+        books.charge([release(1.0)])
+        charged += 1
+    assert epsilon([release(1.0, charged)], 1e-5).epsilon <= 3.0
+    assert epsilon([release(1.0, charged + 1)], 1e-5).epsilon > 3.0
+    assert len(evaluations) < 2.0 * np.log2(charged) + 3 + charged / 4
+
+
+def test_a_plan_that_does_not_fit_stops_in_time() -> None:
+    books = Accountant(Budget(3.0, 1e-5), plan=[release(1.0)] * 5000)
+    while books.affords([release(1.0, 50)]):
+        books.charge([release(1.0, 50)])
+    with pytest.raises(BudgetExceeded):
+        books.charge([release(1.0, 50)])
+    assert 2.5 < books.spent().epsilon <= 3.0
+
+
+def test_nothing_is_charged_when_the_ledger_cannot_be_written(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", {})
+    ledger.close()
+    books = Accountant(BUDGET, ledger=ledger)
+    with pytest.raises(ValueError, match="closed file"):
+        books.charge([release(1.0)])
+    assert books.releases == 0
+
+
+def test_a_refused_charge_is_not_in_the_ledger(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
+        books = Accountant(BUDGET, ledger=ledger)
+        books.charge([release(1.0), release(2.0)])
+        with pytest.raises(BudgetExceeded):
+            books.charge([release(0.1, 100)])
+    assert read(tmp_path / "ledger.jsonl").events == (release(1.0), release(2.0))
+
+
+def test_what_was_charged_before_counts() -> None:
+    plan = [release(1.0)] * 100
+    books = Accountant(BUDGET, plan=plan, charged=plan[:60])
+    assert books.releases == 60
+    assert books.spent() == epsilon(plan[:60], BUDGET.delta)
+    assert books.progress() == pytest.approx(books.spent().epsilon, rel=0.02)
+    spent = Accountant(Budget(1e-3, 1e-5), charged=plan)
+    assert not spent.affords([release(50.0)])
+
+
+def test_progress_is_never_below_what_is_spent(evaluations: list[int]) -> None:
+    plan = [release(z) for z in np.linspace(1.6, 1.0, 300)]
+    books = Accountant(BUDGET, plan=plan)
+    assert books.progress() == 0
+    shown = []
+    for i, event in enumerate(plan):
+        books.charge([event])
+        shown.append(books.progress())
+        if i % 60 == 0 or i == 299:
+            lower = books.spent().epsilon_lower
+            assert lower is not None
+            assert lower <= shown[-1]
+    assert shown == sorted(shown)
+    assert shown[-1] == pytest.approx(books.spent().epsilon, rel=0.02)
+    assert len(evaluations) == 2
+    books.charge([release(40.0)])
+    assert books.progress() == books.spent().epsilon
+
+
+def test_reading_changes_nothing() -> None:
+    books = Accountant(BUDGET)
+    books.charge([release(1.0)])
+    first = books.spent()
+    books.affords([release(0.1, 1000)])
+    books.progress()
+    assert books.spent() == first
+    assert books.releases == 1
+
+
+def test_an_infinite_budget_affords_everything() -> None:
+    books = Accountant(Budget(float("inf"), 1e-5), plan=[release(0.0)])
+    books.charge([release(0.0), release(0.0)])
+    assert books.spent().epsilon == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [((0.0, 1e-5), "epsilon is"), ((1.0, 0.0), "delta is"), ((1.0, 1e-5, "moments"), "accounting is")],
+)
+def test_budgets_are_checked(arguments: tuple[Any, ...], named: str) -> None:
+    with pytest.raises(ArgumentError, match=named):
+        Budget(*arguments)
+
+
+@pytest.mark.slow
+def test_charging_costs_the_same_at_round_5000_as_at_round_1() -> None:
+    plan = [release(z) for z in np.linspace(4.0, 3.0, 5000)]
+    books = Accountant(Budget(5.0, 1e-5), plan=plan)
+    times = []
+    for event in plan:
+        start = time.perf_counter()
+        books.charge([event])
+        times.append(time.perf_counter() - start)
+    assert books.releases == 5000
+    assert np.median(times[-500:]) < 5e-3

@@ -1,0 +1,98 @@
+"""From a budget to the noise, on the safe side."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import Budget, Event, UnsupportedEvent, calibrate, epsilon, scaled
+
+
+def share(events: list[Event], budget: Budget) -> float:
+    scale = calibrate(events, budget)
+    spent = epsilon([scaled(event, scale) for event in events], budget.delta, budget.method)
+    return spent.epsilon / budget.epsilon
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.2, 5), st.integers(1, 200)), min_size=1, max_size=4),
+    st.floats(1e-3, 0.5),
+    st.floats(0.05, 20),
+    st.sampled_from([1e-5, 1e-9]),
+    st.sampled_from(["pld", "gdp-clt"]),
+)
+def test_spends_the_budget_and_not_more(
+    runs: list[tuple[float, int]], rate: float, target: float, delta: float, method: str
+) -> None:
+    events = [Event(z, "poisson", "add-remove", rate=rate, count=n) for z, n in runs]
+    assert 0.99 <= share(events, Budget(target, delta, method)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("event", "method"),
+    [
+        (Event(1.0, "poisson", "add-remove", 0.01, count=100), "rdp"),
+        (Event(1.0, "poisson", "replace-one", 0.01, count=100), "pld"),
+        (Event(1.0, "without-replacement", "replace-one", 0.01, count=100), "pld"),
+        (Event(1.0, "without-replacement", "replace-one", 0.01, count=100), "rdp"),
+        (Event(1.0, "none", "replace-one", count=100), "pld"),
+        (Event(1.0, "poisson", "add-remove", 0.01, truncation=1e-13, count=100), "pld"),
+    ],
+)
+@pytest.mark.parametrize("target", [0.5, 8.0])
+def test_each_sampler_and_method(event: Event, method: str, target: float) -> None:
+    assert 0.99 <= share([event], Budget(target, 1e-6, method)) <= 1
+
+
+@pytest.mark.parametrize("target", [1e-4, 50.0])
+def test_extreme_budgets(target: float) -> None:
+    event = Event(1.0, "poisson", "add-remove", 1e-3, count=100)
+    assert 0.99 <= share([event], Budget(target, 1e-5)) <= 1
+
+
+def test_a_schedule_of_many_multipliers_keeps_its_shape() -> None:
+    events = [Event(float(z), "poisson", "add-remove", 1e-3) for z in np.geomspace(2.0, 1.0, 1000)]
+    assert 0.99 <= share(events, Budget(1.0, 4e-7)) <= 1
+
+
+def test_du_s_estimate_asks_for_less_noise_than_the_truth() -> None:
+    events = [Event(1.0, "poisson", "add-remove", 1e-3, count=1000)]
+    scale = calibrate(events, Budget(1.0, 4e-7, "gdp-clt"))
+    truth = epsilon([scaled(events[0], scale)], 4e-7).epsilon
+    assert truth == pytest.approx(4.54, abs=0.1)
+
+
+def test_a_budget_that_epsilon_jumps_past_is_kept() -> None:
+    """(1 + e^epsilon) times the truncation passes delta at 4.6, so no noise spends just 8."""
+    event = Event(1.0, "poisson", "add-remove", 0.01, truncation=1e-10, count=100)
+    assert 0 < share([event], Budget(8.0, 1e-6)) < 4.7 / 8
+
+
+def test_no_budget_no_noise() -> None:
+    assert calibrate([Event(1.0, "none", "add-remove")], Budget(math.inf, 1e-5)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("events", "budget"),
+    [
+        ([], Budget(1.0, 1e-5)),
+        ([Event(0.0, "none", "add-remove")], Budget(1.0, 1e-5)),
+        ([Event(1.0, "poisson", "add-remove", 0.01, truncation=1e-5)], Budget(1.0, 1e-5)),
+        ([Event(1.0, "poisson", "add-remove", 0.1), Event(0.0, "none", "add-remove")], Budget(1.0, 1e-5)),
+    ],
+)
+def test_budgets_that_no_noise_meets_are_said(events: list[Event], budget: Budget) -> None:
+    with pytest.raises(ArgumentError):
+        calibrate(events, budget)
+
+
+def test_unsupported_events_are_said() -> None:
+    event = Event(1.0, "poisson", "replace-one", 0.1)
+    with pytest.raises(UnsupportedEvent, match="rdp"):
+        calibrate([event], Budget(1.0, 1e-5, "rdp"))

@@ -1,0 +1,63 @@
+"""Sums by transforms against sums by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpriv.accounting.convolution import Curve, Total
+from fedpriv.accounting.frame import Frame, Side
+
+SIDE = Side(1.0, -1.0, 3.0)
+FRAME = Frame(0.25, 512, -40.0, SIDE, SIDE)
+
+
+def delta_of(masses: np.ndarray, losses: np.ndarray, eps: float) -> float:
+    return float((masses * np.maximum(-np.expm1(eps - losses), 0)).sum())
+
+
+def summed(times: int) -> tuple[np.ndarray, np.ndarray]:
+    masses, one = np.ones(1), np.array([0.2, 0.5, 0.0, 0.3])
+    for _ in range(times):
+        masses = np.convolve(masses, one)
+    return masses, times * -0.3 + 0.25 * np.arange(len(masses))
+
+
+def curves(stages: list[int], infinite: float = 0.0) -> list[Curve]:
+    total = Total(FRAME, SIDE, len(stages))
+    counts = np.array(stages)[:, None]
+    total.add(np.array([[0.2, 0.5, 0.0, 0.3]]), np.array([-0.3]), counts, np.array([infinite]))
+    return total.curves()
+
+
+@pytest.mark.parametrize("times", [1, 2, 7, 30])
+def test_epsilon_of_the_sum(times: int) -> None:
+    curve = curves([times])[0]
+    masses, losses = summed(times)
+    for delta in (0.2, 1e-2, 1e-4, 1e-7):
+        upper, lower = curve.upper(delta), curve.lower(delta)
+        assert lower <= upper <= lower + 1e-5
+        assert delta_of(masses, losses, upper) <= delta
+        assert lower == 0 or delta_of(masses, losses, lower) >= delta
+
+
+def test_stages_are_sums_so_far() -> None:
+    for curve, times in zip(curves([2, 5, 3]), (2, 7, 10), strict=True):
+        assert curve.upper(1e-3) == pytest.approx(curves([times])[0].upper(1e-3), abs=1e-6)
+        assert curve.releases == times
+
+
+def test_mass_at_infinity_is_delta_that_no_epsilon_buys_back() -> None:
+    curve = curves([4], infinite=1e-4)[0]
+    assert curve.upper(4e-4) == math.inf
+    assert curve.upper(4e-4 + 1e-3) == pytest.approx(curves([4])[0].upper(1e-3), abs=1e-6)
+
+
+def test_a_window_that_is_too_small_shows_in_the_error_and_stays_safe() -> None:
+    small = Total(Frame(0.25, 32, -40.0, SIDE, SIDE), SIDE)
+    small.add(np.array([[0.2, 0.5, 0.0, 0.3]]), np.array([-0.3]), np.array([[60]]), np.zeros(1))
+    curve, whole = small.curves()[0], curves([60])[0]
+    assert curve.upper(1e-4) >= whole.lower(1e-4)
+    assert curve.lower(1e-4) <= whole.upper(1e-4)
