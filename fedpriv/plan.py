@@ -256,6 +256,10 @@ def _check_privacy(config: Config, units: int, delta: float) -> None:
         raise _check.fail("epsilon", config.epsilon, "be finite", "use placement none to train unprotected")
     if config.max_participations and config.placement != "local":
         raise _check.fail("max-participations", config.max_participations, "be 0 unless placement is local")
+    if config.max_participations and config.nodes_own_data:
+        # A cap protects against the server only where clients count for themselves, which deployed nodes
+        # do not do yet.
+        raise _check.fail("max-participations", config.max_participations, "be 0 with nodes-own-data")
     if config.max_participations > config.rounds:
         raise _check.fail("max-participations", config.max_participations, "be at most rounds")
     if config.unit == "example" and config.partition != "one-example":
