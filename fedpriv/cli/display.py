@@ -41,19 +41,19 @@ def announce(plan: Plan, err: bool) -> None:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Show]:
-    """What to call after each round."""
+def progress(rounds: int, quiet: bool) -> Iterator[Show]:
+    """What to call after each of so many rounds."""
     if quiet:
         yield lambda status: None
     elif on_terminal():
-        with _bar() as show:
+        with _bar(rounds) as show:
             yield show
     else:
         yield Lines()
 
 
 @contextmanager
-def _bar() -> Iterator[Show]:
+def _bar(rounds: int) -> Iterator[Show]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -65,13 +65,12 @@ def _bar() -> Iterator[Show]:
         TimeRemainingColumn(),
     )
     with Progress(*columns) as bar:
-        task = bar.add_task("round", total=None, accuracy="-", epsilon="-", rate="")
+        task = bar.add_task("round", total=rounds, accuracy="-", epsilon="-", rate="")
 
         def show(status: Status) -> None:
             speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
             bar.update(
                 task,
-                total=status.rounds,
                 completed=status.round,
                 accuracy=percent(status.accuracy),
                 epsilon=_spent(status),

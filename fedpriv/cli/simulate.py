@@ -77,7 +77,7 @@ def simulate(
     with failing(code=2):
         engine = make_engine(config)
         output = RunFolder.create(folder, config.overwrite)
-    with failing(), display.progress(quiet=as_json) as show:
+    with failing(), display.progress(config.rounds, quiet=as_json) as show:
         result = execute(plan, engine, output, show)
     if as_json:
         typer.echo(json.dumps({"out": str(folder), **result.report}))

@@ -1,0 +1,209 @@
+"""The plan: contradictions are refused before any work, and the calibrated noise spends the budget."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import epsilon
+from fedpriv.accounting.participations import costliest
+from fedpriv.config import Config
+from fedpriv.plan import Plan, make_plan, read_numbers
+from fedpriv.rng import Key
+from fedpriv.sampling import FixedSize, Poisson, TruncatedPoisson
+
+SMALL: dict[str, object] = {"clients": 1000, "sampling-rate": 0.1, "rounds": 12}
+SILOS = {"unit": "example", "clients": 4, "examples-per-client": 250}
+
+
+def plan_of(**changes: object) -> Plan:
+    values = {key.replace("_", "-"): value for key, value in changes.items()}
+    return make_plan(Config.parse({**SMALL, **values}))
+
+
+CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
+    ({"optimizer": "dp-sgd", "rho-mu": 2.0}, "rho-mu is set but optimizer is 'dp-sgd'"),
+    ({"optimizer": "dp-adam", "rho-c": 2.0}, "use optimizer='dynamic-dp-adam'"),
+    ({"optimizer": "dp-sgd", "noise-schedule": "sqrt-clip"}, "noise-schedule is set but optimizer"),
+    ({"optimizer": "dynamic-dp-adam", "momentum": 0.5}, "Adam's is beta1"),
+    ({"noise-schedule": "sqrt-clip", "rho-mu": 3.0}, "rho-mu is 3.0; it must be 1"),
+    ({"noise-schedule": "given"}, "relative-noise-file is ''; it must name a CSV file"),
+    ({"noise-schedule": "given", "rho-mu": 2.0}, "rho-mu is 2.0; it must be 0 or 1"),
+    ({"rho-c": 0.5}, "rho-c is 0.5; it must be at least 1"),
+    ({"adaptive-quantile": 0.5, "rho-c": 2.0}, "adaptive-quantile is 0.5; it must be 0"),
+    ({"adaptive-quantile": 0.5, "clip-norm": math.inf, "placement": "none"}, "clip-norm is inf"),
+    ({"sampler": "fixed-size", "relation": "add-remove"}, "relation is 'add-remove'"),
+    ({"sampler": "everyone"}, "sampling-rate is 0.1; it must be 1 with sampler everyone"),
+    ({"clip-norm": math.inf}, "clip-norm is inf; it must be finite where noise is added"),
+    ({"epsilon": math.inf}, "epsilon is inf; it must be finite"),
+    ({"delta": 1e-3}, "delta is 0.001; it must be below 1 / units = 0.001"),
+    ({"max-participations": 3}, "max-participations is 3; it must be 0 unless placement is local"),
+    ({"placement": "local", "max-participations": 13}, "max-participations is 13; it must be at most rounds"),
+    ({"min-replies": 3}, "min-replies is 3; it must be 0 unless clients add the noise"),
+    ({"placement": "distributed", "min-replies": 90}, "what a Poisson cohort always has"),
+    ({"placement": "distributed", "sampler": "fixed-size", "min-replies": 101}, "min-replies is 101"),
+    ({"placement": "distributed", "sampling-rate": 0.002}, "practically never empty"),
+    ({**SILOS, "partition": "iid"}, "partition is 'iid'; it must be one-example"),
+    ({**SILOS, "work": "local-steps"}, "work is 'local-steps'; it must be gradient"),
+    ({"examples-per-client": 5}, "examples-per-client is 5, which needs a partition"),
+    ({"client-sizes": "uniform"}, "client-sizes is 'uniform', which needs a partition"),
+    ({"dirichlet-alpha": 1.0, "partition": "iid"}, "dirichlet-alpha is 1.0, which needs partition=dirichlet"),
+    ({"labels-per-client": 1}, "labels-per-client is 1, which needs partition=shards"),
+    ({"local-steps": 5}, "local-steps is 5, which needs work=local-steps"),
+    ({"beta2": 0.9}, "beta2 is 0.9, which needs an Adam optimizer"),
+    ({"adaptive-share": 0.1}, "adaptive-share is 0.1, which needs adaptive-quantile"),
+    ({"clip-norm-file": "c.csv"}, "which needs noise-schedule=given"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CONTRADICTIONS)
+def test_contradictions_are_refused_in_one_line(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        make_plan(Config.parse({**SMALL, **changes}))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "dp-sgd": {"optimizer": "dp-sgd"},
+    "momentum": {"optimizer": "dp-sgd", "momentum": 0.9},
+    "dp-adam": {"optimizer": "dp-adam"},
+    "dynamic": {},
+    "growing-mu": {"rho-c": 1.0, "rho-mu": 4.0},
+    "sensitivity-decay": {"rho-c": 4.0, "rho-mu": 1.0},
+    "sqrt-clip": {"noise-schedule": "sqrt-clip", "rho-c": 4.0},
+    "dynamic-adam": {"optimizer": "dynamic-dp-adam"},
+    "adaptive": {"optimizer": "dp-sgd", "adaptive-quantile": 0.5},
+}
+SAMPLERS: dict[str, dict[str, object]] = {
+    "poisson": {},
+    "fixed-size": {"sampler": "fixed-size"},
+    "everyone": {"sampler": "everyone", "sampling-rate": 1.0},
+}
+CELLS = list(itertools.product(("central", "distributed", "local"), SAMPLERS, OPTIMIZERS))
+
+
+@pytest.mark.parametrize(("placement", "sampler", "optimizer"), CELLS)
+def test_the_plan_spends_the_budget_and_not_more(placement: str, sampler: str, optimizer: str) -> None:
+    values = {**SMALL, **SAMPLERS[sampler], **OPTIMIZERS[optimizer], "placement": placement}
+    plan = make_plan(Config.parse(values))
+    assert plan.budget is not None
+    events = plan.setup.planned_events()
+    assert len(events) == 12
+    spent = epsilon(events, plan.budget.delta, plan.budget.method).epsilon
+    assert 0.99 * 3.0 <= spent <= 3.0
+
+
+@pytest.mark.parametrize("method", ["rdp", "gdp-clt"])
+def test_other_methods_hold_the_budget_too(method: str) -> None:
+    plan = plan_of(accounting=method)
+    spent = epsilon(plan.setup.planned_events(), 1 / 10_000, method).epsilon
+    assert 0.99 * 3.0 <= spent <= 3.0
+
+
+def test_no_noise_has_no_budget() -> None:
+    plan = plan_of(placement="none", clip_norm=math.inf)
+    assert plan.budget is None
+    assert [event.noise_multiplier for event in plan.setup.planned_events()] == [0.0] * 12
+
+
+def test_local_noise_is_calibrated_to_the_servers_view_of_the_costliest_participations() -> None:
+    """Per client and participation, unamplified, replace-one; the client that took part in the worst K."""
+    plan = plan_of(placement="local", max_participations=3)
+    events = plan.setup.planned_events()
+    assert {(event.sampling, event.relation) for event in events} == {("none", "replace-one")}
+    worst = costliest(events, 3)
+    assert list(worst) == sorted(events, key=lambda event: event.noise_multiplier)[:3]
+    assert worst[-1].noise_multiplier < events[0].noise_multiplier  # the noise falls along the run
+    assert plan.budget is not None
+    assert 0.99 * 3.0 <= epsilon(worst, plan.budget.delta, "pld").epsilon <= 3.0
+    first = epsilon(events[:3], plan.budget.delta, "pld").epsilon
+    assert first < 0.9 * epsilon(worst, plan.budget.delta, "pld").epsilon
+
+
+def test_fewer_participations_need_less_noise() -> None:
+    scales = [plan_of(placement="local", max_participations=k).setup.scale for k in (1, 4, 12)]
+    assert scales == sorted(scales)
+    assert scales[2] == plan_of(placement="local").setup.scale
+
+
+def test_distributed_shares_add_up_to_the_whole_noise() -> None:
+    plan = plan_of(placement="distributed", sampler="fixed-size", min_replies=80)
+    placement = plan.setup.placement
+    assert (placement.shares, placement.min_replies) == (100, 80)
+    [share] = placement.party_stds((8.0,)) or ()
+    assert share * math.sqrt(80) == pytest.approx(8.0)
+    everyone = plan_of(placement="distributed", sampler="everyone", sampling_rate=1.0).setup.placement
+    assert (everyone.shares, everyone.min_replies) == (1000, 1000)
+    silos = make_plan(Config.parse({**SMALL, **SILOS, "placement": "distributed"})).setup.placement
+    assert (silos.shares, silos.min_replies) == (4, 4)
+
+
+@pytest.mark.parametrize("placement", ["local", "distributed"])
+def test_a_truncated_poisson_cohort_hardly_ever_leaves_its_bounds(placement: str) -> None:
+    plan = plan_of(placement=placement)
+    sampler, budget = plan.setup.sampler, plan.budget
+    assert isinstance(sampler, TruncatedPoisson)
+    assert budget is not None
+    law = stats.binom(1000, 0.1)
+    above = float(law.sf(sampler.cap))
+    below = float(law.cdf(sampler.floor - 1))
+    # Over the run, with the e^epsilon of moving delta across a mixture: a small share of delta.
+    assert (1 + math.exp(3.0)) * 12 * (above + below) <= 1.01e-3 * budget.delta
+    assert sampler.cap < 200
+    assert sampler.floor > 30
+    assert above <= sampler.truncation <= 1e-6
+
+
+def test_central_noise_and_silos_take_plain_poisson() -> None:
+    assert isinstance(plan_of().setup.sampler, Poisson)
+    silos = make_plan(Config.parse({**SMALL, **SILOS, "placement": "distributed"}))
+    assert isinstance(silos.setup.sampler, Poisson)
+    assert (silos.units, silos.setup.sampler.population) == (1000, 1000)
+
+
+def test_fixed_size_cohorts_are_rounded_and_never_empty() -> None:
+    sampler = plan_of(sampler="fixed-size", sampling_rate=1e-5).setup.sampler
+    assert isinstance(sampler, FixedSize)
+    assert sampler.size == 1
+
+
+def test_given_sequences_come_from_files(tmp_path: Path) -> None:
+    noise, clips = tmp_path / "noise.csv", tmp_path / "clips.csv"
+    noise.write_text("".join(f"{1 + t / 10}\n" for t in range(12)))
+    clips.write_text("".join(f"{2 - t / 10},ignored\n" for t in range(12)))
+    plan = plan_of(
+        noise_schedule="given", relative_noise_file=str(noise), clip_norm_file=str(clips), rounds=12
+    )
+    multipliers = np.array([event.noise_multiplier for event in plan.setup.planned_events()])
+    np.testing.assert_allclose(multipliers / multipliers[0], 1 + np.arange(12) / 10)
+    with pytest.raises(ArgumentError, match="have one value a round, 5"):
+        plan_of(noise_schedule="given", relative_noise_file=str(noise), rounds=5)
+
+
+def test_unreadable_numbers_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "words.csv").write_text("1.0\ntwo\n")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\n")
+    for name in ("words.csv", "binary.csv", "none.csv", "."):
+        with pytest.raises(ArgumentError, match="relative-noise-file") as caught:
+            read_numbers("relative-noise-file", str(tmp_path / name))
+        assert "\n" not in str(caught.value)
+
+
+def test_keys_are_entropy_unless_a_seed_is_given() -> None:
+    assert not plan_of().key().reproducible
+    assert plan_of(seed=0).key() == Key.from_seed(0)
+
+
+def test_the_plan_is_made_of_public_settings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def touched(*arguments: object) -> None:
+        raise AssertionError("the plan looked at data")
+
+    monkeypatch.setattr("fedpriv.data.load", touched)
+    assert plan_of().setup.rounds == 12
