@@ -52,8 +52,8 @@ class Accountant:
 
     A ``plan`` that fits the budget is verified once; charging any part of it afterwards is a matter of
     counting, since dropping events never raises the privacy loss. Other events are verified when they
-    come, together with as many repetitions as the run is long, so that a constant schedule of T rounds
-    takes O(log T) evaluations.
+    come, together with as many repetitions as the run is long, or half, a quarter, ... of that where it
+    would not fit, so that a constant schedule of T rounds takes O(log^2 T) evaluations.
     """
 
     def __init__(
@@ -94,12 +94,13 @@ class Accountant:
         wanted = _joined(self._spent, added)
         if all(n <= self._verified.get(event, 0) for event, n in wanted.items()):
             return True
-        ahead = max(1, self._releases // max(1, sum(added.values())))
-        for copies in sorted({ahead, 1}, reverse=True):
+        copies = max(1, self._releases // max(1, sum(added.values())))
+        while copies:
             candidate = _joined(self._spent, {event: n * copies for event, n in added.items()})
             if self._fits(candidate):
                 self._verified = candidate
                 return True
+            copies //= 2
         return False
 
     def charge(self, events: Sequence[Event]) -> None:

@@ -21,7 +21,7 @@ from fedpriv.accounting.methods import epsilons
 # A search ends where the log of the spent share of the budget is in [_LEAST, _MOST]; it aims between.
 _LEAST, _AIM, _MOST = math.log(0.995), math.log(0.998), -1e-9
 _LARGEST = math.log(1e9)
-_COARSE = 24
+_COARSE = 12
 # Where epsilon jumps past the budget, no scale spends just that.
 _JUMP = 1e-7
 

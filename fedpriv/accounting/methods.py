@@ -70,9 +70,9 @@ def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[fl
     """(epsilon, its lower bound or None) where all cohorts are ``distance`` in total variation from
     those that ``profile`` has: the least epsilon with delta(epsilon) + (1 + e^epsilon) distance <= delta.
 
-    Source: Chua et al. 2024 ("Scalable DP-SGD: shuffling vs. Poisson subsampling"), theorem 3.3's
-    argument: changing both neighbours' distributions by tau moves the hockey-stick divergence by at
-    most (1 + e^epsilon) tau.
+    Source: Chua et al. 2024 ("Scalable DP-SGD: Shuffling vs. Poisson Subsampling", truncated Poisson
+    batches): moving both neighbours' distributions by tau in total variation moves their hockey-stick
+    divergence by at most (1 + e^epsilon) tau.
     """
     upper, lower = profile.epsilon(delta - 2 * distance)
     if distance == 0:
