@@ -51,6 +51,21 @@ def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10) -> nn.Module
     return model
 
 
+class Standardised(nn.Module):
+    """``model`` on inputs (x - mean) / std, two public constants that are never computed from clients' data."""
+
+    def __init__(self, model: nn.Module, mean: float, std: float) -> None:
+        super().__init__()
+        self.model = model
+        self.mean = _check.real("input-mean", mean)
+        self.std = _check.finite_positive("input-std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's outputs for raw inputs (n, ...)."""
+        outputs: Tensor = self.model((x - self.mean) / self.std)
+        return outputs
+
+
 def initial(module: nn.Module, generator: np.random.Generator, layout: Layout | None = None) -> Tensor:
     """A first parameter vector (d,), float32: torch's default law, drawn from ``generator``.
 

@@ -127,7 +127,10 @@ def moved(query: Query, device: torch.device) -> Query:
 
 def make_task(config: Config, source: data.Source) -> Task:
     """The task that the configuration names, for the source's shape and classes."""
-    return Task(models.build(config.model, source.shape, source.classes))
+    model = models.build(config.model, source.shape, source.classes)
+    if (config.input_mean, config.input_std) == (0.0, 1.0):
+        return Task(model)
+    return Task(models.Standardised(model, config.input_mean, config.input_std))
 
 
 def make_work(config: Config) -> Work:

@@ -69,3 +69,15 @@ def test_other_layers_keep_their_own_values():
     module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     vector = models.initial(module, np.random.default_rng(0))
     assert torch.equal(vector[16:], torch.tensor([1.0] * 4 + [0.0] * 4))
+
+
+def test_standardised_inputs_are_the_models_own() -> None:
+    model = models.build("logistic")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
+    x = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    outputs = models.Standardised(model, 0.1307, 0.3081)(x)
+    torch.testing.assert_close(outputs, model((x - 0.1307) / 0.3081))
+    with pytest.raises(ArgumentError, match="input-std"):
+        models.Standardised(model, 0.0, 0.0)
