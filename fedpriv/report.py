@@ -208,10 +208,12 @@ def markdown(summary: Mapping[str, Any]) -> str:
     """report.md."""
     result, privacy = summary["result"], summary["privacy"]
     lines = ["# Run report", ""]
+    if summary["remark"]:
+        lines += [f"> **{summary['remark']}**", ""]
     if summary["reproducibility"]["seed"] is not None:
         lines += [
-            f"> **{NOT_PRIVATE}**: the seed {summary['reproducibility']['seed']} was given, and who "
-            "holds it can subtract the noise. The guarantee below is that of the same run without a seed.",
+            "> Who holds the seed can subtract the noise. What is said below holds for the same run without "
+            "a seed.",
             "",
         ]
     lines += [_headline(result, privacy), ""]

@@ -1,0 +1,39 @@
+"""A small run for tests: what it is configured with, and MNIST-shaped files that are made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.config import Config
+from fedpriv.data import idx
+from fedpriv.data.loaders import IDX_FILES
+
+SMALL: dict[str, object] = {
+    "model": "logistic",
+    "clients": 400,
+    "sampling-rate": 0.1,
+    "rounds": 6,
+    "learning-rate": 1.0,
+    "evaluate-every": 2,
+    "engine": "in-process",
+}
+
+
+def small(**changes: object) -> Config:
+    """The small configuration with these keys (underscores for hyphens) changed."""
+    return Config.parse({**SMALL, **{key.replace("_", "-"): value for key, value in changes.items()}})
+
+
+def write_mnist(folder: Path, seed: int, train: int = 400, test: int = 50) -> Path:
+    """A data folder whose MNIST is random images and labels; returns ``folder``."""
+    generator = np.random.Generator(np.random.Philox(seed))
+    where = folder / "mnist"
+    where.mkdir(parents=True)
+    for name in IDX_FILES:
+        count = train if name.startswith("train") else test
+        shape = (count, 28, 28) if "images" in name else (count,)
+        high = 256 if "images" in name else 10
+        idx.write(where / name, generator.integers(0, high, shape).astype(np.uint8))
+    return folder

@@ -1,0 +1,167 @@
+"""What a report says: whose trust, which views, bounds and estimates apart, what is not covered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from small import small
+
+from fedpriv import report
+from fedpriv.accounting import epsilon
+from fedpriv.plan import Plan, make_plan
+
+METRICS = [{"round": 6, "accuracy": 0.875, "loss": 0.5, "epsilon": 2.9}]
+
+
+def summary_of(plan: Plan, releases: int | None = None, stopped: str = "rounds") -> dict[str, Any]:
+    return report.summarise(plan, plan.setup.planned_events()[:releases], METRICS, stopped)
+
+
+def both(**changes: object) -> tuple[dict[str, Any], str]:
+    summary = summary_of(make_plan(small(**changes)))
+    return summary, report.markdown(summary)
+
+
+TRUST = {
+    "none": "Nobody is protected",
+    "central": "Clients trust the server, which sees the exact bounded sum",
+    "local": "Clients trust nobody",
+    "distributed": "against the server ONLY if it sees nothing but the sum, as under secure aggregation",
+}
+
+
+@pytest.mark.parametrize("placement", TRUST)
+def test_each_placement_says_who_is_trusted(placement: str) -> None:
+    summary, text = both(placement=placement)
+    assert TRUST[placement] in summary["privacy"]["trust"]
+    assert summary["privacy"]["trust"] in text
+    assert summary["privacy"]["placement"] == placement
+
+
+@pytest.mark.parametrize("placement", ["central", "local", "distributed"])
+def test_the_view_that_gates_spends_the_budget(placement: str) -> None:
+    summary, text = both(placement=placement)
+    gates = [view for view in summary["privacy"]["views"] if view["gates the budget"]]
+    assert len(gates) == 1
+    assert 0.99 * 3 <= gates[0]["epsilon"]["pld"]["epsilon"] <= 3
+    assert f"{gates[0]['against']} (gates the budget)" in text
+
+
+def test_local_noise_has_both_views() -> None:
+    summary, _ = both(placement="local", sampler="fixed-size")
+    server, models = summary["privacy"]["views"]
+    assert server["against"].startswith("the server, per client")
+    assert models["against"] == "who sees the released models"
+    assert not models["gates the budget"]
+    assert models["epsilon"]["pld"]["epsilon"] < server["epsilon"]["pld"]["epsilon"] / 5
+
+
+def test_bounds_and_estimates_are_told_apart() -> None:
+    summary, text = both()
+    cells: Mapping[str, Any] = summary["privacy"]["views"][0]["epsilon"]
+    assert {name: cell["kind"] for name, cell in cells.items()} == {
+        "pld": "bound",
+        "rdp": "bound",
+        "gdp-clt": "estimate",
+    }
+    assert cells["pld"]["epsilon_lower"] <= cells["pld"]["epsilon"] < cells["rdp"]["epsilon"]
+    assert cells["gdp-clt"]["epsilon"] < cells["pld"]["epsilon_lower"]  # why it is not a bound
+    assert "GDP-CLT can understate several-fold" in text
+    row = next(line for line in text.splitlines() if "| GDP-CLT |" in line)
+    assert row.endswith("| estimate |")
+
+
+def test_the_numbers_are_the_accountants() -> None:
+    plan = make_plan(small())
+    for name in report.METHODS:
+        answer = epsilon(plan.setup.planned_events(), 1 / 4000, name)
+        assert summary_of(plan)["privacy"]["views"][0]["epsilon"][name]["epsilon"] == answer.epsilon
+
+
+def test_a_method_that_does_not_support_the_sampler_says_so() -> None:
+    summary, text = both(sampler="fixed-size")
+    assert "does not support" in summary["privacy"]["views"][0]["epsilon"]["gdp-clt"]["error"]
+    assert "| GDP-CLT | not supported | | |" in text
+
+
+def test_unit_relation_sampler_and_delta_are_said() -> None:
+    summary, text = both()
+    privacy = summary["privacy"]
+    assert privacy["unit"] == "client: a client and its one example"
+    assert (privacy["relation"], privacy["units"]) == ("add-remove", 400)
+    assert privacy["sampler"] == "Poisson, each unit with probability 0.1"
+    assert privacy["budget"] == {"epsilon": 3.0, "delta": 1 / 4000, "held by": "pld"}
+    assert "| neighbouring data | add/remove one unit |" in text
+    fixed, text = both(sampler="fixed-size")
+    assert fixed["privacy"]["sampler"] == "fixed size 40 of 400, without replacement"
+    assert "| neighbouring data | replace one unit |" in text
+    silos, _ = both(unit="example", clients=4, examples_per_client=100)
+    assert silos["privacy"]["unit"] == "example: one example of one silo"
+    several, _ = both(partition="iid", examples_per_client=3)
+    assert several["privacy"]["unit"] == "client: a client with all its examples"
+    assert "cut to the public cap of" in both(placement="distributed")[0]["privacy"]["sampler"]
+
+
+def test_deformations_of_one_digit_are_said_to_be_separate_units() -> None:
+    note = "images deformed from one source digit count as separate units"
+    assert note in both()[1]
+    assert note not in both(dataset="digits")[1]
+
+
+def test_what_is_not_covered_is_listed() -> None:
+    text = both()[1]
+    for words in ("hyper-parameters", "number of runs", "floating-point noise", "side channels"):
+        assert words in text.partition("## What is not covered")[2]
+
+
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [
+        ("rounds", "all planned rounds were run"),
+        ("budget", "stopped before the release that would have passed the budget"),
+        ("interrupted", "interrupted by the user"),
+        ("failed", "FAILED"),
+    ],
+)
+def test_how_it_ended_is_said(stopped: str, words: str) -> None:
+    summary = summary_of(make_plan(small()), 3, stopped)
+    assert words in report.markdown(summary)
+    assert summary["privacy"]["releases"] == 3
+    assert summary["privacy"]["views"][0]["epsilon"]["pld"]["epsilon"] < 2
+
+
+def test_nothing_released_is_no_epsilon() -> None:
+    summary = summary_of(make_plan(small()), 0)
+    assert summary["privacy"]["views"] == []
+    assert "Nothing was released." in report.markdown(summary)
+
+
+def test_no_noise_is_infinite() -> None:
+    summary, text = both(placement="none")
+    assert summary["privacy"]["budget"] is None
+    assert "**No privacy: epsilon is infinite.**" in text
+    assert summary["remark"] == "not private: no noise is added"
+
+
+def test_a_seed_is_named_and_both_marks_can_stand() -> None:
+    assert both()[0]["remark"] is None
+    summary, text = both(placement="none", seed=8)
+    assert summary["remark"] == "not private: no noise is added; reproducible, not private (seed 8)"
+    assert summary["remark"] in text
+    assert summary["reproducibility"]["seed"] == 8
+    assert "Who holds the seed can subtract the noise" in text
+
+
+@pytest.mark.parametrize("placement", TRUST)
+def test_reports_are_json_and_name_versions(placement: str) -> None:
+    summary = json.loads(json.dumps(both(placement=placement)[0], allow_nan=False))
+    assert {"fedpriv", "torch", "flwr", "dp-accounting", "python"} <= set(summary["versions"])
+
+
+@pytest.mark.parametrize("metrics", [[], METRICS, [{**METRICS[0], "epsilon": None}]])
+def test_curves_are_a_picture_whatever_there_was(metrics: list[dict[str, Any]]) -> None:
+    summary = report.summarise(make_plan(small()), (), metrics, "interrupted")
+    assert report.curves(summary, metrics).startswith(b"\x89PNG")
