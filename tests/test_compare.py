@@ -1,0 +1,95 @@
+"""The comparison of placements: one budget each, read against the adversary it defends against."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small import small
+
+from fedpriv import compare
+from fedpriv.config import Config
+from fedpriv.runs import COMPARISON_FILES, FILES, RunFolder, Status
+
+
+def rows_of(config: Config, folder: Path | None = None) -> list[compare.Row]:
+    return compare.compare(compare.plans(config), RunFolder.create(folder) if folder else None)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[compare.Row]]:
+    folder = tmp_path_factory.mktemp("compare") / "out"
+    return folder, rows_of(small(clients=2000, rounds=4), folder)
+
+
+def test_it_leaves_a_table_a_picture_and_every_run(compared: tuple[Path, list[compare.Row]]) -> None:
+    folder = compared[0]
+    assert {path.name for path in folder.iterdir()} == {*compare.PLACEMENTS, *COMPARISON_FILES}
+    for placement in compare.PLACEMENTS:
+        assert {path.name for path in (folder / placement).iterdir()} == set(FILES)
+    assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "compare.json").read_text()) == [row.json() for row in compared[1]]
+
+
+def test_each_budget_is_read_against_its_adversary(compared: tuple[Path, list[compare.Row]]) -> None:
+    rows = {row.placement: row.json() for row in compared[1]}
+    server, models = "epsilon against the server", "epsilon against who sees the models"
+    assert rows["none"][server] is rows["none"][models] is None
+    for placement in ("central", "distributed"):
+        assert rows[placement]["defends against"] == "who sees the models"
+        assert rows[placement][server] is None
+        assert 0.99 * 3 <= rows[placement][models] <= 3
+    assert rows["local"]["defends against"] == "the server"
+    assert 0.99 * 3 <= rows["local"][server] <= 3
+    assert rows["local"][models] < 0.1  # much more noise on the sum than central
+
+
+def test_the_table_has_both_views_and_says_what_distributed_needs(
+    compared: tuple[Path, list[compare.Row]],
+) -> None:
+    text = (compared[0] / "compare.md").read_text()
+    header, rule = (line for line in text.splitlines() if line.startswith("| placement") or "---" in line)
+    assert header.count("|") == rule.count("|") == len(compare.HEADER) + 1
+    assert all(line.count("|") == header.count("|") for line in text.splitlines() if line.startswith("|"))
+    assert "| as the next, if it sees sums only |" in text
+    assert "a client gives data to at most 1 releases" in text
+    assert "not private: no noise is added" in text
+
+
+def test_local_noise_takes_the_expected_number_of_participations_unless_told() -> None:
+    config = small(rounds=25)
+    by_name = {plan.config.placement: plan for plan in compare.plans(config)}
+    assert by_name["local"].max_participations == 3  # ceil(0.1 * 25)
+    assert compare.plans(small(placement="local", max_participations=5), ["local"])[0].max_participations == 5
+    assert by_name["central"].max_participations is None
+
+
+def test_all_plans_are_checked_before_any_runs() -> None:
+    with pytest.raises(ValueError, match="practically never empty"):
+        compare.plans(small(sampling_rate=0.005))
+
+
+def test_a_seed_marks_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda self, text, **_: titles.append(text))
+    rows = compare.compare(
+        compare.plans(small(seed=1, rounds=2), ["none", "central"]), RunFolder.create(tmp_path / "out")
+    )
+    mark = "reproducible, not private (seed 1)"
+    assert all(mark in row.json()["remark"] for row in rows)
+    assert mark in (tmp_path / "out" / "compare.md").read_text()
+    assert mark in titles[0]
+
+
+def test_ctrl_c_ends_the_comparison_with_what_it_has(tmp_path: Path) -> None:
+    def stop(placement: str, status: Status) -> None:
+        if placement == "central" and status.round == 2:
+            raise KeyboardInterrupt
+
+    rows = compare.compare(compare.plans(small()), RunFolder.create(tmp_path / "out"), stop)
+    assert [(row.placement, row.result.stopped) for row in rows] == [
+        ("none", "rounds"),
+        ("central", "interrupted"),
+    ]
+    assert len(json.loads((tmp_path / "out" / "compare.json").read_text())) == 2

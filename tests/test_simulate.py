@@ -1,0 +1,133 @@
+"""Runs on this machine: the ladder of equal runs at the level of whole configurations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from small import small
+
+from fedpriv._check import ArgumentError
+from fedpriv.config import Config
+from fedpriv.data import DataError
+from fedpriv.node import client_side, initial_params, make_source, make_task, make_view
+from fedpriv.plan import make_plan
+from fedpriv.runs import Status
+from fedpriv.simulate import check, default_actors, make_engine, simulate
+
+
+def plain_sgd(config: Config, momentum: float) -> torch.Tensor:
+    """A straight line of torch on the same cohorts: no clipping, no noise, nothing of the loop."""
+    plan = make_plan(config)
+    config, key = plan.config, plan.key()
+    source = make_source(config)
+    task, view = make_task(config, source), make_view(config, source)
+    params = initial_params(task, key).requires_grad_()
+    optimizer = torch.optim.SGD([params], lr=config.learning_rate, momentum=momentum)
+    for t in range(config.rounds):
+        cohort = plan.setup.sampler.draw(key.generator("cohort", t))
+        x, y, _ = view.batch(cohort)
+        optimizer.zero_grad()
+        loss = task.losses(params, x, y).sum() / plan.setup.sampler.expected_size
+        loss.backward()
+        optimizer.step()
+    return params.detach()
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_without_noise_and_clipping_it_is_plain_sgd(model: str, momentum: float) -> None:
+    config = small(
+        placement="none", clip_norm=math.inf, optimizer="dp-sgd", momentum=momentum, seed=2, model=model,
+        learning_rate=0.05, clients=200,
+    )
+    torch.testing.assert_close(simulate(config).params, plain_sgd(config, momentum), rtol=1e-4, atol=1e-5)
+
+
+EVERYONE = {"sampler": "everyone", "sampling_rate": 1.0}
+
+
+@pytest.mark.parametrize("placement", ["none", "central"])
+@pytest.mark.parametrize("sampling", [{}, {"sampler": "fixed-size"}, EVERYONE])
+def test_one_example_a_client_is_example_level(placement: str, sampling: dict[str, object]) -> None:
+    """300 clients of one example, or 3 silos of 100: the same units, cohorts, noise and parameters."""
+    clients = small(clients=300, placement=placement, seed=4, **sampling)
+    silos = small(
+        unit="example", clients=3, examples_per_client=100, placement=placement, seed=4, **sampling
+    )
+    one, other = simulate(clients), simulate(silos)
+    torch.testing.assert_close(one.params, other.params, rtol=1e-5, atol=1e-6)
+    # The logistic model learns, so the two are not merely both untrained.
+    assert one.metrics[-1]["accuracy"] > 0.3
+
+
+def test_one_local_step_is_one_gradient() -> None:
+    """K = 1 from theta: the model change is the step size times the gradient, and so is its clip norm."""
+    several: dict[str, object] = {
+        "partition": "iid", "examples_per_client": 4, "clients": 200, "seed": 6, "optimizer": "dp-sgd",
+    }
+    gradient = small(**several, clip_norm=0.8, learning_rate=1.0)
+    local = small(
+        **several, work="local-steps", local_learning_rate=0.25, clip_norm=0.2, learning_rate=4.0
+    )
+    torch.testing.assert_close(simulate(gradient).params, simulate(local).params, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("placement", ["central", "local", "distributed"])
+def test_a_nodes_chunking_changes_nothing_but_where_parties_add_noise(placement: str) -> None:
+    """The sums are the same however they are cut; the parties' noise is drawn by chunk."""
+    one = simulate(small(placement=placement, sampler="fixed-size", seed=1, chunk_size=512)).params
+    cut = simulate(small(placement=placement, sampler="fixed-size", seed=1, chunk_size=7)).params
+    same = torch.allclose(one, cut, rtol=1e-4, atol=1e-5)
+    assert same == (placement == "central")
+
+
+def test_seeds_repeat_and_entropy_does_not() -> None:
+    assert torch.equal(simulate(small(seed=9)).params, simulate(small(seed=9)).params)
+    assert not torch.equal(simulate(small(rounds=1)).params, simulate(small(rounds=1)).params)
+
+
+@pytest.mark.parametrize("optimizer", ["dp-sgd", "dp-adam", "dynamic-dp-sgd", "dynamic-dp-adam"])
+def test_every_optimizer_learns_privately(optimizer: str) -> None:
+    changes: dict[str, object] = {} if optimizer.endswith("sgd") else {"learning_rate": 0.02}
+    result = simulate(small(clients=5000, rounds=20, seed=1, optimizer=optimizer, **changes))
+    assert result.metrics[-1]["accuracy"] > 0.7
+    assert result.metrics[-1]["epsilon"] <= 3
+
+
+@pytest.mark.slow
+def test_the_demo_reaches_its_goal() -> None:
+    """`fedpriv simulate` as it comes: N = 100,000, epsilon <= 3 and at least 90 %."""
+    seen: list[Status] = []
+    result = simulate(Config.parse({"engine": "in-process"}), seen.append)
+    assert result.report["privacy"]["units"] == 100_000
+    assert result.report["privacy"]["views"][0]["epsilon"]["pld"]["epsilon"] <= 3
+    assert result.metrics[-1]["accuracy"] >= 0.9
+    assert len(seen) == 150
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nodes_own_data": True}, "nodes-own-data"),
+        ({"dataset": "mnits"}, "dataset is 'mnits'"),
+        ({"dataset": "digits", "clients": 2000}, "clients is 2000; it must be at most 1437"),
+        ({"model": "transformer"}, "model is 'transformer'"),
+        ({"device": "abacus"}, "device is 'abacus'"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        check(small(**changes))
+
+
+def test_missing_data_says_how_to_get_it(tmp_path: object) -> None:
+    with pytest.raises(DataError, match="fedpriv data fetch mnist"):
+        check(small(dataset="mnist", data_folder=str(tmp_path)))
+
+
+def test_engines_and_actors() -> None:
+    assert type(make_engine(small())) is type(client_side(small().table()))
+    assert default_actors(small(cpus_per_actor=1e9)) == 1
+    assert default_actors(small(cpus_per_actor=0.5)) == 2 * default_actors(small())
