@@ -264,6 +264,7 @@ def _views_markdown(privacy: Mapping[str, Any]) -> list[str]:
         none = privacy["budget"] is None
         return [*lines, "Infinite: no noise was added." if none else "Nothing was released.", ""]
     lines += [
+        *_meaning(privacy),
         "A bound is certified: the true epsilon is at most that (and at least the lower bound, where there "
         "is one). An estimate is not: GDP-CLT can understate several-fold and is shown as the number that "
         "papers print.",
@@ -280,6 +281,24 @@ def _views_markdown(privacy: Mapping[str, Any]) -> list[str]:
             value, lower = (_figure(cell.get(key)) for key in ("epsilon", "epsilon_lower"))
             lines.append(f"| {against} | {_LABELS[method]} | {value} | {lower} | {cell['kind']} |")
     return [*lines, ""]
+
+
+def _meaning(privacy: Mapping[str, Any]) -> list[str]:
+    """The gate's epsilon as a sentence: what it lets an adversary learn about one unit."""
+    held = privacy["budget"]["held by"]
+    view = next(view for view in privacy["views"] if view["gates the budget"])
+    value = view["epsilon"][held].get("epsilon")
+    if not isinstance(value, float):
+        return []
+    unit = privacy["unit"].split(":")[0]
+    question = "took part" if privacy["relation"] == "add-remove" else "holds one value or another"
+    hedge = "" if view["epsilon"][held]["kind"] == "bound" else " IF the estimate were right"
+    return [
+        f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {view['against']}: whatever they see and "
+        f"know, the odds that they give to whether any one {unit} {question} change by a factor of at most "
+        f"e^{value:.4g} = {math.exp(value):.3g}, but for a probability of about delta{hedge}.",
+        "",
+    ]
 
 
 def _figure(value: float | str | None) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor
 from fedpriv import __version__, _check, report
 from fedpriv.accounting import Accountant, Ledger, epsilon
 from fedpriv.accounting.events import Event
+from fedpriv.accounting.ledger import read
 from fedpriv.accounting.participations import costliest
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.plan import Plan
@@ -89,10 +90,11 @@ class RunBooks:
     Args:
         plan: the run; its gate events are all afforded when the plan is followed.
         ledger: open and empty.
+        path: of the ledger's file.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger) -> None:
-        self._plan, self._ledger = plan, ledger
+    def __init__(self, plan: Plan, ledger: Ledger, path: Path) -> None:
+        self._plan, self._ledger, self._path = plan, ledger, path
         self._charged: list[Event] = []
         planned = plan.setup.planned_events()
         self._accountant = None
@@ -130,9 +132,17 @@ class RunBooks:
         return float(epsilon(worst, budget.delta, budget.method).epsilon)
 
     @property
-    def events(self) -> tuple[Event, ...]:
-        """The gate's events charged so far."""
-        return tuple(self._charged)
+    def releases(self) -> int:
+        """How many releases were charged so far."""
+        return len(self._charged)
+
+    def settle(self) -> tuple[Event, ...]:
+        """Close the ledger; the gate's events as they are on disk.
+
+        A Ctrl-C while the last charge was written leaves it on disk and nowhere else, and it counts.
+        """
+        self._ledger.close()
+        return read(self._path).events
 
 
 @dataclass(frozen=True)
@@ -173,8 +183,8 @@ def execute(
     Returns:
         the result; ``stopped`` says "rounds", "budget" or "interrupted".
     """
-    with _ledger(plan, folder) as ledger:
-        job = _Job(plan, RunBooks(plan, ledger), folder, show)
+    with _ledger(plan, folder) as (ledger, path):
+        job = _Job(plan, RunBooks(plan, ledger, path), folder, show)
         try:
             stopped = job.train(engine).stopped
         except KeyboardInterrupt:  # while evaluating the last round, say
@@ -188,18 +198,13 @@ def execute(
 
 
 @contextmanager
-def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[Ledger]:
+def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Ledger, Path]]:
     header = {"fedpriv": __version__, "unit": plan.config.unit, "placement": plan.config.placement}
     header |= _remark(plan)
-    if folder is not None:
-        with Ledger.create(folder.path / "ledger.jsonl", header) as ledger:
-            yield ledger
-        return
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        Ledger.create(Path(temporary) / "ledger.jsonl", header) as ledger,
-    ):
-        yield ledger
+    with ExitStack() as stack:
+        where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        path = where / "ledger.jsonl"
+        yield stack.enter_context(Ledger.create(path, header)), path
 
 
 def _remark(plan: Plan) -> dict[str, str]:
@@ -258,7 +263,7 @@ class _Job:
         spent = self.books.spent()
         record = {
             "round": round_number,
-            "releases": len(self.books.events),
+            "releases": self.books.releases,
             "accuracy": scores["accuracy"],
             "loss": scores["loss"],
             "data": "public test set",
@@ -274,7 +279,7 @@ class _Job:
             tensors = {name: t.contiguous() for name, t in self.task.layout.split(self.params).items()}
             about = {"fedpriv": __version__, "round": str(self.round)}
             self.folder.write("model.safetensors", save(tensors, about | _remark(self.plan)))
-        summary = report.summarise(self.plan, self.books.events, self.metrics, stopped)
+        summary = report.summarise(self.plan, self.books.settle(), self.metrics, stopped)
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", report.markdown(summary))

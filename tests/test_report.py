@@ -74,6 +74,15 @@ def test_bounds_and_estimates_are_told_apart() -> None:
     assert row.endswith("| estimate |")
 
 
+def test_epsilon_is_said_in_words() -> None:
+    text = both()[1]
+    assert "the odds that they give to whether any one client took part change by a factor of at most" in text
+    assert "IF the estimate were right" not in text
+    assert "IF the estimate were right" in both(accounting="gdp-clt")[1]
+    fixed = both(sampler="fixed-size", unit="example", clients=4, examples_per_client=100)[1]
+    assert "whether any one example holds one value or another" in fixed
+
+
 def test_the_numbers_are_the_accountants() -> None:
     plan = make_plan(small())
     for name in report.METHODS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from small import small, write_mnist
 
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import ledger as ledgers
+from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.node import ClientSide, client_side, make_source, make_task
 from fedpriv.plan import make_plan
@@ -201,6 +202,25 @@ def test_a_run_interrupted_before_its_first_round_leaves_a_valid_folder(tmp_path
     assert "No model was evaluated" in (tmp_path / "out" / "report.md").read_text()
 
 
+def test_ctrl_c_while_a_charge_is_written_counts_the_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small()
+    engine, folder = Engine(config), RunFolder.create(tmp_path / "out")
+    record = ledgers.Ledger.record
+
+    def interrupted(self: ledgers.Ledger, events: Sequence[Event]) -> None:
+        record(self, events)
+        if len(self) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ledgers.Ledger, "record", interrupted)
+    result = execute(make_plan(config), engine, folder)
+    assert result.stopped == "interrupted"
+    assert result.report["privacy"]["releases"] == 4
+    assert len(ledgers.read(folder.path / "ledger.jsonl").events) == 4
+
+
 def test_ctrl_c_while_the_last_model_is_evaluated_is_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +292,7 @@ def test_without_a_folder_nothing_is_written(
 def test_books_follow_the_servers_view_under_a_participation_cap(tmp_path: Path) -> None:
     plan = make_plan(small(placement="local", max_participations=2))
     with ledgers.Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
-        books = RunBooks(plan, ledger)
+        books = RunBooks(plan, ledger, tmp_path / "ledger.jsonl")
         spent = []
         for t, event in enumerate(plan.setup.planned_events()):
             assert books.affords(event)

@@ -1,0 +1,289 @@
+"""The command line: exit codes, one-line refusals, JSON, plain text, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from small import SMALL, write_mnist
+from typer.testing import CliRunner
+
+from fedpriv.accounting import ledger as ledgers
+from fedpriv.cli import app
+from fedpriv.config import Config
+from fedpriv.runs import COMPARISON_FILES, FILES
+
+SETTINGS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object, code: int = 2) -> str:
+    """The one line with which the command refuses."""
+    result = call(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    [line] = result.stderr.splitlines()
+    assert line.startswith("fedpriv: ")
+    return line.removeprefix("fedpriv: ")
+
+
+def test_simulate_prints_plain_lines_and_leaves_a_folder(tmp_path: Path) -> None:
+    result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "400 clients on infinite-digits, logistic, dynamic-dp-sgd, 6 rounds, central noise"
+    assert lines[1].startswith("budget epsilon 3, delta 0.00025, held by pld; noise multiplier ")
+    assert [line.split("  ")[0] for line in lines[2:5]] == ["round 2/6", "round 4/6", "round 6/6"]
+    assert lines[5].startswith("all rounds done; test accuracy ")
+    assert len(lines) == 7
+    assert "\x1b" not in result.stdout
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILES)
+
+
+def test_simulate_json_is_one_document_on_standard_output(tmp_path: Path) -> None:
+    result = call("simulate", *SETTINGS, "--out", tmp_path / "out", "--seed", 4, "--json")
+    document = json.loads(result.stdout)
+    assert document["out"] == str(tmp_path / "out")
+    assert document["remark"] == "reproducible, not private (seed 4)"
+    assert document["result"]["stopped"] == "rounds"
+    assert document["privacy"]["views"][0]["epsilon"]["pld"]["epsilon"] <= 3
+    assert "NOTE: reproducible, not private (seed 4)" in result.stderr
+
+
+def test_a_file_gives_settings_and_flags_win(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(Config.parse({**SMALL, "rounds": 3, "seed": 1}).toml())
+    flags = ["--set", "rounds=1", "--set", "rounds=2", "--out", tmp_path / "out", "--json"]
+    result = call("simulate", file, *flags)
+    document = json.loads(result.stdout)
+    assert document["result"]["rounds"] == 2
+    assert document["reproducibility"]["seed"] == 1
+
+
+REFUSALS: list[tuple[list[str], str]] = [
+    (["--set", "sampling-rat=1"], "unknown key 'sampling-rat'; did you mean 'sampling-rate'?"),
+    (["--set", "sampling-rate=2"], "sampling-rate is 2; it must be less than or equal to 1"),
+    (["--set", "rounds=true"], "rounds is True; it must be a valid integer"),
+    (["--set", "rounds"], "--set is 'rounds'; it must be written key=value"),
+    (["none.toml"], "CONFIG is 'none.toml'; it must be an existing TOML file"),
+    (["--seed", "-3"], "--seed is -3; it must be a whole number of at least 0"),
+    (["--set", "optimizer=dp-sgd", "--set", "rho-mu=2"], "rho-mu is set but optimizer is 'dp-sgd'"),
+    (["--set", "dataset=mnits"], "dataset is 'mnits'"),
+    (["--set", "dataset=mnist", "--set", "data-folder=/nowhere"], "run `fedpriv data fetch mnist`"),
+    (["--set", "device=abacus"], "device is 'abacus'"),
+    (["--set", "nodes-own-data=true"], "it is for deployments"),
+    (["--set", "delta=0.5"], "delta is 0.5; it must be below 1 / units"),
+    (["--set", "epsilon=1e-15"], "epsilon"),
+]
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+@pytest.mark.parametrize(("arguments", "message"), REFUSALS)
+def test_refusals_are_one_line_and_come_before_any_work(
+    command: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(command, *arguments, "--out", "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_needs_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "(or give --overwrite)" in refused("simulate", *SETTINGS, "--out", tmp_path)
+    assert call("simulate", *SETTINGS, "--out", tmp_path, "--overwrite").exit_code == 0
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert "be a folder, not a file" in refused("simulate", *SETTINGS, "--out", tmp_path / "notes.txt")
+
+
+def test_help_lists_every_setting_with_its_default() -> None:
+    text = call("simulate", "--help").stdout
+    for key, default in Config.parse({}).table().items():
+        assert f"{key} = {json.dumps(default)}" in text
+    assert "Ctrl-C" in text
+    commands = call("--help").stdout
+    assert all(name in commands for name in ("simulate", "compare", "account", "calibrate", "data"))
+
+
+def test_compare_prints_one_table_and_leaves_every_run(tmp_path: Path) -> None:
+    result = call(
+        "compare", *SETTINGS, "--placements", "central, local,central", "--out", tmp_path / "out", "--seed", 1
+    )
+    assert result.exit_code == 0, result.output
+    assert "defends against" in result.stdout
+    assert "central: reproducible, not private (seed 1)" in result.stdout
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"central", "local", *COMPARISON_FILES}
+    assert "--placements is 'centre'" in refused("compare", *SETTINGS, "--placements", "centre")
+
+
+def test_compare_json(tmp_path: Path) -> None:
+    result = call("compare", *SETTINGS, "--placements", "none,central", "--out", tmp_path / "out", "--json")
+    none, central = json.loads(result.stdout)
+    assert (none["placement"], none["remark"]) == ("none", "not private: no noise is added")
+    assert central["epsilon against the server"] is None
+    assert central["epsilon against who sees the models"] <= 3
+
+
+EVENTS = ["--sampling-rate", 0.01, "--steps", 100, "--delta", 1e-5]
+
+
+def test_account_json_has_the_documented_shape() -> None:
+    document = json.loads(call("account", *EVENTS, "--noise-multiplier", 1, "--json").stdout)
+    assert document["delta"] == 1e-5
+    methods = document["methods"]
+    assert set(methods) == {"pld", "rdp", "gdp-clt"}
+    assert set(methods["pld"]) == {"epsilon", "epsilon_lower", "kind"}
+    assert methods["pld"]["kind"] == methods["rdp"]["kind"] == "bound"
+    assert set(methods["gdp-clt"]) == {"epsilon", "kind"}
+    assert methods["gdp-clt"]["kind"] == "estimate"
+    assert methods["pld"]["epsilon_lower"] <= methods["pld"]["epsilon"] <= methods["rdp"]["epsilon"]
+
+
+def test_account_reads_a_schedule_and_other_samplers(tmp_path: Path) -> None:
+    schedule = tmp_path / "z.csv"
+    schedule.write_text("1.0\n" * 100)
+    of_file, of_number = (
+        json.loads(call("account", *EVENTS, "--noise-multiplier", z, "--method", "pld", "--json").stdout)
+        for z in (schedule, 1)
+    )
+    assert of_file == of_number
+    fixed = call("account", *EVENTS, "--noise-multiplier", 1, "--sampler", "without-replacement").stdout
+    assert "does not support" in fixed
+    assert "gdp-clt does not support" in refused(
+        "account", *EVENTS, "--noise-multiplier", 1, "--sampler", "without-replacement", "--method", "gdp-clt"
+    )
+
+
+def test_account_prints_a_plain_table() -> None:
+    lines = call("account", *EVENTS, "--noise-multiplier", 1).stdout.splitlines()
+    assert lines[0] == "epsilon at delta 1e-05"
+    assert lines[1].split() == ["method", "epsilon", "lower", "bound", "kind"]
+    assert [line.split()[0] for line in lines[2:]] == ["pld", "rdp", "gdp-clt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--sampling-rate", 2], "sampling-rate"),
+        (["--steps", -1], "steps"),
+        (["--delta", 0], "delta"),
+        (["--noise-multiplier", -1], "noise-multiplier"),
+        (["--noise-multiplier", "none.csv"], "--noise-multiplier is 'none.csv'; it must be an existing"),
+        (["--sampler", "shuffled"], "sampler"),
+        (["--relation", "swap"], "relation"),
+        (["--sampler", "without-replacement", "--relation", "add-remove"], "relation"),
+        (["--method", "zcdp"], "zcdp"),
+    ],
+)
+def test_account_refuses_in_one_line(changes: list[object], message: str) -> None:
+    assert message in refused("account", *EVENTS, "--noise-multiplier", 1, *changes)
+
+
+def test_calibrate_spends_its_budget_by_account(tmp_path: Path) -> None:
+    relative = tmp_path / "r.csv"
+    relative.write_text("".join(f"{2 - t / 100}\n" for t in range(100)))
+    answer = call("calibrate", "--epsilon", 1, *EVENTS, "--relative-noise", relative, "--json")
+    document = json.loads(answer.stdout)
+    assert set(document) == {"scale", "noise_multiplier_first", "noise_multiplier_last", "epsilon", "method"}
+    assert document["noise_multiplier_first"] == pytest.approx(2 * document["scale"])
+    assert document["noise_multiplier_last"] == pytest.approx(1.01 * document["scale"])
+    assert 0.99 <= document["epsilon"] <= 1
+    schedule = tmp_path / "z.csv"
+    schedule.write_text("".join(f"{document['scale'] * (2 - t / 100)!r}\n" for t in range(100)))
+    spent = json.loads(
+        call("account", *EVENTS, "--noise-multiplier", schedule, "--method", "pld", "--json").stdout
+    )
+    assert spent["methods"]["pld"]["epsilon"] == pytest.approx(document["epsilon"], rel=1e-6)
+
+
+def test_calibrate_prints_a_sentence_and_refuses_in_one_line() -> None:
+    assert call("calibrate", "--epsilon", 1, *EVENTS).stdout.startswith("scale 0.")
+    assert "epsilon" in refused("calibrate", "--epsilon", -1, *EVENTS)
+    assert "none.csv" in refused("calibrate", "--epsilon", 1, *EVENTS, "--relative-noise", "none.csv")
+
+
+def test_data_list_says_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    rows = [line.split()[:2] for line in call("data", "list").stdout.splitlines()]
+    assert ["digits", "yes"] in rows
+    assert ["mnist", "no"] in rows
+    write_mnist(tmp_path, 1)
+    assert ["mnist", "yes"] in [line.split()[:2] for line in call("data", "list").stdout.splitlines()]
+
+
+def test_data_show_draws_a_grid_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    picture = tmp_path / "digits.png"
+    assert call("data", "show", "digits", "--out", picture, "--count", 9).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "dataset is 'x'" in refused("data", "show", "x")
+    assert "--count is 0" in refused("data", "show", "digits", "--count", 0)
+    assert "fedpriv data fetch mnist" in refused("data", "show", "mnist")
+    assert str(picture) in refused("data", "show", "digits", "--out", picture / "x.png")
+
+
+def test_data_fetch_refuses_what_it_does_not_know() -> None:
+    assert "dataset is 'x'" in refused("data", "fetch", "x")
+    assert "--sha256 is 'abc'" in refused("data", "fetch", "mnist", "--sha256", "abc")
+    assert "nothing to fetch" in call("data", "fetch", "digits").stdout
+
+
+def test_an_engine_that_fails_is_one_line_and_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedpriv.flower.strategy import EngineError
+
+    def fails(self: object, ask: object) -> None:
+        raise EngineError("every node is gone")
+
+    monkeypatch.setattr("fedpriv.node.ClientSide.gather", fails)
+    result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr == "fedpriv: every node is gone\n"
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["result"]["stopped"] == "failed"
+
+
+def test_ctrl_c_ends_cleanly_with_a_valid_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "fedpriv", "simulate", *SETTINGS, "--out", str(out)]
+    # So many rounds that it cannot end by itself, of equal noise, which is accounted for in an instant.
+    command += ["--set", "rounds=20000", "--set", "optimizer=dp-sgd", "--set", "evaluate-every=20000"]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "ledger.jsonl").exists() or (out / "ledger.jsonl").stat().st_size < 2000:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, stderr
+    assert "interrupted; what was charged stays charged" in stdout
+    assert "Traceback" not in stderr
+    assert {path.name for path in out.iterdir()} == set(FILES)
+    report = json.loads((out / "report.json").read_text())
+    assert report["result"]["stopped"] == "interrupted"
+    assert len(ledgers.read(out / "ledger.jsonl").events) == report["privacy"]["releases"] > 5
+
+
+def test_the_version_is_printed() -> None:
+    from fedpriv import __version__
+
+    assert call("--version").stdout.strip() == __version__
