@@ -1,0 +1,237 @@
+"""One table of optimizers, and what each of them must do. A new optimizer is one more row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
+from safetensors.torch import load, save
+from toys import CountingBooks, RowsEngine, noise_free, world
+
+from fedpriv.clipping import sum_rows
+from fedpriv.optimizers import (
+    Adam,
+    AdaptiveClipping,
+    PrivateOptimizer,
+    Sgd,
+    State,
+    dp_adam,
+    dp_sgd,
+    dynamic,
+    given,
+    growing_mu,
+    sensitivity_decay,
+    square_root_noise,
+)
+from fedpriv.query import SumBlock
+from fedpriv.release import Placement
+from fedpriv.rng import Key
+from fedpriv.round import Cohorts, Setup, run
+from fedpriv.sampling import Everyone, FixedSize, Poisson
+
+ROUNDS, UNITS, DIMENSION, RATE = 25, 40, 20, 0.2
+KEY = Key.from_seed(7)
+START = torch.zeros(DIMENSION, dtype=torch.float64)
+
+Rule = Callable[[torch.Tensor], torch.optim.Optimizer]
+
+
+def sgd(momentum: float = 0.0) -> Rule:
+    return lambda theta: torch.optim.SGD([theta], lr=RATE, momentum=momentum)
+
+
+def adam() -> Rule:
+    return lambda theta: torch.optim.Adam([theta], lr=RATE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """How an optimizer is made from its (first) clip norm, and its non-private rule."""
+
+    make: Callable[[float], PrivateOptimizer]
+    plain: Rule | None
+
+
+R_T = [1.5 - t / ROUNDS for t in range(ROUNDS)]
+TABLE = {
+    "dp-sgd": Row(lambda c: dp_sgd(RATE, c), sgd()),
+    "dp-sgd with momentum": Row(lambda c: dp_sgd(RATE, c, momentum=0.5), sgd(0.5)),
+    "dp-adam": Row(lambda c: dp_adam(RATE, c), adam()),
+    "dynamic dp-sgd": Row(lambda c: dynamic(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), sgd()),
+    "dynamic dp-sgd with momentum": Row(lambda c: dynamic(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), sgd(0.5)),
+    "growing mu": Row(lambda c: growing_mu(Sgd(), RATE, c, ROUNDS, 3.0), sgd()),
+    "sensitivity decay": Row(lambda c: sensitivity_decay(Sgd(), RATE, c, ROUNDS, 2.0), sgd()),
+    "sigma ~ sqrt(C)": Row(
+        lambda c: square_root_noise(Sgd(), RATE, c, ROUNDS, 2.0), None
+    ),  # without a finite C there is no noise to shape
+    "given sequences": Row(lambda c: given(Sgd(), RATE, [c] * ROUNDS, R_T), None),  # given C is finite
+    "dynamic dp-adam": Row(lambda c: dynamic(Adam(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), adam()),
+    "adaptive clipping": Row(lambda c: AdaptiveClipping(dp_sgd(RATE, c)), None),  # C starts somewhere
+    "adaptive clipping of dynamic dp-adam": Row(
+        lambda c: AdaptiveClipping(dynamic(Adam(), RATE, c, ROUNDS, rho_mu=3.0)), None
+    ),
+}
+SAMPLERS = {"poisson": Poisson(UNITS, 0.3), "fixed": FixedSize(UNITS, 12), "all": Everyone(UNITS)}
+PLACEMENTS = {
+    "none": Placement("none"),
+    "central": Placement("central"),
+    "local": Placement("local", shares=12),
+    "distributed": Placement("distributed", shares=12, min_replies=10),
+}
+
+every = pytest.mark.parametrize("name", TABLE)
+
+
+def answers(name: str, count: int, seed: int = 3) -> list[State]:
+    """The states of an optimizer that is fed random answers."""
+    optimizer = TABLE[name].make(1.0)
+    generator = np.random.Generator(np.random.Philox(seed))
+    states = [optimizer.init(START)]
+    for _ in range(count):
+        blocks = optimizer.query(states[-1]).blocks
+        answer = tuple(
+            torch.as_tensor(generator.standard_normal(DIMENSION if isinstance(block, SumBlock) else ()))
+            for block in blocks
+        )
+        states.append(optimizer.update(states[-1], answer))
+    return states
+
+
+@every
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_events_are_public_and_as_planned(name: str, sampler: str) -> None:
+    setup = Setup(TABLE[name].make(1.0), SAMPLERS[sampler], Placement("central"), 0.8, ROUNDS)
+    charged = []
+    for seed in (1, 2):
+        books = CountingBooks()
+        engine = RowsEngine(world(seed) * 10**seed)
+        run(setup, START, engine, books, Key.from_seed(seed), Cohorts(setup.sampler, Key.from_seed(seed), 7))
+        charged.append(tuple(books.charged))
+    assert charged[0] == charged[1] == setup.planned_events()
+    assert len(charged[0]) == ROUNDS
+
+
+@every
+def test_the_state_goes_through_safetensors_and_on(name: str) -> None:
+    optimizer = TABLE[name].make(1.0)
+    setup = Setup(optimizer, Poisson(UNITS, 0.3), Placement("central"), 0.8, ROUNDS)
+    whole = run(setup, START, RowsEngine(world(1)), CountingBooks(), KEY, Cohorts(setup.sampler, KEY, 7))
+    for middle in answers(name, 9)[::3]:
+        tensors = {key: tensor.contiguous() for key, tensor in middle.tensors().items()}
+        restored = State.from_tensors(load(save(tensors)), middle.step)
+        assert restored.step == middle.step
+        assert restored.tensors().keys() == middle.tensors().keys()
+        one, other = optimizer.query(middle), optimizer.query(restored)
+        assert one.blocks == other.blocks
+        answer = tuple(torch.full((DIMENSION,) if isinstance(b, SumBlock) else (), 0.1) for b in one.blocks)
+        ends = [optimizer.update(state, answer).tensors() for state in (middle, restored)]
+        assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+    assert whole.state.step == ROUNDS
+
+
+@every
+def test_updates_are_functions(name: str) -> None:
+    """The same state and answer give the same next state, and neither is touched."""
+    optimizer = TABLE[name].make(1.0)
+    state = answers(name, 4)[-1]
+    before = {key: tensor.clone() for key, tensor in state.tensors().items()}
+    answer = tuple(torch.full((DIMENSION,) if isinstance(b, SumBlock) else (), 0.1) for b in optimizer.query(state).blocks)
+    one, two = optimizer.update(state, answer), optimizer.update(state, answer)
+    assert all(torch.equal(one.tensors()[key], two.tensors()[key]) for key in before)
+    assert all(torch.equal(state.tensors()[key], before[key]) for key in before)
+    assert one.step == state.step + 1
+
+
+@every
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_examples_as_rows_are_clients_as_rows(name: str, sampler: str) -> None:
+    """40 clients, or the examples of 5 silos of 8: the same matrix, the same trajectory under noise."""
+    setup = Setup(TABLE[name].make(1.0), SAMPLERS[sampler], Placement("central"), 0.5, ROUNDS)
+    ends = []
+    for silo_size in (None, 8):
+        cohorts = Cohorts(setup.sampler, KEY, 7, silo_size=silo_size)
+        ends.append(run(setup, START, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params)
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-8, atol=1e-10)
+
+
+@every
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_placement_runs_and_parties_owe_what_the_query_says(name: str, placement: str) -> None:
+    scale = 0.0 if placement == "none" else 0.5
+    setup = Setup(TABLE[name].make(1.0), FixedSize(UNITS, 12), PLACEMENTS[placement], scale, ROUNDS)
+    engine = RowsEngine(world(1))
+    outcome = run(setup, START, engine, CountingBooks(), KEY, Cohorts(setup.sampler, KEY, 5))
+    assert (outcome.state.step, outcome.stopped) == (ROUNDS, "rounds")
+    assert bool(torch.isfinite(outcome.state.params).all())
+    for ask in engine.asks:
+        owed = ask.query.noise_stds(scale * ask.query.relative_noise)
+        assert ask.party_stds == PLACEMENTS[placement].party_stds(owed)
+    # Some noise moves the trajectory; none repeats it.
+    quiet = run(
+        noise_free(setup.optimizer, ROUNDS, setup.sampler), START, RowsEngine(world(1)), CountingBooks(), KEY,
+        Cohorts(setup.sampler, KEY, 5),
+    )
+    assert torch.allclose(quiet.state.params, outcome.state.params, atol=1e-9) == (placement == "none")
+
+
+@every
+def test_it_converges_under_noise(name: str) -> None:
+    rows = world(1)
+    setup = Setup(TABLE[name].make(2.0), Everyone(UNITS), Placement("central"), 0.5, ROUNDS)
+    end = run(setup, START, RowsEngine(rows), CountingBooks(), KEY, Cohorts(setup.sampler, KEY, 7)).state.params
+    assert float((end - rows.mean(0)).norm()) < 0.6 * float(rows.mean(0).norm())
+
+
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.plain])
+def test_without_clipping_and_noise_it_is_the_textbook_rule(name: str) -> None:
+    rows, plain = world(1), TABLE[name].plain
+    assert plain is not None
+    theta = START.clone().requires_grad_()
+    reference = plain(theta)
+    for _ in range(ROUNDS):
+        theta.grad = theta.detach() - rows.mean(0)
+        reference.step()
+    setup = noise_free(TABLE[name].make(math.inf), ROUNDS)
+    end = run(setup, START, RowsEngine(rows), CountingBooks(), KEY, Cohorts(setup.sampler, KEY, 7)).state.params
+    torch.testing.assert_close(end, theta.detach(), rtol=1e-9, atol=1e-10)
+
+
+@every
+@settings(max_examples=25, deadline=None)
+@over(data=st.data())
+def test_one_unit_moves_no_block_beyond_its_sensitivity(name: str, data: st.DataObject) -> None:
+    """Adding or removing a unit moves a block by at most S, replacing one by at most 2 S, at any step."""
+    state = answers(name, 6)[data.draw(st.integers(0, 6))]
+    query = TABLE[name].make(1.0).query(state)
+    seed, exponent = data.draw(st.integers(0, 2**32)), data.draw(st.integers(-12, 12))
+    generator = np.random.Generator(np.random.Philox(seed))
+    rows = torch.as_tensor(generator.standard_normal((6, DIMENSION)) * 10.0**exponent)
+    broken = data.draw(st.sampled_from([None, math.nan, math.inf, 1e300]))
+    if broken is not None:
+        rows[5, 3] = broken
+    neighbours = {"all": rows[:5], "fewer": rows[:4], "another": torch.cat([rows[:4], rows[5:]])}
+    sums = {key: sum_rows([part] * len(query.points), query.blocks) for key, part in neighbours.items()}
+    for j, block in enumerate(query.blocks):
+        slack = block.sensitivity * 1e-9 + 1e-12
+        added = float((sums["all"][j] - sums["fewer"][j]).norm())
+        replaced = float((sums["all"][j] - sums["another"][j]).norm())
+        assert added <= block.sensitivity + slack
+        assert replaced <= 2 * block.sensitivity + slack
+
+
+def test_the_table_names_every_constructor() -> None:
+    """A new public optimizer has to come into the table above."""
+    import fedpriv.optimizers as public
+
+    known = {"dp_sgd", "dp_adam", "dynamic", "growing_mu", "sensitivity_decay", "square_root_noise", "given"}
+    parts = {"Adam", "Sgd", "FirstOrder", "AdaptiveClipping", "Answer", "Planned", "PrivateOptimizer", "State"}
+    assert set(public.__all__) == known | parts
+
+
