@@ -9,19 +9,37 @@ from fedpriv.optimizers.dynamic import (
     sensitivity_decay,
     square_root_noise,
 )
-from fedpriv.optimizers.first_order import Adam, FirstOrder, Sgd, dp_adam, dp_sgd
+from fedpriv.optimizers.first_order import (
+    AdaGrad,
+    Adam,
+    FirstOrder,
+    RmsProp,
+    Sgd,
+    Yogi,
+    dp_adagrad,
+    dp_adam,
+    dp_rmsprop,
+    dp_sgd,
+    dp_yogi,
+)
 
 __all__ = [
+    "AdaGrad",
     "Adam",
     "AdaptiveClipping",
     "Answer",
     "FirstOrder",
     "Planned",
     "PrivateOptimizer",
+    "RmsProp",
     "Sgd",
     "State",
+    "Yogi",
+    "dp_adagrad",
     "dp_adam",
+    "dp_rmsprop",
     "dp_sgd",
+    "dp_yogi",
     "dynamic",
     "given",
     "growing_mu",

@@ -1,9 +1,12 @@
-"""DP-SGD, with momentum, and DP-Adam: one clipped gradient a step, then a textbook rule on its noisy mean.
+"""DP-SGD, with momentum, and the plain adaptive methods: one clipped gradient a step, then a textbook rule.
 
 Sources: DP-SGD is Abadi et al. 2016, algorithm 1; DP-Adam is Du et al. 2021, algorithm 4 (its line 10
-prints v where line 8 defines u: the same second moment). Symbols: theta ``params`` (d,); g a unit's
-gradient; C_t ``clip_norm(t)``; eta ``learning_rate(t)``; r_t ``relative_noise(t)``; y ``answer[0]``,
-the noisy sum over the EXPECTED cohort size (d,). Noise stds are of the sum, never of the mean.
+prints v where line 8 defines u: the same second moment); RMSProp is Hinton et al. 2012, AdaGrad Duchi
+et al. 2011, Yogi Zaheer et al. 2018, algorithm 2, each on the privatised gradient (Zhou et al. 2020).
+Symbols: theta ``params`` (d,); g a unit's gradient; C_t ``clip_norm(t)``; eta ``learning_rate(t)``; r_t
+``relative_noise(t)``; y ``answer[0]``, the noisy sum over the EXPECTED cohort size (d,). Noise stds are
+of the sum, never of the mean. A rule sees y only, so schedules of C_t and r_t, and an adaptive clip
+norm, go with any of them.
 
 >>> import torch
 >>> optimizer = dp_sgd(learning_rate=0.5, clip_norm=1.0)
@@ -70,9 +73,7 @@ class Adam:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not 0 <= _check.real(name, beta) < 1:
-                raise _check.fail(name, beta, "lie in [0, 1)")
+        check_decays(beta1=self.beta1, beta2=self.beta2)
         _check.finite_positive("adam-epsilon", self.epsilon)
 
     def slots(self, params: Tensor) -> Slots:
@@ -86,6 +87,81 @@ class Adam:
         m_hat = first / (1 - self.beta1 ** (step + 1))
         v_hat = second / (1 - self.beta2 ** (step + 1))
         return m_hat / (v_hat.sqrt() + self.epsilon), {"first": first, "second": second}
+
+
+@dataclass(frozen=True)
+class RmsProp:
+    """v = beta2 v + (1 - beta2) y^2, theta -= eta y / (sqrt(v) + epsilon) (Hinton et al. 2012)."""
+
+    beta2: float = 0.9
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check_decays(beta2=self.beta2)
+        _check.finite_positive("adam-epsilon", self.epsilon)
+
+    def slots(self, params: Tensor) -> Slots:
+        """The second moment, zero."""
+        return {"second": torch.zeros_like(params)}
+
+    def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
+        """y / (sqrt(v) + epsilon)."""
+        second = self.beta2 * slots["second"] + (1 - self.beta2) * gradient * gradient
+        return gradient / (second.sqrt() + self.epsilon), {"second": second}
+
+
+@dataclass(frozen=True)
+class AdaGrad:
+    """v = v + y^2, theta -= eta y / (sqrt(v) + epsilon) (Duchi et al. 2011, diagonal)."""
+
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("adam-epsilon", self.epsilon)
+
+    def slots(self, params: Tensor) -> Slots:
+        """The sum of squares, zero."""
+        return {"second": torch.zeros_like(params)}
+
+    def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
+        """y / (sqrt(v) + epsilon)."""
+        second = slots["second"] + gradient * gradient
+        return gradient / (second.sqrt() + self.epsilon), {"second": second}
+
+
+@dataclass(frozen=True)
+class Yogi:
+    """Adam whose v moves additively: v = v - (1 - beta2) sign(v - y^2) y^2; no bias correction.
+
+    Zaheer et al. 2018, algorithm 2: m = beta1 m + (1 - beta1) y, theta -= eta m / (sqrt(v) + epsilon),
+    both moments from zero; their epsilon is 1e-3.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_decays(beta1=self.beta1, beta2=self.beta2)
+        _check.finite_positive("adam-epsilon", self.epsilon)
+
+    def slots(self, params: Tensor) -> Slots:
+        """Both moments, zero."""
+        return {"first": torch.zeros_like(params), "second": torch.zeros_like(params)}
+
+    def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
+        """m / (sqrt(v) + epsilon)."""
+        square = gradient * gradient
+        first = self.beta1 * slots["first"] + (1 - self.beta1) * gradient
+        second = slots["second"] - (1 - self.beta2) * (slots["second"] - square).sign() * square
+        return first / (second.sqrt() + self.epsilon), {"first": first, "second": second}
+
+
+def check_decays(**betas: float) -> None:
+    """Raises ArgumentError, naming it, for a decay outside [0, 1)."""
+    for name, beta in betas.items():
+        if not 0 <= _check.real(name, beta) < 1:
+            raise _check.fail(name, beta, "lie in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -137,6 +213,29 @@ def dp_adam(
 ) -> FirstOrder:
     """DP-Adam (Du et al. 2021, algorithm 4 with constant C and sigma)."""
     return _constant(Adam(beta1, beta2, epsilon), learning_rate, clip_norm)
+
+
+def dp_rmsprop(
+    learning_rate: float, clip_norm: float, beta2: float = 0.9, epsilon: float = 1e-8
+) -> FirstOrder:
+    """DP-RMSProp: RMSProp on the privatised gradient (Zhou et al. 2020; Li et al. 2023, section 3.2)."""
+    return _constant(RmsProp(beta2, epsilon), learning_rate, clip_norm)
+
+
+def dp_adagrad(learning_rate: float, clip_norm: float, epsilon: float = 1e-8) -> FirstOrder:
+    """DP-AdaGrad: AdaGrad on the privatised gradient (Zhou et al. 2020)."""
+    return _constant(AdaGrad(epsilon), learning_rate, clip_norm)
+
+
+def dp_yogi(
+    learning_rate: float,
+    clip_norm: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-3,
+) -> FirstOrder:
+    """DP-Yogi: Yogi on the privatised gradient."""
+    return _constant(Yogi(beta1, beta2, epsilon), learning_rate, clip_norm)
 
 
 def _constant(rule: Rule, learning_rate: float, clip_norm: float) -> FirstOrder:

@@ -1,4 +1,4 @@
-"""DP-SGD and DP-Adam: with no noise they are the textbook rules, step for step."""
+"""Plain private rules: with no noise they are the textbook rules, step for step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ import pytest
 import torch
 
 from fedpriv._check import ArgumentError
-from fedpriv.optimizers import PrivateOptimizer, State, dp_adam, dp_sgd
+from fedpriv.optimizers import (
+    AdaGrad,
+    AdaptiveClipping,
+    FirstOrder,
+    PrivateOptimizer,
+    RmsProp,
+    State,
+    Yogi,
+    dp_adagrad,
+    dp_adam,
+    dp_rmsprop,
+    dp_sgd,
+    dp_yogi,
+    dynamic,
+)
 
 GRADIENTS = np.random.Generator(np.random.Philox(1)).standard_normal((50, 20))
 
@@ -41,7 +55,68 @@ def test_adam_equals_torch() -> None:
     torch.testing.assert_close(mine, parameter.detach(), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", [dp_sgd(0.1, 1.0, 0.9), dp_adam(0.1, 1.0)])
+def test_rmsprop_equals_torch() -> None:
+    parameter = torch.zeros(20, dtype=torch.float64, requires_grad=True)
+    reference = torch.optim.RMSprop([parameter], lr=0.1, alpha=0.8, eps=1e-3)
+    for gradient in GRADIENTS:
+        parameter.grad = torch.as_tensor(gradient)
+        reference.step()
+    mine = follow(dp_rmsprop(0.1, 1.0, beta2=0.8, epsilon=1e-3), GRADIENTS)
+    torch.testing.assert_close(mine, parameter.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_adagrad_equals_torch() -> None:
+    parameter = torch.zeros(20, dtype=torch.float64, requires_grad=True)
+    reference = torch.optim.Adagrad([parameter], lr=0.1, eps=1e-3)
+    for gradient in GRADIENTS:
+        parameter.grad = torch.as_tensor(gradient)
+        reference.step()
+    mine = follow(dp_adagrad(0.1, 1.0, epsilon=1e-3), GRADIENTS)
+    torch.testing.assert_close(mine, parameter.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_yogi_equals_its_algorithm() -> None:
+    """Zaheer et al. 2018, algorithm 2; large and small gradients alternate so that v falls too."""
+    gradients = GRADIENTS * np.where(np.arange(50) % 10 < 5, 3.0, 0.1)[:, None]
+    theta, m, v = np.zeros((3, 20))
+    falls = 0
+    for g in gradients:
+        m = 0.8 * m + (1 - 0.8) * g
+        new = np.where(v > g * g, v - 0.05 * g * g, v + 0.05 * g * g)
+        falls += int((new < v).sum())
+        v = new
+        theta = theta - 0.1 * m / (np.sqrt(v) + 1e-3)
+    assert falls > 20
+    mine = follow(dp_yogi(0.1, 1.0, beta1=0.8, beta2=0.95), gradients)
+    np.testing.assert_allclose(mine.numpy(), theta, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [RmsProp(), AdaGrad(), Yogi()])
+def test_schedules_and_adaptive_clipping_go_with_any_rule(rule: RmsProp | AdaGrad | Yogi) -> None:
+    """A scheduled rule asks with C_t and r_t; what it does with the answer is the rule's."""
+    scheduled = dynamic(rule, 0.1, 2.0, steps=10, rho_c=4.0, rho_mu=2.0)
+    constant = FirstOrder(rule, scheduled.learning_rate, lambda t: 1.0)
+    torch.testing.assert_close(follow(scheduled, GRADIENTS), follow(constant, GRADIENTS))
+    query = scheduled.query(State(torch.zeros(20), 5, rule.slots(torch.zeros(20))))
+    assert query.blocks[0].sensitivity == pytest.approx(1.0)
+    assert query.relative_noise == pytest.approx(2**-0.5)
+    adaptive = AdaptiveClipping(constant)
+    state = adaptive.init(torch.zeros(20, dtype=torch.float64))
+    for gradient in GRADIENTS:
+        state = adaptive.update(state, (torch.as_tensor(gradient), torch.tensor(0.1)))
+    torch.testing.assert_close(state.params, follow(constant, GRADIENTS))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        dp_sgd(0.1, 1.0, 0.9),
+        dp_adam(0.1, 1.0),
+        dp_rmsprop(0.1, 1.0),
+        dp_adagrad(0.1, 1.0),
+        dp_yogi(0.1, 1.0),
+    ],
+)
 def test_state_round_trips_through_its_tensors(optimizer: PrivateOptimizer) -> None:
     state = optimizer.init(torch.zeros(20))
     for gradient in GRADIENTS[:5].astype(np.float32):
@@ -59,6 +134,12 @@ def test_state_round_trips_through_its_tensors(optimizer: PrivateOptimizer) -> N
         (lambda: dp_sgd(0.1, 1.0, momentum=1.0), "momentum"),
         (lambda: dp_adam(0.1, 1.0, beta2=1.0), "beta2"),
         (lambda: dp_adam(0.1, 1.0, epsilon=0.0), "adam-epsilon"),
+        (lambda: dp_rmsprop(0.1, 1.0, beta2=-0.1), "beta2"),
+        (lambda: dp_rmsprop(0.1, 1.0, epsilon=np.inf), "adam-epsilon"),
+        (lambda: dp_adagrad(0.1, 1.0, epsilon=-1.0), "adam-epsilon"),
+        (lambda: dp_adagrad(0.1, 0.0), "clip-norm"),
+        (lambda: dp_yogi(0.1, 1.0, beta1=1.0), "beta1"),
+        (lambda: dp_yogi(0.1, 1.0, epsilon=0.0), "adam-epsilon"),
     ],
 )
 def test_bad_values_are_named(call: object, name: str) -> None:
