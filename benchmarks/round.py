@@ -57,9 +57,9 @@ def ours(population: int, rounds: int, actors: int) -> dict[str, float]:
     marks: list[float] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        Ledger.create(Path(folder) / "ledger.jsonl", {}) as ledger,
+        Ledger.create(path := Path(folder) / "ledger.jsonl", {}) as ledger,
     ):
-        books = RunBooks(plan, ledger)
+        books = RunBooks(plan, ledger, path)
         run(
             plan.setup,
             params,
