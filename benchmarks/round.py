@@ -12,6 +12,7 @@ Both run on synthetic populations, in one go on one machine; medians are printed
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -71,7 +72,7 @@ def ours(population: int, rounds: int, actors: int) -> dict[str, float]:
         )
         memory = sum(peak_memory(pid) for pid in [os.getpid(), *worker_processes()])
         engine.close()
-    steady = [after - before for before, after in zip(marks[10:], marks[11:], strict=False)]
+    steady = [after - before for before, after in itertools.pairwise(marks[10:])]
     return {"seconds": statistics.median(steady), "memory": memory}
 
 
@@ -158,7 +159,8 @@ def flower_child(nodes: int, rounds: int) -> None:
 
 def main() -> None:
     """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000])
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--actors", type=int, default=2)
