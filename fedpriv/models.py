@@ -52,7 +52,7 @@ def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10) -> nn.Module
 
 
 class Standardised(nn.Module):
-    """``model`` on inputs (x - mean) / std, two public constants that are never computed from clients' data."""
+    """``model`` on inputs (x - mean) / std: public constants, never computed from data of clients."""
 
     def __init__(self, model: nn.Module, mean: float, std: float) -> None:
         super().__init__()

@@ -4,7 +4,7 @@
     python simulations/dynamic_dp_sgd/run.py --column steps        # vanilla, tuned further
     python simulations/dynamic_dp_sgd/run.py --column certified    # the same epsilon, certified by PLD
     python simulations/dynamic_dp_sgd/run.py --column distributed  # clients add the noise (algorithm 5)
-    python simulations/dynamic_dp_sgd/run.py --short               # vanilla and dynamic at epsilon 0.1, half a minute
+    python simulations/dynamic_dp_sgd/run.py --short               # one small cell, half a minute
     python simulations/dynamic_dp_sgd/run.py --table               # README's tables from results.jsonl
 
 Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). Finished runs are appended to
