@@ -21,10 +21,14 @@ from fedpriv.optimizers import (
     AdaptiveClipping,
     Answer,
     PrivateOptimizer,
+    RmsProp,
     Sgd,
     State,
+    dp_adagrad,
     dp_adam,
+    dp_rmsprop,
     dp_sgd,
+    dp_yogi,
     dynamic,
     given,
     growing_mu,
@@ -37,7 +41,7 @@ from fedpriv.rng import Key
 from fedpriv.round import Cohorts, Setup, run
 from fedpriv.sampling import Everyone, FixedSize, Poisson
 
-ROUNDS, UNITS, DIMENSION, RATE = 25, 40, 20, 0.2
+ROUNDS, UNITS, DIMENSION, RATE = 26, 40, 20, 0.2
 KEY = Key.from_seed(7)
 START = torch.zeros(DIMENSION, dtype=torch.float64)
 
@@ -50,6 +54,14 @@ def sgd(momentum: float = 0.0) -> Rule:
 
 def adam() -> Rule:
     return lambda theta: torch.optim.Adam([theta], lr=RATE)
+
+
+def rmsprop() -> Rule:
+    return lambda theta: torch.optim.RMSprop([theta], lr=RATE, alpha=0.9)
+
+
+def adagrad() -> Rule:
+    return lambda theta: torch.optim.Adagrad([theta], lr=RATE, eps=1e-8)
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,9 @@ TABLE = {
     "dp-sgd": Row(lambda c: dp_sgd(RATE, c), sgd()),
     "dp-sgd with momentum": Row(lambda c: dp_sgd(RATE, c, momentum=0.5), sgd(0.5)),
     "dp-adam": Row(lambda c: dp_adam(RATE, c), adam()),
+    "dp-rmsprop": Row(lambda c: dp_rmsprop(RATE, c), rmsprop()),
+    "dp-adagrad": Row(lambda c: dp_adagrad(RATE, c), adagrad()),
+    "dp-yogi": Row(lambda c: dp_yogi(RATE, c), None),  # torch has none; see test_first_order
     "dynamic dp-sgd": Row(lambda c: dynamic(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), sgd()),
     "dynamic dp-sgd with momentum": Row(lambda c: dynamic(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), sgd(0.5)),
     "growing mu": Row(lambda c: growing_mu(Sgd(), RATE, c, ROUNDS, 3.0), sgd()),
@@ -73,6 +88,7 @@ TABLE = {
     "sigma ~ sqrt(C)": Row(lambda c: square_root_noise(Sgd(), RATE, c, ROUNDS, 2.0), None),
     "given sequences": Row(lambda c: given(Sgd(), RATE, [c] * ROUNDS, R_T), None),
     "dynamic dp-adam": Row(lambda c: dynamic(Adam(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), adam()),
+    "dynamic dp-rmsprop": Row(lambda c: dynamic(RmsProp(), RATE, c, ROUNDS, 2.0, 3.0), rmsprop()),
     "adaptive clipping": Row(lambda c: AdaptiveClipping(dp_sgd(RATE, c)), None),
     "adaptive clipping of dynamic dp-adam": Row(
         lambda c: AdaptiveClipping(dynamic(Adam(), RATE, c, ROUNDS, rho_mu=3.0)), None
@@ -221,7 +237,11 @@ def test_one_unit_moves_no_block_beyond_its_sensitivity(name: str, data: st.Data
     if broken is not None:
         rows[5, 3] = broken
     neighbours = {"all": rows[:5], "fewer": rows[:4], "another": torch.cat([rows[:4], rows[5:]])}
-    sums = {key: sum_rows([part] * len(query.points), query.blocks) for key, part in neighbours.items()}
+    points = range(len(query.points))  # a unit's vector differs between them
+    sums = {
+        key: sum_rows([part.roll(point, dims=1) for point in points], query.blocks)
+        for key, part in neighbours.items()
+    }
     for j, block in enumerate(query.blocks):
         slack = block.sensitivity * 1e-9 + 1e-12
         added = float((sums["all"][j] - sums["fewer"][j]).norm())
@@ -234,8 +254,10 @@ def test_the_table_names_every_constructor() -> None:
     """A new public optimizer has to come into the table above."""
     import fedpriv.optimizers as public
 
-    makers = {dp_sgd, dp_adam, dynamic, growing_mu, sensitivity_decay, square_root_noise, given}
-    parts = {"Adam", "AdaptiveClipping", "Sgd", "FirstOrder", "Answer", "Planned", "PrivateOptimizer", "State"}
+    makers = {dp_sgd, dp_adam, dp_rmsprop, dp_adagrad, dp_yogi}
+    makers |= {dynamic, growing_mu, sensitivity_decay, square_root_noise, given}
+    parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "State"}
+    parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Sgd", "Yogi"}
     assert set(public.__all__) == {make.__name__ for make in makers} | parts
 
 
