@@ -94,8 +94,8 @@ class Poisson:
         return self if factor == 1 else replace(self, rate=self.rate * factor)
 
 
-@dataclass(frozen=True)
-class TruncatedPoisson:
+@dataclass(frozen=True, kw_only=True)
+class TruncatedPoisson(Poisson):
     """A Poisson cohort that is cut, uniformly at random, to at most ``cap`` units.
 
     The cap is the public number of noise shares that a release always carries. ``floor`` is the smallest
@@ -103,16 +103,11 @@ class TruncatedPoisson:
     distance P[n > cap] + P[n < floor] per release, which the event carries (Chua et al. 2024).
     """
 
-    population: int
-    rate: float
     cap: int
     floor: int = 0
-    relation: str = "add-remove"
 
     def __post_init__(self) -> None:
-        _check_population(self.population)
-        _check.probability("sampling-rate", self.rate)
-        _check.choice("relation", self.relation, RELATIONS)
+        super().__post_init__()
         _check.integer("cohort-cap", self.cap, minimum=1)
 
     @classmethod
@@ -120,14 +115,9 @@ class TruncatedPoisson:
         cls, population: int, rate: float, tail: float, relation: str = "add-remove"
     ) -> TruncatedPoisson:
         """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
-        cap = int(stats.binom.isf(tail, population + 1, rate))
+        cap = max(1, int(stats.binom.isf(tail, population + 1, rate)))
         floor = max(0, int(stats.binom.ppf(tail, population, rate)) - 1)
-        return cls(population, rate, max(cap, 1), floor, relation)
-
-    @property
-    def expected_size(self) -> float:
-        """N q; the cut changes it by less than anyone could measure."""
-        return self.population * self.rate
+        return cls(population, rate, relation, cap=cap, floor=floor)
 
     @property
     def truncation(self) -> float:
@@ -143,14 +133,7 @@ class TruncatedPoisson:
 
     def event(self, noise_multiplier: float) -> Event:
         """The Poisson event, with the truncation's distance."""
-        return Event(
-            noise_multiplier,
-            sampling="poisson",
-            relation=self.relation,
-            rate=self.rate,
-            population=self.population,
-            truncation=self.truncation,
-        )
+        return replace(super().event(noise_multiplier), truncation=self.truncation)
 
     def resized(self, factor: float) -> TruncatedPoisson:
         """Only factor 1: the cap is a public constant of the run."""
