@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from click.testing import Result
 from small import SMALL, write_mnist
 from typer.testing import CliRunner
 
+from fedpriv.accounting import METHODS
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
-from fedpriv.config import Config
+from fedpriv.config import Config, read_assignment
 from fedpriv.runs import COMPARISON_FILES, FILES
 
+ROOT = Path(__file__).parent.parent
 SETTINGS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
 
 
@@ -140,7 +143,7 @@ def test_account_json_has_the_documented_shape() -> None:
     document = json.loads(call("account", *EVENTS, "--noise-multiplier", 1, "--json").stdout)
     assert document["delta"] == 1e-5
     methods = document["methods"]
-    assert set(methods) == {"pld", "rdp", "gdp-clt"}
+    assert set(methods) == {"pld", "rdp", "gdp-clt", "tcdp", "zcdp", "advanced"}
     assert set(methods["pld"]) == {"epsilon", "epsilon_lower", "kind"}
     assert methods["pld"]["kind"] == methods["rdp"]["kind"] == "bound"
     assert set(methods["gdp-clt"]) == {"epsilon", "kind"}
@@ -167,7 +170,7 @@ def test_account_prints_a_plain_table() -> None:
     lines = call("account", *EVENTS, "--noise-multiplier", 1).stdout.splitlines()
     assert lines[0] == "epsilon at delta 1e-05"
     assert lines[1].split() == ["method", "epsilon", "lower", "bound", "kind"]
-    assert [line.split()[0] for line in lines[2:]] == ["pld", "rdp", "gdp-clt"]
+    assert [line.split()[0] for line in lines[2:]] == list(METHODS)
 
 
 @pytest.mark.parametrize(
@@ -281,6 +284,18 @@ def test_ctrl_c_ends_cleanly_with_a_valid_folder(tmp_path: Path) -> None:
     report = json.loads((out / "report.json").read_text())
     assert report["result"]["stopped"] == "interrupted"
     assert len(ledgers.read(out / "ledger.jsonl").events) == report["privacy"]["releases"] > 5
+
+
+def test_the_readmes_settings_and_links_are_real() -> None:
+    text = (ROOT / "README.md").read_text()
+    settings = re.findall(r"--set (\S+=\S+)", text) + re.findall(r"`([a-z-]+=[a-z-]+)`", text)
+    assert len(settings) > 8
+    for setting in settings:
+        Config.parse(dict([read_assignment(setting)]))
+    mentioned = set(re.findall(r"`([a-z]+-[a-z]+)`", text))
+    assert mentioned <= set(Config.keys())
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / link).exists(), link
 
 
 def test_the_version_is_printed() -> None:
