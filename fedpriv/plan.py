@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv import _check
 from fedpriv.accounting import Budget, calibrate
+from fedpriv.accounting.events import Event
 from fedpriv.accounting.participations import costliest
 from fedpriv.config import Config
 from fedpriv.optimizers import (
@@ -55,16 +57,27 @@ class Plan:
         """The server's key: OS entropy, or the seed that was asked for."""
         return Key.of(None if self.config.seed < 0 else self.config.seed)
 
+    @property
+    def capped(self) -> bool:
+        """Whether units are kept from giving data to more than K releases; a cap of all rounds keeps
+        nobody from giving data to releases that are made again."""
+        return self.max_participations is not None and self.max_participations < self.setup.rounds
+
+    def of_worst_client(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Of the gate's ``events``, those that the unit who loses most can have given data to."""
+        if self.max_participations is None or not self.capped:
+            return tuple(events)
+        return costliest(events, self.max_participations)
+
     def cohorts(self, key: Key) -> Cohorts:
         """The run's cohort source."""
         silos = self.config.unit == "example"
-        capped = self.max_participations is not None and self.max_participations < self.setup.rounds
         return Cohorts(
             sampler=self.setup.sampler,
             key=key,
             chunk_size=self.config.chunk_size,
             silo_size=self.config.examples_per_client if silos else None,
-            max_participations=self.max_participations if capped else None,
+            max_participations=self.max_participations if self.capped else None,
             at_home=self.config.nodes_own_data,
         )
 
@@ -217,9 +230,10 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
             )
     else:
         shares = floor = round(sampler.expected_size)
+    clients = config.unit == "client"
     if config.placement == "local":
-        return Placement("local", shares, config.min_replies)
-    return Placement("distributed", shares, config.min_replies or floor)
+        return Placement("local", shares, config.min_replies, per_unit=clients)
+    return Placement("distributed", shares, config.min_replies or floor, per_unit=clients)
 
 
 def _check_used(config: Config) -> None:

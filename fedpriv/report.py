@@ -16,7 +16,6 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.accounting import UnsupportedEvent, answers, epsilon
 from fedpriv.accounting.events import Event
-from fedpriv.accounting.participations import costliest
 from fedpriv.config import Config
 from fedpriv.plan import Plan
 
@@ -140,11 +139,12 @@ def all_methods(events: Sequence[Event], delta: float) -> dict[str, dict[str, An
 
 def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
     """The charged events as who sees only the models has them."""
-    planned = plan.setup.optimizer.planned(max(len(events), 1))
-    factors = [p.rate_factor for p in planned]
+    # By multiplier, not by number: a release that failed was charged and asked again.
+    planned = plan.setup.optimizer.planned(plan.setup.rounds)
+    factors = {plan.setup.scale * p.relative_noise: p.rate_factor for p in planned}
     return [
-        plan.setup.observer_event(event.noise_multiplier, factors[min(i, len(factors) - 1)])
-        for i, event in enumerate(events)
+        plan.setup.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
+        for event in events
     ]
 
 
@@ -164,7 +164,7 @@ def _views(plan: Plan, events: Sequence[Event]) -> list[dict[str, Any]]:
         "against": "the server, per client: the client that lost most",
         "gates the budget": True,
         "delta": delta,
-        "epsilon": all_methods(costliest(events, cap), delta),
+        "epsilon": all_methods(plan.of_worst_client(events), delta),
     }
     return [server, models]
 

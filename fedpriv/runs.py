@@ -20,10 +20,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv import __version__, _check, report
-from fedpriv.accounting import Accountant, Ledger, epsilon
-from fedpriv.accounting.events import Event
-from fedpriv.accounting.ledger import read
-from fedpriv.accounting.participations import costliest
+from fedpriv.accounting import Ledger
+from fedpriv.books import RunBooks
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.plan import Plan
 from fedpriv.round import Engine, Outcome, Progress, run
@@ -84,76 +82,23 @@ class RunFolder:
             file.write(json.dumps(record) + "\n")
 
 
-class RunBooks:
-    """The accountant of the gate's view and its ledger, charged together, disk first.
-
-    Args:
-        plan: the run; its gate events are all afforded when the plan is followed.
-        ledger: open and empty.
-        path: of the ledger's file.
-    """
-
-    def __init__(self, plan: Plan, ledger: Ledger, path: Path) -> None:
-        self._plan, self._ledger, self._path = plan, ledger, path
-        self._charged: list[Event] = []
-        planned = plan.setup.planned_events()
-        self._accountant = None
-        if plan.budget is not None and plan.max_participations is None:
-            self._accountant = Accountant(plan.budget, plan=planned)
-
-    def affords(self, event: Event) -> bool:
-        """Whether the budget allows one more release of this event."""
-        if self._plan.budget is None:
-            return True
-        if self._accountant is not None:
-            return bool(self._accountant.affords([event]))
-        return self._server_epsilon([*self._charged, event]) <= self._plan.budget.epsilon
-
-    def charge(self, event: Event, release: int) -> None:
-        """Record the event on disk, then in the accountant."""
-        self._ledger.record([event])
-        self._charged.append(event)
-        if self._accountant is not None:
-            self._accountant.charge([event])
-
-    def spent(self) -> float:
-        """Epsilon spent so far, for the adversary that gates the budget; infinite without noise."""
-        if self._plan.budget is None:
-            return float("inf") if self._charged else 0.0
-        if self._accountant is not None:
-            return float(self._accountant.spent().epsilon)
-        return self._server_epsilon(self._charged)
-
-    def _server_epsilon(self, events: list[Event]) -> float:
-        budget, cap = self._plan.budget, self._plan.max_participations
-        assert budget is not None
-        assert cap is not None
-        worst = costliest(events, cap) if events else ()
-        return float(epsilon(worst, budget.delta, budget.method).epsilon)
-
-    @property
-    def releases(self) -> int:
-        """How many releases were charged so far."""
-        return len(self._charged)
-
-    def settle(self) -> tuple[Event, ...]:
-        """Close the ledger; the gate's events as they are on disk.
-
-        A Ctrl-C while the last charge was written leaves it on disk and nowhere else, and it counts.
-        """
-        self._ledger.close()
-        return read(self._path).events
-
-
 @dataclass(frozen=True)
 class Status:
-    """What a progress display may show: all of it public or released."""
+    """What a progress display may show: all of it public or released.
+
+    Attributes:
+        round, rounds: the round that ended, of how many.
+        accuracy, epsilon: as of the last evaluation; None before it, and epsilon without noise.
+        budget: the budget's epsilon, or None without noise.
+        spent: no less than the epsilon spent by now, and cheap; None without noise.
+    """
 
     round: int
     rounds: int
     accuracy: float | None
     epsilon: float | None
     budget: float | None
+    spent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -255,6 +200,7 @@ class _Job:
                 last.get("accuracy"),
                 last.get("epsilon"),
                 budget,
+                None if budget is None else self.books.progress(),
             )
         )
 

@@ -25,7 +25,7 @@ LAYERS = [
     {"clients"},
     {"round"},
     {"config", "plan", "node"},
-    {"report", "runs"},
+    {"books", "report", "runs"},
     {"flower"},
     {"compare", "simulate"},
     {"cli", "__main__"},

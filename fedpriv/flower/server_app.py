@@ -37,6 +37,6 @@ def main(grid: Grid, context: Context) -> None:
 
 def _print(status: Status) -> None:
     accuracy = "" if status.accuracy is None else f", test accuracy {100 * status.accuracy:.1f} %"
-    spent = "" if status.epsilon is None else f", epsilon {status.epsilon:.2f}"
+    spent = "" if status.spent is None else f", epsilon {status.spent:.2f}"
     budget = "" if status.budget is None else f" of {status.budget:g}"
     print(f"round {status.round} of {status.rounds}{accuracy}{spent}{budget}", flush=True)

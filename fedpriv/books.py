@@ -1,0 +1,116 @@
+"""What a run has charged: the accountant of the view that gates the budget, and the ledger, disk first.
+
+>>> import tempfile, pathlib
+>>> from fedpriv.accounting import Ledger
+>>> from fedpriv.config import Config
+>>> from fedpriv.plan import make_plan
+>>> plan = make_plan(Config.parse({"rounds": 4}))
+>>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
+>>> with Ledger.create(path, {}) as ledger:
+...     books = RunBooks(plan, ledger, path)
+...     for release, event in enumerate(plan.setup.planned_events()):
+...         assert books.affords(event)
+...         books.charge(event, release)
+...     0.98 * 3 < books.spent() <= 3
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.accounting import Accountant, Ledger, epsilon
+from fedpriv.accounting.accountant import CHECKPOINTS
+from fedpriv.accounting.events import Event
+from fedpriv.accounting.ledger import read
+from fedpriv.plan import Plan
+
+
+class RunBooks:
+    """The accountant of the gate's view and its ledger, charged together, disk first.
+
+    Args:
+        plan: the run; its gate events are all afforded when the plan is followed.
+        ledger: open and empty.
+        path: of the ledger's file.
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger, path: Path) -> None:
+        self._plan, self._ledger, self._path = plan, ledger, path
+        self._charged: list[Event] = []
+        self._planned = plan.setup.planned_events()
+        self._follows = True
+        self._stages: dict[int, float] = {}
+        # Under a participation cap nobody loses by all releases, so events are not simply added up.
+        self._accountant = None
+        if plan.budget is not None and not plan.capped:
+            self._accountant = Accountant(plan.budget, plan=self._planned)
+
+    def affords(self, event: Event, releases: int = 1) -> bool:
+        """Whether the budget allows so many more releases of this event."""
+        if self._plan.budget is None:
+            return True
+        if self._accountant is not None:
+            return self._accountant.affords([event] * releases)
+        if releases == 1 and self._is_next(event):
+            # Release by release, what the client who lost most gave to a part of the plan costs no more
+            # than what it gives to the whole.
+            wanted = self._at(len(self._planned))
+        else:
+            wanted = self._epsilon([*self._charged, *[event] * releases])
+        return wanted <= self._plan.budget.epsilon
+
+    def charge(self, event: Event, release: int) -> None:
+        """Record the event on disk, then in the accountant."""
+        self._ledger.record([event])
+        self._follows = self._is_next(event)
+        self._charged.append(event)
+        if self._accountant is not None:
+            self._accountant.charge([event])
+
+    def spent(self) -> float:
+        """Epsilon spent so far, for the adversary that gates the budget; infinite without noise."""
+        if self._plan.budget is None:
+            return float("inf") if self._charged else 0.0
+        if self._accountant is not None:
+            return float(self._accountant.spent().epsilon)
+        return self._epsilon(self._charged)
+
+    def progress(self) -> float:
+        """No less than the epsilon spent so far, at a cost that every round can bear."""
+        if self._accountant is not None:
+            return self._accountant.progress()
+        if self._plan.budget is None or not self._charged or not self._follows:
+            return self.spent()
+        step = -(-len(self._planned) // CHECKPOINTS)
+        return self._at(min(len(self._planned), -(-len(self._charged) // step) * step))
+
+    @property
+    def releases(self) -> int:
+        """How many releases were charged so far."""
+        return len(self._charged)
+
+    def settle(self) -> tuple[Event, ...]:
+        """Close the ledger; the gate's events as they are on disk.
+
+        A Ctrl-C while the last charge was written leaves it on disk and nowhere else, and it counts.
+        """
+        self._ledger.close()
+        return read(self._path).events
+
+    def _is_next(self, event: Event) -> bool:
+        """Whether the plan has been followed and goes on with this event."""
+        done = len(self._charged)
+        return self._follows and done < len(self._planned) and self._planned[done] == event
+
+    def _at(self, releases: int) -> float:
+        """Epsilon after so many releases of the plan, under the cap."""
+        if releases not in self._stages:
+            self._stages[releases] = self._epsilon(self._planned[:releases])
+        return self._stages[releases]
+
+    def _epsilon(self, events: Sequence[Event]) -> float:
+        budget = self._plan.budget
+        assert budget is not None
+        return float(epsilon(self._plan.of_worst_client(events), budget.delta, budget.method).epsilon)

@@ -1,0 +1,109 @@
+"""A run's books: what gates the budget under each placement, and what may be shown of it in every round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small import small
+
+from fedpriv import books as books_module
+from fedpriv.accounting import ledger as ledgers
+from fedpriv.books import RunBooks
+from fedpriv.node import client_side
+from fedpriv.plan import Plan, make_plan
+from fedpriv.round import Ask, Reply
+from fedpriv.runs import RunFolder, execute
+
+
+def open_books(plan: Plan, folder: Path) -> RunBooks:
+    path = folder / "ledger.jsonl"
+    return RunBooks(plan, ledgers.Ledger.create(path, {}), path)
+
+
+def test_under_a_participation_cap_the_client_who_lost_most_counts(tmp_path: Path) -> None:
+    plan = make_plan(small(placement="local", max_participations=2))
+    books, spent = open_books(plan, tmp_path), []
+    for t, event in enumerate(plan.setup.planned_events()):
+        assert books.affords(event)
+        books.charge(event, t)
+        spent.append(books.spent())
+    assert spent == sorted(spent)
+    assert 0.99 * 3 <= spent[-1] <= 3
+    cheap, dear = plan.setup.event(50.0), plan.setup.event(0.5)
+    assert books.affords(cheap)  # nobody's two costliest releases change
+    assert not books.affords(dear)
+
+
+@pytest.mark.parametrize("cap", [0, 6])
+def test_without_a_cap_that_binds_releases_made_again_are_paid_for(tmp_path: Path, cap: int) -> None:
+    """Nobody keeps a client from giving data to more releases than there are rounds."""
+    plan = make_plan(small(placement="local", max_participations=cap))
+    books, planned = open_books(plan, tmp_path), plan.setup.planned_events()
+    for t, event in enumerate(planned):
+        assert books.affords(event)
+        books.charge(event, t)
+    assert not books.affords(planned[0])
+    assert not books.affords(planned[0], releases=2)
+
+
+def test_a_run_of_lost_replies_under_local_noise_ends_at_the_budget(tmp_path: Path) -> None:
+    """The server has seen the messages of a release that it did not make."""
+    config = small(placement="local", sampler="fixed-size", min_replies=40, optimizer="dp-sgd")
+
+    class Lossy:
+        def __init__(self) -> None:
+            self.side = client_side(config.table())
+
+        def gather(self, ask: Ask) -> Reply:
+            reply = self.side.answer(ask)
+            return Reply(reply.sums, reply.parties - 1) if ask.release % 2 else reply
+
+        def close(self) -> None:
+            pass
+
+    result = execute(make_plan(config), Lossy(), RunFolder.create(tmp_path / "out"))
+    assert result.stopped == "budget"
+    assert (result.report["privacy"]["releases"], result.report["result"]["rounds"]) == (6, 3)
+    server, _ = result.report["privacy"]["views"]
+    assert server["epsilon"]["pld"]["epsilon"] <= 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"placement": "central"},
+        {"placement": "local", "sampler": "fixed-size"},
+        {"placement": "local", "max_participations": 30},
+    ],
+    ids=str,
+)
+def test_progress_is_no_less_than_what_is_spent_and_cheap(
+    tmp_path: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(small(rounds=200, **changes))
+    books, calls = open_books(plan, tmp_path), []
+    answer = books_module.epsilon
+    monkeypatch.setattr(books_module, "epsilon", lambda *a: calls.append(1) or answer(*a))  # type: ignore[func-returns-value]
+    assert books.progress() == 0
+    shown = []
+    for t, event in enumerate(plan.setup.planned_events()):
+        assert books.affords(event)
+        books.charge(event, t)
+        shown.append(books.progress())
+        if t % 40 == 0:
+            before = len(calls)
+            assert books.spent() <= shown[-1] * (1 + 1e-4)
+            del calls[before:]
+    assert shown == sorted(shown)
+    assert shown[-1] == pytest.approx(books.spent(), rel=1e-3)
+    assert shown[-1] <= 3
+    assert len(set(shown)) >= 50
+    assert len(calls) <= 70
+
+
+def test_progress_off_the_plan_is_what_is_spent(tmp_path: Path) -> None:
+    plan = make_plan(small(placement="local", max_participations=2))
+    books = open_books(plan, tmp_path)
+    books.charge(plan.setup.event(50.0), 0)
+    assert books.progress() == books.spent()
