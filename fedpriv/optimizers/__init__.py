@@ -1,6 +1,14 @@
 """Private optimizers: one small file per paper or family, all of one protocol (``base``)."""
 
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
+from fedpriv.optimizers.adp_sgd import (
+    AdaptiveAdpSgd,
+    Polynomial,
+    Restarting,
+    adaptive_adp_sgd,
+    adp_sgd,
+    predicted_gain,
+)
 from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
 from fedpriv.optimizers.dynamic import (
     dynamic,
@@ -26,15 +34,20 @@ from fedpriv.optimizers.first_order import (
 __all__ = [
     "AdaGrad",
     "Adam",
+    "AdaptiveAdpSgd",
     "AdaptiveClipping",
     "Answer",
     "FirstOrder",
     "Planned",
+    "Polynomial",
     "PrivateOptimizer",
+    "Restarting",
     "RmsProp",
     "Sgd",
     "State",
     "Yogi",
+    "adaptive_adp_sgd",
+    "adp_sgd",
     "dp_adagrad",
     "dp_adam",
     "dp_rmsprop",
@@ -43,6 +56,7 @@ __all__ = [
     "dynamic",
     "given",
     "growing_mu",
+    "predicted_gain",
     "sensitivity_decay",
     "square_root_noise",
 ]

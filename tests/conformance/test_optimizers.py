@@ -20,10 +20,13 @@ from fedpriv.optimizers import (
     Adam,
     AdaptiveClipping,
     Answer,
+    Polynomial,
     PrivateOptimizer,
     RmsProp,
     Sgd,
     State,
+    adaptive_adp_sgd,
+    adp_sgd,
     dp_adagrad,
     dp_adam,
     dp_rmsprop,
@@ -80,6 +83,8 @@ TABLE = {
     "dp-rmsprop": Row(lambda c: dp_rmsprop(RATE, c), rmsprop()),
     "dp-adagrad": Row(lambda c: dp_adagrad(RATE, c), adagrad()),
     "dp-yogi": Row(lambda c: dp_yogi(RATE, c), None),  # torch has none; see test_first_order
+    "adp-sgd": Row(lambda c: adp_sgd(RATE * 2, c, Polynomial(3.0, 0.1)), None),
+    "adaptive adp-sgd": Row(lambda c: adaptive_adp_sgd(2.0, c, 1.0, 0.5), None),
     "dynamic dp-sgd": Row(lambda c: dynamic(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), sgd()),
     "dynamic dp-sgd with momentum": Row(lambda c: dynamic(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), sgd(0.5)),
     "growing mu": Row(lambda c: growing_mu(Sgd(), RATE, c, ROUNDS, 3.0), sgd()),
@@ -255,9 +260,11 @@ def test_the_table_names_every_constructor() -> None:
     import fedpriv.optimizers as public
 
     makers = {dp_sgd, dp_adam, dp_rmsprop, dp_adagrad, dp_yogi}
+    makers |= {adp_sgd, adaptive_adp_sgd}
     makers |= {dynamic, growing_mu, sensitivity_decay, square_root_noise, given}
     parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "State"}
     parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Sgd", "Yogi"}
+    parts |= {"AdaptiveAdpSgd", "Polynomial", "Restarting", "predicted_gain"}
     assert set(public.__all__) == {make.__name__ for make in makers} | parts
 
 

@@ -1,0 +1,189 @@
+"""ADP-SGD: the noise on a gradient is fitted to the step size that it will be multiplied with.
+
+Source: Wu et al. 2021, algorithm 1. The symbols, with the algorithm's lines; vectors are (d,):
+
+| paper | here |
+|---|---|
+| theta_t, eta | ``State.params``, ``learning_rate`` |
+| b_{t+1} = phi_1(b_t, g), line 4 | ``b(t)``: a schedule's value at step t is b_{t+1} |
+| alpha_{t+1} = phi_2(alpha_t, b_{t+1}), line 5 | ``relative_noise(t)``, r_t; fixed before the run |
+| grad f + alpha_{t+1} c_t, line 6 | the answer y: the noise std on the SUM is scale r_t C |
+| theta - (eta / b_{t+1}) y, lines 6 and 7 | ``update`` |
+| sigma, theorem 4.1 | the scale, from the budget by ``accounting.calibrate`` |
+
+Given {b_t}, the utility bound's privacy term is least at alpha_t = sqrt(b_t) (remark 4.1), the default here;
+alpha_t = 1 is DP-SGD with step sizes eta / b_{t+1}. The paper's phi_1 "1/sqrt(a + ct)" in section 3 is the
+step size, not b. Where b follows the gradients (section 5.2) it is fed the PRIVATE y, not the gradient as
+printed, so that it is post-processing; alpha cannot follow such a b and is (b_0^2 + t C)^(1/4)
+(proposition 5.2), with their C called ``c_alpha`` here: it is not the clip norm.
+
+>>> method = adp_sgd(learning_rate=0.5, clip_norm=1.0, b=Polynomial(a=20.0, c=1.0))
+>>> [round(planned.relative_noise, 3) for planned in method.planned(3)]
+[2.141, 2.166, 2.19]
+>>> round(predicted_gain(Polynomial(20.0, 1.0), steps=11_700), 2)
+1.73
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv.optimizers.first_order import FirstOrder, Sgd
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.schedules import Constant, Power, Schedule
+
+_SLOT = "b_squared"
+_ONE = Constant(1.0)
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """b_{t+1} = sqrt(a + c (t + 1)), whose step sizes decay as 1/sqrt(t) (section 5.1); a > 0, c >= 0."""
+
+    a: float
+    c: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("a", self.a)
+        if math.isinf(_check.non_negative("c", self.c)):
+            raise _check.fail("c", self.c, "be finite")
+
+    def __call__(self, step: int) -> float:
+        """b_{step + 1}."""
+        return math.sqrt(self.a + self.c * (step + 1))
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """eta / b_{t+1}."""
+
+    learning_rate: float
+    b: Schedule
+
+    def __call__(self, step: int) -> float:
+        """``learning_rate / b(step)``."""
+        return self.learning_rate / self.b(step)
+
+
+@dataclass(frozen=True)
+class Restarting:
+    """beta_t = max(beta / ((t mod period) + 1), 1), the weight of section 6; period is an epoch's steps."""
+
+    beta: float
+    period: int
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("beta", self.beta)
+        _check.integer("period", self.period, minimum=1)
+
+    def __call__(self, step: int) -> float:
+        """beta_step."""
+        return max(self.beta / (step % self.period + 1), 1.0)
+
+
+def adp_sgd(learning_rate: float, clip_norm: float, b: Schedule, alpha: Schedule | None = None) -> FirstOrder:
+    """Algorithm 1 for any schedule of step sizes eta / b_{t+1}.
+
+    Args:
+        learning_rate: eta > 0.
+        clip_norm: C > 0, which stands for the paper's bound G.
+        b: its value at step t is b_{t+1} > 0.
+        alpha: its value at step t is alpha_{t+1} > 0; None is sqrt(b_{t+1}).
+
+    Raises:
+        ArgumentError: a value is out of range.
+    """
+    _check.finite_positive("b", b(0))
+    return FirstOrder(
+        rule=Sgd(),
+        learning_rate=StepSize(_check.finite_positive("learning-rate", learning_rate), b),
+        clip_norm=Constant(_check.positive("clip-norm", clip_norm)),
+        relative_noise=Power(b, 0.5) if alpha is None else alpha,
+    )
+
+
+@dataclass(frozen=True)
+class AdaptiveAdpSgd:
+    """Algorithm 1 with b_{t+1}^2 = b_t^2 + max(beta_t norm(y)^2, nu), y the private answer (section 5.2).
+
+    Attributes:
+        learning_rate: eta > 0.
+        clip_norm: C > 0.
+        b_0: b at the start, > 0.
+        relative_noise: its value at step t is alpha_{t+1}, fixed in advance; Constant(1) is DP-SGD with
+            adaptive steps.
+        nu: the least growth of b^2 in a step, > 0.
+        beta: its value at step t is beta_t > 0.
+    """
+
+    learning_rate: float
+    clip_norm: float
+    b_0: float
+    relative_noise: Schedule
+    nu: float = 1e-5
+    beta: Schedule = _ONE
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("learning-rate", self.learning_rate)
+        _check.positive("clip-norm", self.clip_norm)
+        _check.finite_positive("b-0", self.b_0)
+        _check.finite_positive("nu", self.nu)
+
+    def init(self, params: Tensor) -> State:
+        """theta_0 and b_0^2."""
+        return State(params, slots={_SLOT: torch.tensor(self.b_0**2, dtype=torch.float64)})
+
+    def query(self, state: State) -> Query:
+        """The gradient at theta_t, clipped to C, with relative noise alpha_{t+1} (line 6)."""
+        block = SumBlock((Term(clip_norm=self.clip_norm),))
+        return Query((state.params,), (block,), relative_noise=self.relative_noise(state.step))
+
+    def update(self, state: State, answer: Answer) -> State:
+        """b_{t+1} from y, then theta - (eta / b_{t+1}) y (lines 4 and 7)."""
+        growth = self.beta(state.step) * float(torch.linalg.vector_norm(answer[0], dtype=torch.float64)) ** 2
+        b_squared = state.slots[_SLOT] + max(growth, self.nu)
+        step_size = self.learning_rate / math.sqrt(float(b_squared))
+        return state.advanced(state.params - step_size * answer[0], {_SLOT: b_squared})
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """One release a round, of relative noise alpha_{t+1}."""
+        return tuple(Planned(self.relative_noise(t)) for t in range(rounds))
+
+
+def adaptive_adp_sgd(
+    learning_rate: float,
+    clip_norm: float,
+    b_0: float,
+    c_alpha: float,
+    nu: float = 1e-5,
+    beta: Schedule = _ONE,
+) -> AdaptiveAdpSgd:
+    """Proposition 5.2: adaptive b with alpha_{t+1} = (b_0^2 + (t + 1) c_alpha)^(1/4).
+
+    Args:
+        learning_rate, clip_norm, b_0, nu, beta: as in :class:`AdaptiveAdpSgd`.
+        c_alpha: a guess, from public knowledge, of how much b^2 grows in a step, in [nu, C^2].
+
+    Raises:
+        ArgumentError: a value is out of range.
+    """
+    if not nu <= _check.finite_positive("c-alpha", c_alpha) <= clip_norm**2:
+        raise _check.fail("c-alpha", c_alpha, f"lie in [nu, clip-norm^2] = [{nu:g}, {clip_norm**2:g}]")
+    guess = Polynomial(_check.finite_positive("b-0", b_0) ** 2, c_alpha)
+    return AdaptiveAdpSgd(learning_rate, clip_norm, b_0, Power(guess, 0.5), nu, beta)
+
+
+def predicted_gain(b: Schedule, steps: int) -> float:
+    """M_dp / M_adp = T sum(1/b^2) / (sum(1/b))^2 >= 1 over b_1..b_T (remark 4.1).
+
+    By this factor alpha_t = sqrt(b_t) lowers the privacy term of DP-SGD's utility bound, at the same budget
+    by theorem 4.1. Raises ArgumentError for ``steps`` < 1.
+    """
+    inverses = [1 / b(t) for t in range(_check.integer("steps", steps, minimum=1))]
+    return steps * math.fsum(x * x for x in inverses) / math.fsum(inverses) ** 2
