@@ -1,6 +1,7 @@
 """Events, budget, ledger, accounting methods and calibration: what privacy costs, and who pays."""
 
 from fedpriv.accounting.accountant import Accountant, Budget, BudgetExceeded
+from fedpriv.accounting.advanced import theorem_scale
 from fedpriv.accounting.base import Answer, UnsupportedEvent
 from fedpriv.accounting.calibration import calibrate
 from fedpriv.accounting.events import Event, scaled, tally
@@ -21,4 +22,5 @@ __all__ = [
     "epsilon",
     "scaled",
     "tally",
+    "theorem_scale",
 ]

@@ -14,13 +14,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedpriv import _check
+from fedpriv.accounting.advanced import Advanced
 from fedpriv.accounting.base import Answer, Method, Profile, UnsupportedEvent
+from fedpriv.accounting.concentrated import Tcdp, Zcdp
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.gdp import GdpClt
 from fedpriv.accounting.pld import Pld
 from fedpriv.accounting.rdp import Rdp
 
-METHODS: dict[str, Method] = {method.name: method for method in (Pld(), Rdp(), GdpClt())}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (Pld(), Rdp(), GdpClt(), Tcdp(), Zcdp(), Advanced())
+}
 
 
 def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> Answer:

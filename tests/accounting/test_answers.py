@@ -16,7 +16,7 @@ def test_account_has_the_promised_shape() -> None:
     assert json.loads(json.dumps(answer)) == answer
     assert list(answer) == ["delta", "methods"]
     methods = answer["methods"]
-    assert set(methods) == {"pld", "rdp", "gdp-clt"}
+    assert set(methods) == {"pld", "rdp", "gdp-clt", "tcdp", "zcdp", "advanced"}
     assert set(methods["pld"]) == {"epsilon", "epsilon_lower", "kind"}
     assert set(methods["gdp-clt"]) == {"epsilon", "kind"}
     assert methods["pld"]["epsilon"] == pytest.approx(7.73, abs=5e-3)

@@ -43,7 +43,7 @@ def test_truncation_counts_for_releases_that_cost_nothing_else() -> None:
 
 
 def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(ArgumentError, match="accounting is 'prv'; it must be one of pld, rdp, gdp-clt"):
+    with pytest.raises(ArgumentError, match="accounting is 'prv'; it must be one of pld, rdp, gdp-clt, tcdp"):
         epsilon([], 1e-5, "prv")
 
 

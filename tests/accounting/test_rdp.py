@@ -78,7 +78,7 @@ def test_upstream_mending_its_sensitivity_does_not_halve_twice(monkeypatch: pyte
 
 
 def test_refuses_poisson_under_replace_one_by_name() -> None:
-    with pytest.raises(UnsupportedEvent, match=r"rdp does not support poisson.*replace-one \(use pld\)"):
+    with pytest.raises(UnsupportedEvent, match=r"rdp does not support poisson.*replace-one \(use pld or z"):
         epsilon([Event(1.0, "poisson", "replace-one", rate=0.1)], 1e-5, "rdp")
 
 
