@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedpriv import _check
 from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop, zeros
-from fedpriv.query import BitBlock, Query
+from fedpriv.query import Query
 from fedpriv.tasks import Task
 
 
@@ -87,31 +87,30 @@ def clipped_sum(
         x, y: the clients' examples (n, ...) and labels (n, ...), on the points' device.
         owner: int64 (n,), ascending: which client, 0 .. units - 1, holds each example. None makes each
             example a unit of its own.
-        units: the number of clients; those without examples add zero to sums and -1/2 to bits.
+        units: the number of clients. Those without examples add nothing, to sums and to bits: whoever is
+            not there must not be told from whoever has no data by more than a block's sensitivity.
         chunk: the most clients computed at once; None chooses by size. It bounds memory and changes
             the result by float rounding only.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a BitBlock. A client whose vector is not
-        finite adds as one without examples.
+        finite adds zero to sums and -1/2 to bits.
 
     Raises:
         ArgumentError: owner is not ascending, or names a client outside 0 .. units - 1.
     """
     tune_allocator()
     sizes = _sizes(x, y, owner, units)
-    empty = int((sizes == 0).sum())
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
-        totals = sum_gradients(task, query, x, y, chunk)
-    else:
-        totals = zeros(query.blocks, query.points[0])
-        fixed = len(query.points) * task.dimension * _COPIES
-        for positions, counts in _chunks(sizes, fixed, x[:1].numel() * _COPIES, chunk):
-            index, counts = positions.to(x.device), counts.to(x.device)
-            rows = [_vectors(work, task, p, x[index], y[index], counts) for p in query.points]
-            sums = sum_rows(rows, query.blocks)
-            totals = tuple(a + b for a, b in zip(totals, sums, strict=True))
-    return _with_empty(totals, query, empty)
+        return sum_gradients(task, query, x, y, chunk)
+    totals = zeros(query.blocks, query.points[0])
+    fixed = len(query.points) * task.dimension * _COPIES
+    for positions, counts in _chunks(sizes, fixed, x[:1].numel() * _COPIES, chunk):
+        index, counts = positions.to(x.device), counts.to(x.device)
+        rows = [_vectors(work, task, p, x[index], y[index], counts) for p in query.points]
+        sums = sum_rows(rows, query.blocks)
+        totals = tuple(a + b for a, b in zip(totals, sums, strict=True))
+    return totals
 
 
 def clipped_sum_loop(
@@ -136,8 +135,7 @@ def clipped_sum_loop(
         torch.stack(vectors) if vectors else point.new_zeros(0, task.dimension)
         for vectors, point in zip(rows, query.points, strict=True)
     ]
-    empty = int((sizes == 0).sum())
-    return _with_empty(sum_rows_loop(stacked, query.blocks), query, empty)
+    return sum_rows_loop(stacked, query.blocks)
 
 
 def _vector_of_one(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -228,14 +226,6 @@ def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Ten
         allowed = "ascend within 0 .. units - 1, one for each example"
         raise _check.fail("owner", "...", allowed)
     return torch.bincount(owner, minlength=count)
-
-
-def _with_empty(totals: tuple[Tensor, ...], query: Query, clients: int) -> tuple[Tensor, ...]:
-    """The totals with clients added that hold nothing: -1/2 to each bit, zero to each sum."""
-    return tuple(
-        total - 0.5 * clients if isinstance(block, BitBlock) else total
-        for total, block in zip(totals, query.blocks, strict=True)
-    )
 
 
 @functools.cache
