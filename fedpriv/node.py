@@ -2,7 +2,9 @@
 
 The same object answers in every engine. In a simulation any node computes any client, because data is
 addressed by index; in a deployment a node owns one data file and answers for its own partition alone.
-A node adds its parties' noise itself, from its own entropy, before anything leaves it.
+A node adds its parties' noise itself, from its own entropy, before anything leaves it; each answer has
+entropy of its own, so that no two answers, and no two runs that one process serves, can share noise. Only
+a simulation takes it from the run's seed, and a node that owns its data where its owner says so.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class ClientSide:
         task: the model and loss.
         work: what a client computes.
         view: unit numbers -> examples.
-        key: where this node's noise comes from.
+        key: where this node's noise comes from if it is reproducible; else each answer has a fresh one.
         device: where it computes.
         own: the only silo or client it may answer for, or None in a simulation.
     """
@@ -68,6 +70,7 @@ class ClientSide:
     def answer(self, ask: Ask) -> Reply:
         """The bounded sums over the ask's chunks, with the parties' noise where they add it."""
         query = moved(ask.query, self.device)
+        key = self.key if self.key.reproducible else Key.fresh()
         # Chunks are added in float64, so that how they are dealt to nodes does not show in the result.
         totals = tuple(total.double() for total in zeros(query))
         parties = 0
@@ -75,7 +78,7 @@ class ClientSide:
             sums = self._chunk_sums(query, chunk)
             if ask.party_stds is not None:
                 sums = add_party_noise(
-                    sums, ask.party_stds, chunk.parties, self.key, ask.release, chunk.index
+                    sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index
                 )
             totals = tuple(total + part for total, part in zip(totals, sums, strict=True))
             parties += chunk.parties
@@ -182,17 +185,20 @@ def client_side(
 
     Args:
         run_config: the run's flat configuration.
-        node_config: the node's own: ``partition-id``, and ``data-file`` where it owns its data.
+        node_config: the node's own: ``partition-id``, and ``data-file`` where it owns its data. There the
+            run's seed, which the server chose, counts only with ``accept-seed=true``: who holds the seed
+            can subtract the noise.
     """
     config = Config.parse(dict(run_config))
     node = dict(node_config or {})
     source = make_source(config)
     own = _own_partition(config, node)
+    seeded = config.seed >= 0 and (own is None or node.get("accept-seed") is True)
     return ClientSide(
         task=make_task(config, source),
         work=make_work(config),
         view=make_view(config, source) if own is None else _own_view(config, node, own),
-        key=Key.of(None if config.seed < 0 else config.seed),
+        key=Key.of(config.seed if seeded else None),
         device=choose_device(config.device),
         own=own,
     )

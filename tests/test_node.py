@@ -79,6 +79,13 @@ def test_parties_noise_is_the_nodes_and_depends_on_chunk_and_release() -> None:
         assert all(not torch.allclose(other, earlier, atol=0.1) for earlier in [one, *others[:i]])
 
 
+def test_an_unseeded_node_never_answers_with_the_same_noise_twice() -> None:
+    side = side_of(seed=-1)
+    one, two = (side.answer(ask_of(side, [chunk(0, [3])], (1.0, 1.0))).sums[0] for _ in range(2))
+    # 7,850 differences of two independent normals: their std is within 0.8 % (one sigma) of sqrt(2).
+    assert float((one - two).std()) == pytest.approx(math.sqrt(2), rel=0.06)
+
+
 @pytest.mark.parametrize("parties", [1, 7])
 def test_the_noise_of_k_parties_has_k_times_the_variance(parties: int) -> None:
     side = side_of()
@@ -90,12 +97,13 @@ def test_the_noise_of_k_parties_has_k_times_the_variance(parties: int) -> None:
     assert float(noise.std()) == pytest.approx(2.0 * math.sqrt(parties), rel=0.06)
 
 
-def own_side(tmp_path: Path, size: int = 10, **changes: object) -> ClientSide:
+def own_side(tmp_path: Path, size: int = 10, accept_seed: object = None, **changes: object) -> ClientSide:
     source = make_source(Config.parse(SIM))
     path = tmp_path / "silo.npz"
     write_client_file(path, source, Silos(2, 10, source.first).examples(np.array([1]))[0][:size])
     settings = {"nodes-own-data": True, "unit": "example", "clients": 2, "examples-per-client": 10, **changes}
-    return client_side({**SIM, **settings}, {"partition-id": 1, "data-file": str(path)})
+    node = {"partition-id": 1, "data-file": str(path), "accept-seed": accept_seed}
+    return client_side({**SIM, **settings}, node)
 
 
 def test_a_node_with_its_own_file_answers_as_the_simulation_does_for_its_silo(tmp_path: Path) -> None:
@@ -106,6 +114,13 @@ def test_a_node_with_its_own_file_answers_as_the_simulation_does_for_its_silo(tm
         own.answer(ask_of(own, chunks)).sums, simulated.answer(ask_of(simulated, chunks)).sums, strict=True
     ):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("accepts", [None, False, "true", True])
+def test_a_node_with_its_own_file_takes_the_servers_seed_only_where_its_owner_says_so(
+    tmp_path: Path, accepts: object
+) -> None:
+    assert own_side(tmp_path, accept_seed=accepts).key.reproducible == (accepts is True)
 
 
 def test_it_answers_for_nobody_else(tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 The same app runs in our grids, in Flower's simulation engine and on SuperNodes. It builds the client
 side of the plan (task, data, work) from the run's public configuration, once a process, and keeps nothing
-else between messages. Unless the run asked for a seed, each answer's noise has entropy of its own, so that
-no two messages, and no two runs that one process serves, can share it.
+else between messages.
 
 A failing node answers with the name of the exception's type and nothing else (:mod:`fedpriv.flower.guard`).
 """
@@ -11,7 +10,7 @@ A failing node answers with the name of the exception's type and nothing else (:
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+import math
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.user_config import UserConfigValue
@@ -20,7 +19,6 @@ from flwr.clientapp import ClientApp
 from fedpriv.flower.guard import guarded
 from fedpriv.flower.messages import MessageError, read_ask, reply_content
 from fedpriv.node import ClientSide, client_side
-from fedpriv.rng import Key
 from fedpriv.round import Ask
 
 app = ClientApp()
@@ -44,8 +42,6 @@ def answer(message: Message, context: Context) -> Message:
     side = _side(tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items())))
     ask = read_ask(message.content)
     _check_noise(ask, str(context.run_config.get("placement", "")))
-    if not side.key.reproducible:
-        side = replace(side, key=Key.fresh())
     return Message(reply_content(side.answer(ask)), reply_to=message)
 
 
@@ -56,7 +52,10 @@ def _side(run_config: _Items, node_config: _Items) -> ClientSide:
 
 
 def _check_noise(ask: Ask, placement: str) -> None:
-    """A node that owes noise never answers without it, whatever the ask says."""
-    owes = placement in ("local", "distributed")
-    if owes and not (ask.party_stds and all(std > 0 for std in ask.party_stds)):
+    """A node that owes noise never answers without it, or without a clip, whatever the ask says."""
+    if placement not in ("local", "distributed"):
+        return
+    if not (ask.party_stds and all(std > 0 for std in ask.party_stds)):
         raise MessageError("this run's parties add noise, and the ask names none")
+    if not all(math.isfinite(block.sensitivity) for block in ask.query.blocks):
+        raise MessageError("this run's parties add noise, and the ask leaves out the clip")

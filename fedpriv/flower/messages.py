@@ -87,8 +87,8 @@ def read_ask(content: RecordDict) -> Ask:
     try:
         tables = json.loads(str(fields["blocks"]))
         blocks = tuple(_read_block(table, points, vectors[0]) for table in tables)
-        numbers = [_float(fields[name]) for name in ("relative-noise", "rate-factor")]
-        query = Query(vectors, blocks, *numbers)
+        noise, factor = (_float(fields[name]) for name in ("relative-noise", "rate-factor"))
+        query = Query(vectors, blocks, relative_noise=noise, rate_factor=factor)
         release = _whole(fields["release"])
         stds = None
         if "party-stds" in fields:
@@ -235,8 +235,10 @@ def _read_chunks(record: ArrayRecord) -> tuple[Chunk, ...]:
     sizes, indices, parties, homes = columns
     if sizes.ndim != 1 or (sizes < 0).any() or int(sizes.sum()) != ids.size:
         raise MessageError("the chunk sizes must add to the number of ids")
-    if any((column < 0).any() for column in (ids, indices, parties)):
-        raise MessageError("ids, chunk numbers and parties must be 0 or more")
+    if any((column < 0).any() for column in (ids, indices)) or (parties < 1).any():
+        raise MessageError("ids and chunk numbers must be 0 or more, and parties 1 or more")
+    if any(len(np.unique(column)) != len(column) for column in (ids, indices)):
+        raise MessageError("an ask must name a unit, and a chunk, once: a unit has one contribution")
     cuts = np.split(ids, np.cumsum(sizes)[:-1]) if sizes.size else []
     return tuple(
         Chunk(int(index), cut, int(count), None if home < 0 else int(home))

@@ -70,8 +70,8 @@ class Federation:
             raise
 
     def supernode(self, partition: int, partitions: int, data_file: Path | None = None) -> None:
-        """Start a SuperNode that is this partition and owns this file."""
-        config = f"partition-id={partition} num-partitions={partitions}"
+        """Start a SuperNode that is this partition, owns this file, and takes a run's seed."""
+        config = f"partition-id={partition} num-partitions={partitions} accept-seed=true"
         if data_file is not None:
             config += f' data-file="{data_file}"'
         local = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]

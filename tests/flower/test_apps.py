@@ -1,6 +1,8 @@
 """The two apps themselves: their defaults in pyproject, and what a node answers and refuses."""
 
+import math
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,13 @@ def test_a_node_that_owes_noise_does_not_answer_without(placement: str, stds: An
     values = {**LOCAL, "placement": placement}
     ask = make_ask(Config.parse(values), stds)
     reply = answer(values, ask_content(shared_records(ask), ask.chunks))
+    assert reply.error.reason == "MessageError"
+
+
+def test_a_node_that_owes_noise_does_not_answer_without_a_clip() -> None:
+    ask = make_ask(Config.parse(LOCAL), (1.0,))
+    query = Query(ask.query.points, (SumBlock((Term(math.inf),)),))
+    reply = answer(LOCAL, ask_content(shared_records(replace(ask, query=query)), ask.chunks))
     assert reply.error.reason == "MessageError"
 
 

@@ -57,11 +57,11 @@ def queries(draw: st.DrawFn) -> Query:
 
 @st.composite
 def chunk_lists(draw: st.DrawFn) -> tuple[Chunk, ...]:
-    ids = st.lists(st.integers(0, 10**12), max_size=4, unique=True).map(sorted)
+    ids = np.array(sorted(draw(st.sets(st.integers(0, 10**12), max_size=9))), np.int64)
     homes = st.none() | st.integers(0, 9)
     return tuple(
-        Chunk(index, np.array(draw(ids), np.int64), draw(st.integers(0, 9)), draw(homes))
-        for index in range(draw(st.integers(0, 3)))
+        Chunk(index, part, draw(st.integers(1, 9)), draw(homes))
+        for index, part in enumerate(np.array_split(ids, draw(st.integers(0, 3)) or 1))
     )
 
 
@@ -237,8 +237,11 @@ def test_an_ask_with_a_malformed_query_is_refused(key: str, value: Any) -> None:
         ("ids", [1]),
         ("sizes", [-2, 9]),
         ("sizes", [7]),
+        ("ids", [0, 1, 5, 6, 7, 8, 1]),
         ("parties", [-1, 1]),
+        ("parties", [0, 1]),
         ("indices", [0, -1]),
+        ("indices", [1, 1]),
         ("homes", [[0, 0]]),
     ],
 )
