@@ -193,27 +193,33 @@ EPSILONS = (0.1, 0.4, 1.0)
 
 
 def table() -> str:
-    """Markdown tables of results.jsonl: mean and standard deviation over seeds, in percent."""
-    groups: dict[tuple[str, int, float, str], list[dict[str, Any]]] = defaultdict(list)
+    """Markdown of results.jsonl: a row per setting, mean and standard deviation over seeds, in percent."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for record in read():
         cell = record["cell"]
-        groups[cell["column"], cell["clients"], cell["epsilon"], cell["method"]].append(record)
+        key = ("column", "clients", "epsilon", "method", "rounds", "cohort", "learning_rate")
+        groups[tuple(cell[name] for name in key)].append(record)
     lines = [
-        "| run | clients | method | epsilon | accuracy, mean ± std (seeds) | paper | GDP-CLT says | "
-        "PLD certifies |",
-        "|---|---|---|---|---|---|---|---|",
+        "| run | clients | epsilon | method | rounds | cohort | step size | accuracy, mean ± std (seeds) | "
+        "paper | GDP-CLT says | PLD certifies |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (column, clients, epsilon, method), records in sorted(groups.items()):
+    for (column, clients, epsilon, method, *setting), records in sorted(groups.items()):
         scores = [100 * r["accuracy"] for r in records]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        paper = PAPER_FIGURES.get((clients, method)) if column == "paper" else None
-        figure = f"{paper[EPSILONS.index(epsilon)]:.2f}" if paper else ""
-        costs = records[0]["epsilon"]
-        lines.append(
-            f"| {column} | {clients // 1000}K | {method} | {epsilon:g} | {statistics.mean(scores):.2f} ± "
-            f"{spread:.2f} ({len(scores)}) | {figure} | {costs['gdp-clt']['epsilon']:.3f} | "
-            f"{costs['pld']['epsilon']:.3f} |"
+        figures = PAPER_FIGURES[clients, method] if column == "paper" else ()
+        cells = (
+            column,
+            f"{clients // 1000}K",
+            f"{epsilon:g}",
+            method,
+            *(f"{value:g}" for value in setting),
+            f"{statistics.mean(scores):.2f} ± {spread:.2f} ({len(scores)})",
+            f"{figures[EPSILONS.index(epsilon)]:.2f}" if figures else "",
+            f"{records[0]['epsilon']['gdp-clt']['epsilon']:.3f}",
+            f"{records[0]['epsilon']['pld']['epsilon']:.3f}",
         )
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
