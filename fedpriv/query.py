@@ -116,12 +116,15 @@ class Query:
         blocks: the released sums; their shares add to 1.
         relative_noise: r_t; the event's noise multiplier is scale * r_t.
         rate_factor: the cohort's expected size as a multiple of the usual one (DP-SRM's first step).
+        releases: how many releases of this event the optimizer's step still needs, this one included
+            (ADADP's two): the loop starts none unless the budget and the rounds hold for all.
     """
 
     points: tuple[Tensor, ...]
     blocks: tuple[Block, ...]
     relative_noise: float = 1.0
     rate_factor: float = 1.0
+    releases: int = 1
 
     def __post_init__(self) -> None:
         _check.non_negative("relative noise", self.relative_noise)

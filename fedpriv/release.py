@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -46,11 +46,13 @@ class Placement:
         kind: one of KINDS.
         shares: m, how many parties' noises a released sum carries (local and distributed).
         min_replies: n_min; fewer replies release nothing. For distributed it also sets the share.
+        per_unit: whether the parties are the sampled units (clients), not silos that answer every time.
     """
 
     kind: str
     shares: int = 0
     min_replies: int = 0
+    per_unit: bool = True
 
     def __post_init__(self) -> None:
         _check.choice("placement", self.kind, KINDS)
@@ -66,6 +68,14 @@ class Placement:
     def at_parties(self) -> bool:
         """Whether parties add noise to their own messages."""
         return self.kind in ("local", "distributed")
+
+    def resized(self, factor: float) -> Placement:
+        """The placement of a release over ``factor`` times the usual cohort: m and n_min follow it."""
+        if factor == 1 or not self.at_parties or not self.per_unit:
+            return self
+        least = 1 if self.kind == "distributed" else 0
+        replies = max(least, round(self.min_replies * factor))
+        return replace(self, shares=round(self.shares * factor), min_replies=replies)
 
     def party_stds(self, stds: Sequence[float]) -> tuple[float, ...] | None:
         """What one party adds, per block, given the stds owed to the sum; None where it adds nothing."""

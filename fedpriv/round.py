@@ -84,8 +84,8 @@ class Engine(Protocol):
 class Books(Protocol):
     """The accountant and its ledger, as the loop needs them."""
 
-    def affords(self, event: Event) -> bool:
-        """Whether the budget allows one more release of this event."""
+    def affords(self, event: Event, releases: int = 1) -> bool:
+        """Whether the budget allows so many more releases of this event."""
 
     def charge(self, event: Event, release: int) -> None:
         """Record the event durably. Returns only when it is on disk."""
@@ -184,7 +184,8 @@ class Setup:
 
         For local noise that is sqrt(m) z. Surplus noise of the distributed placement is not credited.
         """
-        factor = self.placement.shares**0.5 if self.placement.kind == "local" else 1.0
+        shares = self.placement.resized(rate_factor).shares
+        factor = shares**0.5 if self.placement.kind == "local" else 1.0
         return self.sampler.resized(rate_factor).event(noise_multiplier * factor)
 
     def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
@@ -232,9 +233,11 @@ def run(
     try:
         while done < setup.rounds:
             query = setup.optimizer.query(state)  # 1. what is asked, from noisy answers only
+            if done + query.releases > setup.rounds:
+                break  # a step is begun only where it can be finished
             multiplier = setup.scale * query.relative_noise
             event = setup.event(multiplier, query.rate_factor)
-            if not books.affords(event):
+            if not books.affords(event, query.releases):
                 return Outcome(state, charged, "budget")
             chunks = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
             books.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
@@ -259,14 +262,15 @@ def _ask(
     key: Key,
     index: int,
 ) -> tuple[Tensor, ...] | None:
-    stds = setup.placement.party_stds(query.noise_stds(multiplier))
+    placement = setup.placement.resized(query.rate_factor)
+    stds = placement.party_stds(query.noise_stds(multiplier))
     reply = engine.gather(Ask(query, index, tuple(chunks), stds))
     return releases.release(
         reply.sums,
         reply.parties,
         query,
         multiplier,
-        setup.placement,
+        placement,
         setup.sampler.resized(query.rate_factor).expected_size,
         key,
         index,

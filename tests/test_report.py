@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from small import small
 
 from fedpriv import report
 from fedpriv.accounting import epsilon
+from fedpriv.optimizers import DpSrm
 from fedpriv.plan import Plan, make_plan
+from fedpriv.schedules import Constant
 
 METRICS = [{"round": 6, "accuracy": 0.875, "loss": 0.5, "epsilon": 2.9}]
 
@@ -39,6 +43,21 @@ def test_each_placement_says_who_is_trusted(placement: str) -> None:
     assert TRUST[placement] in summary["privacy"]["trust"]
     assert summary["privacy"]["trust"] in text
     assert summary["privacy"]["placement"] == placement
+
+
+def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None:
+    """DP-SRM's first release, made twice because it failed once, is over b_0 clients both times."""
+    plan = make_plan(small(placement="local", sampler="fixed-size"))
+    method = DpSrm(Constant(0.1), 1.0, 0.1, 0.5, first_cohort=2.0)
+    plan = replace(plan, setup=replace(plan.setup, optimizer=method))
+    first, *later = plan.setup.planned_events()
+    seen = report.observer_events(plan, [first, first, *later])
+    cohort = round(plan.setup.sampler.expected_size)
+    assert [event.cohort for event in seen] == [2 * cohort, 2 * cohort] + [cohort] * len(later)
+    z = plan.setup.scale * math.sqrt(cohort)
+    assert [event.noise_multiplier for event in seen] == pytest.approx(
+        [2 * math.sqrt(2) * z] * 2 + [z] * len(later)
+    )
 
 
 @pytest.mark.parametrize("placement", ["central", "local", "distributed"])

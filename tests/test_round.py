@@ -10,12 +10,14 @@ import torch
 from scipy import stats
 from toys import CountingBooks, RowsEngine, noise_free, world
 
-from fedpriv.optimizers import AdaptiveClipping, dp_adam, dp_sgd, dynamic
+from fedpriv.optimizers import AdaptiveClipping, DpSrm, Planned, State, dp_adam, dp_sgd, dynamic
 from fedpriv.optimizers.first_order import Sgd
+from fedpriv.query import Query, SumBlock, Term
 from fedpriv.release import Placement
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Cohorts, Outcome, Progress, Reply, Setup, run
 from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler
+from fedpriv.schedules import Constant
 
 KEY = Key.from_seed(3)
 START = torch.zeros(20, dtype=torch.float64)
@@ -152,6 +154,79 @@ def test_capped_clients_send_noise_only() -> None:
         for chunk in chunks:
             given[chunk.ids] += 1
     assert given.tolist() == [2] * 6
+
+
+@pytest.mark.parametrize("sampler", [FixedSize(40, 6), Poisson(40, 0.15)])
+def test_a_larger_first_cohort_is_drawn_divided_by_and_charged(sampler: Sampler) -> None:
+    """DP-SRM's first release: b_0 = 3 b units, mean over b_0, noise 3 z, and an event that says so."""
+    rows, factor = world(1), 3.0
+    method = DpSrm(Constant(1.0), math.inf, math.inf, 0.5, first_cohort=factor)
+    engine, books = RowsEngine(rows), CountingBooks()
+    outcome = go(Setup(method, sampler, Placement("none"), 0.0, 1), engine, books)
+    cohort = sampler.resized(factor).draw(KEY.generator("cohort", 0))
+    assert sum(len(chunk.ids) for chunk in engine.asks[0].chunks) == len(cohort)
+    expected = START - (START - rows[cohort]).sum(0) / (factor * sampler.expected_size)
+    torch.testing.assert_close(outcome.state.params, expected, rtol=1e-10, atol=1e-12)
+    noisy = Setup(DpSrm(Constant(1.0), 1.0, 0.5, 0.5, factor), sampler, Placement("central"), 0.7, 4)
+    books = CountingBooks()
+    go(noisy, RowsEngine(rows), books)
+    first, *later = books.charged
+    assert first == sampler.resized(factor).event(0.7 * factor)
+    assert later == [sampler.event(0.7)] * 3
+    assert tuple(books.charged) == noisy.planned_events()
+    assert (first.rate, later[0].rate) == (pytest.approx(0.45), pytest.approx(0.15))
+
+
+@pytest.mark.parametrize("kind", ["local", "distributed"])
+def test_parties_of_a_larger_cohort_share_its_noise(kind: str) -> None:
+    """m and n_min follow the cohort where clients add the noise; silos are as many as ever."""
+    placement = Placement(kind, shares=6, min_replies=4)
+    method = DpSrm(Constant(1.0), 2.0, 0.5, 0.5, first_cohort=3.0)
+    setup = Setup(method, FixedSize(40, 6), placement, 0.7, 3)
+    engine = RowsEngine(world(1))
+    assert go(setup, engine).state.step == 3
+    owed = (0.7 * 3 * 2.0, 0.7 * 1.25, 0.7 * 1.25)
+    split = [1.0] * 3 if kind == "local" else [12**0.5, 2.0, 2.0]
+    for ask, std, parts in zip(engine.asks, owed, split, strict=True):
+        assert ask.party_stds == (pytest.approx(std / parts),)
+    assert [sum(c.parties for c in ask.chunks) for ask in engine.asks] == [18, 6, 6]
+    observer = setup.observer_event(2.1, 3.0)
+    assert observer.noise_multiplier == pytest.approx(2.1 * (18**0.5 if kind == "local" else 1))
+    assert observer.cohort == 18
+    silos = Placement(kind, shares=6, min_replies=6, per_unit=False)
+    assert silos.resized(3.0) == silos
+
+
+class Pairs:
+    """A step is two releases; the state counts them."""
+
+    def init(self, params: torch.Tensor) -> State:
+        return State(params)
+
+    def query(self, state: State) -> Query:
+        return Query((state.params,), (SumBlock((Term(1.0),)),), releases=2 - state.step % 2)
+
+    def update(self, state: State, answer: tuple[torch.Tensor, ...]) -> State:
+        return state.advanced(state.params - 0.1 * answer[0], {})
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        return (Planned(),) * (rounds - rounds % 2)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "limit", "stopped", "releases"),
+    [(8, 99, "rounds", 8), (7, 99, "rounds", 6), (1, 99, "rounds", 0), (8, 5, "budget", 4)],
+)
+def test_a_step_of_two_releases_is_begun_only_where_both_can_be_made(
+    rounds: int, limit: int, stopped: str, releases: int
+) -> None:
+    books = CountingBooks(limit=limit)
+    setup = Setup(Pairs(), Everyone(40), Placement("central"), 1.0, rounds)
+    outcome = go(setup, RowsEngine(world(1)), books)
+    assert (outcome.stopped, outcome.releases, outcome.state.step) == (stopped, releases, releases)
+    assert len(books.charged) == releases
+    if limit == 99:
+        assert tuple(books.charged) == setup.planned_events()
 
 
 def test_silos_get_their_own_units_and_all_reply() -> None:

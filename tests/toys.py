@@ -53,8 +53,8 @@ class CountingBooks:
     charged: list[Event] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
 
-    def affords(self, event: Event) -> bool:
-        return len(self.charged) < self.limit
+    def affords(self, event: Event, releases: int = 1) -> bool:
+        return len(self.charged) + releases <= self.limit
 
     def charge(self, event: Event, release: int) -> None:
         assert release == len(self.charged)

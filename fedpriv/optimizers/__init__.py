@@ -10,6 +10,7 @@ from fedpriv.optimizers.adp_sgd import (
     predicted_gain,
 )
 from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, draw_output_step
 from fedpriv.optimizers.dynamic import (
     dynamic,
     given,
@@ -37,7 +38,9 @@ __all__ = [
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
     "Answer",
+    "DpSrm",
     "FirstOrder",
+    "NormalisedStep",
     "Planned",
     "Polynomial",
     "PrivateOptimizer",
@@ -53,6 +56,7 @@ __all__ = [
     "dp_rmsprop",
     "dp_sgd",
     "dp_yogi",
+    "draw_output_step",
     "dynamic",
     "given",
     "growing_mu",

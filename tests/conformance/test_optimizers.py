@@ -20,6 +20,8 @@ from fedpriv.optimizers import (
     Adam,
     AdaptiveClipping,
     Answer,
+    DpSrm,
+    NormalisedStep,
     Polynomial,
     PrivateOptimizer,
     RmsProp,
@@ -43,6 +45,7 @@ from fedpriv.release import Placement
 from fedpriv.rng import Key
 from fedpriv.round import Cohorts, Setup, run
 from fedpriv.sampling import Everyone, FixedSize, Poisson
+from fedpriv.schedules import Constant
 
 ROUNDS, UNITS, DIMENSION, RATE = 26, 40, 20, 0.2
 KEY = Key.from_seed(7)
@@ -85,6 +88,11 @@ TABLE = {
     "dp-yogi": Row(lambda c: dp_yogi(RATE, c), None),  # torch has none; see test_first_order
     "adp-sgd": Row(lambda c: adp_sgd(RATE * 2, c, Polynomial(3.0, 0.1)), None),
     "adaptive adp-sgd": Row(lambda c: adaptive_adp_sgd(2.0, c, 1.0, 0.5), None),
+    # Everyone leaves no room for a first cohort of another size: that is tested in test_round.
+    "dp-srm": Row(lambda c: DpSrm(Constant(RATE), c, c, gamma=0.5), None),
+    "dp-srm with its own step": Row(
+        lambda c: DpSrm(NormalisedStep(0.5), c, c / 2, gamma=0.3, output_step=5), None
+    ),
     "dynamic dp-sgd": Row(lambda c: dynamic(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), sgd()),
     "dynamic dp-sgd with momentum": Row(lambda c: dynamic(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), sgd(0.5)),
     "growing mu": Row(lambda c: growing_mu(Sgd(), RATE, c, ROUNDS, 3.0), sgd()),
@@ -200,7 +208,7 @@ def test_every_placement_runs_and_parties_owe_what_the_query_says(name: str, pla
     assert bool(torch.isfinite(outcome.state.params).all())
     for ask in engine.asks:
         owed = ask.query.noise_stds(scale * ask.query.relative_noise)
-        assert ask.party_stds == PLACEMENTS[placement].party_stds(owed)
+        assert ask.party_stds == PLACEMENTS[placement].resized(ask.query.rate_factor).party_stds(owed)
     # Some noise moves the trajectory; none repeats it.
     quiet = end_of(noise_free(setup.optimizer, ROUNDS, setup.sampler), world(1))
     assert torch.allclose(quiet, outcome.state.params, atol=1e-9) == (placement == "none")
@@ -260,11 +268,12 @@ def test_the_table_names_every_constructor() -> None:
     import fedpriv.optimizers as public
 
     makers = {dp_sgd, dp_adam, dp_rmsprop, dp_adagrad, dp_yogi}
-    makers |= {adp_sgd, adaptive_adp_sgd}
+    makers |= {adp_sgd, adaptive_adp_sgd, DpSrm}
     makers |= {dynamic, growing_mu, sensitivity_decay, square_root_noise, given}
     parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "State"}
     parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Sgd", "Yogi"}
     parts |= {"AdaptiveAdpSgd", "Polynomial", "Restarting", "predicted_gain"}
+    parts |= {"NormalisedStep", "draw_output_step"}
     assert set(public.__all__) == {make.__name__ for make in makers} | parts
 
 
