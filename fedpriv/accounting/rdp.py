@@ -4,7 +4,8 @@ Poisson sampling under add/remove by Mironov, Talwar & Zhang 2019, fixed-size sa
 by Wang, Balle & Kasiviswanathan 2019 (theorem 27), converted to epsilon by Canonne, Kamath & Steinke
 2020 (proposition 12). dp-accounting 0.6 takes a multiplier over the add/remove sensitivity but adds up
 replace-one as if nothing moved by more than that; the halved multiplier is passed to it, unless a newer
-one is found to halve it itself.
+one is found to halve it itself. It is imported when first needed, since that takes about a second, which
+every process of a federation would pay.
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(2.0, "none", "replace-one"): 1}
@@ -17,23 +18,19 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dp_accounting import (
-    DpEvent,
-    GaussianDpEvent,
-    NeighboringRelation,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-)
-from dp_accounting.rdp import RdpAccountant
 
 from fedpriv.accounting import grouping, relations
 from fedpriv.accounting.events import Event
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent, NeighboringRelation
 
 ORDERS = (
     *(1 + x / 10 for x in range(1, 40)),
@@ -100,6 +97,8 @@ def _divergences(sampling: str, rate: float, multiplier: float) -> np.ndarray[An
     """Divergences at ORDERS of one event with an already converted multiplier."""
     if sampling == "none" or rate == 1:
         return np.array(ORDERS) / 2 / multiplier**2
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+
     if sampling == "poisson":
         return _upstream(
             PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)),
@@ -110,6 +109,8 @@ def _divergences(sampling: str, rate: float, multiplier: float) -> np.ndarray[An
 
 
 def _fixed_size(rate: float, multiplier: float) -> DpEvent:
+    from dp_accounting import GaussianDpEvent, SampledWithoutReplacementDpEvent
+
     # dp-accounting wants whole sizes but uses their ratio only; rounding up is on the safe side.
     size = 2**40
     return SampledWithoutReplacementDpEvent(
@@ -118,6 +119,8 @@ def _fixed_size(rate: float, multiplier: float) -> DpEvent:
 
 
 def _upstream(event: DpEvent, relation: NeighboringRelation) -> np.ndarray[Any, Any]:
+    from dp_accounting.rdp import RdpAccountant
+
     accountant = RdpAccountant(ORDERS, relation)
     with _without_warnings():
         accountant.compose(event)
@@ -126,14 +129,20 @@ def _upstream(event: DpEvent, relation: NeighboringRelation) -> np.ndarray[Any, 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    # It warns of each order whose series does not converge, and leaves that order out, as it should.
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Drops what this thread logs through absl meanwhile; nobody else's, and no setting changes.
+
+    dp-accounting warns of each order whose series does not converge, and leaves it out, as it should.
+    """
+    logger, own = logging.getLogger("absl"), threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != own or record.levelno > logging.WARNING
+
+    logger.addFilter(others)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.removeFilter(others)
 
 
 @functools.cache
@@ -142,5 +151,7 @@ def upstream_halves() -> bool:
 
     Read off a cohort of everyone, which is the plain Gaussian: order / (2 z^2), or four times it.
     """
+    from dp_accounting import NeighboringRelation
+
     divergences = _upstream(_fixed_size(1.0, 1.0), NeighboringRelation.REPLACE_ONE)
     return bool(divergences[-1] > ORDERS[-1])

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import mpmath as mp
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+)
 from dp_accounting.rdp import RdpAccountant
 from methods_suite import MethodSuite
 
@@ -89,3 +98,37 @@ def test_many_multipliers_are_rounded_to_the_safe_side() -> None:
     most = epsilon([poisson(1.0, 0.01, 200)], 1e-5, "rdp").epsilon
     exact = epsilon([poisson(float(s), 0.01, 5) for s in z[2::5]], 1e-5, "rdp").epsilon
     assert least < exact * 0.999 < many < exact * 1.02 < most
+
+
+def test_it_is_quiet_where_a_series_does_not_converge_and_silences_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logger = logging.getLogger("absl")
+    before = (logger.level, list(logger.filters))
+    with caplog.at_level(logging.WARNING):
+        event = PoissonSampledDpEvent(0.5, GaussianDpEvent(0.5))
+        RdpAccountant([1.5], NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event)
+        assert "converge" in caplog.text  # what would be heard
+        caplog.clear()
+        rdp._upstream(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
+        assert caplog.text == ""
+        with rdp._without_warnings():
+            logger.error("an error")
+            other = threading.Thread(target=logger.warning, args=("of another thread",))
+            other.start()
+            other.join()
+        logger.warning("afterwards")
+    assert [record.getMessage() for record in caplog.records] == [
+        "an error", "of another thread", "afterwards",
+    ]
+    assert (logger.level, logger.filters) == before
+
+
+def test_dp_accounting_is_imported_when_it_is_needed() -> None:
+    code = (
+        "import sys, fedpriv.node, fedpriv.plan; from fedpriv.accounting import Event, epsilon; "
+        "assert not any(name.startswith('dp_accounting') for name in sys.modules); "
+        "epsilon([Event(1.0, 'poisson', 'add-remove', rate=0.1)], 1e-5, 'rdp'); "
+        "assert 'dp_accounting' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
