@@ -1,0 +1,156 @@
+"""DP-SRM: a private gradient estimator that is corrected by small gradient differences.
+
+Source: Wang et al. 2023, algorithm 1 with the clipping of section 5. The symbols, with the algorithm's
+lines; vectors are (d,), and t counts updates:
+
+| paper | here |
+|---|---|
+| theta^t, theta^{t-1} | ``State.params``, slot ``previous`` |
+| v_p^t, lines 3 and 8 | slot ``estimate`` |
+| gamma, b_0, b | ``gamma``; ``first_cohort`` = b_0 / b, with b the run's usual cohort |
+| C_1, C_2 (section 5) | ``clip_norm`` of a gradient, ``difference_clip_norm`` of a difference |
+| eta_t, line 5 | ``step_size``: a schedule, or :class:`NormalisedStep` |
+| sigma_0, sigma (noise on the MEAN) | scale r_t S / cohort: std scale r_t S on the SUM |
+
+t = 0 asks for the gradient on a cohort of b_0 (sampling rate b_0 / N, denominator b_0) with r_0 = b_0 / b,
+which gives the mean the noise that it has later per unit of sensitivity (theorem 5.1's sigma_0 / G equals
+its sigma / ((1 - gamma) zeta / n_0 + gamma G)). After that one cohort is asked at two points for
+
+    gamma clip(g_t, C_1) + (1 - gamma) clip(g_t - g_{t-1}, C_2),        S = gamma C_1 + (1 - gamma) C_2,
+
+and v_t = (1 - gamma) v_{t-1} + y, which is line 7: the two gradients of line 7 are g_t - (1 - gamma) g_{t-1}.
+Section 7.1 prints S with C_1 and C_2 exchanged; (6.1) and the theorem have it as here. Their factor 2 is
+replace-one's and belongs to the accounting. gamma = 1 is DP-SGD.
+
+The output is an iterate chosen uniformly from theta^0..theta^{T-1}. The choice needs no data, so it is drawn
+before the run (:func:`draw_output_step`) and its iterate is kept; by default the last is handed out.
+
+>>> from fedpriv.schedules import Constant
+>>> method = DpSrm(Constant(0.5), clip_norm=1.0, difference_clip_norm=0.1, gamma=0.25, first_cohort=4.0)
+>>> state = method.init(torch.zeros(2))
+>>> method.query(state).rate_factor
+4.0
+>>> state = method.update(state, (torch.tensor([2.0, 0.0]),))
+>>> method.query(state).blocks[0].sensitivity
+0.325
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.schedules import Schedule
+
+_PREVIOUS, _ESTIMATE, _OUTPUT = "previous", "estimate", "output"
+
+
+@dataclass(frozen=True)
+class NormalisedStep:
+    """Line 5: eta_t = min(zeta / (n_0 L norm(v_t)), 1 / (2 n_0 L)), so no step is longer than zeta / (n_0 L).
+
+    Attributes:
+        zeta: the accuracy that is aimed at, > 0.
+        smoothness: L > 0, the Lipschitz constant of the gradients.
+        n_0: > 0; L D_F / G^2 in theorem 5.4.
+    """
+
+    zeta: float
+    smoothness: float = 1.0
+    n_0: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("zeta", self.zeta)
+        _check.finite_positive("smoothness", self.smoothness)
+        _check.finite_positive("n-0", self.n_0)
+
+    def of(self, estimate: Tensor) -> float:
+        """eta_t for the estimate v_t (d,)."""
+        length = float(torch.linalg.vector_norm(estimate, dtype=torch.float64))
+        longest = 1 / (2 * self.n_0 * self.smoothness)
+        # zeta / length may divide by zero, so lengths are compared, not step sizes.
+        return longest if length <= 2 * self.zeta else self.zeta / (self.n_0 * self.smoothness * length)
+
+
+@dataclass(frozen=True)
+class DpSrm:
+    """Algorithm 1.
+
+    Attributes:
+        step_size: eta_t, a schedule (a Constant in the paper's networks) or a NormalisedStep.
+        clip_norm: C_1 > 0, of gradients.
+        difference_clip_norm: C_2 > 0, of differences between gradients of one unit.
+        gamma: the momentum parameter, in (0, 1].
+        first_cohort: b_0 / b > 0, how many times the usual cohort the first one is.
+        output_step: the number of the iterate that is handed out; None is the last.
+    """
+
+    step_size: Schedule | NormalisedStep
+    clip_norm: float
+    difference_clip_norm: float
+    gamma: float
+    first_cohort: float = 1.0
+    output_step: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.positive("clip-norm", self.clip_norm)
+        _check.positive("difference-clip-norm", self.difference_clip_norm)
+        if not 0 < _check.real("gamma", self.gamma) <= 1:
+            raise _check.fail("gamma", self.gamma, "lie in (0, 1]")
+        _check.finite_positive("first-cohort", self.first_cohort)
+        if self.output_step is not None:
+            _check.integer("output-step", self.output_step)
+
+    def init(self, params: Tensor) -> State:
+        """theta^0, with no estimate yet."""
+        slots = {_PREVIOUS: params.clone(), _ESTIMATE: torch.zeros_like(params)}
+        return State(params, slots=slots if self.output_step is None else {**slots, _OUTPUT: params.clone()})
+
+    def query(self, state: State) -> Query:
+        """Lines 1 to 3 at t = 0, then lines 6 to 8: what the cohort adds up."""
+        gradient = Term(clip_norm=self.clip_norm)
+        if state.step == 0:
+            ratio = self.first_cohort
+            return Query((state.params,), (SumBlock((gradient,)),), relative_noise=ratio, rate_factor=ratio)
+        terms = (
+            Term(self.clip_norm, weight=self.gamma),
+            Term(self.difference_clip_norm, weight=1 - self.gamma, at=(1.0, -1.0)),
+        )
+        return Query((state.params, state.slots[_PREVIOUS]), (SumBlock(terms),))
+
+    def update(self, state: State, answer: Answer) -> State:
+        """v_t = (1 - gamma) v_{t-1} + y (v_0 = y), then theta^{t+1} = theta^t - eta_t v_t (line 5)."""
+        estimate = answer[0]
+        if state.step:
+            estimate = (1 - self.gamma) * state.slots[_ESTIMATE] + estimate
+        rule = self.step_size
+        eta = rule.of(estimate) if isinstance(rule, NormalisedStep) else rule(state.step)
+        params = state.params - eta * estimate
+        slots = {_PREVIOUS: state.params, _ESTIMATE: estimate}
+        if self.output_step is not None:
+            reached = state.step + 1 <= self.output_step
+            slots[_OUTPUT] = params.clone() if reached else state.slots[_OUTPUT]
+        return state.advanced(params, slots)
+
+    def output(self, state: State) -> Tensor:
+        """The parameters to hand out: the chosen iterate (the newest until it is reached), or the last."""
+        return state.params if self.output_step is None else state.slots[_OUTPUT]
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """The first release over b_0 with r_0 = b_0 / b, then one a round."""
+        first = Planned(self.first_cohort, self.first_cohort)
+        return (first, *[Planned()] * (rounds - 1)) if rounds else ()
+
+
+def draw_output_step(rounds: int, generator: np.random.Generator) -> int:
+    """The number of the iterate to hand out, uniform on 0..rounds-1 (the algorithm's output line).
+
+    Raises ArgumentError for ``rounds`` < 1.
+    """
+    return int(generator.integers(_check.integer("rounds", rounds, minimum=1)))
