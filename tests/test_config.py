@@ -32,6 +32,8 @@ def test_keys_have_hyphens_only() -> None:
 
 
 IMPOSSIBLE: list[tuple[str, object]] = [
+    ("input-mean", math.inf),
+    ("input-std", 0.0),
     ("clients", 0),
     ("clients", 10**12 + 1),
     ("clients", 2.0),

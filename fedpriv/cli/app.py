@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -67,6 +69,32 @@ def failing(code: int = 1) -> Iterator[None]:
         except (GridError, EngineError) as error:
             typer.echo(f"fedpriv: {error}", err=True)
             raise typer.Exit(code) from None
+
+
+@contextmanager
+def ending_cleanly() -> Iterator[Callable[[], None]]:
+    """While a run goes on, Ctrl-C asks it to end after its round; a second one ends it at once.
+
+    Yields what to call between rounds: it raises KeyboardInterrupt once it was asked to. An exception at
+    any other moment could be lost, or break what it lands in: an import under way, a charge half written.
+    """
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, previous)
+        os.write(2, b"\nending after this round; Ctrl-C again ends at once\n")
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, ask)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def on_terminal() -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv import _check
-from fedpriv.cli.app import AsJson, app, failing, print_table, refusing
+from fedpriv.cli.app import AsJson, app, ending_cleanly, failing, print_table, refusing
 from fedpriv.config import Config, read_assignment, read_file
 
 if TYPE_CHECKING:
@@ -77,8 +77,13 @@ def simulate(
     with failing(code=2):
         engine = make_engine(config)
         output = RunFolder.create(folder, config.overwrite)
-    with failing(), display.progress(config.rounds, quiet=as_json) as show:
-        result = execute(plan, engine, output, show)
+    with failing(), display.progress(config.rounds, quiet=as_json) as show, ending_cleanly() as check_end:
+
+        def after_round(status: Status) -> None:
+            show(status)
+            check_end()
+
+        result = execute(plan, engine, output, after_round)
     if as_json:
         typer.echo(json.dumps({"out": str(folder), **result.report}))
     else:
@@ -138,12 +143,14 @@ def compare(
         folder = RunFolder.create(_out(config), config.overwrite)
     lines: dict[str, Lines] = {}
 
-    def show(placement: str, status: Status) -> None:
-        if not as_json:
-            lines.setdefault(placement, Lines(placement))(status)
+    with failing(), ending_cleanly() as check_end:
 
-    with failing():
-        rows = comparison.compare(chosen, folder, show)
+        def after_round(placement: str, status: Status) -> None:
+            if not as_json:
+                lines.setdefault(placement, Lines(placement))(status)
+            check_end()
+
+        rows = comparison.compare(chosen, folder, after_round)
     if as_json:
         typer.echo(json.dumps([row.json() for row in rows]))
         return
