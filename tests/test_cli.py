@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,6 +21,8 @@ from fedpriv.accounting import METHODS
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
 from fedpriv.config import Config, read_assignment
+from fedpriv.node import ClientSide
+from fedpriv.round import Ask, Reply
 from fedpriv.runs import COMPARISON_FILES, FILES
 
 ROOT = Path(__file__).parent.parent
@@ -184,7 +187,7 @@ def test_account_prints_a_plain_table() -> None:
         (["--sampler", "shuffled"], "sampler"),
         (["--relation", "swap"], "relation"),
         (["--sampler", "without-replacement", "--relation", "add-remove"], "relation"),
-        (["--method", "zcdp"], "zcdp"),
+        (["--method", "moments"], "moments"),
     ],
 )
 def test_account_refuses_in_one_line(changes: list[object], message: str) -> None:
@@ -253,6 +256,29 @@ def test_an_engine_that_fails_is_one_line_and_exit_code_1(
     assert result.exit_code == 1
     assert result.stderr == "fedpriv: every node is gone\n"
     assert json.loads((tmp_path / "out" / "report.json").read_text())["result"]["stopped"] == "failed"
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_ctrl_c_ends_after_the_round_whatever_it_comes_into(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while round 3 is gathered, where something swallows every exception."""
+    gather, handler = ClientSide.gather, signal.getsignal(signal.SIGINT)
+
+    def interrupted(self: ClientSide, ask: Ask) -> Reply:
+        if ask.release == 2:
+            with contextlib.suppress(BaseException):
+                signal.raise_signal(signal.SIGINT)
+        return gather(self, ask)
+
+    monkeypatch.setattr(ClientSide, "gather", interrupted)
+    result = call(command, *SETTINGS, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "out" / ("" if command == "simulate" else "none")
+    report = json.loads((folder / "report.json").read_text())
+    assert report["result"]["stopped"] == "interrupted"
+    assert (report["result"]["rounds"], report["privacy"]["releases"]) == (3, 3)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_ctrl_c_ends_cleanly_with_a_valid_folder(tmp_path: Path) -> None:
