@@ -24,7 +24,7 @@ def account(
     delta: Delta,
     sampler: SamplerName = "poisson",
     relation: Relation = None,
-    method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt or all.")] = "all",
+    method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt, tcdp, zcdp, advanced or all.")] = "all",
     as_json: AsJson = False,
 ) -> None:
     from fedpriv.accounting import METHODS, answers
@@ -63,7 +63,7 @@ def calibrate(
     ] = None,
     sampler: SamplerName = "poisson",
     relation: Relation = None,
-    method: Annotated[str, typer.Option(help="pld, rdp or gdp-clt (an estimate).")] = "pld",
+    method: Annotated[str, typer.Option(help="As of `fedpriv account`; gdp-clt is an estimate.")] = "pld",
     as_json: AsJson = False,
 ) -> None:
     from fedpriv.accounting import answers
