@@ -1,5 +1,6 @@
 """Private optimizers: one small file per paper or family, all of one protocol (``base``)."""
 
+from fedpriv.optimizers.adadp import Adadp, default_tolerance, scaled_error
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
 from fedpriv.optimizers.adp_sgd import (
     AdaptiveAdpSgd,
@@ -34,6 +35,7 @@ from fedpriv.optimizers.first_order import (
 
 __all__ = [
     "AdaGrad",
+    "Adadp",
     "Adam",
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
@@ -51,6 +53,7 @@ __all__ = [
     "Yogi",
     "adaptive_adp_sgd",
     "adp_sgd",
+    "default_tolerance",
     "dp_adagrad",
     "dp_adam",
     "dp_rmsprop",
@@ -61,6 +64,7 @@ __all__ = [
     "given",
     "growing_mu",
     "predicted_gain",
+    "scaled_error",
     "sensitivity_decay",
     "square_root_noise",
 ]

@@ -99,6 +99,8 @@ class DpSrm:
     output_step: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.step_size, NormalisedStep):
+            _check.finite_positive("learning-rate", self.step_size(0))
         _check.positive("clip-norm", self.clip_norm)
         _check.positive("difference-clip-norm", self.difference_clip_norm)
         if not 0 < _check.real("gamma", self.gamma) <= 1:

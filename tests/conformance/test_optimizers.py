@@ -17,6 +17,7 @@ from toys import CountingBooks, RowsEngine, noise_free, world
 
 from fedpriv.clipping import sum_rows
 from fedpriv.optimizers import (
+    Adadp,
     Adam,
     AdaptiveClipping,
     Answer,
@@ -88,6 +89,10 @@ TABLE = {
     "dp-yogi": Row(lambda c: dp_yogi(RATE, c), None),  # torch has none; see test_first_order
     "adp-sgd": Row(lambda c: adp_sgd(RATE * 2, c, Polynomial(3.0, 0.1)), None),
     "adaptive adp-sgd": Row(lambda c: adaptive_adp_sgd(2.0, c, 1.0, 0.5), None),
+    "adadp": Row(lambda c: Adadp(RATE, c, tolerance=0.5), None),
+    "adadp with discards, then decay": Row(
+        lambda c: Adadp(RATE, c, tolerance=0.5, discard=True, decay_after=10, epoch=3), None
+    ),
     # Everyone leaves no room for a first cohort of another size: that is tested in test_round.
     "dp-srm": Row(lambda c: DpSrm(Constant(RATE), c, c, gamma=0.5), None),
     "dp-srm with its own step": Row(
@@ -268,12 +273,12 @@ def test_the_table_names_every_constructor() -> None:
     import fedpriv.optimizers as public
 
     makers = {dp_sgd, dp_adam, dp_rmsprop, dp_adagrad, dp_yogi}
-    makers |= {adp_sgd, adaptive_adp_sgd, DpSrm}
+    makers |= {adp_sgd, adaptive_adp_sgd, Adadp, DpSrm}
     makers |= {dynamic, growing_mu, sensitivity_decay, square_root_noise, given}
     parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "State"}
     parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Sgd", "Yogi"}
     parts |= {"AdaptiveAdpSgd", "Polynomial", "Restarting", "predicted_gain"}
-    parts |= {"NormalisedStep", "draw_output_step"}
+    parts |= {"NormalisedStep", "draw_output_step", "default_tolerance", "scaled_error"}
     assert set(public.__all__) == {make.__name__ for make in makers} | parts
 
 

@@ -166,6 +166,7 @@ def test_a_zero_estimate_takes_a_step_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
+        ({"step_size": Constant(0.0)}, "learning-rate"),
         ({"clip_norm": 0.0}, "clip-norm"),
         ({"difference_clip_norm": -1.0}, "difference-clip-norm"),
         ({"gamma": 0.0}, "gamma"),

@@ -1,0 +1,169 @@
+"""ADADP: the step size follows the difference between one full step and two half steps.
+
+Source: Koskela & Honkela 2020, algorithms 1 and 2. The symbols; vectors are (d,):
+
+| paper | here |
+|---|---|
+| theta_l, eta_l | ``State.params``, slot ``step_size`` |
+| G_1, G_2 | the private answers of the step's first and second release |
+| theta_{l+1/2} = theta_l - eta_l/2 G_1 | the point of the second release |
+| theta_{l+1}, hat theta_{l+1} | the full step, the two half steps |
+| err, equation 4.1 | :func:`scaled_error` |
+| tau, alpha_min, alpha_max | ``tolerance``, ``alpha_min``, ``alpha_max`` |
+| C, sigma; noise std C sigma on the SUM | ``clip_norm``, the scale |
+
+A step is two releases of the loop, each over a cohort of its own and each paid for (theorem 9). The query
+says so, and no step is begun whose second release would not be affordable. ``State.step`` counts releases,
+and between the two the state's parameters stay theta_l. Clip norms and noise depend on no answer, so
+adapting and discarding are post-processing. An err of 0 raises the step size by alpha_max.
+
+Section 5.2 ends with plain steps of eta / (1 + 0.1 k), k = 1, 2, ... epochs after the switch (equation
+5.1; its "50 steps" are epochs): one release each, from release ``decay_after`` on.
+
+``authors_code`` is the variant of the authors' published code, which keeps the point of the two half steps
+and multiplies the step size by sqrt(tau / err), clamped alike; the paper is the default.
+
+>>> import torch
+>>> method = Adadp(step_size=1.0, clip_norm=1.0, tolerance=0.1)
+>>> state = method.init(torch.zeros(1))
+>>> for gradient in (1.0, 0.5):
+...     state = method.update(state, (torch.tensor([gradient]),))
+>>> state.params, round(method.step_size_of(state), 3)  # err = 0.25: the step size falls
+(tensor([-1.]), 0.9)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv.query import Query, SumBlock, Term
+
+_STEP_SIZE, _FIRST = "step_size", "first_gradient"
+
+
+@dataclass(frozen=True)
+class Adadp:
+    """Algorithm 2, with the decay of equation 5.1 after it.
+
+    Attributes:
+        step_size: eta_0 > 0; the algorithm soon forgets it.
+        clip_norm: C > 0.
+        tolerance: tau > 0; see :func:`default_tolerance`.
+        alpha_min, alpha_max: bounds of a step size's change, 0 < alpha_min <= 1 <= alpha_max.
+        discard: whether a step with err > tau is thrown away (algorithm 1's stabiliser; the paper's networks
+            go without).
+        decay_after: the even number of releases after which plain decaying steps begin; None is never.
+        epoch: releases of an epoch, by which the decay goes.
+        decay: its rate, >= 0.
+        authors_code: the variant of the authors' code.
+    """
+
+    step_size: float
+    clip_norm: float
+    tolerance: float = 1.0
+    alpha_min: float = 0.9
+    alpha_max: float = 1.1
+    discard: bool = False
+    decay_after: int | None = None
+    epoch: int = 1
+    decay: float = 0.1
+    authors_code: bool = False
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("learning-rate", self.step_size)
+        _check.positive("clip-norm", self.clip_norm)
+        _check.finite_positive("tolerance", self.tolerance)
+        if not 0 < _check.real("alpha-min", self.alpha_min) <= 1:
+            raise _check.fail("alpha-min", self.alpha_min, "lie in (0, 1]")
+        if _check.finite_positive("alpha-max", self.alpha_max) < 1:
+            raise _check.fail("alpha-max", self.alpha_max, "be at least 1")
+        if self.decay_after is not None and _check.integer("decay-after", self.decay_after, 2) % 2:
+            raise _check.fail("decay-after", self.decay_after, "be even", "a step is two releases")
+        _check.integer("epoch", self.epoch, minimum=1)
+        if math.isinf(_check.non_negative("decay", self.decay)):
+            raise _check.fail("decay", self.decay, "be finite")
+
+    def init(self, params: Tensor) -> State:
+        """theta_0 and eta_0."""
+        step_size = torch.tensor(self.step_size, dtype=torch.float64)
+        return State(params, slots={_STEP_SIZE: step_size, _FIRST: torch.zeros_like(params)})
+
+    def query(self, state: State) -> Query:
+        """The gradient at theta_l, then at theta_{l+1/2}; at theta in the decaying phase."""
+        block = SumBlock((Term(clip_norm=self.clip_norm),))
+        if self._decays(state.step):
+            return Query((state.params,), (block,))
+        if state.step % 2 == 0:
+            return Query((state.params,), (block,), releases=2)
+        return Query((self._half_way(state),), (block,))
+
+    def update(self, state: State, answer: Answer) -> State:
+        """Keep G_1; with G_2, the step and its step size (algorithms 1 and 2); or a plain step (5.1)."""
+        if self._decays(state.step):
+            step = self._decayed(state) * answer[0]
+            return state.advanced(state.params - step, state.slots)
+        if state.step % 2 == 0:
+            return state.advanced(state.params, {**state.slots, _FIRST: answer[0]})
+        eta = self.step_size_of(state)
+        full = state.params - eta * state.slots[_FIRST]
+        halves = self._half_way(state) - eta / 2 * answer[0]
+        error = scaled_error(full, halves)
+        taken = halves if self.authors_code else full
+        if self.discard and not error <= self.tolerance:
+            taken = state.params.clone()
+        slots = {
+            _STEP_SIZE: state.slots[_STEP_SIZE] * self._factor(error),
+            _FIRST: torch.zeros_like(state.params),
+        }
+        return state.advanced(taken, slots)
+
+    def step_size_of(self, state: State) -> float:
+        """eta of the adaptive phase as it stands: public, since it follows from noisy answers."""
+        return float(state.slots[_STEP_SIZE])
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """The releases that this many rounds have room for: whole steps of two, then single ones."""
+        adaptive = rounds if self.decay_after is None else min(rounds, self.decay_after)
+        return (Planned(),) * (rounds - adaptive + adaptive // 2 * 2)
+
+    def _decays(self, step: int) -> bool:
+        return self.decay_after is not None and step >= self.decay_after
+
+    def _decayed(self, state: State) -> float:
+        assert self.decay_after is not None
+        epochs = (state.step - self.decay_after) // self.epoch + 1
+        return self.step_size_of(state) / (1 + self.decay * epochs)
+
+    def _half_way(self, state: State) -> Tensor:
+        return state.params - self.step_size_of(state) / 2 * state.slots[_FIRST]
+
+    def _factor(self, error: float) -> float:
+        if error == 0:
+            return self.alpha_max
+        ratio = self.tolerance / error
+        if self.authors_code:
+            ratio = math.sqrt(ratio)
+        # In this order an error that overflowed to NaN, too, gives alpha_min.
+        return min(self.alpha_max, max(self.alpha_min, ratio))
+
+
+def scaled_error(full: Tensor, halves: Tensor) -> float:
+    """Equation 4.1: the 2-norm of (full - halves) / max(1, abs(full)), for points of shape (d,)."""
+    scaled = (full - halves).abs().double() / full.abs().double().clamp(min=1)
+    return float(torch.linalg.vector_norm(scaled))
+
+
+def default_tolerance(dimension: int, steps: int) -> float:
+    """tau = sqrt(d / (2 T)) for d parameters and T steps of two releases (section 4.2).
+
+    The noise that the parameters gather in the run then has a variance of about 1 each. Raises
+    ArgumentError for numbers < 1.
+    """
+    d = _check.integer("dimension", dimension, minimum=1)
+    return math.sqrt(d / (2 * _check.integer("steps", steps, minimum=1)))
