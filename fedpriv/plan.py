@@ -193,7 +193,7 @@ def make_sampler(config: Config, units: int, delta: float) -> Sampler:
         return FixedSize(units, max(1, round(rate * units)))
     if config.placement in ("local", "distributed") and config.unit == "client":
         # (1 + e^epsilon) * rounds * tail stays a small share of delta.
-        spread = (1 + math.exp(min(config.epsilon, 30.0))) * config.rounds
+        spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
         tail = _TRUNCATION_SHARE * delta / (2 * spread)
         return TruncatedPoisson.covering(units, rate, tail, relation)
     return Poisson(units, rate, relation)

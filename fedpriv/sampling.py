@@ -16,7 +16,9 @@ Which cohort was drawn, and its size, are private under add/remove: they go nowh
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -115,15 +117,17 @@ class TruncatedPoisson(Poisson):
         cls, population: int, rate: float, tail: float, relation: str = "add-remove"
     ) -> TruncatedPoisson:
         """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
-        cap = max(1, int(stats.binom.isf(tail, population + 1, rate)))
-        floor = max(0, int(stats.binom.ppf(tail, population, rate)) - 1)
-        return cls(population, rate, relation, cap=cap, floor=floor)
+        # Not by scipy's inverses, which know no tail below 1e-16.
+        sizes = range(population + 2)
+        cap = bisect_left(sizes, True, key=lambda n: stats.binom.sf(n, population + 1, rate) <= tail)
+        floor = bisect_left(sizes, True, key=lambda n: stats.binom.cdf(n, population - 1, rate) > tail)
+        return cls(population, rate, relation, cap=max(cap, 1), floor=floor)
 
-    @property
+    @cached_property
     def truncation(self) -> float:
-        """The total-variation distance from an untruncated Poisson cohort, for N and N + 1 units."""
+        """The total-variation distance from an untruncated Poisson cohort, for N units and neighbours."""
         above = stats.binom.sf(self.cap, self.population + 1, self.rate)
-        below = stats.binom.cdf(self.floor - 1, self.population, self.rate) if self.floor else 0.0
+        below = stats.binom.cdf(self.floor - 1, self.population - 1, self.rate) if self.floor else 0.0
         return float(above + below)
 
     def draw(self, generator: np.random.Generator) -> Indices:

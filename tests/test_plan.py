@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from fedpriv._check import ArgumentError
-from fedpriv.accounting import epsilon
+from fedpriv.accounting import Accountant, epsilon
 from fedpriv.accounting.participations import costliest
 from fedpriv.config import Config
 from fedpriv.plan import Plan, make_plan, read_numbers
@@ -159,6 +159,16 @@ def test_a_truncated_poisson_cohort_hardly_ever_leaves_its_bounds(placement: str
     assert sampler.cap < 200
     assert sampler.floor > 30
     assert above <= sampler.truncation <= 1e-6
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 50.0])
+def test_the_public_bounds_stay_close_and_leave_the_budget_to_the_noise(epsilon: float) -> None:
+    """Tails far below 1e-16: a cap of all clients would make them owe the noise of all."""
+    plan = make_plan(Config.parse({"placement": "distributed", "epsilon": epsilon, "delta": 1e-8}))
+    assert 500 < plan.setup.placement.min_replies < 1000 < plan.setup.placement.shares < 2000
+    assert plan.budget is not None
+    spent = Accountant(plan.budget, charged=plan.setup.planned_events()).spent().epsilon
+    assert 0.99 * epsilon <= spent <= epsilon
 
 
 def test_central_noise_and_silos_take_plain_poisson() -> None:

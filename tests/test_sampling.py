@@ -84,8 +84,11 @@ def test_events_say_what_was_drawn() -> None:
 def test_truncation_is_the_chance_of_leaving_the_public_bounds() -> None:
     sampler = TruncatedPoisson(1000, 0.05, cap=60, floor=40)
     assert sampler.truncation == pytest.approx(
-        stats.binom.sf(60, 1001, 0.05) + stats.binom.cdf(39, 1000, 0.05)
+        stats.binom.sf(60, 1001, 0.05) + stats.binom.cdf(39, 999, 0.05)
     )
+    for population in (999, 1000, 1001):  # whichever of two neighbours the data are
+        untruncated = stats.binom(population, 0.05)
+        assert untruncated.sf(60) + untruncated.cdf(39) <= sampler.truncation
     covering = TruncatedPoisson.covering(100_000, 0.01, tail=1e-12)
     assert 0 < covering.truncation <= 2.1e-12
     assert covering.floor < 1000 < covering.cap < 1300
@@ -93,6 +96,19 @@ def test_truncation_is_the_chance_of_leaving_the_public_bounds() -> None:
     generator = KEY.generator("cut")
     sizes = [len(TruncatedPoisson(1000, 0.05, cap=50).draw(generator)) for _ in range(200)]
     assert max(sizes) == 50
+
+
+@pytest.mark.parametrize("tail", [1e-3, 1e-15, 1e-17, 1e-100])
+@pytest.mark.parametrize(("population", "rate"), [(1, 0.5), (40, 0.2), (10**5, 0.01), (10**12, 1e-9)])
+def test_the_public_bounds_are_the_narrowest_that_cover(population: int, rate: float, tail: float) -> None:
+    made = TruncatedPoisson.covering(population, rate, tail)
+    more, less = stats.binom(population + 1, rate), stats.binom(population - 1, rate)
+    assert more.sf(made.cap) <= tail
+    assert made.cap == 1 or more.sf(made.cap - 1) > tail
+    assert made.floor == 0 or less.cdf(made.floor - 1) <= tail
+    assert made.floor == population or less.cdf(made.floor) > tail
+    if population * rate > 900:
+        assert 0 < made.floor < population * rate < made.cap < 2 * population * rate
 
 
 def test_resizing_scales_the_expected_cohort() -> None:
