@@ -64,8 +64,8 @@ class Row:
         for view in self.result.report["privacy"]["views"]:
             if view["against"].startswith(against):
                 cell = view["epsilon"].get(self.plan.config.accounting, {})
-                if "epsilon" not in cell:  # the held method may not know this view; RDP always does
-                    cell = view["epsilon"]["rdp"]
+                if "epsilon" not in cell:  # the held method may not know this view; PLD always does
+                    cell = view["epsilon"]["pld"]
                 return float(cell["epsilon"])
         return None
 

@@ -10,6 +10,7 @@ import io
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -141,11 +142,21 @@ def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
     """The charged events as who sees only the models has them."""
     # By multiplier, not by number: a release that failed was charged and asked again.
     planned = plan.setup.optimizer.planned(plan.setup.rounds)
-    factors = {plan.setup.scale * p.relative_noise: p.rate_factor for p in planned}
-    return [
+    factors: dict[float, float] = {}
+    for p in planned:
+        multiplier = plan.setup.scale * p.relative_noise
+        factors[multiplier] = max(p.rate_factor, factors.get(multiplier, 0.0))
+    seen = [
         plan.setup.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
         for event in events
     ]
+    if not plan.capped or all(event.sampling == "poisson" for event in seen):
+        return seen
+    # Whom the cap leaves out follows from earlier cohorts, and those of a fixed size tie clients together:
+    # later releases tell of earlier cohorts then, so sampling is given no credit. Poisson cohorts do not:
+    # given all that was released, a client still gives data with probability q at most.
+    plain = [replace(event, sampling="none", rate=1.0, cohort=None) for event in seen]
+    return list(plan.of_worst_client(plain))
 
 
 def _views(plan: Plan, events: Sequence[Event]) -> list[dict[str, Any]]:

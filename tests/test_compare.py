@@ -65,6 +65,13 @@ def test_local_noise_takes_the_expected_number_of_participations_unless_told() -
     assert by_name["central"].max_participations is None
 
 
+def test_a_view_that_the_budgets_method_does_not_know_is_read_by_one_that_does() -> None:
+    config = small(clients=2000, rounds=2, accounting="rdp", relation="replace-one")
+    [row] = compare.compare(compare.plans(config, ["local"]))
+    server, models = (row.json()[f"epsilon against {who}"] for who in ("the server", "who sees the models"))
+    assert 0 < models < 0.1 * server <= 0.3
+
+
 def test_all_plans_are_checked_before_any_runs() -> None:
     with pytest.raises(ValueError, match="practically never empty"):
         compare.plans(small(sampling_rate=0.005))

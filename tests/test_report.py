@@ -60,6 +60,18 @@ def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None
     )
 
 
+def test_a_cap_over_cohorts_of_fixed_size_gets_no_credit_for_sampling() -> None:
+    """Under Poisson sampling it keeps it: there a cap only lowers the chance of taking part."""
+    plan = make_plan(small(placement="local", sampler="fixed-size", max_participations=2))
+    seen = report.observer_events(plan, plan.setup.planned_events())
+    noise = sorted(event.noise_multiplier for event in plan.setup.planned_events())[:2]
+    assert [event.noise_multiplier for event in seen] == pytest.approx([z * math.sqrt(40) for z in noise])
+    assert {(event.sampling, event.relation) for event in seen} == {("none", "replace-one")}
+    poisson = make_plan(small(placement="local", max_participations=2))
+    seen = report.observer_events(poisson, poisson.setup.planned_events())
+    assert [event.sampling for event in seen] == ["poisson"] * 6
+
+
 @pytest.mark.parametrize("placement", ["central", "local", "distributed"])
 def test_the_view_that_gates_spends_the_budget(placement: str) -> None:
     summary, text = both(placement=placement)
