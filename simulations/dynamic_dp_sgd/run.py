@@ -114,8 +114,8 @@ def cells(column: str) -> Iterator[Cell]:
             )
         return
     if column == "steps":
-        for (clients, epsilon), (rounds, rate, clip, *_) in PAPER.items():
-            for length, share in ((1.0, 0.25), (1.0, 0.5), (0.5, 1.0)):
+        for length, share in ((1.0, 0.5), (0.5, 1.0), (1.0, 0.25)):
+            for (clients, epsilon), (rounds, rate, clip, *_) in PAPER.items():
                 yield Cell(
                     column, clients, epsilon, "vanilla", int(rounds * length), rate * share, clip, 1.0, 1.0
                 )
