@@ -102,7 +102,7 @@ def summarise(
             },
             "max participations": plan.max_participations,
             "views": _views(plan, events),
-            "not covered": [*_data_notes(plan), *NOT_COVERED],
+            "not covered": [*_notes(plan), *NOT_COVERED],
         },
         "reproducibility": {
             "seed": config.seed if config.seed >= 0 else None,
@@ -206,13 +206,19 @@ def _sampler_text(plan: Plan) -> str:
     return text
 
 
-def _data_notes(plan: Plan) -> list[str]:
+def _notes(plan: Plan) -> list[str]:
+    notes = []
     if plan.config.dataset.startswith("infinite"):
-        return [
+        notes.append(
             "images deformed from one source digit count as separate units: the unit is the drawn image, "
             "not the person who wrote the digit"
-        ]
-    return []
+        )
+    if plan.setup.placement.min_replies and plan.setup.observer_event(1.0).truncation:
+        notes.append(
+            "dropouts: where so many clients do not reply that nothing is released, that it is not tells of "
+            "the cohort's size; what this costs is counted for clients who all reply"
+        )
+    return notes
 
 
 def markdown(summary: Mapping[str, Any]) -> str:

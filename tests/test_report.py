@@ -205,3 +205,13 @@ def test_reports_are_json_and_name_versions(placement: str) -> None:
 def test_curves_are_a_picture_whatever_there_was(metrics: list[dict[str, Any]]) -> None:
     summary = report.summarise(make_plan(small()), (), metrics, "interrupted")
     assert report.curves(summary, metrics).startswith(b"\x89PNG")
+
+
+def test_dropouts_are_named_where_they_would_tell_of_the_cohort() -> None:
+    for changes, named in (
+        ({"placement": "distributed"}, True),
+        ({"placement": "distributed", "sampler": "fixed-size"}, False),
+        ({"placement": "local"}, False),
+    ):
+        summary, _ = both(**changes)
+        assert any(text.startswith("dropouts") for text in summary["privacy"]["not covered"]) == named

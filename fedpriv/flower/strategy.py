@@ -86,17 +86,19 @@ class GridEngine:
 
     def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""
-        totals, parties, failures = zeros(query), 0, set()
+        totals, parties, failures = zeros(query), 0, list[str]()
         for node, chunks in work.items():
             try:
                 reply = _usable(replies.get(node.id), query, sum(c.parties for c in chunks))
             except MessageError as error:
-                failures.add(f"partition {node.partition}: {error}")
+                # Which nodes were asked tells who was sampled, where each node is a client.
+                failures.append(f"partition {node.partition}: {error}" if self._strict else str(error))
                 continue
             totals = tuple(total + part for total, part in zip(totals, reply.sums, strict=True))
             parties += reply.parties
         if failures and (self._strict or len(failures) == len(work)):
-            raise EngineError("; ".join(sorted(failures)) + " (details are in the nodes' own logs)")
+            text = ("" if self._strict else "no node answered: ") + "; ".join(sorted(set(failures)))
+            raise EngineError(f"{text} (details are in the nodes' own logs)")
         return Reply(totals, parties)
 
     def assemble(self) -> tuple[Node, ...]:

@@ -145,6 +145,9 @@ def test_no_answer_at_all_is_an_error_without_data() -> None:
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
         GridEngine(grid, strict=False).gather(make_ask())
     assert "secret" not in str(caught.value)
+    # Nor who was asked, which is who was sampled where each node is a client, nor how many.
+    assert str(caught.value).startswith("no node answered: failed with ZeroDivisionError (")
+    assert not any(character.isdigit() for character in str(caught.value))
 
 
 def test_debugging_in_process_names_the_node() -> None:
