@@ -11,6 +11,7 @@ from fedpriv.optimizers.adp_sgd import (
     predicted_gain,
 )
 from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.optimizers.dp2 import Dp2, ExtraQuery
 from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, draw_output_step
 from fedpriv.optimizers.dynamic import (
     dynamic,
@@ -40,7 +41,9 @@ __all__ = [
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
     "Answer",
+    "Dp2",
     "DpSrm",
+    "ExtraQuery",
     "FirstOrder",
     "NormalisedStep",
     "Planned",

@@ -1,0 +1,228 @@
+"""DP2: adaptive steps whose preconditioner is old, and less noisy for it.
+
+Source: Li et al. 2023, algorithm 1, and appendix D for AdaGrad, Yogi and the two ablations. The symbols, with
+algorithm 1's lines; vectors are (d,), t counts from 0 and p = t mod (s1 + s2):
+
+| paper | here |
+|---|---|
+| w_t, G_t, v | ``State.params``, slots ``gradient_sum``, ``second`` |
+| s1, s2 | ``sgd_steps``, ``adaptive_steps`` |
+| alpha_t in the SGD and in the adaptive phase | ``learning_rate(t)``, ``adaptive_learning_rate(t)`` |
+| C in the two phases | ``clip_norm`` C_1, ``adaptive_clip_norm`` C_2 (the paper tunes them apart, C.2) |
+| D_t, line 9: 1 for p < s1, else sqrt(v) + epsilon | the term's divisor: units precondition, then clip |
+| g~_t, line 9; noise std sigma C on the SUM | the private answer y |
+
+Line 5 at p = s1 moves v by h = (G / s1)^2, here at the end of the SGD phase, which is the same:
+RMSProp v = beta v + (1 - beta) h; AdaGrad v = v + h; Yogi v = v + (1 - beta) sign(h - v) h. (The paper
+prints Yogi's sign as that of G/s1 - v^2, which mixes a gradient with a fourth power; Yogi's own is of
+h - v.) DP2-Adam is ours: v as RMSProp's, over 1 - beta^k after k moves, and a first moment
+m = beta1 m + (1 - beta1) y of the adaptive phase, over 1 - beta1^j at its j-th step; m is zero at the start
+of each phase, since older y had another divisor.
+
+``noise_std`` subtracts the noise's part of h, noise_std^2 / s1 (section 3.2), where it is the public std of
+one coordinate of y; v is held at 0 from below (for Yogi, whose step needs h >= 0, h is).
+
+Ablations: ``noise_first`` privatises clip(g, C_1) in both phases and divides the answer by D;
+:class:`ExtraQuery` is appendix D's algorithm 2.
+
+>>> from fedpriv.schedules import Constant
+>>> method = Dp2("rmsprop", Constant(1.0), Constant(0.1), 1.0, 3.0, sgd_steps=2, adaptive_steps=2, beta=0.0)
+>>> state = method.init(torch.zeros(2))
+>>> for _ in range(2):
+...     state = method.update(state, (torch.tensor([1.0, 0.5]),))
+>>> method.query(state).blocks[0].terms[0].divisor
+tensor([1.0000, 0.5000])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv.optimizers.first_order import check_decays
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.schedules import Schedule
+
+RULES = ("rmsprop", "adagrad", "yogi", "adam")
+
+_SUM, _SECOND, _FIRST = "gradient_sum", "second", "first"
+
+
+def moved(rule: str, beta: float, second: Tensor, square: Tensor) -> Tensor:
+    """Line 5: v (d,) moved by h = ``square`` (d,), never below 0."""
+    if rule == "adagrad":
+        return (second + square).clamp(min=0)
+    if rule == "yogi":
+        square = square.clamp(min=0)
+        return second + (1 - beta) * (square - second).sign() * square
+    return (beta * second + (1 - beta) * square).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class Dp2:
+    """Algorithm 1 with any of four rules.
+
+    Attributes:
+        rule: one of RULES.
+        learning_rate, adaptive_learning_rate: alpha_t > 0 of the SGD and of the adaptive phase.
+        clip_norm, adaptive_clip_norm: C_1 of gradients, C_2 of preconditioned gradients, > 0.
+        sgd_steps, adaptive_steps: s1, s2 >= 1.
+        epsilon: the offset of D, > 0.
+        beta: the decay of v, in [0, 1).
+        beta1: the decay of Adam's first moment, in [0, 1).
+        noise_std: the public std of one coordinate of y in the SGD phase, scale C_1 over the expected cohort
+            where noise is central, to correct h by; 0 is no correction.
+        noise_first: the ablation that preconditions after the noise, with C_1 throughout.
+    """
+
+    rule: str
+    learning_rate: Schedule
+    adaptive_learning_rate: Schedule
+    clip_norm: float
+    adaptive_clip_norm: float
+    sgd_steps: int
+    adaptive_steps: int
+    epsilon: float = 1e-5
+    beta: float = 0.9
+    beta1: float = 0.9
+    noise_std: float = 0.0
+    noise_first: bool = False
+
+    def __post_init__(self) -> None:
+        _check.choice("dp2-rule", self.rule, RULES)
+        _check_rates(self.learning_rate, self.adaptive_learning_rate)
+        _check.positive("clip-norm", self.clip_norm)
+        _check.positive("adaptive-clip-norm", self.adaptive_clip_norm)
+        _check.integer("sgd-steps", self.sgd_steps, minimum=1)
+        _check.integer("adaptive-steps", self.adaptive_steps, minimum=1)
+        _check.finite_positive("adam-epsilon", self.epsilon)
+        check_decays(beta=self.beta, beta1=self.beta1)
+        _check.non_negative("noise-std", self.noise_std)
+
+    def init(self, params: Tensor) -> State:
+        """w_0, G = 0, v = 0 and, for Adam, m = 0."""
+        names = (_SUM, _SECOND, _FIRST) if self.rule == "adam" else (_SUM, _SECOND)
+        return State(params, slots={name: torch.zeros_like(params) for name in names})
+
+    def query(self, state: State) -> Query:
+        """Line 9: gradients, preconditioned in the adaptive phase, clipped."""
+        term = Term(clip_norm=self.clip_norm)
+        if not self.noise_first and self._phase(state.step) >= self.sgd_steps:
+            term = Term(clip_norm=self.adaptive_clip_norm, divisor=self._denominator(state))
+        return Query((state.params,), (SumBlock((term,)),))
+
+    def update(self, state: State, answer: Answer) -> State:
+        """Lines 10 and 11, and line 5 at the end of an SGD phase."""
+        if self._phase(state.step) < self.sgd_steps:
+            return self._sgd(state, answer[0])
+        direction, slots = self._direction(state, answer[0])
+        rate = self.adaptive_learning_rate(state.step)
+        return state.advanced(state.params - rate * direction, slots)
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """One release a round."""
+        return (Planned(),) * rounds
+
+    def _phase(self, step: int) -> int:
+        return step % (self.sgd_steps + self.adaptive_steps)
+
+    def _sgd(self, state: State, y: Tensor) -> State:
+        total = state.slots[_SUM] + y
+        slots = {**state.slots, _SUM: total}
+        if self._phase(state.step) == self.sgd_steps - 1:
+            square = (total / self.sgd_steps) ** 2 - self.noise_std**2 / self.sgd_steps
+            slots[_SECOND] = moved(self.rule, self.beta, state.slots[_SECOND], square)
+            slots[_SUM] = torch.zeros_like(total)
+        return state.advanced(state.params - self.learning_rate(state.step) * y, slots)
+
+    def _denominator(self, state: State) -> Tensor:
+        """D in an adaptive phase."""
+        second = state.slots[_SECOND]
+        if self.rule == "adam":
+            moves = state.step // (self.sgd_steps + self.adaptive_steps) + 1
+            second = second / (1 - self.beta**moves)
+        return second.sqrt() + self.epsilon
+
+    def _direction(self, state: State, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.noise_first:
+            y = y / self._denominator(state)
+        if self.rule != "adam":
+            return y, dict(state.slots)
+        done = self._phase(state.step) - self.sgd_steps
+        old = state.slots[_FIRST] if done else torch.zeros_like(y)
+        first = self.beta1 * old + (1 - self.beta1) * y
+        return first / (1 - self.beta1 ** (done + 1)), {**state.slots, _FIRST: first}
+
+
+@dataclass(frozen=True)
+class ExtraQuery:
+    """Appendix D's algorithm 2, the ablation that asks for both gradients: adaptive in almost all steps.
+
+    Every ``delay`` steps (t mod s = 0) it makes an SGD step on clip(g, C_1) and moves v by (G / s)^2, at
+    t = 0 with the one gradient that G then holds, as printed. In all other steps the SAME cohort answers two
+    blocks, clip(g, C_1) for G and clip(g / (sqrt(v) + epsilon), C_2) for the step, each with noise of
+    multiplier sigma. They are one event of multiplier sigma / sqrt(2), so r_t is 1 and 1/sqrt(2).
+
+    Attributes:
+        rule: one of RULES but Adam.
+        learning_rate, adaptive_learning_rate, clip_norm, adaptive_clip_norm, epsilon, beta: as in Dp2.
+        delay: s >= 2.
+    """
+
+    rule: str
+    learning_rate: Schedule
+    adaptive_learning_rate: Schedule
+    clip_norm: float
+    adaptive_clip_norm: float
+    delay: int
+    epsilon: float = 1e-5
+    beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check.choice("dp2-rule", self.rule, RULES[:3])
+        _check_rates(self.learning_rate, self.adaptive_learning_rate)
+        _check.positive("clip-norm", self.clip_norm)
+        _check.positive("adaptive-clip-norm", self.adaptive_clip_norm)
+        _check.integer("delay", self.delay, minimum=2)
+        _check.finite_positive("adam-epsilon", self.epsilon)
+        check_decays(beta=self.beta)
+
+    def init(self, params: Tensor) -> State:
+        """w_0, G = 0, v = 0."""
+        return State(params, slots={name: torch.zeros_like(params) for name in (_SUM, _SECOND)})
+
+    def query(self, state: State) -> Query:
+        """Line 5, and in adaptive steps line 11 as a second block of the same event."""
+        plain = Term(clip_norm=self.clip_norm)
+        if state.step % self.delay == 0:
+            return Query((state.params,), (SumBlock((plain,)),))
+        divisor = state.slots[_SECOND].sqrt() + self.epsilon
+        ready = Term(clip_norm=self.adaptive_clip_norm, divisor=divisor)
+        blocks = (SumBlock((plain,), share=0.5), SumBlock((ready,), share=0.5))
+        return Query((state.params,), blocks, relative_noise=self._relative_noise(state.step))
+
+    def update(self, state: State, answer: Answer) -> State:
+        """Lines 5 to 12."""
+        total = state.slots[_SUM] + answer[0]
+        if state.step % self.delay:
+            step = self.adaptive_learning_rate(state.step) * answer[1]
+            return state.advanced(state.params - step, {**state.slots, _SUM: total})
+        second = moved(self.rule, self.beta, state.slots[_SECOND], (total / self.delay) ** 2)
+        params = state.params - self.learning_rate(state.step) * answer[0]
+        return state.advanced(params, {_SUM: torch.zeros_like(total), _SECOND: second})
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """One release a round; those of two blocks cost more."""
+        return tuple(Planned(self._relative_noise(t)) for t in range(rounds))
+
+    def _relative_noise(self, step: int) -> float:
+        return 0.5**0.5 if step % self.delay else 1.0
+
+
+def _check_rates(learning_rate: Schedule, adaptive: Schedule) -> None:
+    _check.finite_positive("learning-rate", learning_rate(0))
+    _check.finite_positive("adaptive-learning-rate", adaptive(0))
