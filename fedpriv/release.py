@@ -93,7 +93,8 @@ class Placement:
         if party is None:
             return tuple(stds)
         if replies > self.shares:
-            raise _check.fail("replies", replies, f"be at most the public {self.shares} shares")
+            # How many there are is private, so no error says it.
+            raise _check.fail("replies", "...", f"be at most the public {self.shares} shares")
         return tuple(std * math.sqrt(self.shares - replies) for std in party)
 
     def total_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
