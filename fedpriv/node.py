@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv import _check, data, models
+from fedpriv import _check, clipping, data, models
 from fedpriv.clients import LocalSteps, OneGradient, Work, clipped_sum
 from fedpriv.config import Config
 from fedpriv.data import View
@@ -103,11 +103,7 @@ class ClientSide:
 
 def zeros(query: Query) -> tuple[Tensor, ...]:
     """The sums over no unit: one tensor per block, on the points' device."""
-    point = query.points[0]
-    return tuple(
-        point.new_zeros(()) if isinstance(block, BitBlock) else torch.zeros_like(point)
-        for block in query.blocks
-    )
+    return clipping.zeros(query.blocks, query.points[0])
 
 
 def moved(query: Query, device: torch.device) -> Query:
