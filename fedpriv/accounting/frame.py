@@ -25,7 +25,7 @@ from fedpriv.accounting.losses import Array
 
 # Relative error of epsilon that the lattice may cause, mass lost outside the window (of the tilted
 # sum), and mass of a single release's loss left out (of delta, over all releases).
-LATTICE, WINDOW, TAIL = 2e-4, 1e-10, 1e-7
+LATTICE, WINDOW, TAIL = 2e-4, 1e-12, 1e-7
 _LEAST, _MOST = 2048, 2**20
 _SAMPLES = 8
 
@@ -110,14 +110,16 @@ def _longest(group: Group, log_tail: float) -> float:
 
 
 def _exponents(groups: Sequence[Group], delta: float) -> Array:
-    """Exponents (k,), both signs, around what a Gaussian sum of about the same variance would want."""
+    """Exponents (k,), both signs, around what a Gaussian sum of about the same variance would want, and
+    down to 1: rare cohorts have a heavy tail, which larger ones see nothing but."""
     variance = 0.0
     for group in groups:
         plain = group.z**-2.0
         sampled = group.rate**2 * np.expm1(np.minimum(plain, 50))
         variance += group.counts.sum(axis=0) @ np.minimum(plain, sampled)
     base = math.sqrt(-2 * math.log(delta) / max(variance, 1e-60))
-    positive = base * np.geomspace(1e-3, 30, 36)
+    least = min(base * 1e-3, 1.0)
+    positive = np.geomspace(least, base * 30, round(8 * math.log10(30 * base / least)))
     return np.concatenate([-positive[::-1], positive])
 
 

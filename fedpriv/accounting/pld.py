@@ -28,7 +28,7 @@ from fedpriv.accounting.frame import Frame, Group, choose
 from fedpriv.accounting.losses import Array
 
 # Multipliers within this ratio of each other may share a node; there are at most this many nodes.
-_JOIN, _NODES = 1e-3, 768
+_JOIN, _NODES = 1.5e-3, 768
 # Masses that are worked on at a time.
 _CHUNK = 2**19
 # A sum that leaves out more is done again in a wider window.
@@ -44,10 +44,12 @@ class PldProfile:
     Attributes:
         uppers, lowers: the curves, epsilon being the largest over the directions; no lowers where they
             were not asked for.
+        most: what the loss of adding a unit never passes, -log(1-q) a Poisson release.
     """
 
     uppers: tuple[Curve, ...]
     lowers: tuple[Curve, ...]
+    most: float = math.inf
 
     @property
     def outside(self) -> float:
@@ -57,7 +59,8 @@ class PldProfile:
     def epsilon(self, delta: float) -> tuple[float, float | None]:
         """(certified upper, certified lower) epsilon at ``delta``."""
         lower = max((curve.lower(delta) for curve in self.lowers), default=None)
-        return max(curve.upper(delta) for curve in self.uppers), lower
+        removal, *addition = (curve.upper(delta) for curve in self.uppers)
+        return max([removal, *(min(upper, self.most) for upper in addition)]), lower
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,17 @@ class Pld:
             profiles = _sums(groups, len(added), choose(groups, delta, room), delta, lower)
             if room == 8 or all(profile.outside < _OUTSIDE for profile in profiles):
                 break
-        return list(profiles)
+        return [
+            replace(profile, most=most) for profile, most in zip(profiles, _most(groups), strict=True)
+        ]
+
+
+def _most(groups: Sequence[Group]) -> list[float]:
+    """The largest loss of adding a unit after each stage; infinite with anything but Poisson sampling."""
+    if any(group.family != "poisson" or group.rate == 1 for group in groups):
+        return [math.inf] * len(groups[0].counts)
+    each = sum(-math.log1p(-group.rate) * group.counts.sum(axis=1) for group in groups)
+    return [float(value) * (1 + 1e-12) for value in np.cumsum(each)]
 
 
 def _sums(
