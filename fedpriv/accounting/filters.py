@@ -1,0 +1,148 @@
+"""Privacy filters: budgets for noise and cohorts that are chosen from earlier answers.
+
+An :class:`Accountant` adds up events that are fixed in advance. Where the next noise multiplier or rate
+depends on what was released before (DP-AGD, for one), adding up is not enough in general: the events
+themselves then tell something. It is enough where one number is added up and stopped at:
+
+- ``rdp``: the Renyi divergence at ONE order, fixed before the first charge (Feldman & Zrnic 2021,
+  whose filter this is without its accounting for each individual);
+- ``zcdp``: rho, which bounds all orders at once (Rogers et al. 2016 ask for such filters; Whitehouse et
+  al. 2023 show this one).
+
+What is guaranteed is the budget as a whole: an epsilon read off before the end, of events so chosen, is
+none (that would take an odometer), so there is no ``spent()`` but the share of the budget that is used.
+
+>>> books = Filter(Budget(2.0, 1e-5, "zcdp"))
+>>> books.charge([Event(8.0, "none", "add-remove")])
+>>> round(books.used, 3), books.affords([Event(1.0, "none", "add-remove")])
+(0.098, False)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpriv import _check
+from fedpriv.accounting import concentrated
+from fedpriv.accounting.accountant import Budget, BudgetExceeded
+from fedpriv.accounting.base import UnsupportedEvent
+from fedpriv.accounting.events import Event, tally
+from fedpriv.accounting.ledger import Ledger
+from fedpriv.accounting.losses import Array
+from fedpriv.accounting.methods import METHODS
+from fedpriv.accounting.rdp import ORDERS, Rdp
+
+FILTERS = ("rdp", "zcdp")
+
+
+class Filter:
+    """Charges events chosen as the run goes, whole or not at all."""
+
+    def __init__(
+        self, budget: Budget, typical: Event | None = None, ledger: Ledger | None = None
+    ) -> None:
+        """A filter that has charged nothing.
+
+        Args:
+            budget: finite, with method ``rdp`` or ``zcdp``.
+            typical: for ``rdp``, a release like those expected, fixed before the run: the order is the
+                one that affords most of them. Default: the order that is best for plain Gaussian noise.
+            ledger: where charges are recorded before ``charge`` returns.
+
+        Raises ArgumentError for an infinite budget, for methods without a filter and for a budget that no
+        order of ``rdp`` meets.
+        """
+        _check.choice("accounting", budget.method, FILTERS, "no filter is known for the others")
+        _check.finite_positive("epsilon", budget.epsilon)
+        self.budget = budget
+        self._ledger = ledger
+        self._relation: str | None = None
+        self._spent = 0.0
+        self._order = 0
+        self._limit = _largest_rho(budget)
+        if budget.method == "rdp":
+            self._order, self._limit = _best_order(budget, typical)
+
+    @property
+    def used(self) -> float:
+        """The share of the budget that is used, in [0, 1]."""
+        return self._spent / self._limit
+
+    def affords(self, events: Sequence[Event]) -> bool:
+        """Whether ``charge(events)`` would be accepted; charges nothing.
+
+        Raises UnsupportedEvent for events that the budget's method cannot account for, for truncated
+        cohorts and for a relation other than that of earlier charges.
+        """
+        return self._spent + self._cost(events) <= self._limit
+
+    def charge(self, events: Sequence[Event]) -> None:
+        """Charges all ``events`` or none, and has them in the ledger before it returns.
+
+        Raises BudgetExceeded where they would pass the budget, and as ``affords`` does.
+        """
+        cost = self._cost(events)
+        if self._spent + cost > self._limit:
+            raise BudgetExceeded(
+                f"{sum(event.count for event in events)} more release(s) would pass epsilon "
+                f"{self.budget.epsilon:g} at delta {self.budget.delta:g} by the {self.budget.method} filter"
+            )
+        if self._ledger is not None:
+            self._ledger.record(events)
+        self._spent += cost
+        if events:
+            self._relation = events[0].relation
+
+    def _cost(self, events: Sequence[Event]) -> float:
+        counts = tally(events)
+        relations = {event.relation for event in counts} | ({self._relation} - {None})
+        if len(relations) > 1:
+            raise UnsupportedEvent("events under add-remove and replace-one do not add up to one epsilon")
+        for event in counts:
+            reason = METHODS[self.budget.method].refusal(event)
+            if reason is None and event.truncation:
+                reason = "truncated cohorts"
+            if reason is not None:
+                raise UnsupportedEvent(f"the {self.budget.method} filter does not support {reason}")
+        return math.fsum(n * self._single(event) for event, n in counts.items())
+
+    def _single(self, event: Event) -> float:
+        if event.rate == 0 or math.isinf(event.noise_multiplier):
+            return 0.0
+        if event.noise_multiplier == 0:
+            return math.inf
+        if self.budget.method == "zcdp":
+            return concentrated.rho(event)
+        return float(_divergences(event)[self._order])
+
+
+def _largest_rho(budget: Budget) -> float:
+    """The rho with rho + 2 sqrt(rho log(1/delta)) = epsilon."""
+    target = -math.log(budget.delta)
+    # sqrt(target + epsilon) - sqrt(target), without cancellation; rounded down.
+    root = budget.epsilon / (math.sqrt(target + budget.epsilon) + math.sqrt(target))
+    return root**2 * (1 - 1e-12)
+
+
+def _best_order(budget: Budget, typical: Event | None) -> tuple[int, float]:
+    """(index in ORDERS, the divergence that it may reach): the one that affords most of ``typical``."""
+    orders = np.array(ORDERS)
+    # Canonne et al. 2020, proposition 12, solved for the divergence; rounded down.
+    limits = budget.epsilon - np.log1p(-1 / orders) + np.log(budget.delta * orders) / (orders - 1)
+    limits *= 1 - 1e-12
+    costs = orders / 2
+    if typical is not None:
+        _check.finite_positive("typical event's noise-multiplier", typical.noise_multiplier)
+        _check.positive("typical event's sampling-rate", typical.rate)
+        costs = np.nan_to_num(_divergences(typical), nan=math.inf)
+    index = int(np.argmax(np.where(limits > 0, limits / costs, -math.inf)))
+    if limits[index] <= 0:
+        raise _check.fail("epsilon", budget.epsilon, "be one that an order meets", "use the zcdp filter")
+    return index, float(limits[index])
+
+
+def _divergences(event: Event) -> Array:
+    return Rdp().stages([{event: 1}], 0.5)[0].divergences
