@@ -47,8 +47,8 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     if len(events) > _COARSE:
         # A cheap upper bound finds where to look, and how steep it is there.
         floors = grouping.floors(events, _COARSE)
-        start, slope = _search(_excess([floors[event] for event in events], budget), start, slope)
-    return math.exp(_search(_excess(events, budget), start, slope)[0])
+        start, slope = search(_excess([floors[event] for event in events], budget), start, slope)
+    return math.exp(search(_excess(events, budget), start, slope)[0])
 
 
 def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]:
@@ -62,7 +62,7 @@ def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]
     return excess
 
 
-def _search(excess: Callable[[float], float], at: float, slope: float) -> tuple[float, float]:
+def search(excess: Callable[[float], float], at: float, slope: float) -> tuple[float, float]:
     """(log scale with excess in [_LEAST, _MOST], slope there), by secants kept inside a bracket."""
     low, high = -math.inf, math.inf
     value = excess(at)
