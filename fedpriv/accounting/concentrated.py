@@ -1,16 +1,17 @@
 """Concentrated differential privacy, zCDP and tCDP: the bounds of Du's Table 1 baselines.
 
 A release is (rho, omega)-tCDP where its Renyi divergence at each order a in (1, omega) is at most rho a;
-rho-zCDP is the case without an end (Bun & Steinke 2016, definition 1.1; Bun, Dwork, Rothblum & Steinke 2018,
-definition 1). Both add up, and both become epsilon = min over a of rho a + log(1/delta) / (a - 1) (2016,
-proposition 1.3; 2018, lemma 6).
+rho-zCDP is the case without an end (Bun & Steinke 2016; Bun, Dwork, Rothblum & Steinke 2018). Both add up,
+and both become epsilon = min over a of rho a + log(1/delta) / (a - 1), which without an end is
+rho + 2 sqrt(rho log(1/delta)).
 
 - ``zcdp`` (Yu et al. 2019): a Gaussian release costs rho = 1 / (2 z^2). Sampling is NOT credited, which is
   true for every sampler (divergences of mixtures are no larger than those of their parts), and loose.
 - ``tcdp`` (Zhang et al. 2021): a release over a sampled cohort costs 13 q^2 rho up to the order
-  log(1/q) / (4 rho) (2018, theorem 11, for rho, q <= 0.1 and log(1/q) >= 3 rho (2 + log2(1/rho))), and rho
-  beyond that order or outside those ranges. The theorem is about cohorts of a fixed size; its proof
-  compares q A + (1-q) B with q A' + (1-q) B, and Poisson sampling under add/remove is A' = B.
+  log(1/q) / (4 rho), by the amplification theorem of Bun et al. 2018 for rho <= 0.1, q <= 0.1 and
+  log(1/q) >= 3 rho (2 + log2(1/rho)); and rho beyond that order or outside those ranges. The theorem is
+  about cohorts of a fixed size; its proof compares q A + (1-q) B with q A' + (1-q) B, and Poisson sampling
+  under add/remove is A' = B.
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(4.0, "poisson", "add-remove", rate=0.01): 1000}
@@ -30,7 +31,7 @@ from fedpriv.accounting import relations
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.losses import Array
 
-# Theorem 11 of Bun et al. 2018: its ranges and its constant.
+# The amplification theorem of Bun et al. 2018: its ranges and its constant.
 _LARGEST_RHO, _LARGEST_RATE, _CONSTANT = 0.1, 0.1, 13.0
 
 

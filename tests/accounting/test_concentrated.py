@@ -37,7 +37,7 @@ def poisson(z: float, rate: float, count: int = 1) -> Event:
 
 
 def test_zcdp_is_bun_and_steinke_and_ignores_sampling() -> None:
-    """2016, proposition 1.3: rho + 2 sqrt(rho log(1/delta)), rho = T / (2 z^2)."""
+    """2016: rho + 2 sqrt(rho log(1/delta)), rho = T / (2 z^2)."""
     total = 40 / (2 * 3.0**2)
     expected = total + 2 * math.sqrt(total * math.log(1e5))
     for rate in (1.0, 0.3, 1e-3):
@@ -46,7 +46,7 @@ def test_zcdp_is_bun_and_steinke_and_ignores_sampling() -> None:
     assert epsilon(replaced, 1e-5, "zcdp").epsilon == pytest.approx(expected, rel=1e-12)
 
 
-def test_tcdp_is_theorem_11_where_it_holds() -> None:
+def test_tcdp_is_amplified_where_the_theorem_holds() -> None:
     """13 q^2 rho up to the order log(1/q) / (4 rho): here the best order is below that end, then at it."""
     one, q = 1 / (2 * 4.0**2), 0.01
     total = 13 * q**2 * one * 1000
