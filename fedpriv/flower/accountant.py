@@ -1,0 +1,163 @@
+"""Our accountants for Flower's own strategies: a ``PrivacyAccountant`` of Flower 1.41.
+
+Flower's wrappers take anything that satisfies ``flwr.supercore.privacy_accounting.PrivacyAccountant``; its
+own RDP accountant is the only one that it has. This one answers by any of our methods, PLD by default:
+
+    config = PrivacyConfig(1e-5, 100, NeighboringRelation.ADD_OR_REMOVE_ONE,
+                           SamplingMethod.NO_AMPLIFICATION, max_epsilon=8.0)
+    DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 0.1, 10, accountant=FlowerAccountant(config))
+
+What the wrapper does with its noise stays the wrapper's: see its documentation for what it assumes.
+
+>>> config = PrivacyConfig(
+...     1e-5, 100, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+... )
+>>> accountant = FlowerAccountant(config)
+>>> accountant.compose(GaussianPrivacyEvent(2.0, 10, 100))
+>>> round(accountant.get_epsilon(1e-5), 2)
+1.99
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.supercore.privacy_accounting import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    PrivacySpent,
+    SamplingMethod,
+)
+
+from fedpriv import _check
+from fedpriv.accounting import METHODS, Accountant, Budget, Event, epsilon
+
+_SCHEMA = 1
+_RELATIONS = {
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "add-remove",
+    NeighboringRelation.REPLACE_ONE: "replace-one",
+}
+_SAMPLINGS = {
+    SamplingMethod.POISSON: "poisson",
+    SamplingMethod.WITHOUT_REPLACEMENT: "without-replacement",
+    SamplingMethod.NO_AMPLIFICATION: "none",
+}
+
+
+class FlowerAccountant:
+    """Satisfies Flower's ``PrivacyAccountant`` protocol by one of our accounting methods.
+
+    Flower's noise multiplier is noise std over the clip norm, which is our z. Errors are ValueErrors, as
+    its callers expect.
+    """
+
+    def __init__(self, config: PrivacyConfig, method: str = "pld") -> None:
+        """An accountant of nothing yet. Raises ArgumentError for an unknown method."""
+        self._config = config
+        self._method = _check.choice("accounting", method, METHODS)
+        self._events: list[Event] = []
+        # The budget last asked about, verified ahead so that asking each round costs next to nothing.
+        self._gate: Accountant | None = None
+
+    @property
+    def config(self) -> PrivacyConfig:
+        """Flower's privacy configuration."""
+        return self._config
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases were composed."""
+        return sum(event.count for event in self._events)
+
+    def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
+        """Compose ``count`` identical releases; never refuses a budget, which is ``would_exceed``'s part."""
+        added = [self._event(event, count)]
+        self._events += added
+        if self._gate is not None:
+            if self._gate.affords(added):
+                self._gate.charge(added)
+            else:
+                self._gate = None
+
+    def get_epsilon(self, delta: float) -> float:
+        """Cumulative epsilon at ``delta`` in (0, 1)."""
+        return epsilon(self._events, delta, self._method).epsilon
+
+    def get_delta(self, epsilon: float) -> float:
+        """No less than the cumulative delta at ``epsilon`` >= 0, within 0.1 %; at least 1e-15."""
+        _check.non_negative("epsilon", epsilon)
+        low, high = math.log(1e-15), math.log(1 - 1e-9)
+        if self.get_epsilon(math.exp(high)) > epsilon:
+            return 1.0
+        while high - low > 1e-3:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.get_epsilon(math.exp(middle)) <= epsilon else (middle, high)
+        return math.exp(high)
+
+    def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
+        """Cumulative epsilon at ``delta`` (default: the configured one), and by which method."""
+        target = self._config.target_delta if delta is None else delta
+        return PrivacySpent(self.get_epsilon(target), target, self.num_releases, self._method)
+
+    def would_exceed(
+        self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
+    ) -> bool:
+        """Whether composing ``count`` releases would pass ``max_epsilon`` (default: the configured one).
+
+        Raises ArgumentError where neither is given.
+        """
+        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            raise _check.fail("max_epsilon", None, "be given here or in PrivacyConfig")
+        budget = Budget(_check.finite_positive("max_epsilon", limit), self._config.target_delta, self._method)
+        if self._gate is None or self._gate.budget != budget:
+            self._gate = Accountant(budget, charged=self._events)
+        return not self._gate.affords([self._event(event, count)])
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything, as a dict that JSON can hold."""
+        config = self._config
+        return {
+            "schema_version": _SCHEMA,
+            "backend": f"fedpriv-{self._method}",
+            "config": {
+                "target_delta": config.target_delta,
+                "population_size": config.population_size,
+                "neighboring_relation": config.neighboring_relation.value,
+                "sampling_method": config.sampling_method.value,
+                "max_epsilon": config.max_epsilon,
+            },
+            "events": [event.to_json() for event in self._events],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` gave. Raises ArgumentError where another kind of accountant gave it."""
+        own = self.state_dict()
+        for key in ("schema_version", "backend", "config"):
+            if state.get(key) != own[key]:
+                raise _check.fail(f"state {key}", state.get(key), f"be {own[key]!r}")
+        events = state.get("events")
+        if not isinstance(events, list):
+            raise _check.fail("state events", events, "be a list")
+        self._events = [Event.from_json(record) for record in events]
+        self._gate = None
+
+    def _event(self, event: GaussianPrivacyEvent, count: int) -> Event:
+        if event.population_size != self._config.population_size:
+            raise _check.fail(
+                "population_size", event.population_size, f"be the configured {self._config.population_size}"
+            )
+        sampling = _SAMPLINGS[self._config.sampling_method]
+        fixed = sampling == "without-replacement"
+        return Event(
+            event.noise_multiplier,
+            sampling,
+            _RELATIONS[self._config.neighboring_relation],
+            rate=1.0 if sampling == "none" else event.sample_size / event.population_size,
+            population=event.population_size,
+            cohort=event.sample_size if fixed else None,
+            count=count,
+        )
