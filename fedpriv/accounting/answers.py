@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedpriv import _check
+from fedpriv.accounting import solving
 from fedpriv.accounting.accountant import Budget
 from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.calibration import calibrate
@@ -59,7 +61,13 @@ def account(
         ArgumentError: for arguments out of range.
         UnsupportedEvent: where the only method asked for cannot account for these events.
     """
-    events = schedule(sampling_rate, steps, noise_multiplier, sampler, relation)
+    return of_events(schedule(sampling_rate, steps, noise_multiplier, sampler, relation), delta, methods)
+
+
+def of_events(
+    events: Sequence[Event], delta: float, methods: Sequence[str] = tuple(METHODS)
+) -> dict[str, Any]:
+    """As ``account``, of any events: those of a ledger, say. Raises as it does."""
     answers: dict[str, dict[str, Any]] = {}
     for name in methods:
         try:
@@ -104,6 +112,45 @@ def calibration(
         "epsilon": number(epsilon(run, delta, method).epsilon),
         "method": method,
     }
+
+
+def solve_steps(
+    target: float,
+    delta: float,
+    sampling_rate: float,
+    noise_multiplier: float,
+    method: str = "pld",
+    sampler: str = "poisson",
+    relation: str = "add-remove",
+) -> dict[str, Any]:
+    """The most releases of one kind that epsilon ``target`` affords: {"steps", "epsilon", "method"}.
+
+    Raises ArgumentError and UnsupportedEvent as ``account`` and ``solving.rounds`` do.
+    """
+    [event] = schedule(sampling_rate, 1, noise_multiplier, sampler, relation)
+    steps = solving.rounds([event], Budget(target, delta, method))
+    run = [replace(event, count=steps)] if steps else []
+    return {"steps": steps, "epsilon": number(epsilon(run, delta, method).epsilon), "method": method}
+
+
+def solve_rate(
+    target: float,
+    delta: float,
+    steps: int,
+    noise_multiplier: float | Sequence[float],
+    method: str = "pld",
+    sampler: str = "poisson",
+    relation: str = "add-remove",
+) -> dict[str, Any]:
+    """The largest sampling rate that epsilon ``target`` affords: {"sampling_rate", "epsilon", "method"}.
+
+    Raises ArgumentError and UnsupportedEvent as ``account`` and ``solving.sampling_rate`` do.
+    """
+    _check.integer("steps", steps, 1)
+    events = schedule(1.0, steps, noise_multiplier, sampler, relation)
+    rate = solving.sampling_rate(events, Budget(target, delta, method))
+    run = [replace(event, rate=rate) for event in events]
+    return {"sampling_rate": rate, "epsilon": number(epsilon(run, delta, method).epsilon), "method": method}
 
 
 def number(value: float) -> float | str:

@@ -3,64 +3,141 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from fedpriv import _check
 from fedpriv.cli.app import AsJson, app, print_table, refusing
 
+if TYPE_CHECKING:
+    from fedpriv.accounting import Event
+
+_T = TypeVar("_T")
+
 Delta = Annotated[float, typer.Option(help="Delta, in (0, 1).")]
-Rate = Annotated[float, typer.Option(help="Sampling rate q, in [0, 1].")]
-Steps = Annotated[int, typer.Option(help="Number of releases T.")]
+Rate = Annotated[float | None, typer.Option(help="Sampling rate q, in [0, 1].", show_default=False)]
+Steps = Annotated[int | None, typer.Option(help="Number of releases T.", show_default=False)]
+Noise = Annotated[
+    str | None, typer.Option(help="Noise multiplier z, or a CSV with one a step.", show_default=False)
+]
 SamplerName = Annotated[str, typer.Option(help="poisson, without-replacement or none.")]
 Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [default: the sampler's].")]
 
+_ACCOUNT_HELP = """Epsilon of a schedule of subsampled Gaussian releases or of a ledger, by one method or all.
 
-@app.command(help="Epsilon of a schedule of subsampled Gaussian releases, by one method or all.")
+pld, rdp, tcdp, zcdp and advanced are bounds: epsilon is at most that. gdp-clt is an ESTIMATE that can
+understate several-fold. A ledger is verified first; an edited line is refused with its number.
+
+\b
+Examples:
+  fedpriv account --sampling-rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5
+  fedpriv account --ledger runs/demo/ledger.jsonl --delta 1e-6 --plot epsilon.png
+"""
+
+
+@app.command(help=_ACCOUNT_HELP)
 def account(
-    sampling_rate: Rate,
-    steps: Steps,
-    noise_multiplier: Annotated[str, typer.Option(help="Noise multiplier z, or a CSV with one a step.")],
     delta: Delta,
+    sampling_rate: Rate = None,
+    steps: Steps = None,
+    noise_multiplier: Noise = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="A run's ledger, instead of a schedule.", show_default=False)
+    ] = None,
     sampler: SamplerName = "poisson",
     relation: Relation = None,
     method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt, tcdp, zcdp, advanced or all.")] = "all",
+    plot: Annotated[
+        Path | None, typer.Option(help="PNG file: epsilon against releases.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     from fedpriv.accounting import METHODS, answers
 
+    methods = list(METHODS) if method == "all" else [method]
     with refusing():
-        result = answers.account(
-            sampling_rate=sampling_rate,
-            steps=steps,
-            noise_multiplier=_number_or_file("--noise-multiplier", noise_multiplier, steps),
-            delta=delta,
-            sampler=sampler,
-            relation=relation or _default_relation(sampler),
-            methods=list(METHODS) if method == "all" else [method],
-        )
+        if ledger is None:
+            events = _schedule(sampling_rate, steps, noise_multiplier, sampler, relation)
+        elif (sampling_rate, steps, noise_multiplier) == (None, None, None):
+            events = _replayed(ledger)
+        else:
+            raise _check.fail("--ledger", str(ledger), "be given without a schedule")
+        result = answers.of_events(events, delta, methods)
+        if plot is not None:
+            _plot(plot, events, delta, methods)
     if as_json:
         typer.echo(json.dumps(result))
         return
+    title = f"epsilon at delta {delta:g}"
+    if ledger is not None:
+        title += f" of the {sum(event.count for event in events)} releases in {ledger}"
+    _print(result, title)
+    if plot is not None:
+        typer.echo(f"{plot}: epsilon against releases")
+
+
+def _schedule(
+    rate: float | None, steps: int | None, noise: str | None, sampler: str, relation: str | None
+) -> list[Event]:
+    from fedpriv.accounting import answers
+
+    steps = _given("--steps", steps)
+    multipliers = _number_or_file("--noise-multiplier", _given("--noise-multiplier", noise), steps)
+    relation = relation or _default_relation(sampler)
+    return answers.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
+
+
+def _replayed(path: Path) -> list[Event]:
+    from fedpriv.accounting import ledger
+
+    if not path.is_file():
+        raise _check.fail("--ledger", str(path), "be an existing ledger file")
+    return list(ledger.read(path).events)
+
+
+def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:
+    from fedpriv.accounting import curves
+    from fedpriv.data.files import atomic
+
+    picture = curves.draw(curves.curves(events, delta, methods))
+    with atomic(path) as file:
+        file.write(picture)
+
+
+def _print(result: dict[str, Any], title: str) -> None:
     rows = [
         [name, "-", "", cell["error"]]
         if "error" in cell
         else [name, _figure(cell["epsilon"]), _figure(cell.get("epsilon_lower")), cell["kind"]]
         for name, cell in result["methods"].items()
     ]
-    title = f"epsilon at delta {delta:g}"
     print_table(("method", "epsilon", "lower bound", "kind"), rows, title)
 
 
-@app.command(help="The noise that makes a schedule spend a budget, and not more.")
+_CALIBRATE_HELP = """The noise that makes a schedule spend a budget, and not more; or the steps, or the rate.
+
+\b
+Examples:
+  fedpriv calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 1000
+  fedpriv calibrate --solve-for steps --noise-multiplier 1 --epsilon 1 --delta 1e-5 --sampling-rate 0.01
+  fedpriv calibrate --solve-for sampling-rate --noise-multiplier 1 --epsilon 1 --delta 1e-5 --steps 1000
+"""
+
+
+@app.command(help=_CALIBRATE_HELP)
 def calibrate(
     epsilon: Annotated[float, typer.Option(help="The budget's epsilon.")],
     delta: Delta,
-    sampling_rate: Rate,
-    steps: Steps,
+    sampling_rate: Rate = None,
+    steps: Steps = None,
     relative_noise: Annotated[
         str | None, typer.Option(help="CSV of relative noise r_t, one a step [default: constant].")
     ] = None,
+    solve_for: Annotated[str, typer.Option(help="noise, steps or sampling-rate.")] = "noise",
+    noise_multiplier: Noise = None,
     sampler: SamplerName = "poisson",
     relation: Relation = None,
     method: Annotated[str, typer.Option(help="As of `fedpriv account`; gdp-clt is an estimate.")] = "pld",
@@ -68,28 +145,61 @@ def calibrate(
 ) -> None:
     from fedpriv.accounting import answers
 
+    kind: dict[str, Any] = {
+        "target": epsilon, "delta": delta, "method": method, "sampler": sampler,
+        "relation": relation or _default_relation(sampler),
+    }
     with refusing():
-        noise = None
-        if relative_noise is not None:
-            noise = _numbers("--relative-noise", relative_noise, steps)
-        result = answers.calibration(
-            target=epsilon,
-            delta=delta,
-            sampling_rate=sampling_rate,
-            steps=steps,
-            relative_noise=noise,
-            sampler=sampler,
-            relation=relation or _default_relation(sampler),
-            method=method,
+        _check.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
+        if solve_for == "noise":
+            _absent("--noise-multiplier", noise_multiplier, solve_for)
+            steps = _given("--steps", steps)
+            noise = None if relative_noise is None else _numbers("--relative-noise", relative_noise, steps)
+            rate = _rate(sampling_rate, sampler)
+            result = answers.calibration(**kind, sampling_rate=rate, steps=steps, relative_noise=noise)
+        elif solve_for == "steps":
+            _absent("--steps", steps, solve_for)
+            _absent("--relative-noise", relative_noise, solve_for)
+            multiplier = _number("--noise-multiplier", _given("--noise-multiplier", noise_multiplier))
+            rate = _rate(sampling_rate, sampler)
+            result = answers.solve_steps(**kind, sampling_rate=rate, noise_multiplier=multiplier)
+        else:
+            _absent("--sampling-rate", sampling_rate, solve_for)
+            _absent("--relative-noise", relative_noise, solve_for)
+            steps = _given("--steps", steps)
+            multipliers = _number_or_file(
+                "--noise-multiplier", _given("--noise-multiplier", noise_multiplier), steps
+            )
+            result = answers.solve_rate(**kind, steps=steps, noise_multiplier=multipliers)
+    typer.echo(json.dumps(result) if as_json else _sentence(result))
+
+
+def _sentence(result: dict[str, Any]) -> str:
+    if "steps" in result:
+        found = f"{result['steps']} releases"
+    elif "sampling_rate" in result:
+        found = f"sampling rate {result['sampling_rate']:.6g}"
+    else:
+        found = (
+            f"scale {result['scale']:.6g}: noise multiplier {result['noise_multiplier_first']:.6g} at the "
+            f"first release, {result['noise_multiplier_last']:.6g} at the last"
         )
-    if as_json:
-        typer.echo(json.dumps(result))
-        return
-    typer.echo(
-        f"scale {result['scale']:.6g}: noise multiplier {result['noise_multiplier_first']:.6g} at the first "
-        f"release, {result['noise_multiplier_last']:.6g} at the last; spends epsilon "
-        f"{_figure(result['epsilon'])} by {result['method']}"
-    )
+    return f"{found}; spends epsilon {_figure(result['epsilon'])} by {result['method']}"
+
+
+def _given(name: str, value: _T | None) -> _T:
+    if value is None:
+        raise _check.fail(name, None, "be given")
+    return value
+
+
+def _absent(name: str, value: object, solve_for: str) -> None:
+    if value is not None:
+        raise _check.fail(name, value, f"be left out where --solve-for is {solve_for}")
+
+
+def _rate(rate: float | None, sampler: str) -> float:
+    return 1.0 if sampler == "none" and rate is None else _given("--sampling-rate", rate)
 
 
 def _default_relation(sampler: str) -> str:
@@ -100,6 +210,13 @@ def _figure(value: float | str | None) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else f"{value:.4f}"
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _check.fail(name, text, "be a number") from None
 
 
 def _number_or_file(name: str, text: str, steps: int) -> float | list[float]:

@@ -1,0 +1,111 @@
+"""Epsilon against steps, by each method: the curves of Du's Figures 2 and 4, for any run.
+
+>>> points = curves([Event(1.0, "poisson", "add-remove", 0.1)] * 40, 1e-5, ["pld", "rdp"], points=4)
+>>> points.steps, [round(value, 1) for value in points.epsilon["pld"]]
+((10, 20, 30, 40), [2.9, 3.6, 4.2, 4.7])
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedpriv.accounting.base import UnsupportedEvent
+from fedpriv.accounting.events import Event
+from fedpriv.accounting.methods import METHODS, epsilons
+
+# Points of a curve: enough for the eye.
+POINTS = 40
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Epsilon after so many releases.
+
+    Attributes:
+        delta: the delta of all values.
+        steps: releases, ascending.
+        epsilon: per method, one value a step; infinite where nothing protects.
+        lower: lower bounds of the same shape, for the methods that have one.
+        errors: why a method does not answer.
+    """
+
+    delta: float
+    steps: tuple[int, ...]
+    epsilon: Mapping[str, tuple[float, ...]]
+    lower: Mapping[str, tuple[float, ...]]
+    errors: Mapping[str, str]
+
+
+def curves(
+    events: Sequence[Event], delta: float, methods: Sequence[str] = tuple(METHODS), points: int = POINTS
+) -> Curves:
+    """Epsilon after each of at most ``points`` equal parts of the run, in its order.
+
+    Methods that cannot account for the events are in ``errors``. Raises ArgumentError as ``epsilon`` does.
+    """
+    parts = _parts(events, points)
+    steps = tuple(itertools.accumulate(sum(event.count for event in part) for part in parts))
+    values: dict[str, tuple[float, ...]] = {}
+    lower: dict[str, tuple[float, ...]] = {}
+    errors: dict[str, str] = {}
+    for method in methods:
+        try:
+            answers = epsilons(parts, delta, method)
+        except UnsupportedEvent as error:
+            errors[method] = str(error)
+            continue
+        # All stages share a lattice made for the last: an earlier one may read a little high.
+        least = list(itertools.accumulate((a.epsilon for a in reversed(answers)), min))[::-1]
+        values[method] = tuple(least)
+        bounds = [a.epsilon_lower for a in answers if a.epsilon_lower is not None]
+        if answers and len(bounds) == len(answers):
+            lower[method] = tuple(itertools.accumulate(bounds, max))
+    return Curves(delta, steps, values, lower, errors)
+
+
+def _parts(events: Sequence[Event], points: int) -> list[list[Event]]:
+    """The run cut into ``points`` parts of nearly equal numbers of releases."""
+    total = sum(event.count for event in events)
+    ends = sorted({math.ceil(total * part / points) for part in range(1, points + 1)}) if total else []
+    parts: list[list[Event]] = [[] for _ in ends]
+    at = part = 0
+    for event in events:
+        left = event.count
+        while left:
+            taken = min(left, ends[part] - at)
+            parts[part].append(Event(**{**vars(event), "count": taken}))
+            at, left = at + taken, left - taken
+            part += at == ends[part]
+    return parts
+
+
+def draw(found: Curves, title: str = "") -> bytes:
+    """A PNG of the curves: bounds as solid lines, estimates dashed and said to be ones.
+
+    Epsilon is on a logarithmic scale where one loose method would flatten all others.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    finite = [v for values in found.epsilon.values() for v in values if 0 < v < math.inf]
+    if finite and max(finite) > 20 * min(values[-1] for values in found.epsilon.values()):
+        axes.set_yscale("log")
+    for method, values in found.epsilon.items():
+        estimate = METHODS[method].kind == "estimate"
+        label = f"{method} (an estimate)" if estimate else f"{method} (upper bound)"
+        shown = [value if math.isfinite(value) else math.nan for value in values]
+        [line] = axes.plot(found.steps, shown, linestyle="--" if estimate else "-", label=label)
+        if method in found.lower:
+            axes.fill_between(found.steps, found.lower[method], values, color=line.get_color(), alpha=0.3)
+    axes.set(xlabel="releases", ylabel=f"epsilon at delta {found.delta:.3g}", xlim=(0, None), title=title)
+    axes.grid(alpha=0.3)
+    if found.epsilon:
+        axes.legend()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()

@@ -1,0 +1,137 @@
+"""``fedpriv account`` on ledgers, all methods, plots; ``fedpriv calibrate`` for steps and rates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from fedpriv.accounting import METHODS, Event, Ledger, epsilon
+from fedpriv.cli import app
+
+SCHEDULE = ["--sampling-rate", 0.01, "--steps", 100, "--noise-multiplier", 3, "--delta", 1e-5]
+BUDGET = ["--epsilon", 1, "--delta", 1e-5, "--noise-multiplier", 1]
+EVENTS = [Event(3.0 - i / 10, "poisson", "add-remove", rate=0.02) for i in range(5)]
+PNG = b"\x89PNG\r\n"
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    [line] = result.stderr.splitlines()
+    return line.removeprefix("fedpriv: ")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger.create(path, {"unit": "client"}) as book:
+        book.record(EVENTS)
+    return path
+
+
+def test_a_ledger_is_replayed(ledger: Path) -> None:
+    methods = json.loads(call("account", "--ledger", ledger, "--delta", 1e-5, "--json").stdout)["methods"]
+    assert list(methods) == list(METHODS)
+    for name, cell in methods.items():
+        assert cell["epsilon"] == epsilon(EVENTS, 1e-5, name).epsilon
+        assert cell["kind"] == ("estimate" if name == "gdp-clt" else "bound")
+    title = call("account", "--ledger", ledger, "--delta", 1e-5).stdout.splitlines()[0]
+    assert title == f"epsilon at delta 1e-05 of the 5 releases in {ledger}"
+
+
+def test_a_torn_ledger_is_read_and_an_edited_one_refused_with_its_line(ledger: Path) -> None:
+    whole = ledger.read_bytes()
+    ledger.write_bytes(whole[:-30])
+    result = call("account", "--ledger", ledger, "--delta", 1e-5, "--method", "pld", "--json")
+    assert json.loads(result.stdout)["methods"]["pld"]["epsilon"] == epsilon(EVENTS[:4], 1e-5).epsilon
+    ledger.write_bytes(whole.replace(b"2.9", b"9.9"))
+    assert "line 3 was edited" in refused("account", "--ledger", ledger, "--delta", 1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_method_at_a_time(method: str) -> None:
+    document = json.loads(call("account", *SCHEDULE, "--method", method, "--json").stdout)
+    assert list(document["methods"]) == [method]
+
+
+def test_the_table_has_all_methods_side_by_side() -> None:
+    lines = call("account", *SCHEDULE).stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(METHODS)
+    assert [line.split()[-1] for line in lines[2:]] == [method.kind for method in METHODS.values()]
+    fixed = call("account", *SCHEDULE, "--sampler", "without-replacement").stdout
+    assert "gdp-clt   -" in fixed
+    assert "accounting by gdp-clt does not support without-replacement sampling" in fixed
+
+
+def test_plot_writes_a_picture_or_nothing(ledger: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "figures" / "epsilon.png"
+    result = call("account", *SCHEDULE, "--plot", picture)
+    assert result.stdout.splitlines()[-1] == f"{picture}: epsilon against releases"
+    assert picture.read_bytes().startswith(PNG)
+    document = call("account", "--ledger", ledger, "--delta", 1e-5, "--plot", picture, "--json").stdout
+    assert json.loads(document)["delta"] == 1e-5
+    assert [path.name for path in picture.parent.iterdir()] == ["epsilon.png"]
+    before = picture.read_bytes()
+    assert "delta is 2.0" in refused("account", *SCHEDULE, "--delta", 2, "--plot", picture)
+    assert picture.read_bytes() == before
+
+
+def test_calibrate_solves_for_steps_and_for_the_rate() -> None:
+    rate = ["--sampling-rate", 0.01]
+    steps = json.loads(call("calibrate", "--solve-for", "steps", *BUDGET, *rate, "--json").stdout)
+    assert set(steps) == {"steps", "epsilon", "method"}
+    spent = [
+        epsilon([Event(1.0, "poisson", "add-remove", 0.01, count=steps["steps"] + n)], 1e-5).epsilon
+        for n in (0, 2)
+    ]
+    assert spent[0] == steps["epsilon"] <= 1 < spent[1]
+    by_rate = ["calibrate", "--solve-for", "sampling-rate", *BUDGET, "--steps", 300]
+    found = json.loads(call(*by_rate, "--json").stdout)
+    assert set(found) == {"sampling_rate", "epsilon", "method"}
+    assert 0.99 <= found["epsilon"] <= 1
+    text = call("calibrate", "--solve-for", "steps", *BUDGET, *rate).stdout
+    assert text.startswith(f"{steps['steps']} releases; spends epsilon 0.99")
+    assert call(*by_rate).stdout.startswith("sampling rate 0.0")
+
+
+REFUSALS: list[tuple[list[object], str]] = [
+    (["account", "--delta", 1e-5], "--steps is None; it must be given"),
+    (["account", "--delta", 1e-5, "--steps", 3, "--noise-multiplier", 1], "--sampling-rate is None"),
+    (["account", "--delta", 1e-5, "--ledger", "none"], "--ledger is 'none'; it must be an existing"),
+    (["account", *SCHEDULE, "--ledger", "none.jsonl"], "--ledger is 'none.jsonl'; it must be given without"),
+    (["account", *SCHEDULE, "--method", "prv"], "accounting is 'prv'"),
+    (["account", *SCHEDULE, "--plot", "/proc/none/x.png"], "/proc/none"),
+    (["calibrate", *BUDGET, "--steps", 3], "--noise-multiplier is '1'; it must be left out"),
+    (["calibrate", *BUDGET, "--solve-for", "delta"], "--solve-for is 'delta'"),
+    (["calibrate", *BUDGET, "--solve-for", "steps", "--steps", 3], "--steps is 3; it must be left out"),
+    (["calibrate", *BUDGET, "--solve-for", "steps"], "--sampling-rate is None; it must be given"),
+    (["calibrate", *BUDGET, "--solve-for", "sampling-rate"], "--steps is None; it must be given"),
+    (
+        ["calibrate", *BUDGET, "--solve-for", "sampling-rate", "--steps", 3, "--sampling-rate", 1],
+        "--sampling-rate is 1.0; it must be left out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSALS)
+def test_refusals_are_one_line(arguments: list[object], message: str) -> None:
+    assert message in refused(*arguments)
+
+
+def test_unsampled_schedules_need_no_rate() -> None:
+    flags = ["--sampler", "none", "--delta", 1e-5]
+    plain = call("account", *flags, "--steps", 4, "--noise-multiplier", 2, "--method", "pld", "--json")
+    exact = epsilon([Event(2.0, "none", "add-remove", count=4)], 1e-5)
+    assert json.loads(plain.stdout)["methods"]["pld"]["epsilon"] == exact.epsilon
+    flags += ["--epsilon", 2, "--noise-multiplier", 10, "--json"]
+    steps = call("calibrate", "--solve-for", "steps", *flags)
+    assert json.loads(steps.stdout)["steps"] == 25
