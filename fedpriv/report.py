@@ -263,6 +263,7 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any]) -> str:
     ends = {
         "rounds": "all planned rounds were run",
         "budget": "stopped before the release that would have passed the budget",
+        "unanswered": "stopped because too few clients replied, again and again",
         "interrupted": "interrupted by the user; what had been charged stays charged",
         "failed": "FAILED before its end; what had been charged stays charged",
     }

@@ -29,6 +29,9 @@ from fedpriv.sampling import Sampler
 Indices = NDArray[np.int64]
 
 
+PATIENCE = 10  # releases in a row that too few parties may answer
+
+
 @dataclass(frozen=True)
 class Chunk:
     """A block of units that is computed in one go and whose noise is one draw.
@@ -225,11 +228,12 @@ def run(
 ) -> Outcome:
     """Run the loop from ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
 
-    Returns the outcome with ``stopped`` being "rounds", "budget" or "interrupted". Rounds whose
-    gathering released nothing (too few replies) are charged and do not count as rounds.
+    Returns the outcome with ``stopped`` being "rounds", "budget", "interrupted" or "unanswered".
+    Rounds whose gathering released nothing (too few replies) are charged and do not count as rounds;
+    ``PATIENCE`` of them in a row end the run.
     """
     state = setup.optimizer.init(params)
-    charged = done = 0
+    charged = done = unanswered = 0
     try:
         while done < setup.rounds:
             query = setup.optimizer.query(state)  # 1. what is asked, from noisy answers only
@@ -244,7 +248,11 @@ def run(
             charged += 1
             answer = _ask(setup, query, multiplier, chunks, engine, key, charged - 1)  # 4. and 5.
             if answer is None:
+                unanswered += 1
+                if unanswered == PATIENCE:
+                    return Outcome(state, charged, "unanswered")
                 continue
+            unanswered = 0
             state = setup.optimizer.update(state, answer)  # 6. post-processing: free
             done += 1
             observe(Progress(done, charged, state))

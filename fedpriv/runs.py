@@ -126,7 +126,7 @@ def execute(
         show: called after each round.
 
     Returns:
-        the result; ``stopped`` says "rounds", "budget" or "interrupted".
+        the result; ``stopped`` says "rounds", "budget", "interrupted" or "unanswered".
     """
     with _ledger(plan, folder) as (ledger, path):
         job = _Job(plan, RunBooks(plan, ledger, path), folder, show)

@@ -15,7 +15,7 @@ from fedpriv.optimizers.first_order import Sgd
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.release import Placement
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Cohorts, Outcome, Progress, Reply, Setup, run
+from fedpriv.round import PATIENCE, Ask, Cohorts, Outcome, Progress, Reply, Setup, run
 from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler
 from fedpriv.schedules import Constant
 
@@ -129,6 +129,19 @@ def test_too_few_replies_are_charged_and_do_not_count() -> None:
     )
     assert (outcome.state.step, outcome.releases, len(books.charged)) == (5, 9, 9)
     assert [progress.round for progress in seen] == [1, 2, 3, 4, 5]
+
+
+def test_a_federation_that_never_answers_ends_the_run() -> None:
+    class Deaf(RowsEngine):
+        def gather(self, ask: Ask) -> Reply:
+            self.lost = 1 if ask.release >= 2 else 0
+            return super().gather(ask)
+
+    books = CountingBooks()
+    setup = Setup(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 50)
+    outcome = go(setup, Deaf(world(1)), books)
+    assert (outcome.stopped, outcome.state.step) == ("unanswered", 2)
+    assert outcome.releases == len(books.charged) == 2 + PATIENCE
 
 
 def test_ctrl_c_keeps_the_state() -> None:

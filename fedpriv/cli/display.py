@@ -73,7 +73,7 @@ def _bar(rounds: int) -> Iterator[Show]:
                 task,
                 completed=status.round,
                 accuracy=percent(status.accuracy),
-                epsilon=_spent(status),
+                epsilon=_spent(status, status.spent),
                 rate=f"{speed:.1f} rounds/s" if speed else "",
             )
 
@@ -95,7 +95,7 @@ class Lines:
         self._last = seen
         typer.echo(
             f"{self._prefix}round {status.round}/{status.rounds}  accuracy {percent(status.accuracy)}  "
-            f"epsilon {_spent(status)}"
+            f"epsilon {_spent(status, status.epsilon)}"
         )
 
 
@@ -104,6 +104,7 @@ def conclude(result: Result, folder: str) -> None:
     ends = {
         "rounds": "all rounds done",
         "budget": "the next release would have passed the budget: stopped",
+        "unanswered": "too few clients replied, again and again: stopped",
         "interrupted": "interrupted; what was charged stays charged",
     }
     accuracy = result.metrics[-1]["accuracy"] if result.metrics else None
@@ -116,7 +117,7 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
 
 
-def _spent(status: Status) -> str:
+def _spent(status: Status, epsilon: float | None) -> str:
     if status.budget is None:
         return "infinite"
-    return f"{'-' if status.epsilon is None else format(status.epsilon, '.3f')} of {status.budget:g}"
+    return f"{'-' if epsilon is None else format(epsilon, '.3f')} of {status.budget:g}"
