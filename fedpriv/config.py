@@ -76,16 +76,35 @@ class Config(BaseModel):
     rounds: int = Field(150, ge=1, description="T, the number of releases that the budget is spread over")
 
     # Optimizer
-    optimizer: Literal["dp-sgd", "dp-adam", "dynamic-dp-sgd", "dynamic-dp-adam"] = Field(
-        "dynamic-dp-sgd", description="the private optimizer"
-    )
+    optimizer: Literal[
+        "dp-sgd",
+        "dp-adam",
+        "dp-rmsprop",
+        "dp-adagrad",
+        "dp-yogi",
+        "dynamic-dp-sgd",
+        "dynamic-dp-adam",
+        "dynamic-dp-rmsprop",
+        "dynamic-dp-adagrad",
+        "dynamic-dp-yogi",
+        "adp-sgd",
+        "adaptive-adp-sgd",
+        "dp2-rmsprop",
+        "dp2-adagrad",
+        "dp2-yogi",
+        "dp2-adam",
+        "adadp",
+        "dp-srm",
+    ] = Field("dynamic-dp-sgd", description="the private optimizer")
     learning_rate: float = Field(
-        0.0, ge=0, description="step size eta; 0: 4 for SGD rules (less momentum), 0.005 for Adam rules"
+        0.0,
+        ge=0,
+        description="step size eta; 0: 4 for SGD rules (less momentum), 0.005 for Adam's, or the method's",
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum of the SGD rules")
-    beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first decay")
-    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second decay")
-    adam_epsilon: float = Field(1e-8, gt=0, description="Adam's denominator offset")
+    beta1: float = Field(0.9, ge=0, lt=1, description="first decay of Adam and Yogi")
+    beta2: float = Field(0.999, ge=0, lt=1, description="second decay of Adam, RMSProp and Yogi")
+    adam_epsilon: float = Field(1e-8, gt=0, description="denominator offset of Adam and the like")
     clip_norm: float = Field(
         1.0, gt=0, allow_inf_nan=True, description="C (C_0 where it decays); inf: no clipping"
     )
@@ -107,6 +126,53 @@ class Config(BaseModel):
     adaptive_share: float = Field(
         0.05, gt=0, lt=1, description="part of each event's 1/z^2 that the norm bit takes"
     )
+
+    adp_a: float = Field(20.0, gt=0, description="ADP-SGD: b_t^2 = a + c t; adaptive: b_0^2")
+    adp_c: float = Field(
+        1.0, gt=0, description="ADP-SGD: c; adaptive: growth of b^2 that the noise assumes, in [nu, C^2]"
+    )
+    adp_nu: float = Field(1e-5, gt=0, description="adaptive ADP-SGD: least growth of b^2 in a step")
+    adp_beta: float = Field(
+        1.0, gt=0, description="adaptive ADP-SGD: beta_t = max(beta / (t mod period + 1), 1)"
+    )
+    adp_period: int = Field(1, ge=1, description="adaptive ADP-SGD: releases of an epoch")
+    dp2_variant: Literal["standard", "noise-first", "extra-query"] = Field(
+        "standard", description="DP2, or one of the paper's ablations"
+    )
+    dp2_sgd_steps: int = Field(10, ge=1, description="DP2: s1 (the delay s of extra-query)")
+    dp2_adaptive_steps: int = Field(10, ge=1, description="DP2: s2")
+    dp2_adaptive_learning_rate: float = Field(0.05, gt=0, description="DP2: step size of the adaptive phase")
+    dp2_adaptive_clip_norm: float = Field(
+        3.0, gt=0, allow_inf_nan=True, description="DP2: C_2, of preconditioned gradients"
+    )
+    dp2_epsilon: float = Field(1e-3, gt=0, description="DP2: offset of the preconditioner")
+    dp2_beta: float = Field(0.9, ge=0, lt=1, description="DP2: decay of the preconditioner")
+    dp2_noise_correction: bool = Field(
+        False, description="DP2: subtract the noise's variance from the preconditioner"
+    )
+    adadp_tolerance: float = Field(1.0, gt=0, description="ADADP: tau; the theory's is sqrt(d / 2T)")
+    adadp_alpha_min: float = Field(0.9, gt=0, le=1, description="ADADP: least change of the step size")
+    adadp_alpha_max: float = Field(1.1, ge=1, description="ADADP: largest change of the step size")
+    adadp_discard: bool = Field(False, description="ADADP: throw steps away whose error is above tau")
+    adadp_decay_after: int = Field(
+        0, ge=0, description="ADADP: releases (even) after which plain decaying steps begin; 0: never"
+    )
+    adadp_epoch: int = Field(1, ge=1, description="ADADP: releases of an epoch of the decay")
+    adadp_decay: float = Field(0.1, ge=0, description="ADADP: rate of the decay by epoch")
+    adadp_authors_code: bool = Field(False, description="ADADP: the variant of the authors' code")
+    srm_gamma: float = Field(0.1, gt=0, le=1, description="DP-SRM: gamma; 1 is DP-SGD")
+    srm_difference_clip_norm: float = Field(
+        0.1, gt=0, allow_inf_nan=True, description="DP-SRM: C_2, of gradient differences"
+    )
+    srm_first_cohort: float = Field(
+        1.0, gt=0, description="DP-SRM: b_0 / b, the first cohort as a multiple of the usual"
+    )
+    srm_step: Literal["constant", "normalised"] = Field(
+        "constant", description="DP-SRM: learning-rate, or min(zeta / (n0 L norm(v)), 1 / (2 n0 L))"
+    )
+    srm_zeta: float = Field(0.1, gt=0, description="DP-SRM: zeta, the accuracy aimed at")
+    srm_smoothness: float = Field(1.0, gt=0, description="DP-SRM: L, the gradients' Lipschitz constant")
+    srm_n0: float = Field(1.0, gt=0, description="DP-SRM: n_0")
 
     # Client work
     work: Literal["gradient", "local-steps"] = Field(
@@ -184,9 +250,8 @@ class Config(BaseModel):
         geometric = self.optimizer.startswith("dynamic-") and self.noise_schedule == "geometric"
         decays = self.optimizer.startswith("dynamic-") and self.noise_schedule != "given"
         adaptive = self.adaptive_quantile > 0
-        step = 0.005 if self.optimizer.endswith("adam") else 4.0 * (1 - self.momentum)
         return self.changed(
-            learning_rate=self.learning_rate or step,
+            learning_rate=self.learning_rate or _default_step(self.optimizer) * (1 - self.momentum),
             rho_c=self.rho_c or (2.0 if decays and not adaptive else 1.0),
             rho_mu=self.rho_mu or (2.0 if geometric else 1.0),
             delta=self.delta or 1 / (10 * self.units),
@@ -204,6 +269,18 @@ class Config(BaseModel):
     def toml(self) -> str:
         """The resolved configuration as TOML text."""
         return "".join(f"{key} = {_toml_value(value)}\n" for key, value in self.table().items())
+
+
+# Step sizes that learning-rate 0 stands for, by the last word of the optimizer's name.
+_STEPS = {"sgd": 4.0, "adagrad": 0.05, "adadp": 0.1, "srm": 1.0}
+
+
+def _default_step(optimizer: str) -> float:
+    if optimizer.startswith("dp2-"):
+        return _STEPS["sgd"]  # of its SGD phase
+    if optimizer.endswith("adp-sgd"):
+        return 20.0  # over b, which is 4.6 at the start
+    return _STEPS.get(optimizer.rpartition("-")[2], 0.005)
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedpriv import _check
+from fedpriv import _check, recipes
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.participations import costliest
 from fedpriv.config import Config
 from fedpriv.optimizers import (
-    Adam,
     AdaptiveClipping,
+    Dp2,
     PrivateOptimizer,
-    Sgd,
     dynamic,
     given,
     square_root_noise,
@@ -99,46 +98,46 @@ def make_plan(config: Config) -> Plan:
     cap = (config.max_participations or config.rounds) if local else None
     unscaled = Setup(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
     if config.placement == "none":
-        return Plan(config, _rescaled(unscaled, 0.0), None, units, None)
+        return Plan(config, replace(unscaled, scale=0.0), None, units, None)
     budget = Budget(config.epsilon, delta, config.accounting)
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
-    return Plan(config, _rescaled(unscaled, scale), budget, units, cap)
-
-
-def _rescaled(setup: Setup, scale: float) -> Setup:
-    return Setup(
-        setup.optimizer, setup.sampler, setup.placement, scale, setup.rounds, setup.server_view
-    )
+    setup = replace(unscaled, scale=scale)
+    if config.dp2_noise_correction and isinstance(optimizer, Dp2):
+        total = placement.total_stds((scale * optimizer.clip_norm,))[0]
+        setup = replace(setup, optimizer=replace(optimizer, noise_std=total / sampler.expected_size))
+    return Plan(config, setup, budget, units, cap)
 
 
 def make_optimizer(config: Config) -> PrivateOptimizer:
     """The optimizer that the configuration names."""
     is_dynamic = config.optimizer.startswith("dynamic-")
     _check_dynamic_keys(config, is_dynamic)
-    rule = (
-        Adam(config.beta1, config.beta2, config.adam_epsilon)
-        if config.optimizer.endswith("adam")
-        else Sgd(config.momentum)
-    )
-    rate, clip, steps = config.learning_rate, config.clip_norm, config.rounds
-    optimizer: PrivateOptimizer
-    if config.noise_schedule == "given":
-        optimizer = given(rule, rate, *_given_sequences(config))
-    elif config.noise_schedule == "sqrt-clip":
-        optimizer = square_root_noise(rule, rate, clip, steps, config.rho_c)
-    else:
-        optimizer = dynamic(rule, rate, clip, steps, config.rho_c, config.rho_mu)
+    optimizer = recipes.build(config) if config.optimizer in recipes.PAPERS else _scheduled(config)
     if config.adaptive_quantile == 0:
         return optimizer
+    if config.optimizer.startswith("dp2-") or config.optimizer == "dp-srm":
+        allowed = f"be 0 with {config.optimizer}, which has two clip norms"
+        raise _check.fail("adaptive-quantile", config.adaptive_quantile, allowed)
     if config.rho_c != 1 or config.clip_norm_file:
         schedule = "clip-norm-file" if config.clip_norm_file else "rho-c other than 1"
         raise _check.fail("adaptive-quantile", config.adaptive_quantile, f"be 0 with {schedule}")
-    if math.isinf(clip):
-        raise _check.fail("clip-norm", clip, "be finite where it adapts: it is where C starts")
+    if math.isinf(config.clip_norm):
+        raise _check.fail("clip-norm", config.clip_norm, "be finite where it adapts: it is where C starts")
     return AdaptiveClipping(
         optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share
     )
+
+
+def _scheduled(config: Config) -> PrivateOptimizer:
+    """A textbook rule with the schedules of the dynamic optimizers, which are constant for the others."""
+    rule = recipes.rule(config)
+    rate, clip, steps = config.learning_rate, config.clip_norm, config.rounds
+    if config.noise_schedule == "given":
+        return given(rule, rate, *_given_sequences(config))
+    if config.noise_schedule == "sqrt-clip":
+        return square_root_noise(rule, rate, clip, steps, config.rho_c)
+    return dynamic(rule, rate, clip, steps, config.rho_c, config.rho_mu)
 
 
 def _check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
@@ -146,10 +145,10 @@ def _check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
     static["noise-schedule"] = config.noise_schedule == "geometric"
     for key, unused in static.items():
         if not is_dynamic and not unused:
-            raise _check.ArgumentError(
-                f"{key} is set but optimizer is {config.optimizer!r}, which has no schedule; "
-                f"use optimizer='dynamic-{config.optimizer}'"
-            )
+            text = f"{key} is set but optimizer is {config.optimizer!r}, which has no schedule"
+            if config.optimizer not in recipes.PAPERS:
+                text += f"; use optimizer='dynamic-{config.optimizer}'"
+            raise _check.ArgumentError(text)
     for key, rho in (("rho-c", config.rho_c), ("rho-mu", config.rho_mu)):
         if config.noise_schedule == "given" and rho != 1:
             raise _check.fail(key, rho, "be 0 or 1 with noise-schedule given")
@@ -157,6 +156,8 @@ def _check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
         raise _check.fail("rho-mu", config.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
     if config.momentum and config.optimizer.endswith("adam"):
         raise _check.fail("momentum", config.momentum, "be 0 with Adam", "Adam's is beta1")
+    if config.momentum and config.optimizer not in ("dp-sgd", "dynamic-dp-sgd"):
+        raise _check.fail("momentum", config.momentum, f"be 0 with {config.optimizer}")
 
 
 def _given_sequences(config: Config) -> tuple[list[float], list[float]]:
@@ -246,7 +247,6 @@ def _check_used(config: Config) -> None:
         (config.partition != "dirichlet", ("dirichlet-alpha",), "partition=dirichlet"),
         (config.partition != "shards", ("labels-per-client",), "partition=shards"),
         (gradient, ("local-steps", "local-learning-rate", "local-batch-size"), "work=local-steps"),
-        (not config.optimizer.endswith("adam"), ("beta1", "beta2", "adam-epsilon"), "an Adam optimizer"),
         (config.adaptive_quantile == 0, ("adaptive-step", "adaptive-share"), "adaptive-quantile above 0"),
         (
             config.noise_schedule != "given",
@@ -259,13 +259,17 @@ def _check_used(config: Config) -> None:
         for key in keys:
             if applies and now[key] != defaults[key]:
                 raise _check.ArgumentError(f"{key} is {now[key]!r}, which needs {needed}")
+    found = recipes.unused(config)
+    if found is not None:
+        raise _check.ArgumentError(f"{found[0]} is {now[found[0]]!r}, which needs {found[1]}")
 
 
 def _check_privacy(config: Config, units: int, delta: float) -> None:
     if delta >= 1 / units and config.placement != "none":
         raise _check.fail("delta", delta, f"be below 1 / units = {1 / units:g}", "0 means 1 / (10 units)")
-    if config.placement != "none" and math.isinf(config.clip_norm):
-        raise _check.fail("clip-norm", config.clip_norm, "be finite where noise is added")
+    for key in ("clip-norm", "dp2-adaptive-clip-norm", "srm-difference-clip-norm"):
+        if config.placement != "none" and math.isinf(float(config.table()[key])):
+            raise _check.fail(key, math.inf, "be finite where noise is added")
     if math.isinf(config.epsilon) and config.placement != "none":
         raise _check.fail("epsilon", config.epsilon, "be finite", "use placement none to train unprotected")
     if config.max_participations and config.placement != "local":

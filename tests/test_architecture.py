@@ -24,7 +24,7 @@ LAYERS = [
     {"models", "tasks"},
     {"clients"},
     {"round"},
-    {"config", "plan", "node"},
+    {"config", "plan", "recipes", "node"},
     {"books", "report", "runs"},
     {"flower"},
     {"compare", "simulate"},

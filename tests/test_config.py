@@ -68,6 +68,35 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("adaptive-quantile", 1.0),
     ("adaptive-step", 0.0),
     ("adaptive-share", 1.0),
+    ("adp-a", 0.0),
+    ("adp-c", math.inf),
+    ("adp-nu", 0.0),
+    ("adp-beta", -1.0),
+    ("adp-period", 0),
+    ("dp2-variant", "both"),
+    ("dp2-sgd-steps", 0),
+    ("dp2-adaptive-steps", 0),
+    ("dp2-adaptive-learning-rate", 0.0),
+    ("dp2-adaptive-clip-norm", 0.0),
+    ("dp2-epsilon", 0.0),
+    ("dp2-beta", 1.0),
+    ("dp2-noise-correction", 1),
+    ("adadp-tolerance", 0.0),
+    ("adadp-alpha-min", 1.1),
+    ("adadp-alpha-max", 0.9),
+    ("adadp-discard", "no"),
+    ("adadp-decay-after", -2),
+    ("adadp-epoch", 0),
+    ("adadp-decay", -0.1),
+    ("adadp-authors-code", 0),
+    ("srm-gamma", 0.0),
+    ("srm-gamma", 1.1),
+    ("srm-difference-clip-norm", math.nan),
+    ("srm-first-cohort", 0.0),
+    ("srm-step", "adaptive"),
+    ("srm-zeta", 0.0),
+    ("srm-smoothness", 0.0),
+    ("srm-n0", 0.0),
     ("work", "epochs"),
     ("local-steps", 0),
     ("local-learning-rate", math.inf),
@@ -118,6 +147,9 @@ def test_resolved_fills_in_what_zero_stands_for() -> None:
     assert dynamic.delta == 1 / 5000
     static = Config.parse({"optimizer": "dp-adam"}).resolved()
     assert (static.rho_c, static.rho_mu, static.learning_rate) == (1.0, 1.0, 0.005)
+    steps = {"dp-yogi": 0.005, "dynamic-dp-adagrad": 0.05, "adp-sgd": 20.0, "adaptive-adp-sgd": 20.0}
+    for name, step in {**steps, "dp2-adam": 4.0, "adadp": 0.1, "dp-srm": 1.0}.items():
+        assert Config.parse({"optimizer": name}).resolved().learning_rate == step
     momentum = Config.parse({"optimizer": "dp-sgd", "momentum": 0.75}).resolved()
     assert momentum.learning_rate == 1.0
     silos = Config.parse({"unit": "example", "clients": 4, "examples-per-client": 25}).resolved()

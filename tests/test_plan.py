@@ -57,6 +57,14 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"labels-per-client": 1}, "labels-per-client is 1, which needs partition=shards"),
     ({"local-steps": 5}, "local-steps is 5, which needs work=local-steps"),
     ({"beta2": 0.9}, "beta2 is 0.9, which needs an Adam optimizer"),
+    ({"srm-gamma": 0.5}, "srm-gamma is 0.5, which needs optimizer=dp-srm"),
+    ({"optimizer": "adadp", "momentum": 0.5}, "momentum is 0.5; it must be 0 with adadp"),
+    ({"optimizer": "adadp", "rho-c": 2.0}, "optimizer is 'adadp', which has no schedule"),
+    ({"optimizer": "adadp", "rounds": 1}, "rounds is 1; it must be at least 2 with optimizer adadp"),
+    ({"optimizer": "dp-srm", "adaptive-quantile": 0.5}, "be 0 with dp-srm, which has two clip norms"),
+    ({"optimizer": "dp-srm", "srm-difference-clip-norm": math.inf}, "srm-difference-clip-norm is inf"),
+    ({"optimizer": "dp2-adam", "dp2-adaptive-clip-norm": math.inf}, "dp2-adaptive-clip-norm is inf"),
+    ({"optimizer": "dp-srm", "srm-first-cohort": 30.0}, "sampling-rate is 3"),
     ({"adaptive-share": 0.1}, "adaptive-share is 0.1, which needs adaptive-quantile"),
     ({"clip-norm-file": "c.csv"}, "which needs noise-schedule=given"),
 ]
@@ -80,6 +88,12 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     "sqrt-clip": {"noise-schedule": "sqrt-clip", "rho-c": 4.0},
     "dynamic-adam": {"optimizer": "dynamic-dp-adam"},
     "adaptive": {"optimizer": "dp-sgd", "adaptive-quantile": 0.5},
+    "dynamic-rmsprop": {"optimizer": "dynamic-dp-rmsprop"},
+    "adp-sgd": {"optimizer": "adp-sgd"},
+    "dp2": {"optimizer": "dp2-yogi", "dp2-noise-correction": True},
+    "extra-query": {"optimizer": "dp2-rmsprop", "dp2-variant": "extra-query", "dp2-sgd-steps": 4},
+    "adadp": {"optimizer": "adadp"},
+    "dp-srm": {"optimizer": "dp-srm"},
 }
 SAMPLERS: dict[str, dict[str, object]] = {
     "poisson": {},

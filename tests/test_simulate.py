@@ -88,9 +88,24 @@ def test_seeds_repeat_and_entropy_does_not() -> None:
     assert not torch.equal(simulate(small(rounds=1)).params, simulate(small(rounds=1)).params)
 
 
-@pytest.mark.parametrize("optimizer", ["dp-sgd", "dp-adam", "dynamic-dp-sgd", "dynamic-dp-adam"])
-def test_every_optimizer_learns_privately(optimizer: str) -> None:
-    changes: dict[str, object] = {} if optimizer.endswith("sgd") else {"learning_rate": 0.02}
+LEARNING: dict[str, dict[str, object]] = {
+    "dp-sgd": {},
+    "dp-adam": {"learning_rate": 0.02},
+    "dp-rmsprop": {"learning_rate": 0.02},
+    "dp-adagrad": {"learning_rate": 0.05},
+    "dp-yogi": {"learning_rate": 0.02},
+    "dynamic-dp-sgd": {},
+    "dynamic-dp-adam": {"learning_rate": 0.02},
+    "adp-sgd": {"learning_rate": 10.0},
+    "adaptive-adp-sgd": {"learning_rate": 10.0, "adp_c": 0.1},
+    "dp2-rmsprop": {"dp2_sgd_steps": 5, "dp2_adaptive_steps": 5},
+    "adadp": {},
+    "dp-srm": {"srm_gamma": 0.5},
+}
+
+
+@pytest.mark.parametrize(("optimizer", "changes"), LEARNING.items())
+def test_every_optimizer_learns_privately(optimizer: str, changes: dict[str, object]) -> None:
     result = simulate(small(clients=5000, rounds=20, seed=1, optimizer=optimizer, **changes))
     assert result.metrics[-1]["accuracy"] > 0.7
     assert result.metrics[-1]["epsilon"] <= 3

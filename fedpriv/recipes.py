@@ -1,0 +1,157 @@
+"""Optimizers from the configuration: the textbook rules, and the papers' methods with their own keys.
+
+What the keys of a method mean is said in its module; here they are only handed over, and settings that the
+chosen method would not use are named.
+
+>>> from fedpriv.config import Config
+>>> build(Config.parse({"optimizer": "adadp", "learning-rate": 0.1})).tolerance
+1.0
+>>> unused(Config.parse({"optimizer": "dp-sgd", "srm-gamma": 0.5}))
+('srm-gamma', 'optimizer=dp-srm')
+"""
+
+from __future__ import annotations
+
+from fedpriv import _check
+from fedpriv.config import Config
+from fedpriv.optimizers import (
+    Adadp,
+    AdaGrad,
+    Adam,
+    Dp2,
+    DpSrm,
+    ExtraQuery,
+    NormalisedStep,
+    Polynomial,
+    PrivateOptimizer,
+    Restarting,
+    RmsProp,
+    Sgd,
+    Yogi,
+    adaptive_adp_sgd,
+    adp_sgd,
+)
+from fedpriv.optimizers.first_order import Rule
+from fedpriv.schedules import Constant
+
+DP2 = ("dp2-rmsprop", "dp2-adagrad", "dp2-yogi", "dp2-adam")
+PAPERS = ("adp-sgd", "adaptive-adp-sgd", *DP2, "adadp", "dp-srm")
+
+_NORMALISED = ("srm-zeta", "srm-smoothness", "srm-n0")
+
+
+def rule(config: Config) -> Rule:
+    """The textbook rule that the optimizer's name ends with."""
+    epsilon = config.adam_epsilon
+    rules: dict[str, Rule] = {
+        "adam": Adam(config.beta1, config.beta2, epsilon),
+        "rmsprop": RmsProp(config.beta2, epsilon),
+        "adagrad": AdaGrad(epsilon),
+        "yogi": Yogi(config.beta1, config.beta2, epsilon),
+        "sgd": Sgd(config.momentum),
+    }
+    return rules[config.optimizer.rpartition("-")[2]]
+
+
+def build(config: Config) -> PrivateOptimizer:
+    """The paper's method that the configuration names; ``config.optimizer`` is one of PAPERS.
+
+    Raises:
+        ArgumentError: a value is out of range.
+    """
+    name, rate, clip = config.optimizer, config.learning_rate, config.clip_norm
+    if name == "adp-sgd":
+        return adp_sgd(rate, clip, Polynomial(config.adp_a, config.adp_c))
+    if name == "adaptive-adp-sgd":
+        beta = Restarting(config.adp_beta, config.adp_period)
+        return adaptive_adp_sgd(rate, clip, config.adp_a**0.5, config.adp_c, config.adp_nu, beta)
+    if name == "adadp":
+        return _adadp(config)
+    if name == "dp-srm":
+        return _dp_srm(config)
+    return _dp2(config)
+
+
+def _adadp(config: Config) -> Adadp:
+    if config.rounds < 2:
+        raise _check.fail("rounds", config.rounds, "be at least 2 with optimizer adadp", "a step is two")
+    return Adadp(
+        config.learning_rate,
+        config.clip_norm,
+        tolerance=config.adadp_tolerance,
+        alpha_min=config.adadp_alpha_min,
+        alpha_max=config.adadp_alpha_max,
+        discard=config.adadp_discard,
+        decay_after=config.adadp_decay_after or None,
+        epoch=config.adadp_epoch,
+        decay=config.adadp_decay,
+        authors_code=config.adadp_authors_code,
+    )
+
+
+def _dp_srm(config: Config) -> DpSrm:
+    step: Constant | NormalisedStep = Constant(config.learning_rate)
+    if config.srm_step == "normalised":
+        step = NormalisedStep(config.srm_zeta, config.srm_smoothness, config.srm_n0)
+    return DpSrm(
+        step, config.clip_norm, config.srm_difference_clip_norm, config.srm_gamma, config.srm_first_cohort
+    )
+
+
+def _dp2(config: Config) -> Dp2 | ExtraQuery:
+    name = config.optimizer.removeprefix("dp2-")
+    rates = (Constant(config.learning_rate), Constant(config.dp2_adaptive_learning_rate))
+    clips = (config.clip_norm, config.dp2_adaptive_clip_norm)
+    if config.dp2_variant == "extra-query":
+        if name == "adam":
+            raise _check.fail("dp2-variant", "extra-query", "be another one with dp2-adam")
+        return ExtraQuery(name, *rates, *clips, config.dp2_sgd_steps, config.dp2_epsilon, config.dp2_beta)
+    return Dp2(
+        name,
+        *rates,
+        *clips,
+        sgd_steps=config.dp2_sgd_steps,
+        adaptive_steps=config.dp2_adaptive_steps,
+        epsilon=config.dp2_epsilon,
+        beta=config.dp2_beta,
+        beta1=config.beta1,
+        noise_first=config.dp2_variant == "noise-first",
+    )
+
+
+def unused(config: Config) -> tuple[str, str] | None:
+    """The first key of a method that was changed and that the chosen optimizer would not use, and what
+    would use it; None where there is none."""
+    now, defaults = config.table(), Config.parse({}).table()
+    for used, keys, needed in _uses(config):
+        for key in keys:
+            if not used and now[key] != defaults[key]:
+                return key, needed
+    return None
+
+
+def _uses(config: Config) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
+    """Whether this run uses those keys, and what would."""
+    name, variant = config.optimizer, config.dp2_variant
+    dp2, last = name.startswith("dp2-"), name.rpartition("-")[2]
+    plain = "" if dp2 else last  # DP2's rules have an epsilon and a beta of their own
+    restart = ("adp-nu", "adp-beta", "adp-period")
+    return (
+        (plain in ("adam", "yogi") or name == "dp2-adam", ("beta1",), "an Adam optimizer or Yogi"),
+        (plain in ("adam", "rmsprop", "yogi"), ("beta2",), "an Adam optimizer, RMSProp or Yogi"),
+        (plain in ("adam", "rmsprop", "adagrad", "yogi"), ("adam-epsilon",), "an Adam optimizer or its like"),
+        (name in ("adp-sgd", "adaptive-adp-sgd"), ("adp-a", "adp-c"), "optimizer=adp-sgd"),
+        (name == "adaptive-adp-sgd", restart, "optimizer=adaptive-adp-sgd"),
+        (dp2, _keys("dp2-"), "a dp2 optimizer"),
+        (variant != "extra-query", ("dp2-adaptive-steps", "dp2-noise-correction"), "another dp2-variant"),
+        (variant != "noise-first", ("dp2-adaptive-clip-norm",), "another dp2-variant"),
+        (name == "adadp", _keys("adadp-"), "optimizer=adadp"),
+        (config.adadp_decay_after > 0, ("adadp-epoch", "adadp-decay"), "adadp-decay-after"),
+        (name == "dp-srm", _keys("srm-"), "optimizer=dp-srm"),
+        (config.srm_step == "normalised", _NORMALISED, "srm-step=normalised"),
+    )
+
+
+def _keys(prefix: str) -> tuple[str, ...]:
+    known = Config.keys()
+    return tuple(key for key in known if key.startswith(prefix))

@@ -1,0 +1,153 @@
+"""Optimizers from the configuration: every key reaches its method, and keys without use are named."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import pytest
+from small import small
+
+from fedpriv import recipes
+from fedpriv._check import ArgumentError
+from fedpriv.config import Config
+from fedpriv.optimizers import (
+    Adadp,
+    Dp2,
+    DpSrm,
+    ExtraQuery,
+    NormalisedStep,
+    Polynomial,
+    Restarting,
+    RmsProp,
+    Yogi,
+    adaptive_adp_sgd,
+    adp_sgd,
+)
+from fedpriv.plan import make_plan
+from fedpriv.schedules import Constant
+
+RATES = (Constant(0.5), Constant(0.25))
+SHARED = {"dp2-adaptive-learning-rate": 0.25, "dp2-adaptive-clip-norm": 4.0, "dp2-epsilon": 0.5}
+CASES: dict[str, tuple[dict[str, Any], object]] = {
+    "adp-sgd": ({"adp-a": 9.0, "adp-c": 2.0}, adp_sgd(0.5, 2.0, Polynomial(9.0, 2.0))),
+    "adaptive-adp-sgd": (
+        {"adp-a": 9.0, "adp-c": 2.0, "adp-nu": 0.5, "adp-beta": 3.0, "adp-period": 7},
+        adaptive_adp_sgd(0.5, 2.0, 3.0, 2.0, 0.5, Restarting(3.0, 7)),
+    ),
+    "adadp": (
+        {
+            "adadp-tolerance": 2.0,
+            "adadp-alpha-min": 0.8,
+            "adadp-alpha-max": 1.2,
+            "adadp-discard": True,
+            "adadp-decay-after": 8,
+            "adadp-epoch": 3,
+            "adadp-decay": 0.5,
+            "adadp-authors-code": True,
+        },
+        Adadp(0.5, 2.0, 2.0, 0.8, 1.2, True, 8, 3, 0.5, True),
+    ),
+    "dp-srm": (
+        {"srm-gamma": 0.5, "srm-difference-clip-norm": 0.3, "srm-first-cohort": 2.0},
+        DpSrm(Constant(0.5), 2.0, 0.3, 0.5, 2.0),
+    ),
+    "dp2-adam": (
+        {**SHARED, "dp2-sgd-steps": 3, "dp2-adaptive-steps": 2, "dp2-beta": 0.5, "beta1": 0.25},
+        Dp2("adam", *RATES, 2.0, 4.0, 3, 2, 0.5, 0.5, 0.25),
+    ),
+    "dp2-yogi": (
+        {"dp2-adaptive-learning-rate": 0.25, "dp2-variant": "noise-first", "dp2-epsilon": 0.5},
+        Dp2("yogi", *RATES, 2.0, 3.0, 10, 10, 0.5, noise_first=True),
+    ),
+    "dp2-rmsprop": (
+        {**SHARED, "dp2-variant": "extra-query", "dp2-sgd-steps": 3, "dp2-beta": 0.5},
+        ExtraQuery("rmsprop", *RATES, 2.0, 4.0, 3, 0.5, 0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_key_reaches_its_method(name: str) -> None:
+    changes, expected = CASES[name]
+    config = Config.parse({"optimizer": name, "learning-rate": 0.5, "clip-norm": 2.0, **changes})
+    assert recipes.build(config) == expected
+    assert recipes.unused(config) is None
+    assert name in recipes.PAPERS
+
+
+def test_the_normalised_step_has_its_own_keys() -> None:
+    keys = {"srm-step": "normalised", "srm-zeta": 2.0, "srm-smoothness": 3.0, "srm-n0": 4.0}
+    method = recipes.build(Config.parse({"optimizer": "dp-srm", **keys}))
+    assert isinstance(method, DpSrm)
+    assert method.step_size == NormalisedStep(2.0, 3.0, 4.0)
+
+
+def test_textbook_rules_are_named_by_the_last_word() -> None:
+    values = {"beta1": 0.5, "beta2": 0.75, "adam-epsilon": 0.1}
+    assert recipes.rule(Config.parse({"optimizer": "dp-yogi", **values})) == Yogi(0.5, 0.75, 0.1)
+    assert recipes.rule(Config.parse({"optimizer": "dynamic-dp-rmsprop", **values})) == RmsProp(0.75, 0.1)
+
+
+@pytest.mark.parametrize("name", get_args(Config.model_fields["optimizer"].annotation))
+def test_every_optimizer_has_a_plan(name: str) -> None:
+    """And no key that belongs to another method is taken in silence."""
+    setup = make_plan(small(optimizer=name)).setup
+    assert len(setup.planned_events()) == 6
+    changed = {
+        "adp-c": 0.5,
+        "adp-nu": 1e-3,
+        "dp2-beta": 0.5,
+        "adadp-tolerance": 3.0,
+        "srm-gamma": 0.7,
+        "beta1": 0.5,
+        "beta2": 0.5,
+        "adam-epsilon": 0.5,
+    }
+    settings = {key: small(optimizer=name, **{key: value}) for key, value in changed.items()}
+    used = {key for key, config in settings.items() if recipes.unused(config) is None}
+    expected = {
+        "adp-sgd": {"adp-c"},
+        "adaptive-adp-sgd": {"adp-c", "adp-nu"},
+        "adadp": {"adadp-tolerance"},
+        "dp-srm": {"srm-gamma"},
+        "dp2-adam": {"dp2-beta", "beta1"},
+    }
+    plain = {
+        "sgd": set(),
+        "adam": {"beta1", "beta2", "adam-epsilon"},
+        "yogi": {"beta1", "beta2", "adam-epsilon"},
+        "rmsprop": {"beta2", "adam-epsilon"},
+        "adagrad": {"adam-epsilon"},
+    }
+    wanted = expected.get(name) or ({"dp2-beta"} if name in recipes.DP2 else plain[name.rpartition("-")[2]])
+    assert used == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"optimizer": "dp2-adam", "dp2-variant": "noise-first", "dp2-adaptive-clip-norm": 9.0}, "clip-norm"),
+        ({"optimizer": "dp2-yogi", "dp2-variant": "extra-query", "dp2-adaptive-steps": 9}, "adaptive-steps"),
+        ({"optimizer": "adadp", "adadp-decay": 0.5}, "adadp-decay"),
+        ({"optimizer": "dp-srm", "srm-zeta": 0.5}, "srm-zeta"),
+    ],
+)
+def test_keys_that_a_variant_has_no_use_for_are_named(changes: dict[str, Any], found: str) -> None:
+    answer = recipes.unused(Config.parse(changes))
+    assert answer is not None
+    assert found in answer[0]
+
+
+def test_the_noise_correction_knows_the_noise_of_the_plan() -> None:
+    for placement, factor in (("central", 1.0), ("local", math.sqrt(40))):
+        keys = {"placement": placement, "sampler": "fixed-size", "clip-norm": 2.0}
+        plan = make_plan(small(optimizer="dp2-rmsprop", **{"dp2-noise-correction": True, **keys}))
+        method = plan.setup.optimizer
+        assert isinstance(method, Dp2)
+        assert method.noise_std == pytest.approx(plan.setup.scale * 2.0 / 40 * factor)
+
+
+def test_dp2_adam_has_no_extra_query() -> None:
+    with pytest.raises(ArgumentError, match="dp2-variant"):
+        recipes.build(Config.parse({"optimizer": "dp2-adam", "dp2-variant": "extra-query"}))
