@@ -33,6 +33,7 @@ from fedpriv.optimizers.first_order import (
     dp_sgd,
     dp_yogi,
 )
+from fedpriv.optimizers.scheduled import Scheduled
 
 __all__ = [
     "AdaGrad",
@@ -51,6 +52,7 @@ __all__ = [
     "PrivateOptimizer",
     "Restarting",
     "RmsProp",
+    "Scheduled",
     "Sgd",
     "State",
     "Yogi",

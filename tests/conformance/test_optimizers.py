@@ -28,6 +28,7 @@ from fedpriv.optimizers import (
     Polynomial,
     PrivateOptimizer,
     RmsProp,
+    Scheduled,
     Sgd,
     State,
     adaptive_adp_sgd,
@@ -48,7 +49,7 @@ from fedpriv.release import Placement
 from fedpriv.rng import Key
 from fedpriv.round import Cohorts, Setup, run
 from fedpriv.sampling import Everyone, FixedSize, Poisson
-from fedpriv.schedules import Constant
+from fedpriv.schedules import Constant, Geometric
 
 ROUNDS, UNITS, DIMENSION, RATE = 26, 40, 20, 0.2
 KEY = Key.from_seed(7)
@@ -112,6 +113,12 @@ TABLE = {
     "dp2-rmsprop, noise first": Row(lambda c: dp2("rmsprop", c, noise_first=True), None),
     "dp2-rmsprop, extra query": Row(
         lambda c: ExtraQuery("rmsprop", Constant(RATE), Constant(RATE / 4), c, c, 5, epsilon=0.1), None
+    ),
+    "dynamic dp-srm": Row(
+        lambda c: Scheduled(
+            DpSrm(Constant(RATE), c, c, gamma=0.5), Geometric(1.0, 0.5, ROUNDS), Geometric(1.0, 0.6, ROUNDS)
+        ),
+        None,
     ),
     "dynamic dp-sgd": Row(lambda c: dynamic(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), sgd()),
     "dynamic dp-sgd with momentum": Row(lambda c: dynamic(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), sgd(0.5)),
@@ -302,7 +309,7 @@ def test_the_table_names_every_constructor() -> None:
     makers |= {adp_sgd, adaptive_adp_sgd, Adadp, Dp2, ExtraQuery, DpSrm}
     makers |= {dynamic, growing_mu, sensitivity_decay, square_root_noise, given}
     parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "State"}
-    parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Sgd", "Yogi"}
+    parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Scheduled", "Sgd", "Yogi"}
     parts |= {"AdaptiveAdpSgd", "Polynomial", "Restarting", "predicted_gain"}
     parts |= {"NormalisedStep", "draw_output_step", "default_tolerance", "scaled_error"}
     assert set(public.__all__) == {make.__name__ for make in makers} | parts
