@@ -7,7 +7,7 @@ certified is bounded on the measures themselves (``convolution``).
 
 >>> group = Group("poisson", 1.0, np.array([1.0]), np.array([[1]]))
 >>> frame = choose([group], 1e-5)
->>> frame.removal.tilt > 0 and frame.points >= 2048
+>>> frame.removal.tilt > 0 and frame.points >= 2**14
 True
 """
 
@@ -26,7 +26,7 @@ from fedpriv.accounting.losses import Array
 # Relative error of epsilon that the lattice may cause, mass lost outside the window (of the tilted
 # sum), and mass of a single release's loss left out (of delta, over all releases).
 LATTICE, WINDOW, TAIL = 2e-4, 1e-12, 1e-7
-_LEAST, _MOST = 2048, 2**20
+_LEAST, _MOST = 2**14, 2**20
 _SAMPLES = 8
 
 

@@ -21,7 +21,7 @@ def test_tilts_are_ordered_and_lattices_bounded(z: float, delta: float) -> None:
             assert side.lower_tilt < side.tilt < side.upper_tilt
             assert side.tilt > 0
         assert frame.width > 0
-        assert 2048 <= frame.points <= 2**20 + 2**18
+        assert 2**14 <= frame.points <= 2**20 + 2**18
 
 
 def test_more_releases_want_a_finer_lattice() -> None:

@@ -202,3 +202,12 @@ def test_rare_cohorts_with_little_noise_are_not_overstated(rate: float, kind: tu
     answer = epsilon([Event(0.5 if kind[0] == "poisson" else 1.0, *kind, rate=rate, count=100)], 1e-6)
     assert answer.epsilon_lower is not None
     assert answer.epsilon_lower <= answer.epsilon < 1.01 * answer.epsilon_lower + 2e-3
+
+
+@pytest.mark.parametrize("growth", [2.0, 10.0])
+def test_multipliers_far_apart_at_a_small_rate(growth: float) -> None:
+    """Most of the loss is that of the few smallest, and the others' is far below the lattice's width."""
+    events = [poisson(0.74 * growth ** (1 - t / 1000), 1e-3) for t in range(1, 1001)]
+    answer = epsilon(events, 4e-7)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= answer.epsilon < 1.1 * answer.epsilon_lower
