@@ -173,6 +173,9 @@ class Config(BaseModel):
     srm_zeta: float = Field(0.1, gt=0, description="DP-SRM: zeta, the accuracy aimed at")
     srm_smoothness: float = Field(1.0, gt=0, description="DP-SRM: L, the gradients' Lipschitz constant")
     srm_n0: float = Field(1.0, gt=0, description="DP-SRM: n_0")
+    srm_random_iterate: bool = Field(
+        False, description="DP-SRM: hand out an iterate chosen uniformly before the run, not the last"
+    )
 
     # Client work
     work: Literal["gradient", "local-steps"] = Field(

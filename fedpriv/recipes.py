@@ -30,8 +30,10 @@ from fedpriv.optimizers import (
     Yogi,
     adaptive_adp_sgd,
     adp_sgd,
+    draw_output_step,
 )
 from fedpriv.optimizers.first_order import Rule
+from fedpriv.rng import Key
 from fedpriv.schedules import Constant
 
 DP2 = ("dp2-rmsprop", "dp2-adagrad", "dp2-yogi", "dp2-adam")
@@ -93,9 +95,12 @@ def _dp_srm(config: Config) -> DpSrm:
     step: Constant | NormalisedStep = Constant(config.learning_rate)
     if config.srm_step == "normalised":
         step = NormalisedStep(config.srm_zeta, config.srm_smoothness, config.srm_n0)
-    return DpSrm(
-        step, config.clip_norm, config.srm_difference_clip_norm, config.srm_gamma, config.srm_first_cohort
-    )
+    chosen = None
+    if config.srm_random_iterate:
+        key = Key.of(None if config.seed < 0 else config.seed)
+        chosen = draw_output_step(config.rounds, key.generator("output-step"))
+    clips = (config.clip_norm, config.srm_difference_clip_norm)
+    return DpSrm(step, *clips, config.srm_gamma, config.srm_first_cohort, chosen)
 
 
 def _dp2(config: Config) -> Dp2 | ExtraQuery:

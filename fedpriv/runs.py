@@ -187,7 +187,7 @@ class _Job:
         return outcome
 
     def _observe(self, progress: Progress) -> None:
-        self.params, self.round = progress.state.params, progress.round
+        self.params, self.round = progress.state.output, progress.round
         due = progress.round % self.plan.config.evaluate_every == 0
         if due or progress.round == self.plan.setup.rounds:
             self._evaluate(progress.round)

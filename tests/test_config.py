@@ -97,6 +97,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("srm-zeta", 0.0),
     ("srm-smoothness", 0.0),
     ("srm-n0", 0.0),
+    ("srm-random-iterate", 1),
     ("work", "epochs"),
     ("local-steps", 0),
     ("local-learning-rate", math.inf),

@@ -6,6 +6,7 @@ import math
 from typing import Any, get_args
 
 import pytest
+import torch
 from small import small
 
 from fedpriv import recipes
@@ -26,6 +27,7 @@ from fedpriv.optimizers import (
 )
 from fedpriv.plan import make_plan
 from fedpriv.schedules import Constant
+from fedpriv.simulate import simulate
 
 RATES = (Constant(0.5), Constant(0.25))
 SHARED = {"dp2-adaptive-learning-rate": 0.25, "dp2-adaptive-clip-norm": 4.0, "dp2-epsilon": 0.5}
@@ -81,6 +83,24 @@ def test_the_normalised_step_has_its_own_keys() -> None:
     method = recipes.build(Config.parse({"optimizer": "dp-srm", **keys}))
     assert isinstance(method, DpSrm)
     assert method.step_size == NormalisedStep(2.0, 3.0, 4.0)
+
+
+def test_the_random_iterate_is_chosen_before_the_run_and_handed_out() -> None:
+    """Without noise it is where a run of so many rounds ends."""
+    keys = {"optimizer": "dp-srm", "placement": "none", "learning-rate": 0.5}
+    chosen = set()
+    for seed in range(4):
+        whole = small(seed=seed, **{**keys, "srm-random-iterate": True})
+        method = recipes.build(whole)
+        assert isinstance(method, DpSrm)
+        assert method.output_step is not None
+        chosen.add(method.output_step)
+        if method.output_step == 0:
+            continue
+        short = small(seed=seed, **{**keys, "rounds": method.output_step})
+        torch.testing.assert_close(simulate(whole).params, simulate(short).params)
+    assert len(chosen) > 1
+    assert chosen <= set(range(6))
 
 
 def test_textbook_rules_are_named_by_the_last_word() -> None:

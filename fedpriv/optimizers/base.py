@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fedpriv.query import Query
 
+OUTPUT = "output"  # the slot of parameters that are handed out in place of the newest
+
 
 @dataclass(frozen=True)
 class State:
@@ -29,6 +31,11 @@ class State:
     params: Tensor
     step: int = 0
     slots: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def output(self) -> Tensor:
+        """The parameters (d,) that a run hands out: slot OUTPUT where there is one, else params."""
+        return self.slots.get(OUTPUT, self.params)
 
     def advanced(self, params: Tensor, slots: Mapping[str, Tensor]) -> State:
         """The state after one update."""

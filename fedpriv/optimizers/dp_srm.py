@@ -44,11 +44,11 @@ import torch
 from torch import Tensor
 
 from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv.optimizers.base import OUTPUT, Answer, Planned, State
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.schedules import Schedule
 
-_PREVIOUS, _ESTIMATE, _OUTPUT = "previous", "estimate", "output"
+_PREVIOUS, _ESTIMATE = "previous", "estimate"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class DpSrm:
         difference_clip_norm: C_2 > 0, of differences between gradients of one unit.
         gamma: the momentum parameter, in (0, 1].
         first_cohort: b_0 / b > 0, how many times the usual cohort the first one is.
-        output_step: the number of the iterate that is handed out; None is the last.
+        output_step: the number of the iterate that is handed out (``State.output``; the newest until it is
+            reached); None is the last.
     """
 
     step_size: Schedule | NormalisedStep
@@ -112,7 +113,7 @@ class DpSrm:
     def init(self, params: Tensor) -> State:
         """theta^0, with no estimate yet."""
         slots = {_PREVIOUS: params.clone(), _ESTIMATE: torch.zeros_like(params)}
-        return State(params, slots=slots if self.output_step is None else {**slots, _OUTPUT: params.clone()})
+        return State(params, slots=slots if self.output_step is None else {**slots, OUTPUT: params.clone()})
 
     def query(self, state: State) -> Query:
         """Lines 1 to 3 at t = 0, then lines 6 to 8: what the cohort adds up."""
@@ -137,12 +138,8 @@ class DpSrm:
         slots = {_PREVIOUS: state.params, _ESTIMATE: estimate}
         if self.output_step is not None:
             reached = state.step + 1 <= self.output_step
-            slots[_OUTPUT] = params.clone() if reached else state.slots[_OUTPUT]
+            slots[OUTPUT] = params.clone() if reached else state.slots[OUTPUT]
         return state.advanced(params, slots)
-
-    def output(self, state: State) -> Tensor:
-        """The parameters to hand out: the chosen iterate (the newest until it is reached), or the last."""
-        return state.params if self.output_step is None else state.slots[_OUTPUT]
 
     def planned(self, rounds: int) -> tuple[Planned, ...]:
         """The first release over b_0 with r_0 = b_0 / b, then one a round."""

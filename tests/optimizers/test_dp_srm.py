@@ -76,7 +76,7 @@ def follow(method: DpSrm) -> tuple[np.ndarray, list[torch.Tensor]]:
         std = query.noise_stds(SCALE * query.relative_noise)[0]
         state = method.update(state, ((total + std * torch.as_tensor(NOISE[t])) / (B * query.rate_factor),))
         iterates.append(state.params.numpy())
-        outputs.append(method.output(state))
+        outputs.append(state.output)
     return np.array(iterates), outputs
 
 
