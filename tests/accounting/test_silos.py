@@ -1,0 +1,59 @@
+"""Parallel composition over disjoint silos, and where it does not hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpriv.accounting import Event, UnsupportedEvent, epsilon, silos
+from fedpriv.accounting.silos import compose
+
+DELTA = 1e-5
+
+
+def events(z: float, relation: str, count: int = 10) -> list[Event]:
+    sampling = "poisson" if relation == "add-remove" else "without-replacement"
+    return [Event(z, sampling, relation, rate=0.1, count=count)]
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_silos_compose_in_parallel(relation: str) -> None:
+    schedules = {name: events(z, relation) for name, z in (("a", 3.0), ("b", 1.5), ("c", 2.0))}
+    assert compose(schedules, DELTA) == epsilon(schedules["b"], DELTA)
+    assert compose(schedules, DELTA, "rdp").epsilon == epsilon(schedules["b"], DELTA, "rdp").epsilon
+
+
+def test_a_replacement_elsewhere_touches_two_silos() -> None:
+    schedules = {name: events(z, "replace-one") for name, z in (("a", 3.0), ("b", 1.5), ("c", 2.0))}
+    both = epsilon(schedules["b"] + schedules["c"], DELTA)
+    assert compose(schedules, DELTA, stays=False).epsilon == pytest.approx(both.epsilon, rel=1e-12)
+    assert both.epsilon > compose(schedules, DELTA).epsilon
+    alone = {"b": schedules["b"]}
+    assert compose(alone, DELTA, stays=False) == compose(alone, DELTA)
+
+
+def test_under_add_remove_a_unit_is_in_one_silo_only() -> None:
+    schedules = {"a": events(2.0, "add-remove"), "b": events(2.0, "add-remove")}
+    assert compose(schedules, DELTA, stays=False) == epsilon(schedules["a"], DELTA)
+
+
+def test_equal_silos_are_accounted_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = silos.epsilon
+
+    def counted(run: list[Event], delta: float, method: str) -> object:
+        calls.append(len(run))
+        return real(run, delta, method)
+
+    monkeypatch.setattr(silos, "epsilon", counted)
+    run = [Event(2.0, "none", "replace-one"), Event(3.0, "none", "replace-one")]
+    many = {str(i): run for i in range(1000)}
+    value = compose(many, DELTA, stays=False).epsilon
+    assert calls == [4]
+    assert value == pytest.approx(real(many["0"] * 2, DELTA).epsilon)
+
+
+def test_no_silo_and_mixed_relations() -> None:
+    assert compose({}, DELTA).epsilon == 0
+    assert compose({"a": []}, DELTA, stays=False).epsilon == 0
+    with pytest.raises(UnsupportedEvent, match="add-remove and replace-one"):
+        compose({"a": events(1.0, "add-remove"), "b": events(1.0, "replace-one")}, DELTA)
