@@ -5,8 +5,10 @@ from fedpriv.accounting.advanced import theorem_scale
 from fedpriv.accounting.base import Answer, UnsupportedEvent
 from fedpriv.accounting.calibration import calibrate
 from fedpriv.accounting.events import Event, scaled, tally
+from fedpriv.accounting.filters import Filter
 from fedpriv.accounting.ledger import Ledger, LedgerError
 from fedpriv.accounting.methods import METHODS, epsilon
+from fedpriv.accounting.solving import rounds, sampling_rate
 
 __all__ = [
     "METHODS",
@@ -15,11 +17,14 @@ __all__ = [
     "Budget",
     "BudgetExceeded",
     "Event",
+    "Filter",
     "Ledger",
     "LedgerError",
     "UnsupportedEvent",
     "calibrate",
     "epsilon",
+    "rounds",
+    "sampling_rate",
     "scaled",
     "tally",
     "theorem_scale",
