@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -59,10 +57,7 @@ def test_drawing_costs_the_cohort_and_not_the_population() -> None:
     generator = KEY.generator("big")
     ids = Poisson(10**12, 2.5e-10).draw(generator)
     assert 150 < len(ids) < 360
-    started = time.process_time()
-    for _ in range(20):
-        FixedSize(10**12, 1000).draw(generator)
-    assert time.process_time() - started < 5  # O(N) would be hours
+    assert len(FixedSize(10**12, 1000).draw(generator)) == 1000  # O(N) would be terabytes
 
 
 def test_empty_cohorts_happen_and_cost_an_event() -> None:

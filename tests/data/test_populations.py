@@ -1,6 +1,5 @@
 """One example a client, silos, and the factory over all populations."""
 
-import time
 import tracemalloc
 
 import numpy as np
@@ -24,10 +23,8 @@ def test_one_example(clients, first, data):
 
 def test_a_trillion_clients_cost_nothing():
     tracemalloc.start()
-    start = time.perf_counter()
     people = OneExample(10**12, 10_000)
     index, _ = people.examples(np.linspace(0, 10**12 - 1, 250).astype(np.int64))
-    assert time.perf_counter() - start < 0.05
     assert tracemalloc.get_traced_memory()[1] < 100_000
     tracemalloc.stop()
     assert index[-1] == 10**12 + 9_999
