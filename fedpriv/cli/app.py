@@ -11,12 +11,16 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+import typer.core
 
 from fedpriv import __version__, _check
 
 # Set before anything imports Flower or Ray.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# Typer escapes brackets for Rich where Rich is installed, also in help that is plain text.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     help="Differentially private federated learning: simulate, compare, account.",
