@@ -83,9 +83,7 @@ class Tcdp:
 
     def refusal(self, event: Event) -> str | None:
         """All but Poisson sampling under replace-one, which the amplification theorem is not about."""
-        if event.sampling == "poisson" and event.relation == "replace-one" and event.rate < 1:
-            return "poisson sampling under replace-one"
-        return None
+        return relations.replaced_poisson(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True

@@ -71,9 +71,7 @@ class Rdp:
 
     def refusal(self, event: Event) -> str | None:
         """All but Poisson sampling under replace-one, for which no theorem is at hand."""
-        if event.sampling == "poisson" and event.relation == "replace-one" and event.rate < 1:
-            return "poisson sampling under replace-one"
-        return None
+        return relations.replaced_poisson(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True

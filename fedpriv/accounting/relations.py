@@ -25,3 +25,10 @@ def plain_multiplier(event: Event) -> float:
     Not to be used for Poisson sampling under replace-one with rate < 1 (see above).
     """
     return event.noise_multiplier / (2 if event.relation == "replace-one" else 1)
+
+
+def replaced_poisson(event: Event) -> str | None:
+    """What a method without a theorem for Poisson sampling under replace-one refuses, or None."""
+    if event.sampling == "poisson" and event.relation == "replace-one" and not unsampled(event):
+        return "poisson sampling under replace-one"
+    return None

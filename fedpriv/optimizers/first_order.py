@@ -130,24 +130,14 @@ class AdaGrad:
 
 
 @dataclass(frozen=True)
-class Yogi:
+class Yogi(Adam):
     """Adam whose v moves additively: v = v - (1 - beta2) sign(v - y^2) y^2; no bias correction.
 
     Zaheer et al. 2018, algorithm 2: m = beta1 m + (1 - beta1) y, theta -= eta m / (sqrt(v) + epsilon),
     both moments from zero; their epsilon is 1e-3.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
     epsilon: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_decays(beta1=self.beta1, beta2=self.beta2)
-        _check.finite_positive("adam-epsilon", self.epsilon)
-
-    def slots(self, params: Tensor) -> Slots:
-        """Both moments, zero."""
-        return {"first": torch.zeros_like(params), "second": torch.zeros_like(params)}
 
     def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
         """m / (sqrt(v) + epsilon)."""
