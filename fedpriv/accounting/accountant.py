@@ -78,6 +78,7 @@ class Accountant:
         self._curve: dict[int, float] | None = None
         planned = tally(plan)
         self._verified = planned if plan and self._fits(planned) else {}
+        self._covered = True  # whether all that was spent lies within what was verified
         self._book(charged)
 
     @property
@@ -91,14 +92,13 @@ class Accountant:
         Raises UnsupportedEvent where the budget's method cannot account for the events.
         """
         added = tally(events)
-        wanted = _joined(self._spent, added)
-        if all(n <= self._verified.get(event, 0) for event, n in wanted.items()):
+        if self._covered and self._covers(added):
             return True
         copies = max(1, self._releases // max(1, sum(added.values())))
         while copies:
             candidate = _joined(self._spent, {event: n * copies for event, n in added.items()})
             if self._fits(candidate):
-                self._verified = candidate
+                self._verified, self._covered = candidate, True
                 return True
             copies //= 2
         return False
@@ -159,9 +159,16 @@ class Accountant:
                 self._followed = (self._followed or 0) + 1
             else:
                 self._followed = None
-        self._spent = _joined(self._spent, tally(events))
+        added = tally(events)
+        self._covered = self._covered and self._covers(added)
+        for event, n in added.items():  # in place: a run may have tens of thousands of distinct events
+            self._spent[event] = self._spent.get(event, 0) + n
         self._releases += sum(event.count for event in events)
         self._answer = None
+
+    def _covers(self, added: Mapping[Event, int]) -> bool:
+        """Whether these events lie within what was verified, on top of what was spent of each."""
+        return all(self._spent.get(e, 0) + n <= self._verified.get(e, 0) for e, n in added.items())
 
     def _fits(self, counts: Mapping[Event, int]) -> bool:
         if math.isinf(self.budget.epsilon):

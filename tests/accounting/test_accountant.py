@@ -43,6 +43,25 @@ def test_a_plan_is_verified_once(evaluations: list[int]) -> None:
     assert books.spent() == epsilon(plan, BUDGET.delta)
 
 
+def test_a_charge_costs_the_same_late_in_a_long_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADP-SGD's releases are all distinct: looking at each of them in every round would be quadratic."""
+    plan = [release(z) for z in np.linspace(3.0, 2.5, 2000)]
+    books = Accountant(BUDGET, plan=plan)
+    looked_up, real = [0], Event.__hash__
+
+    def counted(event: Event) -> int:
+        looked_up[0] += 1
+        return real(event)
+
+    costs = []
+    monkeypatch.setattr(Event, "__hash__", counted)
+    for event in plan:
+        assert books.affords([event])
+        books.charge([event])
+        costs.append(looked_up[0])
+    assert costs[-1] - costs[-100] <= 2 * costs[99]
+
+
 def test_the_plan_may_come_in_any_order_and_together(evaluations: list[int]) -> None:
     plan = [release(z) for z in np.linspace(1.4, 1.0, 20)]
     books = Accountant(BUDGET, plan=plan)
