@@ -13,7 +13,7 @@ m is public: the size of a fixed-size cohort, the cap of a truncated Poisson one
 The server tops up to exactly m shares, so the noise on the sum never depends on who took part or
 replied. Fewer than n_min replies: no release, and the charge stands. Surplus noise is never credited.
 
-Noise is floating-point (simulation grade), from :mod:`fedpriv.rng` streams; k noises that one node owes
+Noise is floating-point (simulation grade), from :mod:`fedpriv.noise`; k noises that one node owes
 are drawn as one Gaussian of k times the variance, which has the same law for whoever sees the sum.
 
 >>> Placement("distributed", shares=9, min_replies=4).party_stds((2.0,))
@@ -26,16 +26,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from fedpriv import _check
+from fedpriv.noise import Normals
 from fedpriv.optimizers.base import Answer
-from fedpriv.query import Query
+from fedpriv.query import Query, SumBlock
 from fedpriv.rng import Key
 
 KINDS = ("none", "central", "local", "distributed")
+
+SERVER, PARTY = "server-noise", "party-noise"  # what streams are for
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ class Placement:
             _check.integer("shares", self.shares, minimum=1)
             least = 1 if self.kind == "distributed" else 0
             if not least <= self.min_replies <= self.shares:
-                raise _check.fail(
-                    "min-replies", self.min_replies, f"lie in [{least}, {self.shares}]"
-                )
+                raise _check.fail("min-replies", self.min_replies, f"lie in [{least}, {self.shares}]")
 
     @property
     def at_parties(self) -> bool:
@@ -105,18 +104,6 @@ class Placement:
         return tuple(stds) if party is None else tuple(s * math.sqrt(self.shares) for s in party)
 
 
-def draw_noise(
-    generator: np.random.Generator, stds: Sequence[float], like: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Independent Gaussian noise, one tensor per block in the shape, dtype and device of ``like``."""
-    noises = []
-    for std, block in zip(stds, like, strict=True):
-        dtype = np.float64 if block.dtype == torch.float64 else np.float32
-        sample = generator.standard_normal(tuple(block.shape), dtype=dtype)
-        noises.append(torch.as_tensor(sample * dtype(std), dtype=block.dtype, device=block.device))
-    return tuple(noises)
-
-
 def add_party_noise(
     sums: Sequence[Tensor], stds: Sequence[float], parties: int, key: Key, release: int, chunk: int
 ) -> tuple[Tensor, ...]:
@@ -130,10 +117,18 @@ def add_party_noise(
         release: the release's number in the run.
         chunk: the chunk's number in the release.
     """
-    generator = key.generator("party-noise", release, chunk)
+    normals = Normals(key, (PARTY, release, chunk), sums).take()
     owed = [std * math.sqrt(parties) for std in stds]
-    noises = draw_noise(generator, owed, sums)
-    return tuple(total + noise for total, noise in zip(sums, noises, strict=True))
+    return tuple(total.add(z, alpha=std) for total, z, std in zip(sums, normals, owed, strict=True))
+
+
+def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | None:
+    """Start drawing what the server may have to add to this release, while the parties compute."""
+    if placement.kind == "none":
+        return None
+    like = query.points[0]
+    blocks = [like if isinstance(block, SumBlock) else like.new_zeros(()) for block in query.blocks]
+    return Normals(key, (SERVER, index), blocks)
 
 
 def release(
@@ -145,6 +140,7 @@ def release(
     denominator: float,
     key: Key,
     index: int,
+    ahead: Normals | None = None,
 ) -> Answer | None:
     """The noisy answer to a query, each block divided by the public expected cohort size.
 
@@ -157,6 +153,7 @@ def release(
         denominator: the public expected cohort size, > 0.
         key: the server's key.
         index: the release's number in the run; no two releases share noise.
+        ahead: what :func:`draw_ahead` started for this release; the noise is the same without it.
 
     Returns:
         The answer, or None where fewer than ``placement.min_replies`` parties replied.
@@ -164,5 +161,10 @@ def release(
     if placement.at_parties and replies < placement.min_replies:
         return None
     stds = placement.server_stds(query.noise_stds(noise_multiplier), replies)
-    noises = draw_noise(key.generator("server-noise", index), stds, sums)
-    return tuple((total + noise) / denominator for total, noise in zip(sums, noises, strict=True))
+    if not any(stds):
+        return tuple(total / denominator for total in sums)
+    normals = ahead or Normals(key, (SERVER, index), sums)
+    return tuple(
+        total.add(z, alpha=std).div_(denominator)
+        for total, z, std in zip(sums, normals.take(), stds, strict=True)
+    )

@@ -3,7 +3,8 @@
 A run owns one :class:`Key`. Without a seed its root is 32 bytes of OS entropy, so no two runs and no
 two resumptions share noise; with a seed the run is reproducible and NOT private, because who holds
 the seed can subtract the noise. Each draw names its purpose and indices (release, client, chunk, ...),
-and gets a Philox stream whose 128-bit key is a hash of all of them: never the same noise twice.
+and gets a stream whose key is a hash of all of them: never the same noise twice. It is Philox of 128 bits,
+or for noise SFC64 of 192.
 
 Noise drawn through these generators is floating-point, simulation-grade noise.
 
@@ -20,8 +21,11 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.random.bit_generator import ISeedSequence
 
 from fedpriv import _check
 
@@ -61,7 +65,27 @@ class Key:
 
     def generator(self, purpose: str, *indices: int) -> np.random.Generator:
         """A generator of its own for ``purpose`` at ``indices`` (e.g. release, client)."""
+        return np.random.Generator(np.random.Philox(key=self._words(purpose, indices)[:2]))
+
+    def stream(self, purpose: str, *indices: int) -> np.random.Generator:
+        """As :meth:`generator`, over SFC64: half the time a draw, for the many that noise takes."""
+        words: Any = _Words(self._words(purpose, indices))  # numpy's stubs know SeedSequence alone
+        return np.random.Generator(np.random.SFC64(words))
+
+    def _words(self, purpose: str, indices: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+        """256 bits that no other purpose and indices have."""
         label = repr((purpose, *(int(i) for i in indices))).encode()
-        digest = hashlib.sha256(self.root + label).digest()
-        words = np.frombuffer(digest[:16], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=words))
+        return np.frombuffer(hashlib.sha256(self.root + label).digest(), dtype=np.uint64)
+
+
+class _Words(ISeedSequence):
+    """Hands a bit generator its seed as it is: it comes from a hash and needs no more mixing."""
+
+    def __init__(self, words: npt.NDArray[np.uint64]) -> None:
+        self._words = words
+
+    def generate_state(
+        self, n_words: int, dtype: npt.DTypeLike = np.uint32
+    ) -> npt.NDArray[np.uint32 | np.uint64]:
+        """The first ``n_words`` of them."""
+        return self._words.view(dtype)[:n_words]

@@ -146,8 +146,7 @@ class Cohorts:
         silos = -(-self.sampler.population // self.silo_size)
         edges = np.searchsorted(ids, np.arange(silos + 1, dtype=np.int64) * self.silo_size)
         return tuple(
-            Chunk(silo, ids[edges[silo] : edges[silo + 1]], parties=1, home=silo)
-            for silo in range(silos)
+            Chunk(silo, ids[edges[silo] : edges[silo + 1]], parties=1, home=silo) for silo in range(silos)
         )
 
 
@@ -272,6 +271,7 @@ def _ask(
 ) -> tuple[Tensor, ...] | None:
     placement = setup.placement.resized(query.rate_factor)
     stds = placement.party_stds(query.noise_stds(multiplier))
+    ahead = releases.draw_ahead(query, placement, key, index)
     reply = engine.gather(Ask(query, index, tuple(chunks), stds))
     return releases.release(
         reply.sums,
@@ -282,4 +282,5 @@ def _ask(
         setup.sampler.resized(query.rate_factor).expected_size,
         key,
         index,
+        ahead,
     )
