@@ -63,6 +63,10 @@ class Key:
         """Whether a seed was given, so that the run is reproducible and not private."""
         return self.seed is not None
 
+    def child(self, purpose: str, *indices: int) -> Key:
+        """A key of its own for ``purpose`` at ``indices`` (e.g. a silo), as reproducible as this one."""
+        return Key(self._words("key", (purpose, *indices)).tobytes(), self.seed)
+
     def generator(self, purpose: str, *indices: int) -> np.random.Generator:
         """A generator of its own for ``purpose`` at ``indices`` (e.g. release, client)."""
         return np.random.Generator(np.random.Philox(key=self._words(purpose, indices)[:2]))
@@ -72,9 +76,9 @@ class Key:
         words: Any = _Words(self._words(purpose, indices))  # numpy's stubs know SeedSequence alone
         return np.random.Generator(np.random.SFC64(words))
 
-    def _words(self, purpose: str, indices: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    def _words(self, purpose: str, indices: tuple[str | int, ...]) -> npt.NDArray[np.uint64]:
         """256 bits that no other purpose and indices have."""
-        label = repr((purpose, *(int(i) for i in indices))).encode()
+        label = repr((purpose, *(i if isinstance(i, str) else int(i) for i in indices))).encode()
         return np.frombuffer(hashlib.sha256(self.root + label).digest(), dtype=np.uint64)
 
 

@@ -103,6 +103,7 @@ class Cohorts:
         key: the server's key.
         chunk_size: the largest chunk of clients; fixes the noise's layout whatever the number of nodes.
         silo_size: examples per silo where units are examples of silos, else None.
+        silo: the only silo that units are drawn from (the sampler's are its own), or None.
         max_participations: a client sends noise only from its (this + 1)-th cohort on; None: no cap.
         at_home: whether each client is a node of its own (a deployment): one chunk a client.
     """
@@ -111,6 +112,7 @@ class Cohorts:
     key: Key
     chunk_size: int
     silo_size: int | None = None
+    silo: int | None = None
     max_participations: int | None = None
     at_home: bool = False
 
@@ -143,6 +145,8 @@ class Cohorts:
 
     def _by_silo(self, ids: Indices) -> tuple[Chunk, ...]:
         assert self.silo_size is not None
+        if self.silo is not None:
+            return (Chunk(0, ids + self.silo * self.silo_size, parties=1, home=self.silo),)
         silos = -(-self.sampler.population // self.silo_size)
         edges = np.searchsorted(ids, np.arange(silos + 1, dtype=np.int64) * self.silo_size)
         return tuple(
@@ -232,11 +236,29 @@ def run(
     ``PATIENCE`` of them in a row end the run.
     """
     state = setup.optimizer.init(params)
-    charged = done = unanswered = 0
+    return advance(setup, state, setup.rounds, engine, books, key, cohorts, observe)
+
+
+def advance(
+    setup: Setup,
+    state: State,
+    until: int,
+    engine: Engine,
+    books: Books,
+    key: Key,
+    cohorts: Cohorts,
+    observe: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """As :func:`run`, from a state after any number of steps until it has made ``until``.
+
+    Releases are numbered on from ``state.step``.
+    """
+    charged = done = state.step
+    unanswered = 0
     try:
-        while done < setup.rounds:
+        while done < until:
             query = setup.optimizer.query(state)  # 1. what is asked, from noisy answers only
-            if done + query.releases > setup.rounds:
+            if done + query.releases > until:
                 break  # a step is begun only where it can be finished
             multiplier = setup.scale * query.relative_noise
             event = setup.event(multiplier, query.rate_factor)

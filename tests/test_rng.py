@@ -46,3 +46,16 @@ def test_the_root_is_never_shown() -> None:
 def test_seed_must_be_a_whole_number() -> None:
     with pytest.raises(ArgumentError, match="seed"):
         Key.from_seed(-1)
+
+
+def test_a_child_key_is_another_key_of_the_same_kind() -> None:
+    key = Key.from_seed(3)
+    child = key.child("silo", 1)
+    assert child.reproducible
+    assert child == Key.from_seed(3).child("silo", 1)
+    roots = {key.root, child.root, key.child("silo", 2).root, key.child("other", 1).root}
+    roots |= {child.child("silo", 1).root, Key.from_seed(4).child("silo", 1).root}
+    assert len(roots) == 6
+    assert not Key.fresh().child("silo", 1).reproducible
+    # Not a stream's words: a generator of the parent tells nothing of the child.
+    assert child.root[:16] != key._words("silo", (1,)).tobytes()[:16]

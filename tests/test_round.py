@@ -15,7 +15,7 @@ from fedpriv.optimizers.first_order import Sgd
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.release import Placement
 from fedpriv.rng import Key
-from fedpriv.round import PATIENCE, Ask, Cohorts, Outcome, Progress, Reply, Setup, run
+from fedpriv.round import PATIENCE, Ask, Cohorts, Outcome, Progress, Reply, Setup, advance, run
 from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler
 from fedpriv.schedules import Constant
 
@@ -124,9 +124,7 @@ def test_too_few_replies_are_charged_and_do_not_count() -> None:
 
     books, seen = CountingBooks(), []
     setup = Setup(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 5)
-    outcome = run(
-        setup, START, Flaky(world(1)), books, KEY, Cohorts(setup.sampler, KEY, 6), seen.append
-    )
+    outcome = run(setup, START, Flaky(world(1)), books, KEY, Cohorts(setup.sampler, KEY, 6), seen.append)
     assert (outcome.state.step, outcome.releases, len(books.charged)) == (5, 9, 9)
     assert [progress.round for progress in seen] == [1, 2, 3, 4, 5]
 
@@ -250,6 +248,26 @@ def test_silos_get_their_own_units_and_all_reply() -> None:
     assert sum(len(chunk.ids) for chunk in chunks) == len(Poisson(50, 0.2).draw(KEY.generator("cohort", 0)))
 
 
+def test_the_only_silo_draws_its_own_units_under_the_federations_numbers() -> None:
+    one = Cohorts(Poisson(10, 0.5), KEY, 7, silo_size=10).draw(3)
+    fourth = Cohorts(Poisson(10, 0.5), KEY, 7, silo_size=10, silo=4).draw(3)
+    assert [(c.index, c.home, c.parties) for c in (*one, *fourth)] == [(0, 0, 1), (0, 4, 1)]
+    assert fourth[0].ids.tolist() == [40 + i for i in one[0].ids.tolist()]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_in_parts_is_the_run(name: str) -> None:
+    setup = Setup(OPTIMIZERS[name], Poisson(40, 0.3), Placement("central"), 0.5, 9)
+    whole, engine, books = go(setup, RowsEngine(world(1))), RowsEngine(world(1)), CountingBooks()
+    state = setup.optimizer.init(START)
+    for until in (2, 2, 7, 9):
+        cohorts = Cohorts(setup.sampler, KEY, 7)
+        state = advance(setup, state, until, engine, books, KEY, cohorts).state
+        assert state.step == until
+    assert torch.equal(state.params, whole.state.params)
+    assert tuple(books.charged) == setup.planned_events()
+
+
 @pytest.mark.parametrize("sampler", [Poisson(500, 0.1), FixedSize(500, 31), Everyone(20)])
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_chunks_hold_the_cohort_once(sampler: Sampler, chunk: int) -> None:
@@ -260,9 +278,7 @@ def test_chunks_hold_the_cohort_once(sampler: Sampler, chunk: int) -> None:
 
 
 def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:
-    setup = Setup(
-        dp_sgd(0.1, 1.0), FixedSize(400, 9), Placement("local", 9), 2.0, 5, server_view=True
-    )
+    setup = Setup(dp_sgd(0.1, 1.0), FixedSize(400, 9), Placement("local", 9), 2.0, 5, server_view=True)
     gate, observer = setup.event(2.0), setup.observer_event(2.0)
     assert (gate.sampling, gate.relation, gate.noise_multiplier) == ("none", "replace-one", 2.0)
     assert (observer.sampling, observer.noise_multiplier) == ("without-replacement", 6.0)
