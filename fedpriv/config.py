@@ -248,6 +248,11 @@ class Config(BaseModel):
         """The public number of privacy units: clients, or the examples of all silos."""
         return self.clients * (self.examples_per_client if self.unit == "example" else 1)
 
+    @property
+    def centralised(self) -> bool:
+        """Whether one silo holds all examples: no federation (see :mod:`fedpriv.centralised`)."""
+        return self.unit == "example" and self.clients == 1 and not self.nodes_own_data
+
     def resolved(self) -> Config:
         """The configuration with the values that 0 stands for filled in; what config.toml records."""
         geometric = self.optimizer.startswith("dynamic-") and self.noise_schedule == "geometric"

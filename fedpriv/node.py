@@ -149,10 +149,8 @@ def make_view(config: Config, source: data.Source) -> View:
 
     Raises ArgumentError where the source has fewer examples than the clients need.
     """
-    if config.unit == "example":
-        return View(source, data.Silos(config.clients, config.examples_per_client, source.first).units())
     population = data.population(
-        config.partition,
+        "silos" if config.unit == "example" else config.partition,
         source,
         clients=config.clients,
         examples_per_client=config.examples_per_client,
@@ -161,7 +159,7 @@ def make_view(config: Config, source: data.Source) -> View:
         labels_per_client=config.labels_per_client,
         seed=config.partition_seed,
     )
-    return View(source, population)
+    return View(source, population.units() if isinstance(population, data.Silos) else population)
 
 
 def choose_device(name: str) -> torch.device:

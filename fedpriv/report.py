@@ -42,6 +42,11 @@ TRUST = {
     ),
 }
 
+CENTRALISED = (
+    "Centralised: one party holds all examples, trains the model and adds the noise, and whoever gave an "
+    "example trusts it. Protected against everyone who sees the released models, all rounds of them."
+)
+
 NOT_COVERED = (
     "hyper-parameters, architecture and data set: choosing them on private data costs privacy that is "
     "not counted here",
@@ -87,7 +92,7 @@ def summarise(
             "relation": _relation(events, plan),
             "sampler": _sampler_text(plan),
             "placement": config.placement,
-            "trust": TRUST[config.placement],
+            "trust": _trust(config),
             "budget": None
             if plan.budget is None
             else {
@@ -180,7 +185,13 @@ def _views(plan: Plan, events: Sequence[Event]) -> list[dict[str, Any]]:
     return [server, models]
 
 
+def _trust(config: Config) -> str:
+    return CENTRALISED if config.centralised and config.placement == "central" else TRUST[config.placement]
+
+
 def _unit_text(plan: Plan) -> str:
+    if plan.config.centralised:
+        return "example: one example of the training set"
     if plan.config.unit == "example":
         return "example: one example of one silo"
     if plan.config.partition == "one-example":

@@ -23,7 +23,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 typer.core.HAS_RICH = False
 
 app = typer.Typer(
-    help="Differentially private federated learning: simulate, compare, account.",
+    help="Differentially private federated learning: simulate, train, compare, account.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -19,8 +19,9 @@ Show = Callable[[Status], None]
 def announce(plan: Plan, err: bool) -> None:
     """What is about to run, and what it costs; on standard error where ``err``."""
     config = plan.config
+    who = f"{config.units:,} examples of" if config.centralised else f"{config.clients:,} clients on"
     typer.echo(
-        f"{config.clients:,} clients on {config.dataset}, {config.model}, {config.optimizer}, "
+        f"{who} {config.dataset}, {config.model}, {config.optimizer}, "
         f"{plan.setup.rounds} rounds, {config.placement} noise",
         err=err,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +28,8 @@ Seed = Annotated[int | None, typer.Option(help="Make the run reproducible, and N
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output folder.")]
 
 
-def _settings_help() -> str:
+def settings_help() -> str:
+    """All settings with their defaults, as the commands' help ends with."""
     lines = ["Settings (in CONFIG.toml, or --set KEY=VALUE), with their defaults:", "", "\b"]
     for name, field in Config.model_fields.items():
         lines.append(f"  {name.replace('_', '-')} = {json.dumps(field.default)}")
@@ -54,7 +56,7 @@ Examples:
 """
 
 
-@app.command(help=_SIMULATE_HELP, epilog=_settings_help())
+@app.command(help=_SIMULATE_HELP, epilog=settings_help())
 def simulate(
     config_file: ConfigFile = None,
     settings: Settings = None,
@@ -63,13 +65,18 @@ def simulate(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
+    run_one(lambda: Config.parse(given(config_file, settings, out, seed, overwrite)), as_json)
+
+
+def run_one(configured: Callable[[], Config], as_json: bool) -> None:
+    """Run the configuration and tell how it goes; what it cannot be is refused before any work."""
     from fedpriv.cli import display
     from fedpriv.plan import make_plan
     from fedpriv.runs import RunFolder, execute
     from fedpriv.simulate import check, make_engine
 
     with refusing():
-        config = _config(config_file, settings, out, seed, overwrite)
+        config = configured()
         check(config)
         plan = make_plan(config)
         folder = RunFolder.check(_out(config), config.overwrite)
@@ -90,9 +97,10 @@ def simulate(
         display.conclude(result, str(folder))
 
 
-def _config(
+def given(
     config_file: Path | None, settings: list[str] | None, out: str | None, seed: int | None, overwrite: bool
-) -> Config:
+) -> dict[str, Any]:
+    """The settings that a command line gives, by key; flags win over the file."""
     values = read_file(config_file) if config_file else {}
     values.update(read_assignment(text) for text in settings or [])
     if out is not None:
@@ -101,7 +109,7 @@ def _config(
         values["seed"] = _check.integer("--seed", seed)
     if overwrite:
         values["overwrite"] = True
-    return Config.parse(values)
+    return values
 
 
 def _out(config: Config) -> str:
@@ -133,7 +141,7 @@ def compare(
     from fedpriv.simulate import check
 
     with refusing():
-        config = _config(config_file, settings, out, seed, overwrite)
+        config = Config.parse(given(config_file, settings, out, seed, overwrite))
         check(config)
         names = [
             _check.choice("--placements", name.strip(), comparison.PLACEMENTS)

@@ -1,0 +1,115 @@
+"""Training without federation: the same run as a federation of silos, and what contradicts it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small import SMALL, small
+
+from fedpriv import report
+from fedpriv._check import ArgumentError
+from fedpriv.centralised import SET, settle
+from fedpriv.config import Config
+from fedpriv.data import DataError
+from fedpriv.plan import make_plan
+from fedpriv.simulate import check, simulate
+
+DIGITS = 1437  # training examples of the embedded set
+
+
+def centralised(**changes: object) -> Config:
+    values = {key: value for key, value in SMALL.items() if key not in SET}
+    values |= {"dataset": "digits", "examples-per-client": 1400}
+    return settle({**values, **{key.replace("_", "-"): value for key, value in changes.items()}})
+
+
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "dynamic-dp-sgd": {},
+    "dp-adam": {"learning_rate": 0.02},
+    "dp2-rmsprop": {"dp2_sgd_steps": 2, "dp2_adaptive_steps": 1},
+    "adadp": {},
+    "dp-srm": {"srm_first_cohort": 2.0},
+}
+EVERYONE: dict[str, object] = {"sampler": "everyone", "sampling_rate": 1.0, "rounds": 2}
+
+
+@pytest.mark.parametrize(("optimizer", "changes"), OPTIMIZERS.items())
+@pytest.mark.parametrize("sampling", [{}, {"sampler": "fixed-size"}])
+def test_it_takes_the_steps_of_a_federation_of_silos(
+    optimizer: str, changes: dict[str, object], sampling: dict[str, object]
+) -> None:
+    """Example unit, central noise, one seed: 1,400 examples in one place or in 7 silos."""
+    changes = {**changes, **sampling, "optimizer": optimizer, "seed": 5}
+    alone = simulate(centralised(**changes))
+    silos = simulate(small(dataset="digits", unit="example", clients=7, examples_per_client=200, **changes))
+    torch.testing.assert_close(alone.params, silos.params, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(alone.params, simulate(centralised(**{**changes, "seed": 6})).params)
+    spent = [run.report["privacy"]["views"][0]["epsilon"] for run in (alone, silos)]
+    assert spent[0] == spent[1]
+    assert alone.metrics[-1]["accuracy"] == pytest.approx(silos.metrics[-1]["accuracy"], abs=0.01)
+
+
+def test_everyone_every_time_is_a_federation_of_silos_too() -> None:
+    alone = simulate(centralised(**EVERYONE, seed=5))
+    silos = small(dataset="digits", unit="example", clients=7, examples_per_client=200, seed=5, **EVERYONE)
+    torch.testing.assert_close(alone.params, simulate(silos).params, rtol=1e-4, atol=1e-5)
+
+
+def test_the_whole_training_set_is_used_unless_told() -> None:
+    assert settle({"dataset": "digits"}).units == DIGITS
+    assert settle({"dataset": "digits", "examples-per-client": 100}).units == 100
+    assert settle({"dataset": "infinite-digits", "examples-per-client": 10**6}).units == 10**6
+    assert make_plan(settle({"dataset": "digits"})).units == DIGITS
+    assert settle({"dataset": "digits"}).resolved().delta == pytest.approx(1 / (10 * DIGITS))
+
+
+def test_its_own_resolved_settings_give_the_same_run() -> None:
+    config = settle({"dataset": "digits", "optimizer": "dp-sgd"}).resolved()
+    assert settle(config.table()) == config
+
+
+CONTRADICTIONS = [
+    ({"unit": "client"}, "unit is 'client'; it must be example without federation"),
+    ({"clients": 100_000}, "clients is 100000; it must be 1 without federation"),
+    ({"partition": "iid"}, "partition is 'iid'; it must be one-example"),
+    ({"work": "local-steps"}, "work is 'local-steps'; it must be gradient"),
+    ({"nodes-own-data": True}, "nodes-own-data is True; it must be False"),
+    ({"engine": "ray"}, "engine is 'ray'; it must be in-process without federation .*leave it out"),
+    ({"placement": "local"}, "placement is 'local'; it must be none or central .*who holds the data"),
+    ({"placement": "distributed"}, "placement is 'distributed'"),
+    ({"examples-per-client": 1438}, "examples-per-client is 1438; it must be at most 1437"),
+    ({"dataset": "infinite-digits"}, "examples-per-client is 1; it must be given for infinite-digits"),
+    ({"sampling-rat": 1}, "did you mean 'sampling-rate'"),
+    ({"dataset": "mnits"}, "dataset is 'mnits'"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), CONTRADICTIONS)
+def test_what_contradicts_it_is_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        settle({"dataset": "digits", **values})
+
+
+def test_data_that_is_not_there_is_refused(tmp_path: object) -> None:
+    with pytest.raises(DataError, match="fedpriv data fetch mnist"):
+        settle({"dataset": "mnist", "data-folder": str(tmp_path)})
+
+
+def test_silos_that_need_more_examples_than_there_are_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="clients is 2; it must be at most 1 for 1000 each of digits"):
+        check(small(dataset="digits", unit="example", clients=2, examples_per_client=1000))
+
+
+@pytest.mark.parametrize("placement", ["central", "none"])
+def test_the_report_says_who_adds_the_noise_and_what_one_unit_is(placement: str) -> None:
+    plan = make_plan(centralised(placement=placement))
+    summary = report.summarise(plan, plan.setup.planned_events(), [], "rounds")
+    text = report.markdown(summary)
+    assert summary["privacy"]["unit"] == "example: one example of the training set"
+    assert summary["privacy"]["units"] == 1400
+    assert "| neighbouring data | add/remove one unit |" in text
+    central = "one party holds all examples, trains the model and adds the noise"
+    assert (central in text) == (placement == "central")
+    assert "Clients" not in summary["privacy"]["trust"]
+    if placement == "central":
+        assert "whether any one example took part" in text
