@@ -5,12 +5,19 @@ SHA-256 of the chain so far, so that an edited, removed or swapped line is found
 ``record`` returns only after fsync, so an incomplete last line belongs to a release that never happened:
 it is dropped, and said. Nothing in it may come from private data.
 
+An event's line may carry labels: ``silos``, the numbers of the silos that each make this release on their own
+units, or the ``run`` and ``round`` that a node answered. Labels are no part of an event, so that equal
+releases stay equal whoever makes them; :meth:`Record.by_silo` keys them for parallel composition. All of a
+ledger's events together never cost less than those of any silo. Format 2 has labels; format 1, which is
+format 2 without them, is read as well.
+
 >>> import tempfile, pathlib
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
 >>> with Ledger.create(path, {"relation": "add-remove"}) as ledger:
 ...     ledger.record([Event(1.1, "poisson", "add-remove", rate=0.01)])
->>> read(path).events[0].rate
-0.01
+...     ledger.record([Event(1.2, "none", "add-remove")], silos=[0, 2])
+>>> read(path).events[0].rate, read(path).labels[1]
+(0.01, {'silos': [0, 2]})
 """
 
 from __future__ import annotations
@@ -29,7 +36,7 @@ from fedpriv import _check
 from fedpriv.accounting.events import Event
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 1
+_FORMAT, _FORMATS = 2, (1, 2)  # what is written, and what is read
 
 
 class LedgerError(ValueError):
@@ -46,6 +53,7 @@ class Record:
         torn: the number of a dropped incomplete last line (1 is the header), or None.
         chain: the SHA-256 of the last complete line, in hex.
         size: length in bytes of the complete lines.
+        labels: the labels of each event, {} where it has none.
     """
 
     header: dict[str, Any]
@@ -53,6 +61,17 @@ class Record:
     torn: int | None
     chain: str
     size: int
+    labels: tuple[dict[str, Any], ...]
+
+    def by_silo(self) -> dict[str, tuple[Event, ...]]:
+        """Each silo's own events, by its number. Raises LedgerError where an event names no silo."""
+        found: dict[int, list[Event]] = {}
+        for number, (event, labels) in enumerate(zip(self.events, self.labels, strict=True), 2):
+            if "silos" not in labels:
+                raise LedgerError(f"line {number} of the ledger names no silo")
+            for silo in labels["silos"]:
+                found.setdefault(silo, []).append(event)
+        return {str(silo): tuple(events) for silo, events in sorted(found.items())}
 
 
 class Ledger:
@@ -90,9 +109,10 @@ class Ledger:
         """The number of events recorded."""
         return self._length
 
-    def record(self, events: Sequence[Event]) -> None:
-        """Writes the events and returns once they are on disk: only then may the release happen."""
-        self._write([{"event": event.to_json()} for event in events])
+    def record(self, events: Sequence[Event], **labels: object) -> None:
+        """Writes the events, each with these labels, and returns once they are on disk: only then may the
+        releases happen."""
+        self._write([{"event": event.to_json(), **labels} for event in events])
         self._length += len(events)
 
     def close(self) -> None:
@@ -150,10 +170,10 @@ def read(path: str | os.PathLike[str]) -> Record:
         chain = body.pop("chain")
         bodies.append(body)
         size += len(line) + (0 if last else 1)
-    if not bodies or bodies[0].get("ledger") != _FORMAT:
+    if not bodies or bodies[0].get("ledger") not in _FORMATS:
         raise LedgerError(f"{path}: line 1 is not the header of a ledger of format {_FORMAT}")
-    events = tuple(Event.from_json(body["event"]) for body in bodies[1:])
-    return Record(bodies[0], events, torn, chain, size)
+    events = tuple(Event.from_json(body.pop("event")) for body in bodies[1:])
+    return Record(bodies[0], events, torn, chain, size, tuple(bodies[1:]))
 
 
 def _link(chain: str, body: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_reads_back_what_was_written(path: Path) -> None:
     record = read(path)
-    assert record.header == {"ledger": 1, "unit": "client"}
+    assert record.header == {"ledger": 2, "unit": "client"}
     assert record.events == tuple(EVENTS)
     assert record.torn is None
     lines = path.read_text().splitlines()
@@ -37,9 +37,7 @@ def test_reads_back_what_was_written(path: Path) -> None:
     assert all(set(json.loads(line)) == {"event", "chain"} for line in lines[1:])
 
 
-def test_events_are_synced_before_record_returns(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_are_synced_before_record_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     ledger, _ = Ledger.resume(path)
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
@@ -54,9 +52,7 @@ def test_an_existing_file_is_not_overwritten(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 80])
-def test_a_torn_last_line_is_dropped_and_said(
-    path: Path, cut: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_torn_last_line_is_dropped_and_said(path: Path, cut: int, caplog: pytest.LogCaptureFixture) -> None:
     whole = path.read_bytes()
     keeps = cut == 1  # only the newline is missing: the record is whole, so it counts as charged
     path.write_bytes(whole[:-cut])
@@ -109,3 +105,46 @@ def test_a_file_without_a_header_is_refused(tmp_path: Path) -> None:
 def test_the_header_may_not_hold_the_chain(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="chain"):
         Ledger.create(tmp_path / "ledger.jsonl", {"chain": "x"})
+
+
+def test_events_are_keyed_by_silo(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger.create(path, {}) as ledger:
+        ledger.record(EVENTS[:2], silos=[0, 10, 2])
+        ledger.record(EVENTS[2:3], silos=[10])
+    record = read(path)
+    assert record.events == tuple(EVENTS[:3])
+    assert [labels["silos"] for labels in record.labels] == [[0, 10, 2], [0, 10, 2], [10]]
+    both, more = tuple(EVENTS[:2]), tuple(EVENTS[:3])
+    assert record.by_silo() == {"0": both, "2": both, "10": more}
+    assert list(record.by_silo()) == ["0", "2", "10"]
+
+
+def test_an_event_of_no_silo_is_not_left_out_of_the_silos(path: Path) -> None:
+    ledger, _ = Ledger.resume(path)
+    ledger.record(EVENTS[:1], silos=[0])
+    ledger.close()
+    with pytest.raises(LedgerError, match="line 2 of the ledger names no silo"):
+        read(path).by_silo()
+
+
+def test_an_edited_silo_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger.create(path, {}) as ledger:
+        ledger.record(EVENTS[:1], silos=[0, 1])
+    path.write_text(path.read_text().replace("[0,1]", "[0]"))
+    with pytest.raises(LedgerError, match="line 2 "):
+        read(path)
+
+
+def test_a_ledger_of_the_first_format_is_read(tmp_path: Path) -> None:
+    chains = (
+        "3d261759e5c56802796ad620b21992e358afa9665e54c746c6e5c63e7d17bc4c",
+        "f1e8ee76ac5291cbc0469e79ff171ef082c7be4b644c2fbdb1ebdade26f13a55",
+    )
+    event = '{"noise_multiplier":1.0,"sampling":"none","relation":"add-remove"}'
+    lines = [f'{{"ledger":1,"unit":"client","chain":"{chains[0]}"}}']
+    lines.append(f'{{"event":{event},"chain":"{chains[1]}"}}')
+    (tmp_path / "old.jsonl").write_text("\n".join(lines) + "\n")
+    record = read(tmp_path / "old.jsonl")
+    assert (record.events, record.labels) == ((Event(1.0, "none", "add-remove"),), ({},))
