@@ -67,8 +67,8 @@ class Advanced:
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
-        """All but Poisson sampling under replace-one, for which amplification has another form."""
-        return relations.replaced_poisson(event)
+        """All Gaussian releases but Poisson samples under replace-one, amplified in another form."""
+        return relations.not_gaussian(event) or relations.replaced_poisson(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True

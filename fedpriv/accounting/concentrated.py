@@ -6,7 +6,8 @@ and both become epsilon = min over a of rho a + log(1/delta) / (a - 1), which wi
 rho + 2 sqrt(rho log(1/delta)).
 
 - ``zcdp`` (Yu et al. 2019): a Gaussian release costs rho = 1 / (2 z^2). Sampling is NOT credited, which is
-  true for every sampler (divergences of mixtures are no larger than those of their parts), and loose.
+  true for every sampler (divergences of mixtures are no larger than those of their parts), and loose. An
+  (e, 0)-private choice costs e^2 / 2 (Bun & Steinke 2016, proposition 3.3), which with e = 1/z is the same.
 - ``tcdp`` (Zhang et al. 2021): a release over a sampled cohort costs 13 q^2 rho up to the order
   log(1/q) / (4 rho), by the amplification theorem of Bun et al. 2018 for rho <= 0.1, q <= 0.1 and
   log(1/q) >= 3 rho (2 + log2(1/rho)); and rho beyond that order or outside those ranges. The theorem is
@@ -82,8 +83,8 @@ class Tcdp:
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
-        """All but Poisson sampling under replace-one, which the amplification theorem is not about."""
-        return relations.replaced_poisson(event)
+        """All Gaussian releases but Poisson samples under replace-one, which the theorem is not about."""
+        return relations.not_gaussian(event) or relations.replaced_poisson(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True

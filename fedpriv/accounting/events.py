@@ -1,9 +1,9 @@
 """What one release costs, as a frozen public value: the accountant's only input.
 
-An :class:`Event` is a Gaussian release over a sampled cohort. Its noise multiplier z is noise std / S
-with S the ADD/REMOVE sensitivity, whatever the relation; only this package converts by relation.
-Several blocks released on one cohort are one event, whose z the caller has combined
-(``Query.noise_stds`` does). Events hold nothing that was computed from data.
+An :class:`Event` is a Gaussian release over a sampled cohort or, of one kind more, a noisy choice. Its
+noise multiplier z is noise std / S with S the ADD/REMOVE sensitivity, whatever the relation; only this
+package converts by relation. Several blocks released on one cohort are one event, whose z the caller has
+combined (``Query.noise_stds`` does). Events hold nothing that was computed from data.
 
 >>> event = Event(1.1, "poisson", "add-remove", rate=0.01)
 >>> Event.from_json(event.to_json()) == event
@@ -22,6 +22,7 @@ from fedpriv import _check
 
 SAMPLINGS = ("poisson", "without-replacement", "none")
 RELATIONS = ("add-remove", "replace-one")
+MECHANISMS = ("gaussian", "noisy-max")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Event:
         truncation: total-variation distance, per release, between a Poisson cohort truncated at a
             public cap and the untruncated one.
         count: how many such releases, at least 1.
+        mechanism: ``gaussian``, or ``noisy-max``: everyone is asked for several numbers, which one unit more
+            moves by at most S and all in one direction; Laplace noise of SCALE z S is added to each, and
+            which is largest is all that is released. That is (1/z, 0)-differentially private under
+            add/remove and (2/z, 0) under replace-one (Dwork & Roth 2014, claim 3.9).
 
     Raises ArgumentError for values outside these ranges and for pairs that do not belong together:
     the size of a fixed-size cohort is public, which add/remove neighbours do not share.
@@ -53,6 +58,7 @@ class Event:
     cohort: int | None = None
     truncation: float = 0.0
     count: int = 1
+    mechanism: str = "gaussian"
 
     def __post_init__(self) -> None:
         _check.non_negative("noise-multiplier", self.noise_multiplier)
@@ -61,6 +67,7 @@ class Event:
         _check.probability("sampling-rate", self.rate)
         _check.probability("truncation", self.truncation)
         _check.integer("count", self.count, 1)
+        _check.choice("mechanism", self.mechanism, MECHANISMS)
         self._check_sizes()
         self._check_pairs()
 
@@ -83,6 +90,8 @@ class Event:
             )
         if self.sampling != "poisson" and self.truncation:
             raise _check.fail("truncation", self.truncation, "be 0 unless the sampler is poisson")
+        if self.sampling != "none" and self.mechanism != "gaussian":
+            raise _check.fail("sampler", self.sampling, f"be none for {self.mechanism}")
         if self.sampling != "without-replacement" and self.cohort is not None:
             raise _check.fail("cohort", self.cohort, "be None unless the cohort has a fixed size")
 

@@ -43,6 +43,8 @@ class GdpClt:
 
     def refusal(self, event: Event) -> str | None:
         """Sampled cohorts only under Poisson sampling with add/remove, as the theorem has them."""
+        if event.mechanism != "gaussian":
+            return relations.not_gaussian(event)
         if relations.unsampled(event) or (event.sampling == "poisson" and event.relation == "add-remove"):
             return None
         return f"{event.sampling} sampling under {event.relation}"

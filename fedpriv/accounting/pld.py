@@ -90,8 +90,8 @@ class Pld:
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
-        """None: every event is supported."""
-        return None
+        """All Gaussian releases are supported."""
+        return relations.not_gaussian(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True

@@ -70,8 +70,8 @@ class Rdp:
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
-        """All but Poisson sampling under replace-one, for which no theorem is at hand."""
-        return relations.replaced_poisson(event)
+        """All Gaussian releases but Poisson sampling under replace-one, for which no theorem is at hand."""
+        return relations.not_gaussian(event) or relations.replaced_poisson(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True

@@ -27,6 +27,11 @@ def plain_multiplier(event: Event) -> float:
     return event.noise_multiplier / (2 if event.relation == "replace-one" else 1)
 
 
+def not_gaussian(event: Event) -> str | None:
+    """What a method of Gaussian noise refuses, or None."""
+    return None if event.mechanism == "gaussian" else event.mechanism
+
+
 def replaced_poisson(event: Event) -> str | None:
     """What a method without a theorem for Poisson sampling under replace-one refuses, or None."""
     if event.sampling == "poisson" and event.relation == "replace-one" and not unsampled(event):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods_suite import MethodSuite
 
+from fedpriv._check import ArgumentError
 from fedpriv.accounting import Event, UnsupportedEvent, epsilon, rdp
 from fedpriv.accounting.concentrated import Tcdp, Zcdp, rho
 
@@ -105,3 +106,18 @@ def test_amplification_is_above_the_exact_divergence(q: float, z: float) -> None
 def test_refuses_poisson_under_replace_one_by_name() -> None:
     with pytest.raises(UnsupportedEvent, match=r"tcdp does not support poisson.*\(use pld or zcdp\)"):
         epsilon([Event(3.0, "poisson", "replace-one", rate=0.05)], 1e-5, "tcdp")
+
+
+def test_a_noisy_choice_is_pure_and_only_zcdp_takes_it() -> None:
+    """e^2 / 2 of an (e, 0)-private release (Bun & Steinke 2016), e = 1 / z, doubled under replace-one."""
+    for relation, e in (("add-remove", 0.2), ("replace-one", 0.4)):
+        choice = Event(5.0, "none", relation, mechanism="noisy-max", count=3)
+        total = 3 * e**2 / 2
+        expected = total + 2 * math.sqrt(total * math.log(1e5))
+        assert epsilon([choice], 1e-5, "zcdp").epsilon == pytest.approx(expected, rel=1e-12)
+        assert Event.from_json(choice.to_json()) == choice
+        for method in ("pld", "rdp", "gdp-clt", "tcdp", "advanced"):
+            with pytest.raises(UnsupportedEvent, match=r"does not support noisy-max \(use zcdp\)"):
+                epsilon([choice], 1e-5, method)
+    with pytest.raises(ArgumentError, match="sampler is 'poisson'; it must be none for noisy-max"):
+        Event(5.0, "poisson", "add-remove", rate=0.1, mechanism="noisy-max")
