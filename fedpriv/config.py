@@ -63,6 +63,11 @@ class Config(BaseModel):
     partition_seed: int = Field(0, ge=0, description="seed of the (public) partition")
 
     # What is protected, and how it is sampled
+    level: Literal["aggregation", "client"] = Field(
+        "aggregation",
+        description="where private steps are made: at the server, or (client) in each silo on its examples",
+    )
+    silo_steps: int = Field(1, ge=1, description="level client: K, private steps of a silo in a round")
     unit: Literal["client", "example"] = Field(
         "client", description="the privacy unit: a client with all its data, or an example of a silo"
     )
@@ -73,7 +78,9 @@ class Config(BaseModel):
     relation: Literal["auto", "add-remove", "replace-one"] = Field(
         "auto", description="neighbours; auto: replace-one for fixed-size cohorts, else add-remove"
     )
-    rounds: int = Field(150, ge=1, description="T, the number of releases that the budget is spread over")
+    rounds: int = Field(
+        150, ge=1, description="rounds the budget is spread over: one release each (level client: silo-steps)"
+    )
 
     # Optimizer
     optimizer: Literal[

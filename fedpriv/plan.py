@@ -40,7 +40,8 @@ class Plan:
 
     Attributes:
         config: the configuration it follows from.
-        setup: optimizer, sampler, placement, calibrated scale, rounds.
+        setup: optimizer, sampler, placement, calibrated scale, rounds; at the client level those of every
+            silo alone, whose rounds are its releases of the whole run.
         budget: what may be spent, or None where no noise was asked for.
         units: N, the public number of privacy units.
         max_participations: K of the local placement (rounds where there is no cap), else None.
@@ -57,6 +58,16 @@ class Plan:
         return Key.of(None if self.config.seed < 0 else self.config.seed)
 
     @property
+    def rounds(self) -> int:
+        """The server's rounds."""
+        return self.config.rounds
+
+    @property
+    def by_silo(self) -> bool:
+        """Whether each silo makes private steps of its own (the client level)."""
+        return self.config.level == "client"
+
+    @property
     def capped(self) -> bool:
         """Whether units are kept from giving data to more than K releases; a cap of all rounds keeps
         nobody from giving data to releases that are made again."""
@@ -68,14 +79,15 @@ class Plan:
             return tuple(events)
         return costliest(events, self.max_participations)
 
-    def cohorts(self, key: Key) -> Cohorts:
-        """The run's cohort source."""
+    def cohorts(self, key: Key, silo: int | None = None) -> Cohorts:
+        """The run's cohort source, or at the client level that of ``silo``."""
         silos = self.config.unit == "example"
         return Cohorts(
             sampler=self.setup.sampler,
             key=key,
             chunk_size=self.config.chunk_size,
             silo_size=self.config.examples_per_client if silos else None,
+            silo=silo,
             max_participations=self.max_participations if self.capped else None,
             at_home=self.config.nodes_own_data,
         )
@@ -89,8 +101,12 @@ def make_plan(config: Config) -> Plan:
     """
     config = config.resolved()
     units, delta = config.units, config.delta
+    if config.level == "client":
+        _check_client_level(config)
     _check_used(config)
     _check_privacy(config, units, delta)
+    if config.level == "client":
+        return _make_client_level(config)
     optimizer = make_optimizer(config)
     sampler = make_sampler(config, units, delta)
     placement = make_placement(config, sampler)
@@ -109,6 +125,29 @@ def make_plan(config: Config) -> Plan:
     return Plan(config, setup, budget, units, cap)
 
 
+def _make_client_level(config: Config) -> Plan:
+    """The plan of silos that train by themselves: that of a run over one silo alone, for every silo.
+
+    Silos are equal in their public numbers and disjoint, so that one's events are the costliest's.
+    """
+    steps = config.rounds * config.silo_steps
+    alone = make_plan(config.changed(level="aggregation", silo_steps=1, clients=1, rounds=steps))
+    return replace(alone, config=config, units=config.units)
+
+
+def _check_client_level(config: Config) -> None:
+    if config.unit != "example":
+        raise _check.fail("unit", config.unit, "be example with level client", "silos protect their examples")
+    if config.placement not in ("none", "central"):
+        hint = "each silo adds all the noise to its own sums"
+        raise _check.fail("placement", config.placement, "be central or none with level client", hint)
+    if config.optimizer == "adadp" and config.silo_steps % 2:
+        raise _check.fail("silo-steps", config.silo_steps, "be even with adadp", "its step is two releases")
+    if config.srm_random_iterate:
+        # A silo's iterates are not the server's models, of which it would be one.
+        raise _check.fail("srm-random-iterate", True, "be false with level client")
+
+
 def make_optimizer(config: Config) -> PrivateOptimizer:
     """The optimizer that the configuration names."""
     is_dynamic = config.optimizer.startswith("dynamic-")
@@ -124,9 +163,7 @@ def make_optimizer(config: Config) -> PrivateOptimizer:
         raise _check.fail("adaptive-quantile", config.adaptive_quantile, f"be 0 with {schedule}")
     if math.isinf(config.clip_norm):
         raise _check.fail("clip-norm", config.clip_norm, "be finite where it adapts: it is where C starts")
-    return AdaptiveClipping(
-        optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share
-    )
+    return AdaptiveClipping(optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share)
 
 
 def _scheduled(config: Config) -> PrivateOptimizer:
@@ -242,6 +279,7 @@ def _check_used(config: Config) -> None:
     single, other = config.partition == "one-example", "a partition other than one-example"
     gradient = config.work == "gradient"
     unused = (
+        (config.level != "client", ("silo-steps",), "level=client"),
         (single and config.unit == "client", ("examples-per-client",), other),
         (single, ("client-sizes", "partition-seed"), other),
         (config.partition != "dirichlet", ("dirichlet-alpha",), "partition=dirichlet"),

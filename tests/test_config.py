@@ -43,6 +43,8 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("dirichlet-alpha", 0.0),
     ("labels-per-client", 0),
     ("partition-seed", -1),
+    ("level", "server"),
+    ("silo-steps", 0),
     ("unit", "user"),
     ("sampler", "shuffle"),
     ("sampling-rate", 0.0),

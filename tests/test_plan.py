@@ -231,3 +231,56 @@ def test_the_plan_is_made_of_public_settings_alone(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("fedpriv.data.load", touched)
     assert plan_of().setup.rounds == 12
+
+
+CLIENT_LEVEL = {**SILOS, "level": "client", "silo_steps": 3}
+
+
+def client_level(**changes: object) -> Plan:
+    keys = {key.replace("_", "-"): value for key, value in {**CLIENT_LEVEL, **changes}.items()}
+    return make_plan(Config.parse({**SMALL, **keys}))
+
+
+@pytest.mark.parametrize("optimizer", ["dp-sgd", "dynamic-dp-sgd", "dp-srm"])
+def test_a_silos_plan_is_that_of_a_run_over_it_alone(optimizer: str) -> None:
+    """Rounds times steps releases over its own examples; at the delta of all of them."""
+    plan = client_level(optimizer=optimizer, delta=1e-5)
+    alone = make_plan(
+        Config.parse({**SMALL, **SILOS, "clients": 1, "rounds": 36, "optimizer": optimizer, "delta": 1e-5})
+    )
+    assert plan.setup.planned_events() == alone.setup.planned_events()
+    assert len(plan.setup.planned_events()) == plan.setup.rounds == 36
+    assert (plan.rounds, plan.units, alone.units) == (12, 1000, SILOS["examples-per-client"])
+    assert {event.population for event in plan.setup.planned_events()} == {alone.units}
+    assert not alone.by_silo
+    assert plan.by_silo
+    assert plan.budget == alone.budget
+    silo = plan.cohorts(plan.key(), 2).draw(0)
+    assert [chunk.home for chunk in silo] == [2]
+
+
+def test_the_default_delta_is_of_all_silos_examples() -> None:
+    budget = client_level().budget
+    assert budget is not None
+    assert budget.delta == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unit": "client"}, "unit is 'client'; it must be example with level client"),
+        ({"placement": "local"}, "placement is 'local'; it must be central or none with level client"),
+        ({"placement": "distributed"}, "placement is 'distributed'; it must be central or none"),
+        ({"optimizer": "adadp"}, "silo-steps is 3; it must be even with adadp"),
+        ({"optimizer": "dp-srm", "srm_random_iterate": True}, "srm-random-iterate is True"),
+        ({"level": "aggregation"}, "silo-steps is 3, which needs level=client"),
+        ({"delta": 0.01}, "delta is 0.01; it must be below 1 / units = 0.001"),
+        ({"work": "local-steps"}, "work is 'local-steps'; it must be gradient"),
+        ({"min_replies": 2}, "min-replies is 2"),
+        ({"max_participations": 2}, "max-participations is 2"),
+    ],
+    ids=str,
+)
+def test_what_silos_cannot_do_by_themselves_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        client_level(**changes)
