@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.config import Config
+from fedpriv.measures import scores, shown
 from fedpriv.plan import Plan, make_plan
 from fedpriv.report import remark
 from fedpriv.runs import Result, RunFolder, Status
@@ -27,7 +28,7 @@ _COLORS = {"none": "tab:gray", "central": "tab:blue", "distributed": "tab:green"
 HEADER = (
     "placement",
     "defends against",
-    "test accuracy",
+    "on the test set",
     "epsilon against the server",
     "epsilon against who sees the models",
 )
@@ -53,7 +54,7 @@ class Row:
         return {
             "placement": self.placement,
             "defends against": _AGAINST[self.placement],
-            "accuracy": final.get("accuracy"),
+            **scores(final),
             "epsilon against the server": self._view("the server"),
             "epsilon against who sees the models": self._view("who sees the released models"),
             "stopped": self.result.stopped,
@@ -128,10 +129,11 @@ def markdown(rows: Sequence[Row]) -> str:
 def cells(row: Row) -> list[str]:
     """The row as text, in the order of ``HEADER``."""
     data = row.json()
-    accuracy = "" if data["accuracy"] is None else f"{data['accuracy']:.2%}"
+    measure = shown(data)
+    score = measure.said(data[measure.key]) if measure.key in data else ""
     views = ("the server", "who sees the models")
     epsilons = [_cell(row.placement, key, data[f"epsilon against {key}"]) for key in views]
-    return [row.placement, data["defends against"], accuracy, *epsilons]
+    return [row.placement, data["defends against"], score, *epsilons]
 
 
 def _cell(placement: str, against: str, value: float | None) -> str:
@@ -143,20 +145,21 @@ def _cell(placement: str, against: str, value: float | None) -> str:
 
 
 def picture(rows: Sequence[Row]) -> bytes:
-    """Accuracy against rounds and against epsilon; each line says whom its epsilon defends against."""
+    """The score against rounds and against epsilon; each line says whom its epsilon defends against."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     by_round, by_epsilon = figure.subplots(1, 2, sharey=True)
+    measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
     for row in rows:
         rounds = [m["round"] for m in row.result.metrics]
-        accuracy = [100 * m["accuracy"] for m in row.result.metrics]
+        heights = measure.heights(row.result.metrics)
         label = f"{row.placement} (against {_AGAINST[row.placement]})"
-        by_round.plot(rounds, accuracy, marker=".", color=_COLORS[row.placement], label=label)
+        by_round.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
         if row.plan.budget is not None:
             spent = [m["epsilon"] for m in row.result.metrics]
-            by_epsilon.plot(spent, accuracy, marker=".", color=_COLORS[row.placement], label=label)
-    by_round.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
+            by_epsilon.plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
+    by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits)
     by_epsilon.set(xlabel="epsilon spent, against the adversary named in the legend")
     for axes in (by_round, by_epsilon):
         axes.grid(alpha=0.3)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from fedpriv import __version__
+from fedpriv import __version__, measures
 from fedpriv.accounting import UnsupportedEvent, answers, epsilon
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
@@ -80,8 +80,7 @@ def summarise(
     return {
         "remark": remark(config),
         "result": {
-            "accuracy": last.get("accuracy"),
-            "loss": last.get("loss"),
+            **measures.scores(last),
             "measured on": "public test set",
             "rounds": last.get("round", 0),
             "stopped": stopped,
@@ -268,8 +267,9 @@ def markdown(summary: Mapping[str, Any]) -> str:
 
 
 def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any]) -> str:
-    accuracy = result["accuracy"]
-    reached = "No model was evaluated" if accuracy is None else f"Test accuracy {accuracy:.2%}"
+    measure = measures.shown(result)
+    evaluated = measure.key in result
+    reached = f"Test {measure.said(result[measure.key])}" if evaluated else "No model was evaluated"
     reached += f" after {result['rounds']} rounds (public test set)"
     ends = {
         "rounds": "all planned rounds were run",
@@ -342,14 +342,15 @@ def _pair(values: Mapping[str, float | None]) -> str:
 
 
 def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> bytes:
-    """curves.png: test accuracy and epsilon spent against rounds."""
+    """curves.png: the test score and epsilon spent against rounds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     rounds = [m["round"] for m in metrics]
-    axes.plot(rounds, [100 * m["accuracy"] for m in metrics], color="tab:blue", marker=".")
-    axes.set(xlabel="round", ylabel="test accuracy (%)", xlim=(0, None), ylim=(0, 100))
+    measure = measures.shown(metrics[-1] if metrics else {})
+    axes.plot(rounds, measure.heights(metrics), color="tab:blue", marker=".")
+    axes.set(xlabel="round", ylabel=measure.axis, xlim=(0, None), ylim=measure.limits)
     axes.yaxis.label.set_color("tab:blue")
     axes.grid(alpha=0.3)
     title = f"{summary['optimizer']}, {summary['privacy']['placement']} noise"

@@ -8,6 +8,7 @@ Files are written atomically; a run that is interrupted or fails leaves a valid 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from fedpriv import __version__, _check, report
+from fedpriv import __version__, _check, measures, report
 from fedpriv.accounting import Ledger
 from fedpriv.books import RunBooks
 from fedpriv.node import choose_device, initial_params, make_source, make_task
@@ -88,17 +89,19 @@ class Status:
 
     Attributes:
         round, rounds: the round that ended, of how many.
-        accuracy, epsilon: as of the last evaluation; None before it, and epsilon without noise.
+        score, epsilon: as of the last evaluation; None before it, and epsilon without noise.
         budget: the budget's epsilon, or None without noise.
         spent: no less than the epsilon spent by now, and cheap; None without noise.
+        measure: what the score is.
     """
 
     round: int
     rounds: int
-    accuracy: float | None
+    score: float | None
     epsilon: float | None
     budget: float | None
     spent: float | None = None
+    measure: measures.Measure = measures.MEASURES[0]
 
 
 @dataclass(frozen=True)
@@ -192,15 +195,17 @@ class _Job:
         if due or progress.round == self.plan.setup.rounds:
             self._evaluate(progress.round)
         last = self.metrics[-1] if self.metrics else {}
+        measure = measures.shown(last)
         budget = self.plan.budget.epsilon if self.plan.budget else None
         self.show(
             Status(
                 progress.round,
                 self.plan.setup.rounds,
-                last.get("accuracy"),
+                last.get(measure.key),
                 last.get("epsilon"),
                 budget,
                 None if budget is None else self.books.progress(),
+                measure,
             )
         )
 
@@ -210,8 +215,8 @@ class _Job:
         record = {
             "round": round_number,
             "releases": self.books.releases,
-            "accuracy": scores["accuracy"],
-            "loss": scores["loss"],
+            # A model that has diverged has no score; JSON has no number for it.
+            **{name: score if math.isfinite(score) else None for name, score in scores.items()},
             "data": "public test set",
             "epsilon": spent if spent != float("inf") else None,
         }

@@ -3,7 +3,7 @@
 To bring a model of your own, give any ``nn.Module`` that treats each example on its own and maps inputs
 (n, ...) to outputs (n, ...):
 
-    task = Task(module, loss="cross-entropy")           # or "squared-error", or your own function
+    task = Task(module, loss="cross-entropy")           # or another of LOSSES
     task = Task(module, loss=lambda outputs, y: ...)    # outputs (n, ...), y (n, ...) -> losses (n,)
 
 A loss must not reduce over examples: one number for each. The task copies the module, so that training
@@ -37,16 +37,63 @@ _TEST_CHUNK = 1000  # examples evaluated at once
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """-log softmax(outputs (n, classes)) at the labels y (n,), shape (n,)."""
+    """-log p(y) at the labels y (n,), shape (n,).
+
+    p is the softmax of the outputs (n, classes); a single output (n, 1) is the logit of class 1 of two.
+    """
+    if outputs.shape[1:] == (1,):
+        return F.softplus(torch.where(y[:, None] > 0, -outputs, outputs))[:, 0]
     return F.cross_entropy(outputs, y, reduction="none")
 
 
 def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     """Half the squared distance of outputs (n, ...) from y of the same size, shape (n,)."""
-    return 0.5 * (outputs.flatten(1) - y.view_as(outputs).flatten(1)).square().sum(1)
+    return 0.5 * _squared_distance(outputs, y)
 
 
-LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
+def tag_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """The binary cross-entropies of logits (n, tags) and y (n, tags) in {0, 1}, SUMMED over tags: (n,).
+
+    It is -log of the probability of the set of tags, each independent of the others.
+    """
+    return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").sum(1)
+
+
+def _squared_distance(outputs: Tensor, y: Tensor) -> Tensor:
+    return (outputs - y.view_as(outputs)).square().reshape(outputs.shape[0], -1).sum(1)
+
+
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": cross_entropy,
+    "squared-error": squared_error,
+    "tag-entropy": tag_entropy,
+}
+TARGETS = {"label": "cross-entropy", "value": "squared-error", "tags": "tag-entropy"}
+
+# Name -> what adds up over test examples, and what the sum is divided by, each (n,).
+Scores = dict[str, tuple[Tensor, Tensor]]
+
+
+def _label_scores(outputs: Tensor, y: Tensor) -> Scores:
+    guess = (outputs[:, 0] > 0).long() if outputs.shape[1:] == (1,) else outputs.argmax(1)
+    return {"accuracy": (guess == y, torch.ones_like(y))}
+
+
+def _value_scores(outputs: Tensor, y: Tensor) -> Scores:
+    numbers = torch.full(outputs.shape[:1], y[0].numel(), device=y.device)
+    return {"mse": (_squared_distance(outputs, y), numbers)}
+
+
+def _tag_scores(outputs: Tensor, y: Tensor) -> Scores:
+    best = y.gather(1, outputs.topk(min(5, y.shape[1])).indices)
+    return {"accuracy": (best[:, 0], torch.ones_like(best[:, 0])), "recall@5": (best.sum(1), y.sum(1))}
+
+
+_SCORES: dict[Loss, Callable[[Tensor, Tensor], Scores]] = {
+    cross_entropy: _label_scores,
+    squared_error: _value_scores,
+    tag_entropy: _tag_scores,
+}
 
 
 class Task:
@@ -121,21 +168,30 @@ class Task:
 
     @torch.no_grad()
     def evaluate(self, params: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
-        """The mean ``loss`` over the public test examples and, for class labels, the ``accuracy``.
+        """What the model is worth on the public test examples.
+
+        Returns:
+            the mean ``loss``, and by the loss: for labels the ``accuracy``; for values ``mse``, the mean
+            squared error (not halved, as the loss is); for tags ``accuracy``, how often the likeliest tag
+            is one of the example's, and ``recall@5``, the part of all tags that are among the five
+            likeliest of their example. A loss of your own has the accuracy where y is labels (n,).
 
         Raises ArgumentError where there is no example.
         """
         if not x.shape[0]:
             raise _check.fail("test set", 0, "hold at least one example")
-        loss, right, classes = 0.0, 0, not y.is_floating_point()
+        labels = y.ndim == 1 and not y.is_floating_point()
+        score = _SCORES.get(self.loss, _label_scores if labels else lambda outputs, y: {})
+        sums: dict[str, list[float]] = {}
         for start in range(0, x.shape[0], _TEST_CHUNK):
-            labels = y[start : start + _TEST_CHUNK]
+            part = y[start : start + _TEST_CHUNK]
             outputs = self.outputs(params, x[start : start + _TEST_CHUNK])
-            loss += float(self.loss(outputs, labels).double().sum())
-            if classes:
-                right += int((outputs.argmax(1) == labels).sum())
-        metrics = {"loss": loss / x.shape[0]}
-        return {"accuracy": right / x.shape[0], **metrics} if classes else metrics
+            losses = self.loss(outputs, part)
+            for name, pair in {**score(outputs, part), "loss": (losses, torch.ones_like(losses))}.items():
+                total = sums.setdefault(name, [0.0, 0.0])
+                for side, values in enumerate(pair):
+                    total[side] += float(values.double().sum())
+        return {name: value / most if most else 0.0 for name, (value, most) in sums.items()}
 
     def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:
         """Frozen parameters and buffers on the vector's device, and floats in its precision."""

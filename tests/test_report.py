@@ -207,6 +207,24 @@ def test_curves_are_a_picture_whatever_there_was(metrics: list[dict[str, Any]]) 
     assert report.curves(summary, metrics).startswith(b"\x89PNG")
 
 
+OTHER_SCORES = [
+    ({"mse": 1.25, "loss": 0.625}, "Test mean squared error 1.25 after 6 rounds"),
+    ({"accuracy": 0.5, "recall@5": 0.25, "loss": 3.0}, "Test accuracy 50.00% after 6 rounds"),
+    ({"loss": 0.625}, "Test loss 0.625 after"),
+    ({"mse": None, "loss": None}, "Test mean squared error - after"),  # a model that has diverged
+]
+
+
+@pytest.mark.parametrize(("scores", "words"), OTHER_SCORES)
+def test_a_run_without_accuracy_has_a_report_and_curves(scores: dict[str, float], words: str) -> None:
+    metrics = [{"round": r, **scores, "epsilon": 1.0} for r in (3, 6)]
+    summary = report.summarise(make_plan(small()), (), metrics, "rounds")
+    assert {name: summary["result"][name] for name in scores} == scores
+    assert ("accuracy" in summary["result"]) == ("accuracy" in scores)
+    assert words in report.markdown(summary)
+    assert report.curves(summary, metrics).startswith(b"\x89PNG")
+
+
 def test_dropouts_are_named_where_they_would_tell_of_the_cohort() -> None:
     for changes, named in (
         ({"placement": "distributed"}, True),

@@ -285,7 +285,7 @@ def test_without_a_folder_nothing_is_written(
     result = execute(make_plan(config), Engine(config), show=seen.append)
     assert list(tmp_path.iterdir()) == []
     assert [status.round for status in seen] == [1, 2]
-    assert seen[-1].accuracy == result.metrics[-1]["accuracy"]
+    assert seen[-1].score == result.metrics[-1]["accuracy"]
     assert seen[-1].budget == (None if placement == "none" else 3.0)
     shown = [status.spent for status in seen]
     assert shown == [None, None] if placement == "none" else 0 < shown[0] < shown[1] <= 3

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import gradients_loop
-from fedpriv.tasks import Task
+from fedpriv.tasks import LOSSES, TARGETS, Task
 
 
 def batch(n: int = 6, classes: int = 10) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,7 +37,59 @@ def test_squared_error_of_a_linear_model_has_the_textbook_gradient():
     params, x, y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.eye(3), torch.tensor([5.0, 5.0, 5.0])
     torch.testing.assert_close(task.losses(params, x, y), torch.tensor([0.0, 0.5, 2.0]))
     torch.testing.assert_close(task.gradients(params, x, y)[2], torch.tensor([0.0, 0.0, 2.0, 2.0]))
-    assert task.evaluate(params, x, y) == {"loss": pytest.approx(2.5 / 3)}
+    assert task.evaluate(params, x, y) == {"mse": pytest.approx(5 / 3), "loss": pytest.approx(2.5 / 3)}
+    flat = Task(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), loss="squared-error")  # outputs (n,)
+    assert flat.evaluate(params, x, y) == task.evaluate(params, x, y)
+
+
+def test_one_output_is_the_logit_of_class_one():
+    """Wang 2023, section 7.1: -(y log phi(x theta) + (1 - y) log(1 - phi(x theta)))."""
+    task = Task(nn.Linear(3, 1, bias=False))
+    params, x, y = torch.tensor([1.0, -2.0, 0.5]), torch.eye(3), torch.tensor([1, 1, 0])
+    phi = torch.sigmoid(params)
+    wanted = -(y * phi.log() + (1 - y) * (1 - phi).log())
+    torch.testing.assert_close(task.losses(params, x, y), wanted)
+    two = torch.stack([torch.zeros(3), params], 1)  # as the softmax over (0, x theta)
+    torch.testing.assert_close(wanted, F.cross_entropy(two, y, reduction="none"))
+    assert task.evaluate(params, x, y)["accuracy"] == pytest.approx(1 / 3)
+    assert bool(torch.isfinite(task.losses(1e30 * params, x, y)).all())
+
+
+def test_tags_are_independent_and_summed():
+    task = Task(nn.Linear(2, 3), loss="tag-entropy")
+    params = torch.tensor([1.0, 0.0, 0.0, 1.0, -1.0, 0.0, 0.1, 0.2, 0.3])
+    x, y = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    p = torch.sigmoid(task.outputs(params, x))
+    wanted = -(y * p.log() + (1 - y) * (1 - p).log()).sum(1)
+    torch.testing.assert_close(task.losses(params, x, y), wanted)
+    assert task.evaluate(params, x, y) == {
+        "accuracy": 0.5,  # the second example has no tag to hit
+        "recall@5": 1.0,  # of three tags all are among the first five
+        "loss": pytest.approx(float(wanted.mean())),
+    }
+
+
+def test_recall_at_five_counts_tags_among_the_five_likeliest():
+    task = Task(nn.Linear(1, 8, bias=False), loss="tag-entropy")
+    params = torch.arange(8.0)  # tags 7, 6, 5, 4, 3 are the likeliest, for every x above 0
+    y = torch.zeros(1200, 8)
+    y[:, [0, 3]] = 1
+    y[600:, 7] = 1
+    found = task.evaluate(params, torch.ones(1200, 1), y)
+    assert found["recall@5"] == pytest.approx((600 + 2 * 600) / (2 * 600 + 3 * 600))
+    assert found["accuracy"] == 0.5
+    assert task.evaluate(params, torch.ones(2, 1), torch.zeros(2, 8))["recall@5"] == 0
+
+
+def test_a_loss_of_ones_own_has_the_accuracy_of_labels_alone():
+    task = Task("logistic", loss=lambda outputs, y: outputs.square().sum(1))
+    params, (x, y) = task.initial(np.random.default_rng(1)), batch()
+    assert set(task.evaluate(params, x, y)) == {"accuracy", "loss"}
+    assert set(task.evaluate(params, x, y.float())) == {"loss"}
+
+
+def test_every_target_has_a_loss():
+    assert set(TARGETS.values()) == set(LOSSES)
 
 
 def test_evaluation_in_chunks_is_the_plain_mean():

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from fedpriv.cli.app import on_terminal
+from fedpriv.measures import shown
 from fedpriv.plan import Plan
 from fedpriv.report import remark
 from fedpriv.runs import Result, Status
@@ -61,19 +62,19 @@ def _bar(rounds: int) -> Iterator[Show]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]}"),
+        TextColumn("{task.fields[score]}  epsilon {task.fields[epsilon]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns) as bar:
-        task = bar.add_task("round", total=rounds, accuracy="-", epsilon="-", rate="")
+        task = bar.add_task("round", total=rounds, score="", epsilon="-", rate="")
 
         def show(status: Status) -> None:
             speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
             bar.update(
                 task,
                 completed=status.round,
-                accuracy=percent(status.accuracy),
+                score=status.measure.said(status.score),
                 epsilon=_spent(status, status.spent),
                 rate=f"{speed:.1f} rounds/s" if speed else "",
             )
@@ -90,12 +91,12 @@ class Lines:
 
     def __call__(self, status: Status) -> None:
         """Print the status where it says something new."""
-        seen = (status.accuracy, status.epsilon)
-        if status.accuracy is None or (seen == self._last and status.round < status.rounds):
+        seen = (status.score, status.epsilon)
+        if status.score is None or (seen == self._last and status.round < status.rounds):
             return
         self._last = seen
         typer.echo(
-            f"{self._prefix}round {status.round}/{status.rounds}  accuracy {percent(status.accuracy)}  "
+            f"{self._prefix}round {status.round}/{status.rounds}  {status.measure.said(status.score)}  "
             f"epsilon {_spent(status, status.epsilon)}"
         )
 
@@ -108,14 +109,10 @@ def conclude(result: Result, folder: str) -> None:
         "unanswered": "too few clients replied, again and again: stopped",
         "interrupted": "interrupted; what was charged stays charged",
     }
-    accuracy = result.metrics[-1]["accuracy"] if result.metrics else None
-    typer.echo(f"{ends[result.stopped]}; test accuracy {percent(accuracy)}")
+    last = result.metrics[-1] if result.metrics else {}
+    measure = shown(last)
+    typer.echo(f"{ends[result.stopped]}; test {measure.said(last.get(measure.key))}")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
-
-
-def percent(value: float | None) -> str:
-    """A fraction for people."""
-    return "-" if value is None else f"{value:.2%}"
 
 
 def _spent(status: Status, epsilon: float | None) -> str:

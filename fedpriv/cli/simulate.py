@@ -41,7 +41,7 @@ _SIMULATE_HELP = """Run a simulated federation until its rounds or its privacy b
 
 Without arguments it runs the demo: 100,000 virtual clients with one handwritten digit each (data that
 comes with the installation), central noise, epsilon 3. Training never logs anything about clients' data;
-accuracy is measured on the public test set.
+the model is measured on the public test set.
 
 The output folder gets config.toml (resolved), metrics.jsonl, ledger.jsonl, model.safetensors, report.md,
 report.json and curves.png. Ctrl-C ends the run cleanly and leaves a valid folder.
@@ -167,4 +167,4 @@ def compare(
     for row in rows:
         if note := remark(row.plan.config):
             typer.secho(f"{row.placement}: {note}", bold=True)
-    typer.echo(f"{folder.path}/compare.png shows accuracy against rounds and epsilon")
+    typer.echo(f"{folder.path}/compare.png shows the test score against rounds and epsilon")

@@ -1,7 +1,7 @@
 """The ServerApp: configuration -> plan -> engine over the run's Grid -> the round loop -> output folder.
 
 It runs unchanged in Flower's simulation engine and in a deployment. All it prints is public: rounds,
-accuracy on the public test set, and the budget.
+the score on the public test set, and the budget.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _print(status: Status) -> None:
-    accuracy = "" if status.accuracy is None else f", test accuracy {100 * status.accuracy:.1f} %"
+    score = "" if status.score is None else f", test {status.measure.said(status.score)}"
     spent = "" if status.spent is None else f", epsilon {status.spent:.2f}"
     budget = "" if status.budget is None else f" of {status.budget:g}"
-    print(f"round {status.round} of {status.rounds}{accuracy}{spent}{budget}", flush=True)
+    print(f"round {status.round} of {status.rounds}{score}{spent}{budget}", flush=True)
