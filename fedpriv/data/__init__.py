@@ -7,11 +7,12 @@
 (2, 1, 28, 28)
 """
 
+from fedpriv.data.arrays import Arrays
 from fedpriv.data.federated import Batch, View
-from fedpriv.data.files import data_folder
-from fedpriv.data.loaders import MissingDataError, load, names
+from fedpriv.data.files import MissingDataError, data_folder
+from fedpriv.data.loaders import load, names
 from fedpriv.data.populations import OneExample, Population, Silos, population
-from fedpriv.data.source import Arrays, DataError, Indices, Pair, Source
+from fedpriv.data.source import DataError, Indices, Pair, Source
 
 __all__ = [
     "Arrays",

@@ -26,10 +26,11 @@ class CardError(DataError):
 
 @dataclass(frozen=True)
 class Member:
-    """A file to take out of an archive: its base name and its size in bytes."""
+    """A file to take out of an archive: its base name, its size in bytes and its SHA-256, or None."""
 
     name: str
     size: int
+    sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,31 @@ class File:
         urls: mirrors, tried in order.
         sha256: hex digest of the file, or None where it is not known.
         content_sha256: hex digest of the file once gunzipped, accepted instead, or None.
+        md5: the published MD5, used where no SHA-256 is known, or None. It shows an accident, and not a
+            forgery: MD5 is broken.
         size: bytes of the file, or None.
         optional: whether the data set works without it.
-        members: what to take out of it, when it is a tar archive.
+        members: what to take out of it, when it is a tar or zip archive.
     """
 
     name: str
     urls: tuple[str, ...] = ()
     sha256: str | None = None
     content_sha256: str | None = None
+    md5: str | None = None
     size: int | None = None
     optional: bool = False
     members: tuple[Member, ...] = ()
+
+    @property
+    def digested(self) -> bool:
+        """Whether a hash of the file itself is known."""
+        return any((self.sha256, self.content_sha256, self.md5))
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether what comes can be verified: the file, or else everything that is taken out of it."""
+        return self.digested or (bool(self.members) and all(member.sha256 for member in self.members))
 
 
 @dataclass(frozen=True)
@@ -122,9 +136,11 @@ def _require_sound(path: Path, file: File) -> None:
         # A card must not write outside its own folder.
         if Path(name).name != name or name.startswith("."):
             raise CardError(f"{path}: {name!r} is not a plain file name")
-    for digest in (file.sha256, file.content_sha256):
+    for digest in (file.sha256, file.content_sha256, *(member.sha256 for member in file.members)):
         if digest is not None and not is_sha256(digest):
             raise CardError(f"{path}: {digest!r} is not a SHA-256 (64 lower-case hex digits)")
+    if file.md5 is not None and not _is_hex(file.md5, 32):
+        raise CardError(f"{path}: {file.md5!r} is not an MD5 (32 lower-case hex digits)")
     for url in file.urls:
         if not url.startswith(("https://", "http://")):
             raise CardError(f"{path}: {url!r} is not an http or https address")
@@ -132,4 +148,8 @@ def _require_sound(path: Path, file: File) -> None:
 
 def is_sha256(digest: str) -> bool:
     """Whether ``digest`` is written as 64 lower-case hexadecimal digits."""
-    return len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+    return _is_hex(digest, 64)
+
+
+def _is_hex(digest: str, digits: int) -> bool:
+    return len(digest) == digits and set(digest) <= set("0123456789abcdef")

@@ -70,7 +70,7 @@ def _read_pair(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     labels = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
     try:
         return idx.read(path), idx.read(labels)
-    except idx.IdxError:
+    except DataError:
         raise DataError(f"{path}, or its labels, is not an intact IDX file") from None
 
 

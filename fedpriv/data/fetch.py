@@ -1,7 +1,8 @@
 """Fetch a data set's files: mirrors in order, resumable, and nothing kept that the card does not vouch for.
 
-A download goes to ``NAME.part``; only when its SHA-256 is right is it renamed to ``NAME``. An interrupted
-one is resumed with an HTTP range, from whichever mirror answers; what turns out wrong is deleted.
+A download goes to ``NAME.part``; only when its SHA-256 is right (or its MD5, where a publisher gives no
+better) is it renamed to ``NAME``. An interrupted one is resumed with an HTTP range, from whichever mirror
+answers; what turns out wrong is deleted. Of an archive whose own hash is not known, the members' are held.
 
 >>> fetch("infinite-digits").summary
 'infinite-digits is bundled; there is nothing to fetch'
@@ -13,35 +14,25 @@ import gzip
 import hashlib
 import http.client
 import os
-import shutil
-import tarfile
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from fedpriv import _check
+from fedpriv.data.archives import FetchError, WrongHashError, is_member, sha256_of, unpack
 from fedpriv.data.catalogue import Card, File, card, is_sha256
-from fedpriv.data.files import atomic, data_folder
-from fedpriv.data.source import DataError
+from fedpriv.data.files import data_folder
 
 _CHUNK = 1 << 18
 Progress = Callable[[str, int, int | None], None]
 
 
-class FetchError(DataError):
-    """No mirror gave the file; the message has each one's reason."""
-
-
-class WrongHashError(FetchError):
-    """What came is not what the card (or the user) vouches for; it was not kept."""
-
-
 class UnverifiableError(FetchError):
-    """No SHA-256 is known for the file, so nothing was fetched."""
+    """No hash is known for the file, so nothing was fetched."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +92,7 @@ def fetch(
 
     Raises:
         ArgumentError: no such data set, or a malformed SHA-256.
-        UnverifiableError: no SHA-256 is known; nothing is fetched.
+        UnverifiableError: no hash is known; nothing is fetched.
         WrongHashError: what came was wrong; nothing wrong is kept.
         FetchError: no mirror could be reached; what had come is kept for the next attempt.
     """
@@ -131,16 +122,16 @@ def _wanted(
         if optional or not file.optional:
             if file.name in given:
                 # The user's word alone: a card's content hash could let something else pass.
-                file = File(file.name, file.urls, given[file.name], None, file.size, members=file.members)
+                file = replace(file, sha256=given[file.name], content_sha256=None, md5=None)
             wanted.append((entry.name, file))
     return wanted
 
 
 def _require_hashes(files: list[File]) -> None:
     for file in files:
-        if file.sha256 is None and file.content_sha256 is None:
+        if not file.verifiable:
             raise UnverifiableError(
-                f"{file.name}: its card has no SHA-256, so a download could not be verified; "
+                f"{file.name}: its card has no hash, so a download could not be verified; "
                 f"give the one you trust with --sha256 {file.name}=DIGEST"
             )
 
@@ -155,25 +146,27 @@ def _summary(entry: Card, written: list[Path], present: list[Path], left_out: tu
 def _ensure(job: _Job) -> tuple[list[Path], bool]:
     """The files that ``job`` is for, and whether they had to be made."""
     outputs = [job.target.with_name(member.name) for member in job.file.members]
-    if outputs and all(
-        path.is_file() and path.stat().st_size == member.size
-        for path, member in zip(outputs, job.file.members, strict=True)
-    ):
+    if outputs and all(map(is_member, outputs, job.file.members)):
         return outputs, False
-    candidates = [job.target, job.target.with_suffix("")] if job.target.suffix == ".gz" else [job.target]
-    for path in candidates:
-        if path.is_file() and matches(path, job.file):
-            return (_unpack(path, job.file), True) if outputs else ([path], False)
+    name = job.target.name
+    other = name.removesuffix(".gz") if name.endswith(".gz") else f"{name}.gz"
+    for path in (job.target, job.target.with_name(other)):
+        if path.is_file() and job.file.digested and matches(path, job.file):
+            return (unpack(path, job.file), True) if outputs else ([path], False)
     job.target.parent.mkdir(parents=True, exist_ok=True)
     _download(job)
-    return (_unpack(job.target, job.file) if outputs else [job.target]), True
+    return (unpack(job.target, job.file) if outputs else [job.target]), True
 
 
 def matches(path: Path, file: File) -> bool:
-    """Whether the file at ``path`` has the SHA-256 of ``file``, as it is or once gunzipped."""
-    with path.open("rb") as stream:
-        plain = hashlib.file_digest(stream, "sha256").hexdigest()
-    if plain in (file.sha256, file.content_sha256):
+    """Whether the file at ``path`` has the SHA-256 of ``file``, as it is or once gunzipped.
+
+    Where the card has none, its MD5 counts; where it has no hash at all, the members' will.
+    """
+    if file.sha256 is None and file.content_sha256 is None:
+        with path.open("rb") as stream:
+            return file.md5 in (None, hashlib.file_digest(stream, "md5").hexdigest())
+    if sha256_of(path) in (file.sha256, file.content_sha256):
         return True
     if file.content_sha256 is None:
         return False
@@ -208,7 +201,7 @@ def _download(job: _Job) -> None:
             job.part.unlink()
             if not (resumed and attempt == 0):
                 job.wrong = True
-                job.reasons.append(f"{url}: wrong SHA-256, deleted")
+                job.reasons.append(f"{url}: wrong hash, deleted")
                 break
     reasons = "; ".join(job.reasons) or "the card names no mirror"
     raise (WrongHashError if job.wrong else FetchError)(f"{job.file.name} not fetched: {reasons}")
@@ -259,22 +252,3 @@ def _copy(job: _Job, answer: IO[bytes], start: int, total: int | None) -> None:
         raise FetchError(f"sends far more than the {job.file.size} bytes of the card")
     if total is not None and done < total:
         raise FetchError(f"the connection ended after {done} of {total} bytes; run again to resume")
-
-
-def _unpack(archive: Path, file: File) -> list[Path]:
-    """Take the members of ``file`` out of a verified tar archive, beside it."""
-    sizes = {member.name: member.size for member in file.members}
-    found: list[Path] = []
-    with tarfile.open(archive) as tar:
-        for item in tar:
-            name = Path(item.name).name
-            stream = tar.extractfile(item) if item.isfile() and sizes.get(name) == item.size else None
-            if stream is not None:
-                target = archive.with_name(name)
-                with stream, atomic(target) as out:
-                    shutil.copyfileobj(stream, out, _CHUNK)
-                found.append(target)
-    missing = set(sizes) - {path.name for path in found}
-    if missing:
-        raise FetchError(f"{archive}: has no {', '.join(sorted(missing))} of the size in the card")
-    return found

@@ -15,36 +15,21 @@ from __future__ import annotations
 
 import gzip
 import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpriv.data.files import content
 from fedpriv.data.source import DataError
 
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
-_GZIP = b"\x1f\x8b"
 
 
 class IdxError(DataError):
     """A file that is not IDX, is cut short, or has bytes left over."""
-
-
-def content(path: Path) -> bytes:
-    """The file's bytes, decompressed where they are gzip, whatever the file is called.
-
-    Raises IdxError when the compressed data is damaged or cut short.
-    """
-    raw = path.read_bytes()
-    if raw[:2] != _GZIP:
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (EOFError, OSError, zlib.error) as error:
-        raise IdxError(f"{path}: damaged gzip data ({error}); fetch it again") from error
 
 
 def read(path: str | Path) -> npt.NDArray[Any]:
@@ -52,6 +37,7 @@ def read(path: str | Path) -> npt.NDArray[Any]:
 
     Raises:
         IdxError: bad magic number, unknown type, a header or data cut short, or bytes left over.
+        DataError: damaged gzip data.
         FileNotFoundError: no such file.
     """
     path = Path(path)

@@ -39,6 +39,7 @@ from fedpriv.data.source import (
     DataError,
     Indices,
     Pair,
+    Target,
     require_examples,
     unit_interval,
     whole,
@@ -110,6 +111,9 @@ class InfiniteMNIST:
     """
 
     shape = (1, 28, 28)
+    tokens: tuple[int, ...] = ()
+    target: Target = "label"
+    owners = None
     size = None
 
     def __init__(

@@ -8,22 +8,25 @@ Files of data set NAME lie in ``<folder>/NAME/``, folder being the argument, els
 >>> load("mnits")
 Traceback (most recent call last):
     ...
-fedpriv._check.ArgumentError: dataset is 'mnits'; it must be one of digits, fashion-mnist, \
-infinite-digits, infinite-mnist, mnist
+fedpriv._check.ArgumentError: dataset is 'mnits'; it must be one of a9a, digits, fashion-mnist, \
+infinite-digits, infinite-mnist, mnist, movielens-100k, names
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedpriv import _check
-from fedpriv.data import idx
+from fedpriv.data import idx, libsvm, ratings, surnames
+from fedpriv.data.arrays import Arrays
 from fedpriv.data.deformation import FIELDS
 from fedpriv.data.embedded import digits
-from fedpriv.data.files import data_folder
+from fedpriv.data.files import MissingDataError, data_folder, find
 from fedpriv.data.infinite_mnist import (
     FIELDS_FILE,
     PIXELS,
@@ -31,7 +34,7 @@ from fedpriv.data.infinite_mnist import (
     InfiniteMNIST,
     read_floats,
 )
-from fedpriv.data.source import Arrays, Bytes, DataError, Indices, Source
+from fedpriv.data.source import Bytes, Indices, Source
 
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -41,55 +44,81 @@ IDX_FILES = (
 )
 
 
-class MissingDataError(DataError, FileNotFoundError):
-    """A data set's files are not in the data folder; the message says how to get them."""
+@dataclass(frozen=True)
+class _Loader:
+    """How a data set is loaded, in two steps, so that one can look for it without reading it.
+
+    Attributes:
+        find: the data folder -> the paths of its files; raises MissingDataError.
+        read: those paths -> the source; raises DataError for a damaged file.
+    """
+
+    find: Callable[[Path], Any]
+    read: Callable[[Any], Source]
 
 
-def _find(where: Path, name: str) -> Path:
-    for candidate in (where / name, where / f"{name}.gz"):
-        if candidate.is_file():
-            return candidate
-    raise MissingDataError(
-        f"{where} has no {name}, plain or gzipped: run `fedpriv data fetch {where.name}`, or name "
-        "the folder that holds it with FEDPRIV_DATA; the data set `infinite-digits` needs no files"
-    )
+def _files(folder: str, *names: str) -> Callable[[Path], list[Path]]:
+    return lambda data: [find(data / folder, name) for name in names]
 
 
-def read_mnist(where: Path) -> tuple[Bytes, Indices, Bytes, Indices]:
+def _nothing(folder: Path) -> None:
+    """Bundled data has no files."""
+
+
+def read_mnist(paths: list[Path]) -> tuple[Bytes, Indices, Bytes, Indices]:
     """Training images (n, 28, 28) and labels, test images and labels, of the four IDX files.
 
-    Raises MissingDataError, or IdxError for a damaged file.
+    Raises DataError for a damaged file.
     """
-    x, y, test_x, test_y = (idx.read(_find(where, name)) for name in IDX_FILES)
+    x, y, test_x, test_y = (idx.read(path) for path in paths)
     return x, y.astype(np.int64), test_x, test_y.astype(np.int64)
 
 
-def _infinite_mnist(folder: Path) -> Source:
-    base = read_mnist(folder / "mnist")
+def _find_infinite(folder: Path) -> tuple[list[Path], list[Path]]:
+    base = _files("mnist", *IDX_FILES)(folder)
     where = folder / "infinite-mnist"
-    given = [(where / name).is_file() for name in (FIELDS_FILE, TANGENTS_FILE)]
-    if not any(given):
-        return InfiniteMNIST("infinite-mnist", *base)
-    if not all(given):
+    given = [path for path in (where / FIELDS_FILE, where / TANGENTS_FILE) if path.is_file()]
+    if len(given) == 1:
         # Half of the authors' files would make a data set that nobody else has.
         raise MissingDataError(f"{where} needs both {FIELDS_FILE} and {TANGENTS_FILE}, or neither")
-    fields = read_floats(where / FIELDS_FILE, FIELDS, PIXELS)
-    tangents = read_floats(where / TANGENTS_FILE, len(base[0]), 2, PIXELS)
+    return base, given
+
+
+def _read_infinite(paths: tuple[list[Path], list[Path]]) -> Source:
+    base = read_mnist(paths[0])
+    if not paths[1]:
+        return InfiniteMNIST("infinite-mnist", *base)
+    fields = read_floats(paths[1][0], FIELDS, PIXELS)
+    tangents = read_floats(paths[1][1], len(base[0]), 2, PIXELS)
     return InfiniteMNIST("infinite-mnist", *base, fields=fields, tangents=tangents)
 
 
-_LOADERS: dict[str, Callable[[Path], Source]] = {
-    "digits": lambda folder: Arrays("digits", *digits()),
-    "fashion-mnist": lambda f: Arrays("fashion-mnist", *read_mnist(f / "fashion-mnist")),
-    "infinite-digits": lambda folder: InfiniteMNIST("infinite-digits", *digits()),
-    "infinite-mnist": _infinite_mnist,
-    "mnist": lambda folder: Arrays("mnist", *read_mnist(folder / "mnist")),
+_LOADERS: dict[str, _Loader] = {
+    "a9a": _Loader(_files("a9a", "a9a", "a9a.t"), lambda paths: libsvm.read("a9a", paths, features=123)),
+    "digits": _Loader(_nothing, lambda paths: Arrays("digits", *digits())),
+    "fashion-mnist": _Loader(
+        _files("fashion-mnist", *IDX_FILES), lambda paths: Arrays("fashion-mnist", *read_mnist(paths))
+    ),
+    "infinite-digits": _Loader(_nothing, lambda paths: InfiniteMNIST("infinite-digits", *digits())),
+    "infinite-mnist": _Loader(_find_infinite, _read_infinite),
+    "mnist": _Loader(_files("mnist", *IDX_FILES), lambda paths: Arrays("mnist", *read_mnist(paths))),
+    "movielens-100k": _Loader(_files("movielens-100k", "u.data"), lambda paths: ratings.read(*paths)),
+    "names": _Loader(_files("names", *(f"{language}.txt" for language in surnames.LANGUAGES)), surnames.read),
 }
 
 
 def names() -> tuple[str, ...]:
     """The data sets that :func:`load` knows."""
     return tuple(_LOADERS)
+
+
+def at_hand(name: str, folder: str | Path | None = None) -> bool:
+    """Whether the files of the data set called ``name`` are there; they are not read."""
+    try:
+        _LOADERS[_check.choice("dataset", name, names())].find(data_folder(folder))
+    except MissingDataError:
+        return False
+    return True
 
 
 def load(name: str, folder: str | Path | None = None) -> Source:
@@ -104,4 +133,5 @@ def load(name: str, folder: str | Path | None = None) -> Source:
         MissingDataError: its files are not there.
         DataError: its files are damaged.
     """
-    return _LOADERS[_check.choice("dataset", name, names())](data_folder(folder))
+    loader = _LOADERS[_check.choice("dataset", name, names())]
+    return loader.read(loader.find(data_folder(folder)))

@@ -74,6 +74,15 @@ class Partition:
         order = by_label[mixed[np.argsort(owner[mixed], kind="stable")]] + first
         return cls(order, np.concatenate([[0], np.cumsum(shares)]))
 
+    @classmethod
+    def natural(cls, owners: Indices, first: int = 0) -> Partition:
+        """Give example ``first + i`` to client ``owners[i]``; there are ``max(owners) + 1`` clients.
+
+        A client may have no example.
+        """
+        sizes = np.bincount(owners)
+        return cls(np.argsort(owners, kind="stable") + first, np.concatenate([[0], np.cumsum(sizes)]))
+
     def examples(self, client_ids: Indices) -> tuple[Indices, Indices]:
         """The examples of ``client_ids`` (k,), and the position in it of each one's owner."""
         ids = whole("client_ids", client_ids, below=self.clients)

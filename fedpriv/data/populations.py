@@ -23,7 +23,7 @@ from fedpriv.data.sizes import Sizes
 from fedpriv.data.skews import Dirichlet, Iid, Shards, Skew
 from fedpriv.data.source import Indices, Source, whole
 
-KINDS = ("one-example", "iid", "dirichlet", "shards", "silos")
+KINDS = ("one-example", "iid", "dirichlet", "shards", "silos", "natural")
 
 
 class Population(Protocol):
@@ -122,8 +122,9 @@ def population(
     """Share ``source`` out to ``clients`` clients.
 
     Args:
-        kind: "one-example", "silos" (equal contiguous ranges), or a partition: "iid", "dirichlet",
-            "shards". A finite source is divided whole; of an endless one each client has a part.
+        kind: "one-example", "silos" (equal contiguous ranges), "natural" (a client is who the source
+            says, such as a user), or a partition: "iid", "dirichlet", "shards". A finite source is
+            divided whole; of an endless one each client has a part.
         source: what is shared out.
         clients: N, or the number of silos.
         examples_per_client: examples of a silo, or the mean of a client of an endless source.
@@ -133,7 +134,8 @@ def population(
         seed: the (public) partition seed.
 
     Raises:
-        ArgumentError: an argument is outside its range, or a finite source has too few examples.
+        ArgumentError: an argument is outside its range, a finite source has too few examples, or the
+            source has no labels or natural clients where the kind needs them.
     """
     _check.choice("partition", kind, KINDS)
     _check.integer("clients", clients, 1)
@@ -143,6 +145,8 @@ def population(
         _require_enough(source, clients, each)
         equal = Silos(clients, each, source.first)
         return equal.units() if kind == "one-example" else equal
+    if kind == "natural":
+        return _natural(source, clients)
     skews: dict[str, Callable[[], Skew]] = {
         "iid": Iid,
         "dirichlet": lambda: Dirichlet(alpha),
@@ -154,8 +158,25 @@ def population(
         return Implicit(labels, clients, skew, spread, seed, source.first)
     if source.size is None:
         raise _check.fail("partition", kind, f"be one-example or silos for {source.name}")
-    labels = source.labels(np.arange(source.size))
-    return Partition.deal(labels, clients=clients, skew=skew, sizes=spread, seed=seed)
+    if source.target == "label":
+        labels = source.labels(np.arange(source.first, source.first + source.size))
+    elif kind == "iid":
+        labels = np.zeros(source.size, np.int64)  # which it is blind to
+    else:
+        allowed = f"be another than {kind}, which deals by label, for {source.name}"
+        raise _check.fail("partition", kind, allowed, f"its target is {source.target}; iid needs no label")
+    return Partition.deal(labels, clients=clients, skew=skew, sizes=spread, seed=seed, first=source.first)
+
+
+def _natural(source: Source, clients: int) -> Partition:
+    if source.owners is None:
+        allowed = f"be another than natural for {source.name}, whose examples have no clients of their own"
+        raise _check.fail("partition", "natural", allowed)
+    people = Partition.natural(source.owners, source.first)
+    if clients != people.clients:
+        allowed = f"be {people.clients} with partition natural, the clients that {source.name} has"
+        raise _check.fail("clients", clients, allowed)
+    return people
 
 
 def _require_enough(source: Source, clients: int, each: int) -> None:

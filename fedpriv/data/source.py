@@ -1,18 +1,15 @@
-"""What a source of examples is, and the finite one.
+"""What a source of examples is.
 
 A source is addressed by index: example ``i`` is the same wherever, whenever and in whichever batch
 it is asked for, so that clients need only name indices and data needs no shipping.
 
->>> x = np.zeros((3, 28, 28), np.uint8); x[1] = 255
->>> toy = Arrays("toy", x, np.array([0, 1, 1]), x[:1], np.array([0]), classes=2)
->>> images, labels = toy.batch(np.array([1, 0]))
->>> tuple(images.shape), labels.tolist(), float(images.max())
-((2, 1, 28, 28), [1, 0], 1.0)
+>>> whole("indices", [2, 0], below=3).tolist()
+[2, 0]
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +20,7 @@ from fedpriv import _check
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Target: TypeAlias = Literal["label", "value", "tags"]
 
 # One float32 product, so that a byte becomes the same number on every device (some kernels divide
 # by multiplying with the reciprocal, others do not).
@@ -34,14 +32,20 @@ class DataError(ValueError):
 
 
 class Pair(NamedTuple):
-    """Examples: ``x`` float32 (n, 1, 28, 28) in [0, 1] and ``y`` int64 (n,)."""
+    """Examples of one source.
+
+    Attributes:
+        x: float32 (n, *shape), images in [0, 1]; int64 (n, *shape) where the source has tokens.
+        y: by the source's target: labels int64 (n,), values float32 (n,), or tags float32 (n, classes)
+            of 0 and 1.
+    """
 
     x: Tensor
     y: Tensor
 
 
 class Source(Protocol):
-    """Index-addressed labelled images with a public test part."""
+    """Index-addressed examples with a public test part."""
 
     @property
     def name(self) -> str:
@@ -49,11 +53,28 @@ class Source(Protocol):
 
     @property
     def classes(self) -> int:
-        """The number of labels."""
+        """The number of labels, or of tags; 1 where the target is a value."""
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of one example: (1, 28, 28)."""
+    def shape(self) -> tuple[int, ...]:
+        """Of one example: (1, 28, 28) for MNIST."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What whole numbers in x mean; () where x is floats.
+
+        (V,): x, of shape (length,), is a sequence of ids 0..V-1, padded with 0 on the right.
+        (users, items), or any two numbers or more: x has a column of ids for each, of shape (columns,).
+        """
+
+    @property
+    def target(self) -> Target:
+        """What y is: one label of ``classes``, one value, or a set of tags."""
+
+    @property
+    def owners(self) -> Indices | None:
+        """The natural client (size,) that each training example is from, in the order of the indices;
+        clients are numbered from 0. None where there are none."""
 
     @property
     def size(self) -> int | None:
@@ -67,7 +88,7 @@ class Source(Protocol):
         """The examples at ``indices`` (n,), in that order, on ``device``."""
 
     def labels(self, indices: Indices) -> Indices:
-        """The labels (n,) alone, without making images."""
+        """The labels (n,) alone, without making images. Raises ArgumentError where there are none."""
 
     def test(self, device: torch.device | str = "cpu") -> Pair:
         """The public test examples."""
@@ -75,7 +96,12 @@ class Source(Protocol):
 
 def unit_interval(pixels: Tensor) -> Tensor:
     """Bytes (n, 28, 28), of any dtype, as float32 (n, 1, 28, 28) in [0, 1]."""
-    return pixels.to(torch.float32).mul_(_PER_BYTE).unsqueeze(1)
+    return to_unit(pixels).unsqueeze(1)
+
+
+def to_unit(pixels: Tensor) -> Tensor:
+    """Bytes of any dtype and shape as float32 in [0, 1]."""
+    return pixels.to(torch.float32).mul_(_PER_BYTE)
 
 
 def whole(name: str, values: Any, minimum: int = 0, below: int | None = None) -> Indices:
@@ -91,54 +117,6 @@ def whole(name: str, values: Any, minimum: int = 0, below: int | None = None) ->
     return array
 
 
-class Arrays:
-    """A finite source over byte images held in memory: MNIST, Fashion-MNIST, the bundled digits.
-
-    Args:
-        name: what to call it.
-        x, y: training images uint8 (n, 28, 28) and labels (n,); example i is index i.
-        test_x, test_y: the public test part.
-        classes: the number of labels.
-
-    Raises:
-        DataError: images and labels do not fit together, or a label is outside [0, classes).
-    """
-
-    shape = (1, 28, 28)
-    first = 0
-
-    def __init__(
-        self, name: str, x: Bytes, y: Indices, test_x: Bytes, test_y: Indices, classes: int = 10
-    ) -> None:
-        for images, labels in ((x, y), (test_x, test_y)):
-            require_examples(name, images, labels, classes)
-        self.name, self.classes, self.size = name, classes, len(x)
-        self._y = np.ascontiguousarray(y, dtype=np.int64)
-        self._train = (torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(self._y))
-        self._test = (
-            torch.from_numpy(np.ascontiguousarray(test_x)),
-            torch.from_numpy(np.ascontiguousarray(test_y, dtype=np.int64)),
-        )
-        self._resident: dict[torch.device, tuple[Tensor, Tensor]] = {}
-
-    def batch(self, indices: Indices, device: torch.device | str = "cpu") -> Pair:
-        """The examples at ``indices`` (n,) on ``device``. Raises ArgumentError outside the data."""
-        where = torch.device(device)
-        if where not in self._resident:
-            self._resident[where] = (self._train[0].to(where), self._train[1].to(where))
-        x, y = self._resident[where]
-        at = torch.from_numpy(whole("indices", indices, below=self.size)).to(where)
-        return Pair(unit_interval(x.index_select(0, at)), y.index_select(0, at))
-
-    def labels(self, indices: Indices) -> Indices:
-        """The labels (n,) at ``indices``. Raises ArgumentError outside the data."""
-        return self._y[whole("indices", indices, below=self.size)]
-
-    def test(self, device: torch.device | str = "cpu") -> Pair:
-        """The public test examples."""
-        return Pair(unit_interval(self._test[0].to(device)), self._test[1].to(device))
-
-
 def require_examples(name: str, images: Any, labels: Any, classes: int) -> None:
     """Raise DataError unless these are n >= 1 byte images (n, 28, 28) with n labels below classes.
 
@@ -146,9 +124,14 @@ def require_examples(name: str, images: Any, labels: Any, classes: int) -> None:
     """
     if getattr(images, "dtype", None) != np.uint8 or images.shape[1:] != (28, 28):
         raise DataError(f"{name}: images must be uint8 of shape (n, 28, 28)")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
-        raise DataError(f"{name}: labels must be one whole number for each image")
-    if not len(images):
+    require_labels(name, labels, len(images), classes)
+
+
+def require_labels(name: str, labels: Any, count: int, classes: int) -> None:
+    """Raise DataError unless ``labels`` are ``count`` >= 1 whole numbers (count,) below ``classes``."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != count:
+        raise DataError(f"{name}: labels must be one whole number for each example")
+    if not count:
         raise DataError(f"{name}: there must be at least one example")
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise DataError(f"{name}: labels must lie in 0..{classes - 1}")

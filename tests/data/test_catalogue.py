@@ -8,11 +8,14 @@ import pytest
 
 import fedpriv
 from fedpriv._check import ArgumentError
-from fedpriv.data import idx, names
+from fedpriv.data import names
+from fedpriv.data.archives import is_member
 from fedpriv.data.catalogue import CardError, card, cards_folder, list_cards, read_card
 from fedpriv.data.fetch import matches
+from fedpriv.data.files import content, find
 from fedpriv.data.infinite_mnist import FIELDS_FILE, TANGENTS_FILE
 from fedpriv.data.loaders import IDX_FILES
+from fedpriv.data.surnames import LANGUAGES
 
 GOOD = 'name = "toy"\ntitle = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\n'
 
@@ -28,7 +31,7 @@ def test_every_data_set_has_a_card():
         assert set(c.needs) <= set(names())
         for file in c.files:
             assert file.urls
-            assert file.sha256
+            assert file.verifiable
 
 
 def test_cards_name_the_files_that_the_loaders_read():
@@ -72,6 +75,8 @@ def test_cards_are_found_in_a_wheel(tmp_path, monkeypatch):
         (GOOD + '[[files]]\nname = "../../etc/passwd"', "plain file name"),
         (GOOD + '[[files]]\nname = ".bashrc"', "plain file name"),
         (GOOD + '[[files]]\nname = "a"\nsha256 = "ABC"', "is not a SHA-256"),
+        (GOOD + '[[files]]\nname = "a"\nmd5 = "abc"', "is not an MD5"),
+        (GOOD + '[[files]]\nname = "a"\nmembers = [{ name = "b", size = 1, sha256 = "X" }]', "not a SHA-256"),
         (GOOD + '[[files]]\nname = "a"\nurls = ["file:///etc/passwd"]', "http or https"),
         (GOOD + '[[files]]\nname = "a"\nmembers = [{ name = "/x", size = 1 }]', "plain file name"),
     ],
@@ -83,13 +88,22 @@ def test_malformed_cards(tmp_path, text, message):
 
 
 def test_unknown_name():
-    with pytest.raises(ArgumentError, match=r"one of digits, .*mnist"):
+    with pytest.raises(ArgumentError, match=r"one of .*digits, .*mnist"):
         card("nosuch")
 
 
 @pytest.mark.data
-def test_real_mnist_is_what_the_card_says(data):
-    for file in card("mnist").files:
-        path = data / "mnist" / file.name
+@pytest.mark.parametrize("name", ["mnist", "a9a", "movielens-100k"])
+def test_real_files_are_what_the_cards_say(data, name):
+    for file in card(name).files:
+        path = find(data / name, file.name.removesuffix(".gz"))
         assert matches(path, file)
-        assert hashlib.sha256(idx.content(path)).hexdigest() == file.content_sha256
+        assert hashlib.sha256(content(path)).hexdigest() == file.content_sha256
+
+
+@pytest.mark.data
+def test_real_names_are_what_the_card_says(data):
+    (archive,) = card("names").files
+    assert not archive.digested
+    assert [member.name for member in archive.members] == [f"{language}.txt" for language in LANGUAGES]
+    assert all(is_member(data / "names" / member.name, member) for member in archive.members)

@@ -181,7 +181,7 @@ def test_a_wrong_part_is_fetched_anew(server, make, have):
 
 def test_wrong_hash_is_refused_and_nothing_kept(server, make):
     server.files["a.bin"] = CONTENT[:-1] + b"!"
-    with pytest.raises(WrongHashError, match="wrong SHA-256, deleted"):
+    with pytest.raises(WrongHashError, match="wrong hash, deleted"):
         make([server.url("a.bin")])
     assert names(make.folder) == []
 
@@ -309,5 +309,6 @@ def test_bundled_and_unknown(tmp_path):
 
 
 @pytest.mark.data
-def test_real_mnist_is_recognised_where_it_lies(data):
-    assert len(fetch("mnist", data).present) == 4
+@pytest.mark.parametrize(("name", "files"), [("mnist", 4), ("a9a", 2), ("movielens-100k", 1), ("names", 18)])
+def test_real_data_is_recognised_where_it_lies(data, name, files):
+    assert len(fetch(name, data).present) == files

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpriv.data import idx
+from fedpriv.data import DataError, idx
 
 TYPES = ["u1", "i1", "i2", "i4", "f4", "f8"]
 
@@ -63,7 +63,7 @@ def test_gzip_is_recognised_by_content_not_name(tmp_path):
 def test_damage_is_named(tmp_path, content, message):
     path = tmp_path / "damaged"
     path.write_bytes(content)
-    with pytest.raises(idx.IdxError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         idx.read(path)
     assert str(path) in str(caught.value)
 

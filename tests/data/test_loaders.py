@@ -6,7 +6,8 @@ import torch
 
 from fedpriv._check import ArgumentError
 from fedpriv.data import DataError, MissingDataError, data_folder, idx, load, names
-from fedpriv.data.loaders import IDX_FILES
+from fedpriv.data.infinite_mnist import FIELDS_FILE
+from fedpriv.data.loaders import IDX_FILES, at_hand
 
 
 def write_toy(folder, zipped=True, n=6):
@@ -51,7 +52,7 @@ def test_missing_files_say_what_to_do(tmp_path):
 def test_images_that_do_not_fit(tmp_path):
     write_toy(tmp_path / "mnist")
     idx.write(tmp_path / "mnist" / (IDX_FILES[1] + ".gz"), np.arange(5, dtype=np.uint8))
-    with pytest.raises(DataError, match="one whole number for each image"):
+    with pytest.raises(DataError, match="one whole number for each example"):
         load("mnist", tmp_path)
     idx.write(tmp_path / "mnist" / (IDX_FILES[1] + ".gz"), np.full(6, 10, np.uint8))
     with pytest.raises(DataError, match=r"labels must lie in 0\.\.9"):
@@ -69,6 +70,45 @@ def test_folder_order(tmp_path, monkeypatch):
 
 
 def test_names():
-    assert names() == ("digits", "fashion-mnist", "infinite-digits", "infinite-mnist", "mnist")
+    assert list(names()) == sorted(names())
+    assert {"digits", "mnist", "a9a", "movielens-100k", "names"} <= set(names())
     with pytest.raises(ArgumentError, match="dataset is 'cifar'"):
         load("cifar")
+
+
+def test_at_hand_looks_without_reading(tmp_path):
+    write_toy(tmp_path / "mnist")
+    (tmp_path / "mnist" / f"{IDX_FILES[0]}.gz").write_bytes(b"damaged")
+    assert at_hand("mnist", tmp_path)
+    assert at_hand("digits", tmp_path)
+    assert not at_hand("fashion-mnist", tmp_path)
+    (tmp_path / "infinite-mnist").mkdir()
+    (tmp_path / "infinite-mnist" / FIELDS_FILE).write_bytes(b"half of the authors' files")
+    assert not at_hand("infinite-mnist", tmp_path)
+
+
+def check_source(source):
+    """What every finite source keeps to."""
+    x, y = source.batch(np.array([source.size - 1, 0, 0]))
+    assert x.shape == (3, *source.shape)
+    assert torch.equal(x[1], x[2])
+    assert x.dtype == (torch.int64 if source.tokens else torch.float32)
+    test = source.test()
+    for part in (y, test.y):
+        tail = (source.classes,) if source.target == "tags" else ()
+        assert part.shape[1:] == tail
+        assert part.dtype == (torch.int64 if source.target == "label" else torch.float32)
+    assert test.x.shape[1:] == source.shape
+    assert test.x.dtype == x.dtype
+    with pytest.raises(ArgumentError, match=f"indices is {source.size}"):
+        source.batch(np.array([source.size]))
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_source_keeps_the_protocol(name, data):
+    if not at_hand(name, data):
+        pytest.skip(f"{name} is not at hand")
+    source = load(name, data)
+    assert source.name == name
+    if source.size is not None:
+        check_source(source)

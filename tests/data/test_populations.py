@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv._check import ArgumentError
-from fedpriv.data import OneExample, Silos, load, population
+from fedpriv.data import Arrays, OneExample, Silos, load, population
 from fedpriv.data.partitions import Implicit, Partition
 from fedpriv.data.populations import KINDS
 
@@ -60,7 +60,7 @@ def test_every_client_id_is_checked():
         OneExample(0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"natural"}))
 def test_factory_over_both_kinds_of_source(kind):
     endless, finite = load("infinite-digits"), load("digits")
     options = {"clients": 100, "examples_per_client": 10, "sizes": "lognormal", "seed": 3}
@@ -99,3 +99,50 @@ def test_factory_refuses_what_cannot_be():
         population("iid", digits, clients=1438)
     with pytest.raises(ArgumentError, match="dirichlet-alpha"):
         population("dirichlet", digits, clients=2, alpha=0)
+
+
+def rated(owners, target="value"):
+    """A source of ratings, without labels, whose examples come from ``owners``."""
+    n, y = len(owners), {"value": np.ones(len(owners)), "tags": np.ones((len(owners), 3))}[target]
+    ids = np.zeros((n, 2), np.int16)
+    options = {"tokens": (5, 5), "target": target, "classes": y[:1].size}
+    return Arrays("rated", ids, y, ids, y, **options, owners=np.array(owners))
+
+
+def test_a_natural_client_owns_what_is_its_own():
+    people = population("natural", rated([2, 0, 2, 3, 0]), clients=4)
+    index, owner = people.examples(np.array([3, 1, 2, 0]))
+    assert index.tolist() == [3, 0, 2, 1, 4]
+    assert owner.tolist() == [0, 2, 2, 3, 3]  # client 1 has nothing
+    assert people.clients == 4
+
+
+@given(owners=st.lists(st.integers(0, 20), min_size=1, max_size=60))
+def test_natural_partitions_are_the_plain_loop(owners):
+    people = population("natural", rated(owners), clients=max(owners) + 1)
+    for client in range(people.clients):
+        index, _ = people.examples(np.array([client]))
+        assert index.tolist() == [i for i, owner in enumerate(owners) if owner == client]
+
+
+def test_natural_clients_are_refused_where_there_are_none():
+    for name in ("digits", "infinite-digits"):
+        with pytest.raises(ArgumentError, match=f"partition is 'natural'; .* {name}, whose examples have no"):
+            population("natural", load(name), clients=10)
+    with pytest.raises(ArgumentError, match="clients is 3; it must be 4 with partition natural"):
+        population("natural", rated([0, 3]), clients=3)
+
+
+@pytest.mark.parametrize("target", ["value", "tags"])
+def test_a_source_without_labels_can_be_dealt_but_not_by_label(target):
+    source = rated([0] * 12, target)
+    index, owner = population("iid", source, clients=3).examples(np.arange(3))
+    assert sorted(index.tolist()) == list(range(12))
+    assert np.bincount(owner).tolist() == [4, 4, 4]
+    for kind in ("one-example", "silos"):
+        assert population(kind, source, clients=3, examples_per_client=4).clients == 3
+    for kind in ("dirichlet", "shards"):
+        with pytest.raises(ArgumentError, match=f"partition is '{kind}'.*its target is {target}"):
+            population(kind, source, clients=3)
+    with pytest.raises(ArgumentError, match="have labels"):
+        source.labels(np.array([0]))

@@ -1,0 +1,78 @@
+"""Taking the files that a card names out of a tar or zip archive, and holding them to their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from fedpriv.data.catalogue import File, Member
+from fedpriv.data.files import atomic
+from fedpriv.data.source import DataError
+
+_CHUNK = 1 << 18
+
+
+class FetchError(DataError):
+    """No mirror gave the file; the message has each one's reason."""
+
+
+class WrongHashError(FetchError):
+    """What came is not what the card (or the user) vouches for; it was not kept."""
+
+
+def is_member(path: Path, member: Member) -> bool:
+    """Whether ``path`` is there, of the member's size, and its hash where one is known."""
+    if not path.is_file() or path.stat().st_size != member.size:
+        return False
+    return member.sha256 is None or sha256_of(path) == member.sha256
+
+
+def sha256_of(path: Path) -> str:
+    """The hex SHA-256 of the file at ``path``."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def unpack(archive: Path, file: File) -> list[Path]:
+    """Take the members of ``file`` out of a tar or zip archive, beside it.
+
+    Raises WrongHashError for a member that is not what the card says; the archive is then deleted.
+    """
+    wanted = {member.name: member for member in file.members}
+    found: list[Path] = []
+    for name, size, stream in _entries(archive):
+        member = wanted.get(name)
+        if member is None or size != member.size:
+            continue
+        target, digest = archive.with_name(name), hashlib.sha256()
+        with stream, atomic(target) as out:
+            while block := stream.read(_CHUNK):
+                digest.update(block)
+                out.write(block)
+            if member.sha256 not in (None, digest.hexdigest()):
+                archive.unlink()
+                raise WrongHashError(f"{archive}: its {name} has the wrong SHA-256; the archive was deleted")
+        found.append(target)
+    missing = set(wanted) - {path.name for path in found}
+    if missing:
+        raise FetchError(f"{archive}: has no {', '.join(sorted(missing))} of the size in the card")
+    return found
+
+
+def _entries(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The base name, size and bytes of each file in a tar or zip archive."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as folder:
+            for entry in folder.infolist():
+                if not entry.is_dir():
+                    yield Path(entry.filename).name, entry.file_size, folder.open(entry)
+        return
+    with tarfile.open(archive) as tar:
+        for item in tar:
+            stream = tar.extractfile(item) if item.isfile() else None
+            if stream is not None:
+                yield Path(item.name).name, item.size, stream

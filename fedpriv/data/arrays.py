@@ -1,0 +1,142 @@
+"""The finite source: examples held in memory.
+
+>>> x = np.zeros((3, 28, 28), np.uint8); x[1] = 255
+>>> toy = Arrays("toy", x, np.array([0, 1, 1]), x[:1], np.array([0]), classes=2)
+>>> images, labels = toy.batch(np.array([1, 0]))
+>>> tuple(images.shape), labels.tolist(), float(images.max())
+((2, 1, 28, 28), [1, 0], 1.0)
+
+>>> words = np.array([[3, 1, 0], [2, 0, 0]], np.uint16)
+>>> toy = Arrays("toy", words, np.array([0, 1]), words, np.array([0, 1]), classes=2, tokens=(4,))
+>>> toy.shape, toy.batch(np.array([0])).x
+((3,), tensor([[3, 1, 0]]))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.data.source import (
+    DataError,
+    Indices,
+    Pair,
+    Target,
+    require_labels,
+    to_unit,
+    whole,
+)
+
+Array = npt.NDArray[Any]
+_STORED_WHOLE = (torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+class Arrays:
+    """A finite source over arrays: images, rows of numbers, sequences of tokens, columns of ids.
+
+    Args:
+        name: what to call it.
+        x: of the training examples, (n, ...); example i is index i. Without tokens, uint8 are pixels
+            (n, height, width) or (n, channels, height, width), and float32 are taken as they are; with
+            tokens, whole numbers.
+        y: (n,) or (n, classes), as the target has it; whole numbers for tags are cast.
+        test_x, test_y: the public test part.
+        classes: the number of labels or tags; 1 for values.
+        tokens, target, owners: see :class:`fedpriv.data.source.Source`.
+
+    Raises:
+        DataError: the parts do not fit together, or hold what the tokens and the target do not allow.
+    """
+
+    first = 0
+
+    def __init__(
+        self,
+        name: str,
+        x: Array,
+        y: Array,
+        test_x: Array,
+        test_y: Array,
+        classes: int = 10,
+        *,
+        tokens: tuple[int, ...] = (),
+        target: Target = "label",
+        owners: Indices | None = None,
+    ) -> None:
+        self.name, self.classes, self.size = name, classes, len(x)
+        self.tokens, self.target, self.owners = tokens, target, owners
+        self._train = self._checked(x, y)
+        self._test = self._checked(test_x, test_y)
+        self.shape: tuple[int, ...] = tuple(self._train[0].shape[1:])
+        if tuple(self._test[0].shape[1:]) != self.shape:
+            raise DataError(f"{name}: training and test examples must have the same shape")
+        if owners is not None and (len(owners) != len(x) or int(owners.min()) < 0):
+            raise DataError(f"{name}: there must be one owner, 0 or more, for each training example")
+        self._resident: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def _checked(self, x: Array, y: Array) -> tuple[Tensor, Tensor]:
+        """Both as tensors in the form they are kept in, or a DataError that names no value."""
+        kept = self._checked_y(y, len(x))
+        return self._checked_x(x), kept
+
+    def _checked_x(self, x: Array) -> Tensor:
+        if self.tokens:
+            kept = torch.from_numpy(np.ascontiguousarray(x))
+            if x.dtype == np.uint16:
+                kept = kept.to(torch.int32)
+            limits = np.asarray(self.tokens)
+            if kept.dtype not in _STORED_WHOLE or x.ndim != 2 or len(limits) not in (1, x.shape[1]):
+                raise DataError(f"{self.name}: tokens must be whole numbers (n, columns)")
+            if int(x.min()) < 0 or bool((x.max(axis=0) >= limits).any()):
+                raise DataError(f"{self.name}: a token is outside its range")
+            return kept
+        if x.dtype == np.uint8 and x.ndim in (3, 4):
+            return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 4 else x[:, None]))
+        if x.dtype != np.float32 or x.ndim < 2 or not np.isfinite(x).all():
+            raise DataError(f"{self.name}: examples must be uint8 images or finite float32")
+        return torch.from_numpy(np.ascontiguousarray(x))
+
+    def _checked_y(self, y: Array, count: int) -> Tensor:
+        if self.target == "label":
+            require_labels(self.name, y, count, self.classes)
+            return torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
+        expected = (count,) if self.target == "value" else (count, self.classes)
+        numbers = y.astype(np.float32)
+        if not count or y.shape != expected or not np.isfinite(numbers).all():
+            what = "a finite value" if self.target == "value" else f"{self.classes} tags"
+            raise DataError(f"{self.name}: there must be {what} for each of at least one example")
+        if self.target == "tags" and not np.isin(numbers, (0, 1)).all():
+            raise DataError(f"{self.name}: tags must be 0 or 1")
+        return torch.from_numpy(numbers)
+
+    def _shown(self, x: Tensor) -> Tensor:
+        """Kept examples as they are handed out."""
+        if self.tokens:
+            return x.to(torch.int64)
+        return to_unit(x) if x.dtype == torch.uint8 else x
+
+    def batch(self, indices: Indices, device: torch.device | str = "cpu") -> Pair:
+        """The examples at ``indices`` (n,) on ``device``. Raises ArgumentError outside the data."""
+        where = torch.device(device)
+        if where not in self._resident:
+            self._resident[where] = (self._train[0].to(where), self._train[1].to(where))
+        x, y = self._resident[where]
+        at = torch.from_numpy(whole("indices", indices, below=self.size)).to(where)
+        return Pair(self._shown(x.index_select(0, at)), y.index_select(0, at))
+
+    def labels(self, indices: Indices) -> Indices:
+        """The labels (n,) at ``indices``. Raises ArgumentError outside the data, or without labels."""
+        if self.target != "label":
+            raise _check.fail("dataset", self.name, "have labels here", f"its target is {self.target}")
+        labels: Indices = self._train[1].numpy()[whole("indices", indices, below=self.size)]
+        return labels
+
+    def test(self, device: torch.device | str = "cpu") -> Pair:
+        """The public test examples."""
+        x, y = self._test
+        return Pair(self._shown(x.to(device)), y.to(device))

@@ -1,0 +1,56 @@
+r"""MovieLens-100k: which rating a user gave an item.
+
+``u.data`` has a line ``user item rating timestamp`` for each rating, tab-separated, in random order, with
+users 1..943 and items 1..1682. An example is (user - 1, item - 1), and its value the rating, 1 to 5, as it
+is. Li 2023 (appendix C.1) partition the ratings at random; their 1,250 steps an epoch of 64 (appendix C.2)
+make it 80,000 for training and 20,000 for the test. Which ones is not published, so it is our public
+split (:mod:`fedpriv.data.splits`). The timestamp is not used.
+
+>>> ids, rating = parse(b"196\t242\t3\t881250949\n", "toy")
+>>> ids.tolist(), rating.tolist()
+([[195, 241]], [3.0])
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpriv.data.arrays import Arrays
+from fedpriv.data.files import content
+from fedpriv.data.source import DataError, Indices
+from fedpriv.data.splits import split
+
+USERS, ITEMS = 943, 1682
+_TEXT = re.compile(rb"(?:\d{1,4}+\t\d{1,4}+\t[1-5]\t\d{1,12}+\r?(?:\n|\Z))++")
+
+
+def parse(text: bytes, name: str) -> tuple[Indices, npt.NDArray[np.float32]]:
+    """User and item numbers from 0, (n, 2), and ratings (n,). Raises DataError unless it is ``u.data``."""
+    if not _TEXT.fullmatch(text):
+        raise DataError(f"{name}: is not MovieLens-100k's u.data; fetch it again")
+    table = np.fromstring(text.decode(), np.int64, sep=" ").reshape(-1, 4)
+    ids = table[:, :2] - 1
+    if ids.min() < 0 or (ids.max(axis=0) >= (USERS, ITEMS)).any():
+        raise DataError(f"{name}: must have users 1..{USERS} and items 1..{ITEMS}")
+    return ids, table[:, 2].astype(np.float32)
+
+
+def read(path: Path) -> Arrays:
+    """The source of the file at ``path``; a client is a user. Raises DataError when it is damaged."""
+    ids, rating = parse(content(path), str(path))
+    train, test = split(len(ids))
+    return Arrays(
+        "movielens-100k",
+        ids[train].astype(np.int16),
+        rating[train],
+        ids[test].astype(np.int16),
+        rating[test],
+        classes=1,
+        tokens=(USERS, ITEMS),
+        target="value",
+        owners=ids[train, 0],
+    )
