@@ -51,8 +51,9 @@ class Config(BaseModel):
     input_mean: float = Field(0.0, description="public constant: the model sees (x - mean) / std")
     input_std: float = Field(1.0, gt=0, description="public constant; the papers' MNIST has 0.1307, 0.3081")
     clients: int = Field(100_000, ge=1, le=10**12, description="N, the number of (virtual) clients")
-    partition: Literal["one-example", "iid", "dirichlet", "shards"] = Field(
-        "one-example", description="how examples are dealt to clients"
+    partition: Literal["one-example", "iid", "dirichlet", "shards", "natural"] = Field(
+        "one-example",
+        description="how examples are dealt to clients; natural: a client is a user of the data set",
     )
     examples_per_client: int = Field(1, ge=1, description="mean number of examples of a client or silo")
     client_sizes: Literal["equal", "lognormal", "uniform"] = Field(

@@ -276,7 +276,8 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
 
 def _check_used(config: Config) -> None:
     """Refuse a setting that was changed and that nothing in this run would use."""
-    single, other = config.partition == "one-example", "a partition other than one-example"
+    single = config.partition in ("one-example", "natural")
+    other = "a partition other than one-example and natural"
     gradient = config.work == "gradient"
     unused = (
         (config.level != "client", ("silo-steps",), "level=client"),

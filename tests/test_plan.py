@@ -53,6 +53,8 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({**SILOS, "work": "local-steps"}, "work is 'local-steps'; it must be gradient"),
     ({"examples-per-client": 5}, "examples-per-client is 5, which needs a partition"),
     ({"client-sizes": "uniform"}, "client-sizes is 'uniform', which needs a partition"),
+    ({"partition": "natural", "partition-seed": 1}, "partition-seed is 1, which needs a partition"),
+    ({"partition": "natural", "examples-per-client": 5}, "examples-per-client is 5, which needs a partition"),
     ({"dirichlet-alpha": 1.0, "partition": "iid"}, "dirichlet-alpha is 1.0, which needs partition=dirichlet"),
     ({"labels-per-client": 1}, "labels-per-client is 1, which needs partition=shards"),
     ({"local-steps": 5}, "local-steps is 5, which needs work=local-steps"),
