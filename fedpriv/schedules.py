@@ -12,6 +12,7 @@ advance. All are frozen, so equal settings compare and serialise equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,9 +75,7 @@ class Given:
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
         if step >= len(self.values):
-            raise _check.fail(
-                "step", step, f"be below {len(self.values)}", "the given sequence ends there"
-            )
+            raise _check.fail("step", step, f"be below {len(self.values)}", "the given sequence ends there")
         return self.values[step]
 
 
@@ -101,3 +100,84 @@ class Relative:
     def __call__(self, step: int) -> float:
         """``base(step) / base(0)``."""
         return self.base(step) / self.base(0)
+
+
+@dataclass(frozen=True)
+class TimeDecay:
+    """1 / (1 + k t): Yu et al. 2019's time-based decay of the noise; k = ``rate`` > 0."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("decay rate", self.rate)
+
+    def __call__(self, step: int) -> float:
+        """1 / (1 + rate * step)."""
+        return 1 / (1 + self.rate * step)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """exp(-k t): Yu et al. 2019's exponential decay; k = ``rate`` > 0."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("decay rate", self.rate)
+
+    def __call__(self, step: int) -> float:
+        """exp(-rate * step)."""
+        return math.exp(-self.rate * step)
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """k^floor(t / period): Yu et al. 2019's step decay; k = ``factor`` in (0, 1)."""
+
+    factor: float
+    period: int
+
+    def __post_init__(self) -> None:
+        _check.between("decay factor", self.factor, 0, 1)
+        _check.integer("decay period", self.period, minimum=1)
+
+    def __call__(self, step: int) -> float:
+        """factor ** (step // period)."""
+        return float(self.factor ** (step // self.period))
+
+
+@dataclass(frozen=True)
+class PolynomialDecay:
+    """(1 - end) (1 - t/period)^k + end, and ``end`` from then on: Yu et al. 2019's polynomial decay.
+
+    k = ``power`` > 0 (1 is linear) and ``end`` in (0, 1) is sigma_end / sigma_0.
+    """
+
+    end: float
+    power: float
+    period: int
+
+    def __post_init__(self) -> None:
+        _check.between("decay end", self.end, 0, 1)
+        _check.finite_positive("decay power", self.power)
+        _check.integer("decay period", self.period, minimum=1)
+
+    def __call__(self, step: int) -> float:
+        """The value at ``step``."""
+        left = 1 - min(step, self.period) / self.period
+        return (1 - self.end) * float(left**self.power) + self.end
+
+
+@dataclass(frozen=True)
+class PerEpoch:
+    """``base(t // length)``: a schedule of epochs, constant within each."""
+
+    base: Schedule
+    length: int
+
+    def __post_init__(self) -> None:
+        _check.integer("epoch length", self.length, minimum=1)
+
+    def __call__(self, step: int) -> float:
+        """``base(step // length)``."""
+        return self.base(step // self.length)

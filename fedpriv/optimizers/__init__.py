@@ -33,9 +33,12 @@ from fedpriv.optimizers.first_order import (
     dp_sgd,
     dp_yogi,
 )
+from fedpriv.optimizers.noise_decay import noise_decay
+from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
 from fedpriv.optimizers.scheduled import Scheduled
 
 __all__ = [
+    "AdaDps",
     "AdaGrad",
     "Adadp",
     "Adam",
@@ -47,6 +50,7 @@ __all__ = [
     "ExtraQuery",
     "FirstOrder",
     "NormalisedStep",
+    "PdaDpmd",
     "Planned",
     "Polynomial",
     "PrivateOptimizer",
@@ -68,6 +72,7 @@ __all__ = [
     "dynamic",
     "given",
     "growing_mu",
+    "noise_decay",
     "predicted_gain",
     "scaled_error",
     "sensitivity_decay",

@@ -18,6 +18,7 @@ from toys import CountingBooks, RowsEngine, noise_free, world
 from fedpriv.clipping import sum_rows
 from fedpriv.optimizers import (
     Adadp,
+    AdaDps,
     Adam,
     AdaptiveClipping,
     Answer,
@@ -25,6 +26,7 @@ from fedpriv.optimizers import (
     DpSrm,
     ExtraQuery,
     NormalisedStep,
+    PdaDpmd,
     Polynomial,
     PrivateOptimizer,
     RmsProp,
@@ -41,6 +43,7 @@ from fedpriv.optimizers import (
     dynamic,
     given,
     growing_mu,
+    noise_decay,
     sensitivity_decay,
     square_root_noise,
 )
@@ -49,7 +52,7 @@ from fedpriv.release import Placement
 from fedpriv.rng import Key
 from fedpriv.round import Cohorts, Setup, run
 from fedpriv.sampling import Everyone, FixedSize, Poisson
-from fedpriv.schedules import Constant, Geometric
+from fedpriv.schedules import Constant, Geometric, PolynomialDecay, StepDecay, TimeDecay
 
 ROUNDS, UNITS, DIMENSION, RATE = 26, 40, 20, 0.2
 KEY = Key.from_seed(7)
@@ -85,6 +88,11 @@ class Row:
 def dp2(rule: str, clip_norm: float, noise_first: bool = False) -> Dp2:
     rates = (Constant(RATE), Constant(RATE / 4))
     return Dp2(rule, *rates, clip_norm, clip_norm, 4, 3, epsilon=0.1, noise_std=0.01, noise_first=noise_first)
+
+
+def public(theta: torch.Tensor, step: int) -> torch.Tensor:
+    """The gradient of a public example that pulls theta to 2.1, as the units pull it to about 2."""
+    return theta - 2.1
 
 
 R_T = [1.5 - t / ROUNDS for t in range(ROUNDS)]
@@ -127,6 +135,15 @@ TABLE = {
     # Without a plain rule: where the noise follows C, C is given or C starts somewhere, it is finite.
     "sigma ~ sqrt(C)": Row(lambda c: square_root_noise(Sgd(), RATE, c, ROUNDS, 2.0), None),
     "given sequences": Row(lambda c: given(Sgd(), RATE, [c] * ROUNDS, R_T), None),
+    "noise decay, linear": Row(
+        lambda c: noise_decay(Sgd(), RATE, c, PolynomialDecay(0.2, 1.0, ROUNDS)), sgd()
+    ),
+    "noise decay, by steps, of dp-adam": Row(
+        lambda c: noise_decay(Adam(), RATE, c, StepDecay(0.7, 2), epoch=4), adam()
+    ),
+    "noise decay, by time": Row(lambda c: noise_decay(Sgd(), RATE, c, TimeDecay(0.05)), sgd()),
+    "adadps": Row(lambda c: AdaDps(Constant(RATE), c, public, epsilon=0.1), None),
+    "pda-dpmd": Row(lambda c: PdaDpmd(Constant(RATE), c, public, ROUNDS), None),
     "dynamic dp-adam": Row(lambda c: dynamic(Adam(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), adam()),
     "dynamic dp-rmsprop": Row(lambda c: dynamic(RmsProp(), RATE, c, ROUNDS, 2.0, 3.0), rmsprop()),
     "adaptive clipping": Row(lambda c: AdaptiveClipping(dp_sgd(RATE, c)), None),
@@ -307,6 +324,7 @@ def test_the_table_names_every_constructor() -> None:
 
     makers = {dp_sgd, dp_adam, dp_rmsprop, dp_adagrad, dp_yogi}
     makers |= {adp_sgd, adaptive_adp_sgd, Adadp, Dp2, ExtraQuery, DpSrm}
+    makers |= {AdaDps, PdaDpmd, noise_decay}
     makers |= {dynamic, growing_mu, sensitivity_decay, square_root_noise, given}
     parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "State"}
     parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Scheduled", "Sgd", "Yogi"}
