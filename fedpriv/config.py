@@ -47,7 +47,7 @@ class Config(BaseModel):
     # Data and model
     dataset: str = Field("infinite-digits", description="data set: see `fedpriv data list`")
     data_folder: str = Field("", description="where data files are; empty: $FEDPRIV_DATA, if set")
-    model: str = Field("cnn", description="cnn, mlp or logistic")
+    model: str = Field("cnn", description="a model of fedpriv.models: cnn, mlp, lstm, factors, ...")
     input_mean: float = Field(0.0, description="public constant: the model sees (x - mean) / std")
     input_std: float = Field(1.0, gt=0, description="public constant; the papers' MNIST has 0.1307, 0.3081")
     clients: int = Field(100_000, ge=1, le=10**12, description="N, the number of (virtual) clients")

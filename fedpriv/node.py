@@ -25,7 +25,7 @@ from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.release import add_party_noise
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Chunk, Reply
-from fedpriv.tasks import Task
+from fedpriv.tasks import TARGETS, Task
 
 
 class Units(Protocol):
@@ -125,11 +125,34 @@ def moved(query: Query, device: torch.device) -> Query:
 
 
 def make_task(config: Config, source: data.Source) -> Task:
-    """The task that the configuration names, for the source's shape and classes."""
-    model = models.build(config.model, source.shape, source.classes)
-    if (config.input_mean, config.input_std) == (0.0, 1.0):
-        return Task(model)
-    return Task(models.Standardised(model, config.input_mean, config.input_std))
+    """The task that the configuration names, for what the source's examples are and its target is.
+
+    Raises ArgumentError where the model does not suit them.
+    """
+    model = models.build(config.model, source.shape, source.classes, source.tokens)
+    for key, default in (("input-mean", 0.0), ("input-std", 1.0)):
+        if source.tokens and config.table()[key] != default:
+            raise _check.fail(key, config.table()[key], f"be {default:g}: {source.name} is of tokens")
+    if (config.input_mean, config.input_std) != (0.0, 1.0):
+        model = models.Standardised(model, config.input_mean, config.input_std)
+    task = Task(model, TARGETS[source.target])
+    _check_outputs(config, source, task)
+    return task
+
+
+def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
+    """Raises ArgumentError unless the model's outputs are what the loss of the target takes."""
+    x = torch.zeros(1, *source.shape, dtype=torch.int64 if source.tokens else torch.float32)
+    outputs = task.outputs(torch.zeros(task.dimension), x).shape[1:]
+    suited: dict[str, set[tuple[int, ...]]] = {
+        "label": {(source.classes,), (1,)} if source.classes == 2 else {(source.classes,)},
+        "value": {(), (1,)},
+        "tags": {(source.classes,)},
+    }
+    if tuple(outputs) not in suited[source.target]:
+        number = 1 if source.target == "value" else source.classes
+        allowed = f"have {number} outputs for the {source.target} of {source.name}"
+        raise _check.fail("model", config.model, allowed)
 
 
 def make_work(config: Config) -> Work:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from small import SMALL, small
 
-from fedpriv import report
+from fedpriv import compare, report
 from fedpriv._check import ArgumentError
 from fedpriv.centralised import SET, settle
 from fedpriv.config import Config
-from fedpriv.data import DataError
+from fedpriv.data import Arrays, DataError
 from fedpriv.plan import make_plan
+from fedpriv.runs import FILES, RunFolder
 from fedpriv.simulate import check, simulate
 
 DIGITS = 1437  # training examples of the embedded set
@@ -98,6 +102,64 @@ def test_data_that_is_not_there_is_refused(tmp_path: object) -> None:
 def test_silos_that_need_more_examples_than_there_are_are_refused() -> None:
     with pytest.raises(ArgumentError, match="clients is 2; it must be at most 1 for 1000 each of digits"):
         check(small(dataset="digits", unit="example", clients=2, examples_per_client=1000))
+
+
+def toy(target: str) -> Arrays:
+    """Made-up data of each kind of target that a model can learn."""
+    generator = np.random.Generator(np.random.Philox(3))
+    if target == "value":  # the rating is the user's mood plus the item's worth
+        ids = np.stack([generator.integers(0, 20, 900), generator.integers(0, 30, 900)], 1)
+        y = (3 + (ids[:, 0] % 3 - 1) + (ids[:, 1] % 2) / 2).astype(np.float32)
+        return Arrays("toy", ids, y, ids[:99], y[:99], 1, tokens=(20, 30), target="value")
+    if target == "tags":
+        x = generator.standard_normal((900, 12)).astype(np.float32)
+        tags = (x[:, :8] > 1).astype(np.float32)
+        return Arrays("toy", x, tags, x[:99], tags[:99], 8, target="tags")
+    words = generator.integers(1, 9, (900, 6))
+    labels = (words[:, 0] > 4).astype(np.int64)
+    return Arrays("toy", words, labels, words[:99], labels[:99], 2, tokens=(9,))
+
+
+KINDS = [
+    ("value", "factors-biases", "mse", "mean squared error"),
+    ("tags", "logistic", "accuracy", "accuracy"),
+    ("label", "mlp-text", "accuracy", "accuracy"),
+]
+
+
+@pytest.mark.parametrize(("target", "model", "key", "words"), KINDS)
+def test_every_kind_of_data_is_learned_and_reported(
+    target: str, model: str, key: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpriv.data.load", lambda name, folder: toy(target))
+    common: dict[str, object] = {"model": model, "examples-per-client": 900, "optimizer": "dp-adam"}
+    config = centralised(**common, learning_rate=0.05, sampling_rate=0.3, rounds=40, epsilon=20.0)
+    result = simulate(config, folder=RunFolder.create(tmp_path / "out"))
+    first, last = result.metrics[0][key], result.metrics[-1][key]
+    assert last < 0.7 * first if key == "mse" else last > max(0.6, first)
+    assert f"Test {words} " in (tmp_path / "out" / "report.md").read_text()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILES)
+    rows = compare.compare(compare.plans(config.changed(rounds=2), ["none", "central"]))
+    assert all(f"{words} " in row for row in compare.markdown(rows).splitlines() if row.startswith("| none"))
+    assert compare.picture(rows).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "message"),
+    [
+        ("value", {"model": "mlp"}, "be one of factors, factors-biases for data that is ids"),
+        ("value", {"model": "factors", "input_mean": 0.1}, "input-mean is 0.1; it must be 0: toy is"),
+        ("value", {"model": "factors", "input_std": 2.0}, "input-std is 2.0"),
+        ("tags", {"model": "linear"}, "model is 'linear'; it must have 8 outputs for the tags of toy"),
+        ("label", {"model": "factors"}, "be one of lstm, mlp-text"),
+    ],
+)
+def test_a_model_that_does_not_suit_the_data_is_refused(
+    target: str, changes: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpriv.data.load", lambda name, folder: toy(target))
+    with pytest.raises(ArgumentError, match=message):
+        check(centralised(**{"examples-per-client": 900}, **changes))
 
 
 @pytest.mark.parametrize("placement", ["central", "none"])

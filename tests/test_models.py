@@ -4,21 +4,130 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from torch import nn
 
 from fedpriv import models
 from fedpriv._check import ArgumentError
 from fedpriv.vectors import layout_of, vector_of
 
+MNIST = ((1, 28, 28), 10)
+MOVIELENS = ((2,), 1, (943, 1682))
+SIZES = [
+    ("linear", MNIST, 785),
+    ("logistic", MNIST, 7850),
+    ("logistic", ((10_000,), 500), 5_000_500),  # Li 2023, C.1: Stack Overflow, "roughly 5 million"
+    ("logistic-binary", ((10_000,), 2), 10_001),  # Li 2023, C.1: IMDB
+    ("logistic-binary-no-bias", ((123,), 2), 123),  # Wang 2023, 7.1: a9a has 123 features
+    ("mlp", MNIST, 269_322),
+    ("mlp-no-bias", MNIST, 784 * 256 + 256 * 256 + 2560),
+    ("mlp-no-bias-3", MNIST, 334_336),  # Koskela & Honkela 2020, 5.1
+    ("cnn", MNIST, 26_010),
+    ("vgg11", ((3, 32, 32), 10), 9_225_610),
+    ("lstm", ((20,), 18, (58,)), 58 * 64 + 4 * 128 * (64 + 128 + 2) + 128 * 18 + 18),
+    ("mlp-text", ((256,), 2, (10_000,)), 160_306),  # Bu et al. 2020
+    ("factors", MOVIELENS, 262_500),  # Li 2023, C.1
+    ("factors-biases", MOVIELENS, 262_500 + 943 + 1682 + 1),
+]
 
-@pytest.mark.parametrize(
-    ("name", "dimension"), [("linear", 785), ("logistic", 7850), ("mlp", 269322), ("cnn", 26010)]
-)
-def test_the_models_have_the_papers_sizes(name, dimension):
-    model = models.build(name)
+
+@pytest.mark.parametrize(("name", "inputs", "dimension"), SIZES)
+def test_the_models_have_the_papers_sizes(name, inputs, dimension):
+    model = models.build(name, *inputs)
     assert layout_of(model).dimension == dimension
     assert not vector_of(model).any()
-    assert model(torch.zeros(3, 1, 28, 28)).shape == ((3,) if name == "linear" else (3, 10))
+    shape, classes, *tokens = inputs
+    x = torch.zeros(3, *shape, dtype=torch.int64 if tokens else torch.float32)
+    outputs = {"linear": (3,), "logistic-binary": (3, 1), "logistic-binary-no-bias": (3, 1)}
+    assert model(x).shape == outputs.get(name, (3,) if name.startswith("factors") else (3, classes))
+
+
+def test_every_model_has_its_size_above():
+    assert {name for name, *_ in SIZES} == set(models.MODELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("lstm", MNIST, "model is 'lstm'; it must be one of linear, .* for data that is numbers"),
+        ("cnn", ((20,), 18, (58,)), "be one of lstm, mlp-text for data that is sequence"),
+        ("mlp", MOVIELENS, "be one of factors, factors-biases for data that is ids"),
+        ("logistic-binary", MNIST, "classes is 10; it must be 2"),
+        ("vgg11", ((3, 28, 28), 10), "at least 32x32"),
+        ("cnn", ((784,), 10), "be .channels, height, width."),
+        ("factors", ((3,), 1, (5, 6, 7)), "be two columns of ids"),
+        ("mlp", ((0,), 10), "input shape is 0"),
+        ("lstm", ((4,), 3, (0,)), "tokens is 0"),
+    ],
+)
+def test_data_that_does_not_suit_a_model_is_refused(name, inputs, message):
+    with pytest.raises(ArgumentError, match=message):
+        models.build(name, *inputs)
+
+
+def drawn(name, *inputs, seed=0):
+    """The model at its first parameters."""
+    model = models.build(name, *inputs)
+    vector = models.initial(model, np.random.default_rng(seed))
+    with torch.no_grad():
+        for key, tensor in layout_of(model).split(vector).items():
+            model.get_parameter(key).copy_(tensor)
+    return model
+
+
+@pytest.mark.parametrize("name", ["lstm", "mlp-text"])
+def test_padding_is_no_part_of_a_sequence(name):
+    model = drawn(name, (6,), 4, (9,))
+    words = torch.tensor([[3, 1, 8, 8, 2, 5], [7, 0, 0, 0, 0, 0], [4, 4, 0, 0, 0, 0]])
+    longer = torch.cat([words, torch.zeros(3, 5, dtype=torch.int64)], 1)
+    torch.testing.assert_close(model(words), model(longer))
+    torch.testing.assert_close(model(words[2:, :2]), model(words)[2:])
+    assert bool(torch.isfinite(model(torch.zeros(1, 6, dtype=torch.int64))).all())
+
+
+def test_the_lstm_reads_one_character_after_the_other():
+    """The equations of Hochreiter & Schmidhuber 1997 with forget gates, in torch's order i, f, g, o."""
+    model = drawn("lstm", (6,), 4, (9,))
+    h = c = torch.zeros(128)
+    for token in (3, 1, 8):
+        e, net = model.embedding.weight[token], model.lstm
+        gates = net.weight_ih_l0 @ e + net.bias_ih_l0 + net.weight_hh_l0 @ h + net.bias_hh_l0
+        i, f, g, o = gates.chunk(4)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+    outputs = model(torch.tensor([[3, 1, 8, 0, 0, 0]]))[0]
+    torch.testing.assert_close(outputs, model.classes(h), rtol=1e-4, atol=1e-5)
+
+
+def test_the_text_model_takes_the_mean_of_its_words():
+    model = drawn("mlp-text", (6,), 4, (9,))
+    mean = (model.embedding.weight[3] + 2 * model.embedding.weight[8]) / 3
+    outputs = model(torch.tensor([[8, 3, 8, 0, 0, 0]]))[0]
+    torch.testing.assert_close(outputs, model.classes(F.relu(model.hidden(mean))))
+
+
+def test_factors_multiply_and_biases_add():
+    x = torch.tensor([[4, 1], [0, 6]])
+    plain, biased = drawn("factors", (2,), 1, (5, 7)), drawn("factors-biases", (2,), 1, (5, 7))
+    wanted = torch.stack([plain.users.weight[u] @ plain.items.weight[i] for u, i in x.tolist()])
+    torch.testing.assert_close(plain(x), wanted)
+    with torch.no_grad():
+        for name, tensor in (("users", plain.users.weight), ("items", plain.items.weight)):
+            biased.get_submodule(name).weight.copy_(tensor)
+        biased.mean.weight.fill_(3.5)
+        biased.user_bias.weight.copy_(torch.arange(5.0)[:, None])
+        biased.item_bias.weight.copy_(torch.arange(7.0)[:, None] / 10)
+    torch.testing.assert_close(biased(x), wanted + torch.tensor([3.5 + 4 + 0.1, 3.5 + 0 + 0.6]))
+
+
+def test_vgg_is_the_network_of_torchvision_without_batch_norm():
+    model = drawn("vgg11", (3, 32, 32), 10)
+    kinds = [type(layer) for layer in model]
+    convolutions = [layer.out_channels for layer in model if isinstance(layer, nn.Conv2d)]
+    assert convolutions == [64, 128, 256, 256, 512, 512, 512, 512]
+    assert kinds.count(nn.MaxPool2d) == 5
+    assert kinds.count(nn.ReLU) == 8
+    assert model(torch.rand(1, 3, 64, 32)[:, :, :32]).shape == (1, 10)
 
 
 def test_the_cnn_suits_other_images():
@@ -63,6 +172,43 @@ def test_initial_parameters_follow_torchs_law():
         assert np.abs(scaled - uniform).max() < 2 * 2.7 / math.sqrt(len(scaled))
     assert torch.equal(vector, models.initial(model, np.random.default_rng(3)))
     assert not torch.equal(vector, models.initial(model, np.random.default_rng(4)))
+
+
+def distance_from(law, values):
+    """Kolmogorov's distance of ``values`` from a law of scipy, times sqrt(n): above 2.7 has p < 1e-6."""
+    return stats.kstest(np.asarray(values, np.float64).ravel(), law).statistic * math.sqrt(values.numel())
+
+
+def test_embeddings_recurrent_layers_and_factors_have_laws_of_their_own():
+    """Torch's default laws, and of factors a normal cut to two standard deviations, as Li's authors do."""
+    lstm = drawn("lstm", (20,), 18, (58,))
+    assert distance_from(stats.norm.cdf, lstm.embedding.weight.detach()) < 2.7
+    side = 1 / math.sqrt(128)
+    for name, weight in lstm.lstm.named_parameters():
+        assert distance_from(stats.uniform(-side, 2 * side).cdf, weight.detach()) < 2.7, name
+    for name, scale in (("factors", 1.0), ("factors-biases", 0.1)):
+        model = drawn(name, *MOVIELENS)
+        for factor in (model.users.weight.detach(), model.items.weight.detach()):
+            assert distance_from(stats.truncnorm(-2, 2, scale=scale).cdf, factor) < 2.7
+            assert float(factor.abs().max()) <= 2 * scale
+        if name == "factors-biases":
+            assert not any(bias.weight.any() for bias in (model.mean, model.user_bias, model.item_bias))
+    assert not models.initial(models.build("logistic-binary", (9,), 2), np.random.default_rng(0)).any()
+
+
+def test_torchs_own_layers_draw_from_the_same_laws():
+    """Against torch's own first values, at p < 1e-6 each."""
+    torch.manual_seed(5)
+    for layer in (nn.LSTM(64, 128), nn.Embedding(58, 64), nn.Linear(64, 128)):
+        ours = layout_of(layer).split(models.initial(layer, np.random.default_rng(1)))
+        for name, tensor in layer.named_parameters():
+            one, other = tensor.detach().numpy().ravel(), ours[name].numpy().ravel()
+            assert stats.ks_2samp(one, other).pvalue > 1e-6
+
+
+def test_rows_of_padding_start_at_zero():
+    rows = models.initial(nn.Embedding(4, 3, padding_idx=1), np.random.default_rng(0)).view(4, 3)
+    assert [bool(row.any()) for row in rows] == [True, False, True, True]
 
 
 def test_other_layers_keep_their_own_values():

@@ -1,0 +1,102 @@
+"""The models of the papers, by name, and how any model's first parameters are drawn.
+
+| name | inputs | what it is | parameters |
+|---|---|---|---|
+| ``linear`` | numbers | one linear output, for values | 785 on 28x28 |
+| ``logistic`` | numbers | linear to the classes | 7,850 on 28x28; Li's Stack Overflow 5,000,500 |
+| ``logistic-binary`` | numbers | one logit for two classes, from 0: Li's IMDB | 10,001 on 10,000 words |
+| ``logistic-binary-no-bias`` | numbers | the same without a bias: Wang 7.1 | 123 on a9a, 22 on ijcnn1 |
+| ``mlp`` | numbers | 256 and 256 hidden units with ReLU | 269,322 on 28x28 |
+| ``mlp-no-bias`` | numbers | the same without biases: Koskela 5.1 as it is told | 268,800 on 28x28 |
+| ``mlp-no-bias-3`` | numbers | 256, 256 and 256 units: Koskela 5.1 as it is counted | 334,336 on 28x28 |
+| ``cnn`` | images | two convolutions, two linear layers: Du A.9; Wang 7.2 | 26,010 on 28x28 |
+| ``vgg11`` | images | VGG-11 without batch norm: Du A.10 | 9,225,610 on CIFAR-10 |
+| ``lstm`` | tokens | embedding 64, one LSTM layer of 128, linear: Du A.9 | 105,362 on NAME |
+| ``mlp-text`` | tokens | mean of embeddings of 16, linear, linear: Du A.9 on IMDB | 160,306 on 10,000 words |
+| ``factors`` | user, item | Li's matrix factorisation, embeddings of 100 | 262,500 on MovieLens-100k |
+| ``factors-biases`` | user, item | the same with a mean and biases | 265,126 on MovieLens-100k |
+
+``cnn`` is the form that DP tutorials share, and that Wang 2023 refer to: convolution of 16 filters 8x8 with
+stride 2, pool, convolution of 32 filters 4x4 with stride 2, pool, 32 hidden units, classes; ReLU throughout,
+2x2 max pooling of stride 1. Du 2021 give no sizes for ``mlp-text``: they are those of Bu et al. 2020, whose
+experiments theirs follow.
+
+Models are built with zero parameters, without touching torch's global generator; :func:`initial` draws
+the first parameter vector from a generator that is given. Each parameter is used through its layer alone,
+so that clipped sums can be had from what layers see.
+
+>>> import numpy as np
+>>> model = build("cnn")
+>>> initial(model, np.random.default_rng(0)).shape
+torch.Size([26010])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv import _check
+from fedpriv.models import dense, factors, images, sequences
+from fedpriv.models.images import Pool
+from fedpriv.models.inputs import IDS, NUMBERS, SEQUENCE, Inputs, Shape
+from fedpriv.models.laws import initial
+
+__all__ = ["MODELS", "Pool", "Standardised", "build", "initial"]
+
+# Name -> what it takes, and how it is made.
+MODELS: dict[str, tuple[str, Callable[[Inputs], nn.Module]]] = {
+    "linear": (NUMBERS, dense.linear),
+    "logistic": (NUMBERS, dense.logistic),
+    "logistic-binary": (NUMBERS, dense.logistic_binary),
+    "logistic-binary-no-bias": (NUMBERS, dense.logistic_binary_no_bias),
+    "mlp": (NUMBERS, dense.mlp),
+    "mlp-no-bias": (NUMBERS, dense.mlp_no_bias),
+    "mlp-no-bias-3": (NUMBERS, dense.mlp_no_bias_3),
+    "cnn": (NUMBERS, images.cnn),
+    "vgg11": (NUMBERS, images.vgg11),
+    "lstm": (SEQUENCE, sequences.lstm),
+    "mlp-text": (SEQUENCE, sequences.mlp_text),
+    "factors": (IDS, factors.plain),
+    "factors-biases": (IDS, factors.with_biases),
+}
+
+
+def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10, tokens: Shape = ()) -> nn.Module:
+    """The model of that name for inputs (n, *shape), with all parameters zero.
+
+    Args:
+        name: one of ``MODELS``.
+        shape, classes, tokens: see :class:`fedpriv.models.inputs.Inputs`.
+
+    Raises ArgumentError where the name is unknown or the inputs do not suit the model.
+    """
+    kind, make = MODELS[_check.choice("model", name, MODELS)]
+    inputs = Inputs(tuple(shape), classes, tuple(tokens))
+    if kind != inputs.kind:
+        suited = ", ".join(other for other, (takes, _) in MODELS.items() if takes == inputs.kind)
+        raise _check.fail("model", name, f"be one of {suited} for data that is {inputs.kind}")
+    with torch.device("meta"):  # building on a real device would draw from the global generator
+        model = make(inputs)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model
+
+
+class Standardised(nn.Module):
+    """``model`` on inputs (x - mean) / std: public constants, never computed from data of clients."""
+
+    def __init__(self, model: nn.Module, mean: float, std: float) -> None:
+        super().__init__()
+        self.model = model
+        self.mean = _check.real("input-mean", mean)
+        self.std = _check.finite_positive("input-std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's outputs for raw inputs (n, ...)."""
+        outputs: Tensor = self.model((x - self.mean) / self.std)
+        return outputs

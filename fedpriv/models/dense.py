@@ -1,0 +1,64 @@
+"""Linear models and networks of linear layers, on any floats."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from torch import nn
+
+from fedpriv import _check
+from fedpriv.models import laws
+from fedpriv.models.inputs import Inputs
+
+
+class FromZero(nn.Sequential):
+    """Layers whose only linear one, the last, starts at zero: the loss is convex there."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        last = len(layers) - 1
+        self.laws = {f"{last}.weight": laws.zeros, f"{last}.bias": laws.zeros}
+
+
+def linear(inputs: Inputs) -> nn.Module:
+    """One linear output (n,), for values."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs.shape), 1), nn.Flatten(0))
+
+
+def logistic(inputs: Inputs) -> nn.Module:
+    """Linear to the classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs.shape), inputs.classes))
+
+
+def logistic_binary(inputs: Inputs, bias: bool = True) -> nn.Module:
+    """One linear output (n, 1), the logit of class 1 of two; it starts at zero."""
+    if inputs.classes != 2:
+        raise _check.fail("classes", inputs.classes, "be 2 for one logit", "use model logistic")
+    return FromZero(nn.Flatten(), nn.Linear(math.prod(inputs.shape), 1, bias=bias))
+
+
+def logistic_binary_no_bias(inputs: Inputs) -> nn.Module:
+    """The same without a bias: as many parameters as features."""
+    return logistic_binary(inputs, bias=False)
+
+
+def mlp(inputs: Inputs, hidden: tuple[str, ...] = ("first", "second"), bias: bool = True) -> nn.Module:
+    """Hidden layers of 256 units with ReLU, by name, then the classes."""
+    layers: list[tuple[str, nn.Module]] = [("flatten", nn.Flatten())]
+    ins = math.prod(inputs.shape)
+    for name in hidden:
+        layers += [(name, nn.Linear(ins, 256, bias=bias)), (f"{name}_relu", nn.ReLU())]
+        ins = 256
+    layers.append(("classes", nn.Linear(ins, inputs.classes, bias=bias)))
+    return nn.Sequential(OrderedDict(layers))
+
+
+def mlp_no_bias(inputs: Inputs) -> nn.Module:
+    """Two hidden layers without biases."""
+    return mlp(inputs, bias=False)
+
+
+def mlp_no_bias_3(inputs: Inputs) -> nn.Module:
+    """Three hidden layers without biases."""
+    return mlp(inputs, ("first", "second", "third"), bias=False)

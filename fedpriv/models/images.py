@@ -1,0 +1,71 @@
+"""Convolutional networks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedpriv import _check
+from fedpriv.models.inputs import Inputs
+
+_VGG_11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # channels; a pool ends each group
+
+
+class Pool(nn.Module):
+    """2x2 max pooling of stride 1: (n, c, h, w) -> (n, c, h - 1, w - 1).
+
+    As ``nn.MaxPool2d(2, 1)``, with the channels last in memory: torch's CPU kernel for channels first
+    takes several times longer, and more than the rest of the network together.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The largest of each 2x2 square."""
+        return F.max_pool2d(x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2), 2, 1)
+
+
+def cnn(inputs: Inputs) -> nn.Module:
+    """The network of the DP tutorials, 26,010 parameters on 28x28; images of at least 14x14."""
+    shape = _image(inputs, 14)
+    height, width = (((side - 2) // 2 - 4) // 2 for side in shape[1:])
+    layers: list[tuple[str, nn.Module]] = [
+        ("first", nn.Conv2d(shape[0], 16, 8, stride=2, padding=3)),
+        ("first_pool", Pool()),
+        ("first_relu", nn.ReLU()),  # after the pool, with which it commutes: there is less of it
+        ("second", nn.Conv2d(16, 32, 4, stride=2)),
+        ("second_pool", Pool()),
+        ("second_relu", nn.ReLU()),
+        ("flatten", nn.Flatten()),
+        ("hidden", nn.Linear(32 * height * width, 32)),
+        ("hidden_relu", nn.ReLU()),
+        ("classes", nn.Linear(32, inputs.classes)),
+    ]
+    return nn.Sequential(OrderedDict(layers))
+
+
+def vgg11(inputs: Inputs) -> nn.Module:
+    """VGG-11 (Simonyan & Zisserman 2015, column A) without batch norm, as Du 2021, A.10, has it.
+
+    Its one linear layer suits images of 32x32 (9,225,610 parameters for CIFAR-10) as is usual there, in
+    place of the three of ImageNet; larger images are welcome.
+    """
+    channels, height, width = _image(inputs, 32)
+    layers: list[tuple[str, nn.Module]] = []
+    for group, outs in enumerate(_VGG_11):
+        for place, out in enumerate(outs):
+            layers.append((f"conv{group}{place}", nn.Conv2d(channels, out, 3, padding=1)))
+            layers.append((f"relu{group}{place}", nn.ReLU()))
+            channels = out
+        layers.append((f"pool{group}", nn.MaxPool2d(2)))
+    layers.append(("flatten", nn.Flatten()))
+    layers.append(("classes", nn.Linear(channels * (height // 32) * (width // 32), inputs.classes)))
+    return nn.Sequential(OrderedDict(layers))
+
+
+def _image(inputs: Inputs, side: int) -> tuple[int, int, int]:
+    """The shape (channels, height, width). Raises ArgumentError for other shapes and smaller images."""
+    shape = inputs.shape
+    if len(shape) != 3 or min(shape[1:]) < side:
+        raise _check.fail("input shape", shape, f"be (channels, height, width) of at least {side}x{side}")
+    return shape[0], shape[1], shape[2]
