@@ -23,7 +23,7 @@ from pathlib import Path
 from fedpriv.accounting import Accountant, Ledger, epsilon
 from fedpriv.accounting.accountant import CHECKPOINTS
 from fedpriv.accounting.events import Event
-from fedpriv.accounting.ledger import read
+from fedpriv.accounting.ledger import Record, read
 from fedpriv.plan import Plan
 
 
@@ -39,7 +39,7 @@ class RunBooks:
     def __init__(self, plan: Plan, ledger: Ledger, path: Path) -> None:
         self._plan, self._ledger, self._path = plan, ledger, path
         self._charged: list[Event] = []
-        self._planned = plan.setup.planned_events()
+        self._planned = plan.events
         self._follows = True
         self._stages: dict[int, float] = {}
         # Under a participation cap nobody loses by all releases, so events are not simply added up.
@@ -64,6 +64,22 @@ class RunBooks:
     def charge(self, event: Event, release: int) -> None:
         """Record the event on disk, then in the accountant."""
         self._ledger.record([event])
+        self._book(event)
+
+    def affords_round(self, events: Sequence[Event]) -> bool:
+        """Whether the budget allows every silo these releases too (the client level)."""
+        return self._accountant is None or self._accountant.affords(events)
+
+    def charge_round(self, events: Sequence[Event], silos: Sequence[int]) -> None:
+        """Record on disk that each of the silos makes these releases, then in the accountant.
+
+        The accountant's is the schedule of one silo: all are asked in every round, and compose in parallel.
+        """
+        self._ledger.record(events, silos=list(silos))
+        for event in events:
+            self._book(event)
+
+    def _book(self, event: Event) -> None:
         self._follows = self._is_next(event)
         self._charged.append(event)
         if self._accountant is not None:
@@ -88,16 +104,16 @@ class RunBooks:
 
     @property
     def releases(self) -> int:
-        """How many releases were charged so far."""
+        """How many releases were charged so far; at the client level to each silo."""
         return len(self._charged)
 
-    def settle(self) -> tuple[Event, ...]:
-        """Close the ledger; the gate's events as they are on disk.
+    def settle(self) -> Record:
+        """Close the ledger; the gate's events as they are on disk, with their silos where they have any.
 
         A Ctrl-C while the last charge was written leaves it on disk and nowhere else, and it counts.
         """
         self._ledger.close()
-        return read(self._path).events
+        return read(self._path)
 
     def _is_next(self, event: Event) -> bool:
         """Whether the plan has been followed and goes on with this event."""

@@ -10,6 +10,7 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from fedpriv import _check, recipes
@@ -56,6 +57,11 @@ class Plan:
     def key(self) -> Key:
         """The server's key: OS entropy, or the seed that was asked for."""
         return Key.of(None if self.config.seed < 0 else self.config.seed)
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The gate's events of the whole run; at the client level those of each silo."""
+        return self.setup.planned_events()
 
     @property
     def rounds(self) -> int:

@@ -10,17 +10,15 @@ import io
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 from fedpriv import __version__, measures
-from fedpriv.accounting import UnsupportedEvent, answers, epsilon
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.plan import Plan
+from fedpriv.views import views
 
-METHODS = ("pld", "rdp", "gdp-clt")
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
 _LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT"}
@@ -42,9 +40,21 @@ TRUST = {
     ),
 }
 
+BY_SILO = (
+    "Each silo trusts itself alone: it adds all the noise to its own sums before anything leaves it. "
+    "Examples are protected against the server, the other silos and everyone who sees the models, all "
+    "rounds of them; not against their own silo."
+)
+
 CENTRALISED = (
     "Centralised: one party holds all examples, trains the model and adds the noise, and whoever gave an "
     "example trusts it. Protected against everyone who sees the released models, all rounds of them."
+)
+
+_SILO_NOTES = (
+    "a silo's own people, who see its examples",
+    "an example that lies in several silos: their epsilons add; so do those of one person's examples",
+    "which silos replied, and when",
 )
 
 NOT_COVERED = (
@@ -72,9 +82,14 @@ def remark(config: Config) -> str | None:
 
 
 def summarise(
-    plan: Plan, events: Sequence[Event], metrics: Sequence[Mapping[str, Any]], stopped: str
+    plan: Plan,
+    events: Sequence[Event],
+    metrics: Sequence[Mapping[str, Any]],
+    stopped: str,
+    silos: Mapping[str, Sequence[Event]] | None = None,
 ) -> dict[str, Any]:
-    """Everything report.json holds. ``events`` are the gate's, as charged."""
+    """Everything report.json holds. ``events`` are the gate's, as charged; ``silos`` are each silo's, at the
+    client level."""
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
     return {
@@ -86,6 +101,8 @@ def summarise(
             "stopped": stopped,
         },
         "privacy": {
+            "level": config.level,
+            "silos": _silos(config) if plan.by_silo else None,
             "unit": _unit_text(plan),
             "units": plan.units,
             "relation": _relation(events, plan),
@@ -105,7 +122,7 @@ def summarise(
                 "last": events[-1].noise_multiplier if events else None,
             },
             "max participations": plan.max_participations,
-            "views": _views(plan, events),
+            "views": views(plan, events, silos),
             "not covered": [*_notes(plan), *NOT_COVERED],
         },
         "reproducibility": {
@@ -127,69 +144,22 @@ def versions() -> dict[str, str]:
     }
 
 
-def all_methods(events: Sequence[Event], delta: float) -> dict[str, dict[str, Any]]:
-    """Epsilon of the events at ``delta`` by every method, or why a method does not answer."""
-    table: dict[str, dict[str, Any]] = {}
-    for method in METHODS:
-        try:
-            answer = epsilon(events, delta, method)
-        except UnsupportedEvent as error:
-            table[method] = {"error": str(error)}
-            continue
-        table[method] = {"epsilon": answers.number(answer.epsilon), "kind": answer.kind}
-        if answer.epsilon_lower is not None:
-            table[method]["epsilon_lower"] = answers.number(answer.epsilon_lower)
-    return table
-
-
-def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
-    """The charged events as who sees only the models has them."""
-    # By multiplier, not by number: a release that failed was charged and asked again.
-    planned = plan.setup.optimizer.planned(plan.setup.rounds)
-    factors: dict[float, float] = {}
-    for p in planned:
-        multiplier = plan.setup.scale * p.relative_noise
-        factors[multiplier] = max(p.rate_factor, factors.get(multiplier, 0.0))
-    seen = [
-        plan.setup.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
-        for event in events
-    ]
-    if not plan.capped or all(event.sampling == "poisson" for event in seen):
-        return seen
-    # Whom the cap leaves out follows from earlier cohorts, and those of a fixed size tie clients together:
-    # later releases tell of earlier cohorts then, so sampling is given no credit. Poisson cohorts do not:
-    # given all that was released, a client still gives data with probability q at most.
-    plain = [replace(event, sampling="none", rate=1.0, cohort=None) for event in seen]
-    return list(plan.of_worst_client(plain))
-
-
-def _views(plan: Plan, events: Sequence[Event]) -> list[dict[str, Any]]:
-    if plan.budget is None or not events:
-        return []
-    delta, cap = plan.budget.delta, plan.max_participations
-    models = {
-        "against": "who sees the released models",
-        "gates the budget": cap is None,
-        "delta": delta,
-        "epsilon": all_methods(observer_events(plan, events) if cap else events, delta),
-    }
-    if cap is None:
-        return [models]
-    server = {
-        "against": "the server, per client: the client that lost most",
-        "gates the budget": True,
-        "delta": delta,
-        "epsilon": all_methods(plan.of_worst_client(events), delta),
-    }
-    return [server, models]
-
-
 def _trust(config: Config) -> str:
+    if config.level == "client" and config.placement == "central":
+        return BY_SILO
     return CENTRALISED if config.centralised and config.placement == "central" else TRUST[config.placement]
 
 
+def _silos(config: Config) -> dict[str, int]:
+    return {
+        "number": config.clients,
+        "examples of each": config.examples_per_client,
+        "private steps a round": config.silo_steps,
+    }
+
+
 def _unit_text(plan: Plan) -> str:
-    if plan.config.centralised:
+    if plan.config.centralised and not plan.by_silo:
         return "example: one example of the training set"
     if plan.config.unit == "example":
         return "example: one example of one silo"
@@ -213,11 +183,11 @@ def _sampler_text(plan: Plan) -> str:
     text = kinds[event.sampling]
     if event.truncation:
         text += f", cut to the public cap of {plan.setup.placement.shares}"
-    return text
+    return f"{text}; each silo draws its own, secretly" if plan.by_silo else text
 
 
 def _notes(plan: Plan) -> list[str]:
-    notes = []
+    notes = list(_SILO_NOTES) if plan.by_silo else []
     if plan.config.dataset.startswith("infinite"):
         notes.append(
             "images deformed from one source digit count as separate units: the unit is the drawn image, "
@@ -248,13 +218,18 @@ def markdown(summary: Mapping[str, Any]) -> str:
     rows = [
         ("privacy unit", privacy["unit"]),
         ("number of units", f"{privacy['units']:,}"),
-        ("neighbouring data", f"{privacy['relation']} one unit".replace("-", "/", 1)
-         if privacy["relation"] == "add-remove" else "replace one unit"),
+        (
+            "neighbouring data",
+            f"{privacy['relation']} one unit".replace("-", "/", 1)
+            if privacy["relation"] == "add-remove"
+            else "replace one unit",
+        ),
         ("sampling", privacy["sampler"]),
-        ("noise placement", privacy["placement"]),
+        *_silo_rows(privacy),
+        ("noise placement", privacy["placement"] + (", in each silo" if privacy["silos"] else "")),
         ("who is trusted", privacy["trust"]),
         ("optimizer", summary["optimizer"]),
-        ("releases charged", privacy["releases"]),
+        (f"releases charged{' to each silo' if privacy['silos'] else ''}", privacy["releases"]),
         ("noise multiplier, first and last", _pair(privacy["noise multiplier"])),
     ]
     if privacy["max participations"] is not None:
@@ -264,6 +239,15 @@ def markdown(summary: Mapping[str, Any]) -> str:
     lines += ["## What is not covered", "", *(f"- {text}" for text in privacy["not covered"]), ""]
     lines += ["## Versions", "", ", ".join(f"{k} {v}" for k, v in summary["versions"].items()), ""]
     return "\n".join(lines)
+
+
+def _silo_rows(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    silos = privacy["silos"]
+    if silos is None:
+        return []
+    each = f"{silos['number']:,} silos of {silos['examples of each']:,} examples, disjoint"
+    steps = f"{silos['private steps a round']} private steps a round in each silo"
+    return [("who takes private steps", f"{each}; {steps}, whose change the server averages")]
 
 
 def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any]) -> str:

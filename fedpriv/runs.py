@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import save
 from torch import Tensor
 
-from fedpriv import __version__, _check, measures, report
+from fedpriv import __version__, _check, measures, report, silos
 from fedpriv.accounting import Ledger
 from fedpriv.books import RunBooks
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.plan import Plan
 from fedpriv.round import Engine, Outcome, Progress, run
+from fedpriv.silos import Trainer
 
 FILES = (
     "config.toml",
@@ -116,7 +117,7 @@ class Result:
 
 def execute(
     plan: Plan,
-    engine: Engine,
+    engine: Engine | Trainer,
     folder: RunFolder | None = None,
     show: Callable[[Status], None] = lambda status: None,
 ) -> Result:
@@ -124,7 +125,7 @@ def execute(
 
     Args:
         plan: the run.
-        engine: where the units are.
+        engine: where the units are; a Trainer where the plan is of the client level.
         folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
         show: called after each round.
 
@@ -147,7 +148,9 @@ def execute(
 
 @contextmanager
 def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Ledger, Path]]:
-    header = {"fedpriv": __version__, "unit": plan.config.unit, "placement": plan.config.placement}
+    config = plan.config
+    header = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
+    header |= {"placement": config.placement}
     header |= _remark(plan)
     with ExitStack() as stack:
         where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -180,19 +183,23 @@ class _Job:
             folder.write("config.toml", (f"# {note}\n" if note else "") + plan.config.toml())
             folder.write("metrics.jsonl", "")
 
-    def train(self, engine: Engine) -> Outcome:
-        cohorts = self.plan.cohorts(self.key)
-        outcome = run(
-            self.plan.setup, self.params, engine, self.books, self.key, cohorts, self._observe
-        )
+    def train(self, engine: Engine | Trainer) -> Outcome:
+        outcome = self._loop(engine)
         if outcome.state.step and (not self.metrics or self.metrics[-1]["round"] != outcome.state.step):
             self._evaluate(outcome.state.step)
         return outcome
 
+    def _loop(self, engine: Engine | Trainer) -> Outcome:
+        if self.plan.by_silo:
+            return silos.run(self.plan, self.params, cast(Trainer, engine), self.books, self._observe)
+        cohorts = self.plan.cohorts(self.key)
+        loop = (self.plan.setup, self.params, cast(Engine, engine), self.books, self.key, cohorts)
+        return run(*loop, self._observe)
+
     def _observe(self, progress: Progress) -> None:
         self.params, self.round = progress.state.output, progress.round
         due = progress.round % self.plan.config.evaluate_every == 0
-        if due or progress.round == self.plan.setup.rounds:
+        if due or progress.round == self.plan.rounds:
             self._evaluate(progress.round)
         last = self.metrics[-1] if self.metrics else {}
         measure = measures.shown(last)
@@ -200,7 +207,7 @@ class _Job:
         self.show(
             Status(
                 progress.round,
-                self.plan.setup.rounds,
+                self.plan.rounds,
                 last.get(measure.key),
                 last.get("epsilon"),
                 budget,
@@ -230,7 +237,9 @@ class _Job:
             tensors = {name: t.contiguous() for name, t in self.task.layout.split(self.params).items()}
             about = {"fedpriv": __version__, "round": str(self.round)}
             self.folder.write("model.safetensors", save(tensors, about | _remark(self.plan)))
-        summary = report.summarise(self.plan, self.books.settle(), self.metrics, stopped)
+        charged = self.books.settle()
+        by_silo = charged.by_silo() if self.plan.by_silo else None
+        summary = report.summarise(self.plan, charged.events, self.metrics, stopped, by_silo)
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", report.markdown(summary))

@@ -13,6 +13,7 @@ from fedpriv.node import choose_device, client_side, make_source, make_task, mak
 from fedpriv.plan import Plan, make_plan
 from fedpriv.round import Engine
 from fedpriv.runs import Result, RunFolder, Status, execute
+from fedpriv.silos import Trainer, silo_side
 
 
 def check(config: Config) -> None:
@@ -29,13 +30,13 @@ def check(config: Config) -> None:
     choose_device(config.device)
 
 
-def make_engine(config: Config) -> Engine:
+def make_engine(config: Config) -> Engine | Trainer:
     """The engine that the configuration names, started.
 
     Raises ArgumentError or GridError where the settings do not fit this machine.
     """
     if config.engine == "in-process":
-        return client_side(config.table())
+        return silo_side(config.table()) if config.level == "client" else client_side(config.table())
     from fedpriv.flower.grids.ray import RayGrid
     from fedpriv.flower.strategy import GridEngine
 

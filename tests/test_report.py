@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small import small
 
-from fedpriv import report
+from fedpriv import report, views
 from fedpriv.accounting import epsilon
 from fedpriv.optimizers import DpSrm
 from fedpriv.plan import Plan, make_plan
@@ -51,7 +51,7 @@ def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None
     method = DpSrm(Constant(0.1), 1.0, 0.1, 0.5, first_cohort=2.0)
     plan = replace(plan, setup=replace(plan.setup, optimizer=method))
     first, *later = plan.setup.planned_events()
-    seen = report.observer_events(plan, [first, first, *later])
+    seen = views.observer_events(plan, [first, first, *later])
     cohort = round(plan.setup.sampler.expected_size)
     assert [event.cohort for event in seen] == [2 * cohort, 2 * cohort] + [cohort] * len(later)
     z = plan.setup.scale * math.sqrt(cohort)
@@ -63,12 +63,12 @@ def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None
 def test_a_cap_over_cohorts_of_fixed_size_gets_no_credit_for_sampling() -> None:
     """Under Poisson sampling it keeps it: there a cap only lowers the chance of taking part."""
     plan = make_plan(small(placement="local", sampler="fixed-size", max_participations=2))
-    seen = report.observer_events(plan, plan.setup.planned_events())
+    seen = views.observer_events(plan, plan.setup.planned_events())
     noise = sorted(event.noise_multiplier for event in plan.setup.planned_events())[:2]
     assert [event.noise_multiplier for event in seen] == pytest.approx([z * math.sqrt(40) for z in noise])
     assert {(event.sampling, event.relation) for event in seen} == {("none", "replace-one")}
     poisson = make_plan(small(placement="local", max_participations=2))
-    seen = report.observer_events(poisson, poisson.setup.planned_events())
+    seen = views.observer_events(poisson, poisson.setup.planned_events())
     assert [event.sampling for event in seen] == ["poisson"] * 6
 
 
@@ -116,7 +116,7 @@ def test_epsilon_is_said_in_words() -> None:
 
 def test_the_numbers_are_the_accountants() -> None:
     plan = make_plan(small())
-    for name in report.METHODS:
+    for name in views.METHODS:
         answer = epsilon(plan.setup.planned_events(), 1 / 4000, name)
         assert summary_of(plan)["privacy"]["views"][0]["epsilon"][name]["epsilon"] == answer.epsilon
 

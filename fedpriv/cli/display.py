@@ -21,11 +21,11 @@ def announce(plan: Plan, err: bool) -> None:
     """What is about to run, and what it costs; on standard error where ``err``."""
     config = plan.config
     who = f"{config.units:,} examples of" if config.centralised else f"{config.clients:,} clients on"
-    typer.echo(
-        f"{who} {config.dataset}, {config.model}, {config.optimizer}, "
-        f"{plan.setup.rounds} rounds, {config.placement} noise",
-        err=err,
-    )
+    rounds, noise = f"{plan.rounds} rounds", f"{config.placement} noise"
+    if plan.by_silo:
+        who = f"{config.clients:,} silos of {config.examples_per_client:,} examples on"
+        rounds, noise = f"{rounds} of {config.silo_steps} private steps", f"{noise} in each silo"
+    typer.echo(f"{who} {config.dataset}, {config.model}, {config.optimizer}, {rounds}, {noise}", err=err)
     if plan.budget is not None:
         first = plan.setup.planned_events()[0].noise_multiplier
         typer.echo(
@@ -34,9 +34,7 @@ def announce(plan: Plan, err: bool) -> None:
             err=err,
         )
         if config.accounting == "gdp-clt":
-            typer.secho(
-                "gdp-clt is an ESTIMATE that can understate epsilon several-fold", bold=True, err=err
-            )
+            typer.secho("gdp-clt is an ESTIMATE that can understate epsilon several-fold", bold=True, err=err)
     note = remark(config)
     if note:
         typer.secho(f"NOTE: {note}", bold=True, err=err)

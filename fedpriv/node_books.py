@@ -1,0 +1,174 @@
+"""What a node that owns its data holds a server to: its own plan, and its own ledger beside its data.
+
+A node makes the plan from the run's public configuration. Where it adds noise itself (placements local and
+distributed, and the client level) it takes the noise from that plan, refuses asks that are not in it, answers
+nothing twice, and charges its ledger, in one locked read and append, before it computes.
+
+The configuration is what whoever started the run says: an owner who wants a bound of their own, over all runs
+together, starts the node with ``epsilon-limit`` and ``delta-limit``. Events of the ledger then compose, by
+PLD, and what would pass the limit is refused, as is every ask that leaves without this node's noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedpriv import _check
+from fedpriv.accounting import Budget, Ledger, epsilon
+from fedpriv.accounting.events import Event, tally
+from fedpriv.accounting.ledger import Record
+from fedpriv.plan import Plan
+from fedpriv.round import Ask
+
+_CLOSE = 1e-6  # how far two machines' calibrations of one plan may lie apart, relatively
+
+
+class RefusedError(ValueError):
+    """A node does not answer: the ask is not what its own plan holds. The text holds public numbers."""
+
+
+def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
+    """Whether these are the planned events, up to how exactly their noise was calibrated."""
+    if len(events) != len(planned):
+        return False
+    pairs = list(zip(events, planned, strict=True))
+    return all(
+        math.isclose(event.noise_multiplier, own.noise_multiplier, rel_tol=_CLOSE)
+        and replace(event, noise_multiplier=own.noise_multiplier) == own
+        for event, own in pairs
+    )
+
+
+def held(plan: Plan, ask: Ask) -> tuple[Ask, Event]:
+    """The ask with the noise that the plan has this party add to it, and what answering costs.
+
+    Raises RefusedError where the plan has no such release, or another noise for it.
+    """
+    query, setup = ask.query, plan.setup
+    if plan.by_silo or not setup.placement.at_parties:
+        raise RefusedError("this run has no releases whose noise its parties add to what the server asks")
+    wanted = (query.relative_noise, query.rate_factor)
+    for planned in setup.optimizer.planned(setup.rounds):
+        own = (planned.relative_noise, planned.rate_factor)
+        if all(math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(wanted, own, strict=True)):
+            break
+    else:
+        raise RefusedError("the plan has no release of this relative noise and cohort")
+    multiplier = setup.scale * planned.relative_noise
+    stds = setup.placement.resized(planned.rate_factor).party_stds(query.noise_stds(multiplier))
+    assert stds is not None
+    asked = ask.party_stds or ()
+    if len(asked) != len(stds) or not all(
+        math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(asked, stds, strict=True)
+    ):
+        raise RefusedError("the ask names another noise than the plan has this party add")
+    return replace(ask, party_stds=stds), setup.event(multiplier, planned.rate_factor)
+
+
+@dataclass(frozen=True)
+class NodeBooks:
+    """The ledger of one node's answers.
+
+    Attributes:
+        plan: of this run.
+        path: of the ledger, which all runs on the node's data share.
+        run: this run's id.
+        limit: what all runs together may spend, or None.
+    """
+
+    plan: Plan
+    path: Path
+    run: int
+    limit: Budget | None = None
+
+    def charge(self, number: int, events: Sequence[Event]) -> None:
+        """Record the events of round (or release) ``number``; returns once they are on disk.
+
+        Raises RefusedError, and records nothing, where the number was charged before, or the events pass
+        what the plan releases and the budget with it, or the owner's limit.
+        """
+        with _locked(self.path):
+            ledger, record = _opened(self.path, {"unit": self.plan.config.unit})
+            with ledger:
+                self._check(number, events, record)
+                ledger.record(events, run=str(self.run), round=number)
+
+    def _check(self, number: int, events: Sequence[Event], record: Record) -> None:
+        own = [
+            (labels["round"], event)
+            for event, labels in zip(record.events, record.labels, strict=True)
+            if labels["run"] == str(self.run)
+        ]
+        if any(charged == number for charged, _ in own):
+            raise RefusedError(f"round {number} was answered before")
+        if not self._fits([*(event for _, event in own), *events]):
+            raise RefusedError(f"round {number} would pass the run's budget")
+        if self.limit is None:
+            return
+        if record.header.get("unit") != self.plan.config.unit:
+            raise RefusedError("the limit is of another privacy unit than the run's")
+        spent = epsilon([*record.events, *events], self.limit.delta, self.limit.method).epsilon
+        if spent > self.limit.epsilon:
+            raise RefusedError(f"round {number} would pass this node's epsilon-limit")
+
+    def _fits(self, events: Sequence[Event]) -> bool:
+        """Whether a run of these events spends the plan's budget at most."""
+        budget, planned = self.plan.budget, tally(self.plan.events)
+        if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
+            return True  # a part of what was calibrated to the budget
+        return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon
+
+
+def node_books(plan: Plan, node: Mapping[str, Any], run: int) -> NodeBooks | None:
+    """The books of a node that owns its data and adds its own noise, else None.
+
+    Args:
+        plan: the run's.
+        node: the node's configuration: ``data-file``; ``ledger-file``, by default the data file's name and
+            ``.ledger.jsonl``; and the owner's ``epsilon-limit`` and ``delta-limit``, both or neither.
+        run: the run's id.
+
+    Raises:
+        ArgumentError: the limit is half given or out of range.
+        RefusedError: there is a limit, and the run is one without noise of this node.
+    """
+    if not plan.config.nodes_own_data:
+        return None
+    limit = _limit(node)
+    if plan.budget is None or not (plan.by_silo or plan.setup.placement.at_parties):
+        if limit is not None:
+            raise RefusedError("this node has an epsilon-limit, and the run no noise that it adds itself")
+        return None
+    path = Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
+    return NodeBooks(plan, path, run, limit)
+
+
+def _limit(node: Mapping[str, Any]) -> Budget | None:
+    given = [node.get(name) for name in ("epsilon-limit", "delta-limit")]
+    if given == [None, None]:
+        return None
+    for name, value in zip(("epsilon-limit", "delta-limit"), given, strict=True):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _check.fail(name, value, "be a number", "give epsilon-limit and delta-limit together")
+    return Budget(float(given[0]), float(given[1]))  # type: ignore[arg-type]
+
+
+def _opened(path: Path, header: Mapping[str, Any]) -> tuple[Ledger, Record]:
+    if not path.exists():
+        Ledger.create(path, header).close()
+    return Ledger.resume(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Nobody else reads and appends meanwhile, in this process or another."""
+    import fcntl  # not on Windows
+
+    with Path(f"{path}.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
