@@ -139,6 +139,9 @@ class Config(BaseModel):
     adp_c: float = Field(
         1.0, gt=0, description="ADP-SGD: c; adaptive: growth of b^2 that the noise assumes, in [nu, C^2]"
     )
+    adp_noise: Literal["fitted", "constant"] = Field(
+        "fitted", description="ADP-SGD: noise fitted to the step sizes; constant: DP-SGD with those steps"
+    )
     adp_nu: float = Field(1e-5, gt=0, description="adaptive ADP-SGD: least growth of b^2 in a step")
     adp_beta: float = Field(
         1.0, gt=0, description="adaptive ADP-SGD: beta_t = max(beta / (t mod period + 1), 1)"

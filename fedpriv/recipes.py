@@ -18,6 +18,7 @@ from fedpriv.optimizers import (
     Adadp,
     AdaGrad,
     Adam,
+    AdaptiveAdpSgd,
     Dp2,
     DpSrm,
     ExtraQuery,
@@ -63,15 +64,22 @@ def build(config: Config) -> PrivateOptimizer:
     """
     name, rate, clip = config.optimizer, config.learning_rate, config.clip_norm
     if name == "adp-sgd":
-        return adp_sgd(rate, clip, Polynomial(config.adp_a, config.adp_c))
+        return adp_sgd(rate, clip, Polynomial(config.adp_a, config.adp_c), _alpha(config))
     if name == "adaptive-adp-sgd":
-        beta = Restarting(config.adp_beta, config.adp_period)
-        return adaptive_adp_sgd(rate, clip, config.adp_a**0.5, config.adp_c, config.adp_nu, beta)
+        beta, b_0 = Restarting(config.adp_beta, config.adp_period), config.adp_a**0.5
+        if alpha := _alpha(config):
+            return AdaptiveAdpSgd(rate, clip, b_0, alpha, config.adp_nu, beta)
+        return adaptive_adp_sgd(rate, clip, b_0, config.adp_c, config.adp_nu, beta)
     if name == "adadp":
         return _adadp(config)
     if name == "dp-srm":
         return _dp_srm(config)
     return _dp2(config)
+
+
+def _alpha(config: Config) -> Constant | None:
+    """ADP-SGD's alpha_t where it is constant; None is its fitted one."""
+    return Constant(1.0) if config.adp_noise == "constant" else None
 
 
 def _adadp(config: Config) -> Adadp:
@@ -140,12 +148,14 @@ def _uses(config: Config) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
     name, variant = config.optimizer, config.dp2_variant
     dp2, last = name.startswith("dp2-"), name.rpartition("-")[2]
     plain = "" if dp2 else last  # DP2's rules have an epsilon and a beta of their own
+    adp, fits = name in ("adp-sgd", "adaptive-adp-sgd"), config.adp_noise == "fitted"
     restart = ("adp-nu", "adp-beta", "adp-period")
     return (
         (plain in ("adam", "yogi") or name == "dp2-adam", ("beta1",), "an Adam optimizer or Yogi"),
         (plain in ("adam", "rmsprop", "yogi"), ("beta2",), "an Adam optimizer, RMSProp or Yogi"),
         (plain in ("adam", "rmsprop", "adagrad", "yogi"), ("adam-epsilon",), "an Adam optimizer or its like"),
-        (name in ("adp-sgd", "adaptive-adp-sgd"), ("adp-a", "adp-c"), "optimizer=adp-sgd"),
+        (adp, ("adp-a", "adp-noise"), "optimizer=adp-sgd"),
+        (name == "adp-sgd" or (adp and fits), ("adp-c",), "optimizer=adp-sgd, or adp-noise=fitted"),
         (name == "adaptive-adp-sgd", restart, "optimizer=adaptive-adp-sgd"),
         (dp2, _keys("dp2-"), "a dp2 optimizer"),
         (variant != "extra-query", ("dp2-adaptive-steps", "dp2-noise-correction"), "another dp2-variant"),

@@ -72,6 +72,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("adaptive-share", 1.0),
     ("adp-a", 0.0),
     ("adp-c", math.inf),
+    ("adp-noise", "none"),
     ("adp-nu", 0.0),
     ("adp-beta", -1.0),
     ("adp-period", 0),
