@@ -222,7 +222,12 @@ class Config(BaseModel):
     cpus_per_actor: float = Field(1.0, gt=0, description="CPUs of a Ray actor")
     gpus_per_actor: float = Field(0.0, ge=0, description="GPU share of a Ray actor")
     device: str = Field("auto", description="auto, cpu or cuda")
-    chunk_size: int = Field(512, ge=1, description="clients computed at once; bounds a node's memory")
+    chunk_size: int = Field(
+        0,
+        ge=0,
+        description="expected clients of a chunk, computed at once; 0: an actor's share, or 128 where "
+        "clients add noise. Runs of one chunk size agree to the last bit, on however many actors",
+    )
     reply_timeout: float = Field(600.0, gt=0, description="seconds to wait for a round's replies")
 
     # Evaluation (public test set only) and output

@@ -21,6 +21,7 @@ from fedpriv.clients import LocalSteps, OneGradient, Work, clipped_sum
 from fedpriv.config import Config
 from fedpriv.data import View
 from fedpriv.data.client_files import ClientFile, FileView
+from fedpriv.exact import on_grid
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.release import add_party_noise
 from fedpriv.rng import Key
@@ -68,22 +69,21 @@ class ClientSide:
     own: int | None = None
 
     def answer(self, ask: Ask) -> Reply:
-        """The bounded sums over the ask's chunks, with the parties' noise where they add it."""
+        """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
         query = moved(ask.query, self.device)
         key = self.key if self.key.reproducible else Key.fresh()
-        # Chunks are added in float64, so that how they are dealt to nodes does not show in the result.
+        # Chunks are added without rounding, so that how they are dealt to nodes does not show in the result.
         totals = tuple(total.double() for total in zeros(query))
+        owed = ask.party_stds or (0.0,) * len(totals)
         parties = 0
         for chunk in ask.chunks:
             sums = self._chunk_sums(query, chunk)
             if ask.party_stds is not None:
-                sums = add_party_noise(
-                    sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index
-                )
-            totals = tuple(total + part for total, part in zip(totals, sums, strict=True))
+                sums = add_party_noise(sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index)
+            for total, part, block, std in zip(totals, sums, query.blocks, owed, strict=True):
+                total += on_grid(part, block, std)
             parties += chunk.parties
-        dtype = query.points[0].dtype
-        return Reply(tuple(total.to("cpu", dtype) for total in totals), parties)
+        return Reply(tuple(total.cpu() for total in totals), parties)
 
     def _chunk_sums(self, query: Query, chunk: Chunk) -> tuple[Tensor, ...]:
         if self.own is not None and chunk.home != self.own:
@@ -95,7 +95,7 @@ class ClientSide:
 
     def gather(self, ask: Ask) -> Reply:
         """The engine that is this process alone."""
-        return self.answer(ask)
+        return self.answer(ask).to(ask.query)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -195,9 +195,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def client_side(
-    run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None
-) -> ClientSide:
+def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None) -> ClientSide:
     """The client side that a node runs, from its public configuration.
 
     Args:
@@ -243,5 +241,3 @@ def _own_view(config: Config, node: Mapping[str, Any], own: int) -> Units:
 def initial_params(task: Task, key: Key) -> Tensor:
     """The first parameter vector (d,), from the server's key."""
     return task.initial(key.generator("initial-params"))
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,6 +34,8 @@ from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoi
 
 # A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
 _TRUNCATION_SHARE = 1e-3
+
+_PARTY_CHUNK, _CHUNKS = 128, (16, 512)  # clients: below, calls cost; above, nothing more is saved
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,24 @@ class Plan:
             return tuple(events)
         return costliest(events, self.max_participations)
 
+    @property
+    def chunk_size(self) -> int:
+        """The expected size of a chunk: as configured, else so that every actor has one, within reason."""
+        if self.config.chunk_size:
+            return self.config.chunk_size
+        if self.setup.placement.at_parties:
+            return _PARTY_CHUNK  # chunks key the noise, which must not depend on this machine
+        actors = 1 if self.config.engine == "in-process" else self.config.actors or os.cpu_count() or 1
+        share = math.ceil(self.setup.sampler.expected_size / actors)
+        return min(max(share, _CHUNKS[0]), _CHUNKS[1])
+
     def cohorts(self, key: Key, silo: int | None = None) -> Cohorts:
         """The run's cohort source, or at the client level that of ``silo``."""
         silos = self.config.unit == "example"
         return Cohorts(
             sampler=self.setup.sampler,
             key=key,
-            chunk_size=self.config.chunk_size,
+            chunk_size=self.chunk_size,
             silo_size=self.config.examples_per_client if silos else None,
             silo=silo,
             max_participations=self.max_participations if self.capped else None,

@@ -9,6 +9,7 @@ fresh noise, because its number is new.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,10 +69,18 @@ class Ask:
 
 @dataclass(frozen=True)
 class Reply:
-    """Bounded sums, one per block, and the number of parties they stand for. Both are private."""
+    """Bounded sums, one per block, and the number of parties they stand for. Both are private.
+
+    Nodes send float64, so that an engine can add replies without rounding; what it hands over is in the
+    points' own dtype and on their device.
+    """
 
     sums: tuple[Tensor, ...]
     parties: int
+
+    def to(self, query: Query) -> Reply:
+        """The reply with its sums in the dtype and on the device of the query's points."""
+        return Reply(tuple(total.to(query.points[0]) for total in self.sums), self.parties)
 
 
 class Engine(Protocol):
@@ -101,7 +110,8 @@ class Cohorts:
     Attributes:
         sampler: draws unit numbers.
         key: the server's key.
-        chunk_size: the largest chunk of clients; fixes the noise's layout whatever the number of nodes.
+        chunk_size: the expected clients of a chunk. It fixes how many chunks there are, whatever the
+            cohort's size and the number of nodes, and with that the layout of the parties' noise.
         silo_size: examples per silo where units are examples of silos, else None.
         silo: the only silo that units are drawn from (the sampler's are its own), or None.
         max_participations: a client sends noise only from its (this + 1)-th cohort on; None: no cap.
@@ -121,11 +131,13 @@ class Cohorts:
 
     def draw(self, release: int, rate_factor: float = 1.0) -> tuple[Chunk, ...]:
         """The chunks of this release's cohort, of ``rate_factor`` times the usual expected size."""
-        ids = self.sampler.resized(rate_factor).draw(self.key.generator("cohort", release))
+        sampler = self.sampler.resized(rate_factor)
+        ids = sampler.draw(self.key.generator("cohort", release))
         active = self._below_cap(ids)
         if self.silo_size is not None:
             return self._by_silo(active)
-        pieces = len(ids) if self.at_home else -(-len(ids) // self.chunk_size)
+        usual = math.ceil(sampler.expected_size / self.chunk_size)
+        pieces = len(ids) if self.at_home else min(usual, len(ids))
         # Cut by the whole cohort, capped units included: they are parties that send noise only.
         cuts = np.array_split(ids, pieces) if pieces else []
         keep = set(active.tolist()) if len(active) < len(ids) else None

@@ -16,6 +16,7 @@ LAYERS = [
     {"vectors"},
     {"schedules"},
     {"query"},
+    {"exact"},
     {"clipping"},
     {"optimizers"},
     {"accounting"},

@@ -120,7 +120,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("actors", -1),
     ("cpus-per-actor", 0.0),
     ("gpus-per-actor", -0.5),
-    ("chunk-size", 0),
+    ("chunk-size", -1),
     ("reply-timeout", 0.0),
     ("evaluate-every", 0),
     ("out", {"a": 1}),

@@ -286,3 +286,15 @@ def test_the_default_delta_is_of_all_silos_examples() -> None:
 def test_what_silos_cannot_do_by_themselves_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         client_level(**changes)
+
+
+def test_a_chunk_is_an_actors_share_unless_chunks_key_the_noise() -> None:
+    def size(**values: object) -> int:
+        settings = {"clients": 50_000, "sampling-rate": 0.02, "delta": 1e-6, "actors": 4, **values}
+        return make_plan(Config.parse(settings)).chunk_size
+
+    assert size() == 250
+    assert size(actors=100) == 16
+    assert size(engine="in-process") == 512
+    assert size(**{"chunk-size": 9}) == 9
+    assert size(placement="distributed", actors=1) == size(placement="distributed", actors=9) == 128

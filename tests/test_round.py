@@ -274,7 +274,10 @@ def test_chunks_hold_the_cohort_once(sampler: Sampler, chunk: int) -> None:
     chunks = Cohorts(sampler, KEY, chunk).draw(4)
     ids = np.concatenate([c.ids for c in chunks])
     assert ids.tolist() == sampler.draw(KEY.generator("cohort", 4)).tolist()
-    assert max(len(c.ids) for c in chunks) <= chunk
+    sizes = [len(c.ids) for c in chunks]
+    assert max(sizes) - min(sizes) <= 1
+    # How many there are follows from the expected size, not from the drawn one.
+    assert len(chunks) == min(-(-round(sampler.expected_size) // chunk), len(ids))
 
 
 def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:

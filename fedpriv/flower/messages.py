@@ -108,7 +108,7 @@ def reply_content(reply: Reply) -> RecordDict:
 
 
 def read_reply(content: RecordDict, query: Query) -> Reply:
-    """The Reply to ``query``; its sums are on the device and in the dtype of the query's points.
+    """The Reply to ``query``, its sums in the dtype that came, on the device of the query's points.
 
     Raises MessageError where a sum is missing, has another shape than its block's, or is not finite.
     """
@@ -122,7 +122,7 @@ def read_reply(content: RecordDict, query: Query) -> Reply:
             raise MessageError(f"sum-{j} of a reply does not have its block's shape")
         if not bool(torch.isfinite(total).all()):
             raise MessageError(f"sum-{j} of a reply is not finite")
-        sums.append(total.to(device=point.device, dtype=point.dtype))
+        sums.append(total.to(point.device))
     return Reply(tuple(sums), _whole(_fields(content, "reply").get("parties")))
 
 

@@ -86,7 +86,8 @@ class GridEngine:
 
     def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""
-        totals, parties, failures = zeros(query), 0, list[str]()
+        totals = tuple(total.double() for total in zeros(query))
+        parties, failures = 0, list[str]()
         for node, chunks in work.items():
             try:
                 reply = _usable(replies.get(node.id), query, sum(c.parties for c in chunks))
@@ -99,7 +100,7 @@ class GridEngine:
         if failures and (self._strict or len(failures) == len(work)):
             text = ("" if self._strict else "no node answered: ") + "; ".join(sorted(set(failures)))
             raise EngineError(f"{text} (details are in the nodes' own logs)")
-        return Reply(totals, parties)
+        return Reply(totals, parties).to(query)
 
     def assemble(self) -> tuple[Node, ...]:
         """All nodes in the order of their partition ids; waits for them the first time."""

@@ -77,6 +77,22 @@ def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str,
     torch.testing.assert_close(params, in_process(config), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_hundred_rounds_agree_to_the_last_bit_on_however_many_nodes(case: str) -> None:
+    """Chunks are the same and their sums are added without rounding, so the order leaves no trace."""
+    config = Config.parse({**TOY, **CASES[case], "rounds": 100, "evaluate-every": 100})
+    ends = [params_from(config, GridEngine(InProcessGrid(nodes, config.table()))) for nodes in (1, 2, 4)]
+    assert torch.equal(ends[0], in_process(config))
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def test_ray_actors_agree_to_the_last_bit(ray_instance: None) -> None:
+    config = Config.parse(TOY)
+    ends = [params_from(config, ray_engine(actors)(config)) for actors in (1, 2)]
+    assert torch.equal(ends[0], ends[1])
+
+
 def test_another_seed_gives_other_parameters() -> None:
     config = Config.parse(TOY)
     assert not torch.allclose(in_process(config), in_process(config.changed(seed=4)), atol=1e-3)
