@@ -1,19 +1,21 @@
 """Bounded sums of per-example gradients in one backward pass, without forming the gradients.
 
 Book-keeping (Bu et al. 2023, "Differentially private optimization on large model at small cost"): one
-forward pass keeps each layer's input, one backward pass gives the gradient at each layer's output and no
-parameter's, and :mod:`fedpriv.clipping.layers` turns both into norms, clip factors and weighted sums.
+forward pass keeps what each layer saw, one backward pass gives the gradient at each layer's taps and no
+parameter's, and :mod:`fedpriv.clipping.kinds` turns both into factored per-example gradients, whose norms
+and weighted sums are had without forming them.
 
-It is exact where every trained layer is of a registered kind, is called once, and treats examples apart.
-What can be read from the module is decided when a :class:`Book` is made; the rest (a weight used outside
-its layer, examples that mix) is tried out once for each shape of input, on made-up examples, against
-``vmap(grad)``: a model that does not agree is summed by rows from then on.
+It is exact where every trained parameter belongs to a layer of a known kind that treats examples apart;
+a layer may be called several times, and layers may share parameters. What can be read from the module is
+decided when a :class:`Book` is made; the rest (a weight used outside its layer, examples that mix) is
+tried out once for each shape of input, on made-up examples, against ``vmap(grad)``: a model that does not
+agree is summed by rows from then on.
 
 >>> from fedpriv.vectors import layout_of
 >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 >>> sorted(Book(model, layout_of(model)).layers)
 ['0', '2']
->>> Book(nn.LayerNorm(3), layout_of(nn.LayerNorm(3))).layers
+>>> Book(nn.Bilinear(3, 3, 2), layout_of(nn.Bilinear(3, 3, 2))).layers
 {}
 """
 
@@ -28,13 +30,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clipping.layers import KINDS, Measured, UnsuitedError
-from fedpriv.clipping.rows import clip_factors, count_bits, sum_rows
-from fedpriv.query import BitBlock, Block, SumBlock, Term
+from fedpriv.clipping.bounded import FactoredSum, Forms
+from fedpriv.clipping.factored import Factored, combine
+from fedpriv.clipping.kinds import KINDS, Call, UnsuitedError
+from fedpriv.clipping.rows import sum_rows
+from fedpriv.query import Block, SumBlock, Term
 from fedpriv.vectors import Layout
 
-_LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before they square
-_VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
 _TRIALS, _TRIAL, _TRIAL_ERROR = 3, 3, 1e-3  # trials, examples in each, and what rounding may do
 
 
@@ -63,14 +65,19 @@ class Book:
     """Whether and how a model's gradients are summed by book-keeping.
 
     Attributes:
-        layers: the trained layers by name; empty where the model is not suited.
+        layers: the layers that hold the trained parameters, by name; empty where the model is not suited.
     """
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
-        """The book of ``module``, on which hooks are set during each pass."""
+        """The book of ``module``, whose layers' forwards are replaced during each pass."""
         self._layout = layout
         self._tried: dict[tuple[Any, ...], bool] = {}
-        self.layers = _trained_layers(module, layout)
+        slots = {id(p): name for name, p in module.named_parameters() if name in layout.names}
+        self.layers = _trained_layers(module, set(slots))
+        self._slots = {
+            name: {own: slots[id(p)] for own, p in layer.named_parameters(recurse=False) if id(p) in slots}
+            for name, layer in self.layers.items()
+        }
 
     def suits(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> bool:
         """Whether book-keeping is exact for examples of these shapes: tried once, on made-up ones."""
@@ -81,53 +88,48 @@ class Book:
             self._tried[key] = self._try(task, params, x, y)
         return self._tried[key]
 
-    def total(
-        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, blocks: Sequence[Block]
-    ) -> tuple[Tensor, ...]:
-        """The bounded sums of the examples' gradients at ``params``, as :func:`sum_rows` has them."""
-        measured = self._measure(task, params, x, y)
-        norms = torch.stack([layer.squares for layer in measured.values()]).sum(0).sqrt()
-        reach = torch.stack([layer.reach for layer in measured.values()]).amax(0).clamp(min=1.0)
-        smallest = _smallest_bound(blocks) ** 2 * _VANISHED
-        vanished = reach * (torch.finfo(params.dtype).tiny * 4 * task.dimension)
-        ordinary = (norms < _LARGEST) & (vanished < smallest)
-        if not bool(ordinary.all()):
-            odd = task.gradients(params, x[~ordinary], y[~ordinary])
-            totals = sum_rows([odd], blocks)
-            if not bool(ordinary.any()):
-                return totals
-            rest = self.total(task, params, x[ordinary], y[ordinary], blocks)
-            return tuple(a + b for a, b in zip(totals, rest, strict=True))
-        return tuple(self._total_block(block, norms, measured, params) for block in blocks)
+    def sum(
+        self,
+        task: Differentiable,
+        points: Sequence[Tensor],
+        blocks: Sequence[Block],
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None = None,
+    ) -> FactoredSum:
+        """The bounded sums of the units' gradients at ``points``.
 
-    def _total_block(
-        self, block: Block, norms: Tensor, measured: dict[str, Measured], params: Tensor
-    ) -> Tensor:
-        if isinstance(block, BitBlock):
-            bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
-            return bits.to(params.dtype)
-        factors = clip_factors(norms, block.terms).to(params.dtype)
-        total = torch.empty_like(params)
-        places = self._layout.split(total)
-        for name, layer in measured.items():
-            for own, tensor in layer.total(factors).items():
-                places[f"{name}.{own}" if name else own].copy_(tensor)
-        return total
+        Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
+        x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
+        of its examples' gradients. The sums hold where all units are told.
+        """
+        forms = [self._measure(task, point, x, y, weights) for point in points]
+        return FactoredSum(forms, self._layout, blocks, points[0])
 
-    def _measure(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> dict[str, Measured]:
-        """One forward and one backward pass; what each layer's input and output gradient tell."""
+    def _measure(
+        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, weights: Tensor | None
+    ) -> Forms:
+        """The units' factored gradients by tensor: one forward and one backward pass."""
+        if weights is not None:
+            x, y = x.flatten(0, 1), y.flatten(0, 1)
         with torch.enable_grad(), _recorded(self.layers) as tape:
             losses = task.losses(params.detach(), x, y)
-        if len(tape) != len(self.layers):
+        calls = [(name, call) for name, several in tape.items() for call in several]
+        if not all(tape.values()):
             raise UnsuitedError
-        outputs = [output for _, output in tape.values()]
-        deltas = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
-        if any(delta.shape[0] != x.shape[0] for delta in deltas):
-            raise UnsuitedError
-        return {
-            name: KINDS[type(self.layers[name])](self.layers[name], tape[name][0], delta)
-            for name, delta in zip(tape, deltas, strict=True)
-        }
+        seeds = torch.ones_like(losses) if weights is None else weights.flatten()
+        taps = [tensor for _, call in calls for tensor in call.taps]
+        deltas = iter(torch.autograd.grad(losses, taps, seeds, materialize_grads=True))
+        found: dict[str, list[Factored]] = {slot: [] for slot in self._layout.names}
+        for name, call in calls:
+            layer, own = self.layers[name], self._slots[name]
+            sent = tuple(next(deltas) for _ in call.taps)
+            if any(len(delta) != len(x) for delta in sent):
+                raise UnsuitedError
+            for parameter, form in KINDS[type(layer)].measure(layer, call.seen, sent).items():
+                if parameter in own:
+                    found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
+        return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
 
     def _try(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> bool:
         """Whether book-keeping agrees with vmap on examples that depend on no data.
@@ -146,62 +148,47 @@ class Book:
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
             blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
             try:
-                totals = self.total(task, point, inputs, labels, blocks)
+                sums = self.sum(task, [point], blocks, inputs, labels)
             except (UnsuitedError, RuntimeError):
                 return False
-            for got, want in zip(totals, sum_rows([rows], blocks), strict=True):
+            for got, want in zip(sums.totals, sum_rows([rows], blocks), strict=True):
                 if not bool((got - want).norm() <= _TRIAL_ERROR * want.norm()):
                     return False
                 proven = proven or bool(want.norm() > 0)
         return proven
 
 
-def _smallest_bound(blocks: Sequence[Block]) -> float:
-    """The smallest norm that a term is clipped at or a bit compares with."""
-    return min(
-        min(term.clip_norm for term in block.terms) if isinstance(block, SumBlock) else block.threshold
-        for block in blocks
-    )
-
-
-def _trained_layers(module: nn.Module, layout: Layout) -> dict[str, nn.Module]:
-    """The layers that hold all trained parameters, by name; empty where one is of no known kind."""
-    every = [p for _, p in module.named_parameters(remove_duplicate=False)]
-    if len({id(p) for p in every}) != len(every):  # a shared weight collects from several layers
-        return {}
+def _trained_layers(module: nn.Module, trained: set[int]) -> dict[str, nn.Module]:
+    """The layers that hold all trained parameters (ids), by name; empty where one is of no known kind."""
     layers = {}
     for name, layer in module.named_modules():
-        own = [own for own, _ in layer.named_parameters(recurse=False)]
-        trained = [o for o in own if (f"{name}.{o}" if name else o) in layout.names]
-        if not trained:
-            continue
-        if type(layer) not in KINDS or trained != own or not set(own) <= {"weight", "bias"}:
-            return {}
-        layers[name] = layer
+        own = [parameter for _, parameter in layer.named_parameters(recurse=False)]
+        if any(id(parameter) in trained for parameter in own):
+            if type(layer) not in KINDS or "forward" in vars(layer):
+                return {}
+            layers[name] = layer
     return layers
 
 
 @contextmanager
-def _recorded(layers: dict[str, nn.Module]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Records (input, output) of each layer's one call while the context is open.
+def _recorded(layers: dict[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
+    """Records each layer's calls while the context is open, in place of its forward."""
+    tape: dict[str, list[Call]] = {name: [] for name in layers}
 
-    Raises UnsuitedError from the forward pass where a layer is called a second time.
-    """
-    tape: dict[str, tuple[Tensor, Tensor]] = {}
+    def recording(layer: nn.Module, calls: list[Call]) -> Any:
+        record = KINDS[type(layer)].record
 
-    def hook_for(name: str) -> Any:
-        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            if name in tape:
-                raise UnsuitedError
-            if not output.requires_grad:  # the parameters do not, so the first layers' outputs start it
-                output.requires_grad_()
-            tape[name] = (inputs[0].detach(), output)
+        def forward(*inputs: Any, **named: Any) -> Any:
+            call = record(layer, *inputs, **named)
+            calls.append(call)
+            return call.output
 
-        return hook
+        return forward
 
-    handles = [layer.register_forward_hook(hook_for(name)) for name, layer in layers.items()]
+    for name, layer in layers.items():
+        vars(layer)["forward"] = recording(layer, tape[name])
     try:
         yield tape
     finally:
-        for handle in handles:
-            handle.remove()
+        for layer in layers.values():
+            del vars(layer)["forward"]

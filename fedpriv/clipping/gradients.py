@@ -1,9 +1,9 @@
 """Bounded sums of per-example gradients: the fast path where it is exact, and the plain loop.
 
-Here each unit is one example and its vector at a point is the gradient of its loss there. A model whose
-trained layers are all of a registered kind is summed by book-keeping (:mod:`fedpriv.clipping.bookkeeping`)
-for every block whose terms take the gradient at one point as it is; everything else forms rows by
-``torch.func.vmap(grad)``, a chunk of examples at a time, and sums those.
+Here each unit is one example and its vector at a point is the gradient of its loss there; or a unit is
+several examples, and its vector a weighted sum of their gradients. A model whose trained layers are all
+of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.bookkeeping`); others, and units whose
+norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
 """
 
 from __future__ import annotations
@@ -15,45 +15,75 @@ from torch import Tensor
 
 from fedpriv import _check
 from fedpriv.clipping.bookkeeping import Differentiable
+from fedpriv.clipping.bounded import terms_of
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
-from fedpriv.query import Block, Query, SumBlock, Term
+from fedpriv.query import Block, Query, SumBlock
 
 _CHUNK = 512  # examples whose layer inputs are held at once by book-keeping
 _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
 
+Sums = tuple[Tensor, ...]
+
 
 def sum_gradients(
-    task: Differentiable, query: Query, x: Tensor, y: Tensor, chunk: int | None = None
-) -> tuple[Tensor, ...]:
-    """The query's bounded sums over the examples' gradients.
+    task: Differentiable,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    chunk: int | None = None,
+    weights: Tensor | None = None,
+) -> Sums:
+    """The query's bounded sums over the units' gradients.
 
     Args:
         task: the model and its loss.
         query: the points (d,) and the blocks.
-        x, y: the examples (n, ...) and their labels (n, ...), on the points' device; n may be 0.
-        chunk: the most examples held at once; None chooses by the size of the model. It bounds
-            memory and changes the result by float rounding only.
+        x, y: the examples (n, ...) and their labels (n, ...), on the points' device; n may be 0. With
+            weights, units of m examples: (n, m, ...) and (n, m, ...).
+        chunk: the most units held at once; None chooses by the size of the model. It bounds memory and
+            changes the result by float rounding only.
+        weights: (n, m); a unit's vector is the sum of its examples' gradients with these weights. None
+            makes each example a unit.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a BitBlock; see :func:`sum_rows`.
 
     Raises:
-        ArgumentError: x and y of different lengths, or a point that is not of the task's dimension.
+        ArgumentError: x and y of different lengths, a point that is not of the task's dimension, or a
+            term that names more points than the query has.
     """
     _check_batch(task, query, x, y)
-    first = query.points[0]
-    if len(x) and _takes_gradients_as_they_are(query) and task.book.suits(task, first, x, y):
+    examples = (x, y) if weights is None else (x.flatten(0, 1), y.flatten(0, 1))
+    each = 1 if weights is None else max(1, weights.shape[1])
+    if len(x) and task.book.suits(task, query.points[0], *examples):
+        return _in_chunks(task, query, x, y, weights, chunk or max(1, _CHUNK // each), _sum_by_book)
+    fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points)))
+    return _in_chunks(task, query, x, y, weights, min(fits, chunk or fits), _sum_by_rows)
 
-        def sum_chunk(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-            return task.book.total(task, first, x, y, query.blocks)
 
-        return _in_chunks(query, x, y, chunk or _CHUNK, sum_chunk)
+def _sum_by_book(task: Differentiable, query: Query, x: Tensor, y: Tensor, weights: Tensor | None) -> Sums:
+    """By book-keeping, save for units whose norms it cannot tell."""
+    sums = task.book.sum(task, query.points, query.blocks, x, y, weights)
+    if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
+        return sums.totals
+    told, odd = sums.told, ~sums.told
+    totals = _sum_by_rows(task, query, x[odd], y[odd], None if weights is None else weights[odd])
+    if not bool(told.any()):
+        return totals
+    rest = _sum_by_book(task, query, x[told], y[told], None if weights is None else weights[told])
+    return tuple(a + b for a, b in zip(totals, rest, strict=True))
 
-    def sum_chunk_of_rows(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+
+def _sum_by_rows(task: Differentiable, query: Query, x: Tensor, y: Tensor, weights: Tensor | None) -> Sums:
+    """By forming every unit's vector."""
+    if weights is None:
         return sum_rows([task.gradients(point, x, y) for point in query.points], query.blocks)
 
-    fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points)))
-    return _in_chunks(query, x, y, min(fits, chunk or fits), sum_chunk_of_rows)
+    def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return (task.losses(params, x, y) * weights).sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0))
+    return sum_rows([gradients(point, x, y, weights) for point in query.points], query.blocks)
 
 
 def sum_gradients_loop(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -74,32 +104,28 @@ def gradients_loop(task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -
 
 
 def _in_chunks(
-    query: Query, x: Tensor, y: Tensor, step: int, sum_chunk: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
-) -> tuple[Tensor, ...]:
-    """The sums over all chunks of ``step`` examples, added in their order."""
-    totals: tuple[Tensor, ...] | None = None
-    for start in range(0, x.shape[0], step):
-        sums = sum_chunk(x[start : start + step], y[start : start + step])
+    task: Differentiable,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor | None,
+    step: int,
+    sum_chunk: Callable[[Differentiable, Query, Tensor, Tensor, Tensor | None], Sums],
+) -> Sums:
+    """The sums over all chunks of ``step`` units, added in their order."""
+    totals: Sums | None = None
+    for start in range(0, len(x), step):
+        own = slice(start, start + step)
+        sums = sum_chunk(task, query, x[own], y[own], None if weights is None else weights[own])
         totals = sums if totals is None else tuple(a + b for a, b in zip(totals, sums, strict=True))
     return zeros(query.blocks, query.points[0]) if totals is None else totals
 
 
-def _takes_gradients_as_they_are(query: Query) -> bool:
-    """Whether every term's vector is the gradient at the first point."""
-    return all(term.at == (1.0,) and term.divisor is None for term in _terms(query.blocks))
-
-
-def zeros(blocks: Sequence[Block], like: Tensor) -> tuple[Tensor, ...]:
+def zeros(blocks: Sequence[Block], like: Tensor) -> Sums:
     """The sums over no units at all, for vectors of the shape (d,) and kind of ``like``."""
     return tuple(
         torch.zeros_like(like) if isinstance(block, SumBlock) else like.new_zeros(()) for block in blocks
     )
-
-
-def _terms(blocks: Sequence[Block]) -> list[Term]:
-    return [
-        term for block in blocks for term in (block.terms if isinstance(block, SumBlock) else (block.term,))
-    ]
 
 
 def _check_batch(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> None:
@@ -109,3 +135,6 @@ def _check_batch(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> No
     for point in query.points:
         if point.shape != (task.dimension,):
             raise _check.fail("point", tuple(point.shape), f"have the shape ({task.dimension},)")
+    for term in terms_of(query.blocks):
+        if len(term.at) > len(query.points):
+            raise _check.fail("term coefficients", term.at, f"name {len(query.points)} points at most")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedpriv._check import ArgumentError
-from fedpriv.clipping import layers, sum_gradients, sum_gradients_loop, sum_rows
+from fedpriv.clipping import factored, sum_gradients, sum_gradients_loop, sum_rows
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
 
@@ -88,14 +88,16 @@ def test_the_named_models_are_summed_exactly(name):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_grams_are_used_where_they_are_cheaper_and_are_exact(bias, monkeypatch):
-    used = []
-    grams = layers._measure_by_grams
-    monkeypatch.setattr(layers, "_measure_by_grams", lambda *a: used.append(1) or grams(*a))
+    settled = []
+    settle = factored.Outer.settled
+    monkeypatch.setattr(factored.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1])
     convolution = nn.Conv2d(32, 64, 3, stride=2, groups=2, bias=bias)
     task = Task(nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)))
     x, y = noise(4, 32, 5, 5), torch.arange(4) % 3
     assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10)
-    assert used
+    kept = [form for form in settled if form.shape == (64, 16, 3, 3)]
+    assert kept
+    assert all(isinstance(form, factored.Outer) for form in kept)
 
 
 class Shared(nn.Module):
@@ -156,14 +158,26 @@ def partly_frozen():
     "module",
     [
         Shared(),
+        Tied(),
+        partly_frozen(),
+        nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 1, padding="same"), nn.Flatten()),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_weights_with_several_uses_and_partly_frozen_layers_are_summed_exactly(module):
+    task = Task(module)
+    x, y = noise(6, 4), torch.arange(6) % 4
+    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
         Beside(),
         Transposed(),
-        Tied(),
         Overwritten(),
-        partly_frozen(),
-        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+        nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
         nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
-        nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 1, padding="same"), nn.Flatten()),
     ],
     ids=lambda module: type(module).__name__,
 )
@@ -174,7 +188,7 @@ def test_what_book_keeping_does_not_cover_is_summed_by_rows(module):
 
 
 def test_agreement_on_nothing_proves_nothing():
-    class Dead(Shared):
+    class Dead(Beside):
         def forward(self, x):
             return 0 * self.layer(x)
 

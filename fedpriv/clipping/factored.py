@@ -1,0 +1,294 @@
+"""Per-example gradients of one parameter, kept in factors: norms and sums of them without forming them.
+
+A form stands for n vectors of the parameter's shape and is closed under what queries need: linear
+combinations (two points, a weight with several uses) and sums within groups (clients of several
+examples). :class:`Rows` holds formed gradients; :class:`Outer` holds sums of outer products, which is what
+linear maps have; other forms need only be :class:`Factored`.
+
+>>> form = outer(delta=torch.tensor([[2.0]]), a=torch.tensor([[3.0, 4.0]]), shape=(1, 2))
+>>> form.squares()  # 2^2 (3^2 + 4^2)
+tensor([100.], dtype=torch.float64)
+>>> round(float(form.squares(divisor=torch.tensor([[3.0, 2.0]]))), 4)  # (6/3)^2 + (8/2)^2
+20.0
+>>> form.total(torch.tensor([0.5]))
+tensor([[3., 4.]])
+>>> combine([form, form], (1.0, -1.0)).squares()
+tensor([0.], dtype=torch.float64)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+_SMALLEST = 1e-18  # norms below it (but zero) are not squared in the factors' own precision
+_WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
+
+
+class Factored(Protocol):
+    """The gradients of n examples for one parameter, at one point or combined over several.
+
+    ``squares`` may answer NaN or infinity for an example whose norm it cannot tell (it is broken, or
+    leaves the range of its dtype): that example is then summed by rows. It must never answer too little.
+    """
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """The squared norm of each gradient, divided by ``divisor`` (*shape) first; float64 (n,)."""
+
+    def total(self, factors: Tensor) -> Tensor:
+        """The sum over examples of factors (n,), of the gradients' dtype, times gradient: (*shape)."""
+
+    def scaled(self, coefficient: float) -> Self:
+        """All gradients times a number."""
+
+    def plus(self, other: Self) -> Self:
+        """The gradients plus those of ``other``, example by example; sound where they nearly cancel."""
+
+    def grouped(self, size: int) -> Self:
+        """The n / size sums over each ``size`` examples that follow one another."""
+
+    def settled(self) -> Factored:
+        """The same gradients in the form whose norms and sums are the cheapest."""
+
+    def rows(self) -> Tensor:
+        """The gradients, formed: (n, *shape)."""
+
+
+def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factored:
+    """sum_j coefficients_j forms_j, settled; forms beyond the coefficients count for nothing."""
+    taken = [
+        form if coefficient == 1.0 else form.scaled(coefficient)
+        for form, coefficient in zip(forms, coefficients, strict=False)
+    ]
+    if len({type(form) for form in taken}) > 1:
+        taken = [Rows(form.rows()) for form in taken]
+    return functools.reduce(lambda total, form: total.plus(form), taken).settled()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Formed gradients.
+
+    Attributes:
+        formed: (n, *permuted shape).
+        order: which axis of the parameter each axis of a formed gradient is; () for the order itself.
+    """
+
+    formed: Tensor
+    order: tuple[int, ...] = ()
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """See :class:`Factored`."""
+        if divisor is None:
+            return self.formed.flatten(1).square().sum(1).double()
+        divided = self.formed / (divisor.permute(self.order) if self.order else divisor)
+        return _squares(divided.flatten(1))
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`Factored`."""
+        return restored((factors @ self.formed.flatten(1)).view(self.formed.shape[1:]), self.order)
+
+    def scaled(self, coefficient: float) -> Rows:
+        """See :class:`Factored`."""
+        return replace(self, formed=self.formed * coefficient)
+
+    def plus(self, other: Rows) -> Rows:
+        """See :class:`Factored`."""
+        if self.order == other.order:
+            return replace(self, formed=self.formed + other.formed)
+        return Rows(self.rows() + other.rows())
+
+    def grouped(self, size: int) -> Rows:
+        """See :class:`Factored`."""
+        return replace(self, formed=_in_groups(self.formed, size).sum(1))
+
+    def settled(self) -> Rows:
+        """See :class:`Factored`."""
+        return self
+
+    def rows(self) -> Tensor:
+        """See :class:`Factored`."""
+        return restored(self.formed, self.order)
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Sums of outer products: gradient = sum over pairs and places l of delta_l a_l^T, group by group.
+
+    Attributes:
+        pairs: (delta, a), of the shapes (n, groups, places, out) and (n, groups, places, in).
+        shape: the parameter's shape, groups * out * in entries.
+        order: as of :class:`Rows`: the axes whose row-major order is (groups, out, in).
+    """
+
+    pairs: tuple[tuple[Tensor, Tensor], ...]
+    shape: tuple[int, ...]
+    order: tuple[int, ...] = ()
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """See :class:`Factored`.
+
+        One place: norm(delta)^2 norm(a)^2, or sum_jk delta_j^2 a_k^2 / D_jk^2. Several: the sum over
+        places l, m of (delta_l . delta_m)(a_l . a_m), the ghost norm of Bu et al. 2022 ("Scalable and
+        efficient training of large convolutional neural networks with differential privacy").
+        """
+        if divisor is not None:
+            squares = self._divided_squares(divisor) if self._places == 1 else None
+            return Rows(self.rows()).squares(divisor) if squares is None else squares
+        if self._places == 1:
+            delta, a = self.pairs[0]
+            return (_squares(delta) * _squares(a)).sum((1, 2))
+        # In float64, since the products cancel; what float32 inputs are worth is then all there.
+        delta, a = (torch.cat(part, 2).double() for part in zip(*self.pairs, strict=True))
+        grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
+        return grams.flatten(1).sum(1).clamp_(min=0.0)
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`Factored`."""
+        weigh = factors[:, None, None, None]
+        parts = [_across(delta * weigh).mT.matmul(_across(a)) for delta, a in self.pairs]
+        return self._shaped(functools.reduce(torch.Tensor.add_, parts))
+
+    def scaled(self, coefficient: float) -> Outer:
+        """See :class:`Factored`."""
+        return replace(self, pairs=tuple((delta * coefficient, a) for delta, a in self.pairs))
+
+    def plus(self, other: Outer) -> Outer:
+        """See :class:`Factored`."""
+        if self.order != other.order:
+            raise ValueError("forms of one parameter have one order")
+        shapes, others = ([delta.shape for delta, _ in form.pairs] for form in (self, other))
+        if shapes != others:
+            return replace(self, pairs=self.pairs + other.pairs)
+        pairs = [pair for both in zip(self.pairs, other.pairs, strict=True) for pair in _added(*both)]
+        return replace(self, pairs=tuple(pairs))
+
+    def grouped(self, size: int) -> Outer:
+        """See :class:`Factored`."""
+
+        def merge(part: Tensor) -> Tensor:
+            return _in_groups(part, size).transpose(1, 2).flatten(2, 3)
+
+        return replace(self, pairs=tuple((merge(delta), merge(a)) for delta, a in self.pairs))
+
+    def settled(self) -> Outer | Rows:
+        """See :class:`Factored`."""
+        delta, a = self.pairs[0]
+        outs, ins = delta.shape[3], a.shape[3]
+        # Gram matrices are taken in float64: hence twice the price.
+        if self._places == 1 or 2 * self._places * (outs + ins) < outs * ins:
+            return self
+        return Rows(self._formed().reshape(-1, *self._permuted_shape), self.order)
+
+    def rows(self) -> Tensor:
+        """See :class:`Factored`."""
+        return self._shaped(self._formed())
+
+    @property
+    def _places(self) -> int:
+        return sum(delta.shape[2] for delta, _ in self.pairs)
+
+    @property
+    def _permuted_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
+
+    def _formed(self) -> Tensor:
+        """The gradients, (n, groups, out, in)."""
+        return functools.reduce(torch.Tensor.add_, [torch.matmul(d.mT, a) for d, a in self.pairs])
+
+    def _shaped(self, formed: Tensor) -> Tensor:
+        """(..., groups, out, in) -> (..., *shape)."""
+        return restored(formed.reshape(*formed.shape[:-3], *self._permuted_shape), self.order)
+
+    def _divided_squares(self, divisor: Tensor) -> Tensor | None:
+        """sum_jk delta_j^2 a_k^2 / D_jk^2 as one product of matrices, or None where it loses too much.
+
+        Each factor is scaled to norm 1 and the weights to a largest of 1: then what is too small for a
+        float32 square is at most 1e-38 of a factor, and 1e-14 of the sum while D spans a ratio of 1e12.
+        """
+        delta, a = self.pairs[0]
+        divisor = divisor.permute(self.order) if self.order else divisor
+        least, most = divisor.aminmax()
+        if not bool(most < least * _WIDEST):
+            return None
+        weights = (least / divisor).square_().view(delta.shape[1], delta.shape[3], a.shape[3])
+        (sent, delta), (seen, a) = _unit(delta), _unit(a)
+        # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product
+        inner = _across(delta.square_()).matmul(weights).mul_(_across(a.square_())).sum(2).mT
+        return (inner * (sent * seen / least.double()).square()).sum(1)
+
+
+def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...] = ()) -> Outer:
+    """:class:`Outer` of one pair: delta (n, [[groups,] places,] out) and a (n, [[groups,] places,] in)."""
+    delta, a = (part[:, None] if part.dim() == 2 else part for part in (delta, a))
+    delta, a = (part[:, None] if part.dim() == 3 else part for part in (delta, a))
+    return Outer(((delta, a),), tuple(shape), order)
+
+
+def restored(permuted: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The tensor (..., *shape) whose last axes came in ``order``."""
+    if not order:
+        return permuted
+    lead = permuted.dim() - len(order)
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return permuted.permute(*range(lead), *(lead + axis for axis in back))
+
+
+def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """delta a^T + delta' a'^T, as (delta + delta') a^T + delta' (a' - a)^T for examples that are near.
+
+    Where the two all but cancel (a gradient's difference between two near points), both products of the
+    second form are as small as the sum, so that rounding costs a part of it and not of what cancelled.
+    """
+    (delta, a), (delta_, a_) = one, other
+    both = delta + delta_
+    if _is_same(a, a_):
+        return ((both, a),)
+    moved = a_ - a
+    near = _norms(both) * _norms(a) + _norms(delta_) * _norms(moved)
+    far = _norms(delta) * _norms(a) + _norms(delta_) * _norms(a_)
+    closer = (near < far)[:, None, None, None]
+    return (torch.where(closer, both, delta), a), (delta_, torch.where(closer, moved, a_))
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are one piece of memory, as the inputs of a first layer at two points."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+
+
+def _norms(part: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(part.flatten(1), dim=1)
+    return norms
+
+
+def _squares(part: Tensor) -> Tensor:
+    """Squared norms along the last axis, which neither overflow nor vanish; float64."""
+    norms: Tensor = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
+    return norms.square()
+
+
+def _unit(part: Tensor) -> tuple[Tensor, Tensor]:
+    """Norms (n, groups), float64, and a new tensor of the parts (n, groups, 1, k) divided by them.
+
+    A norm is NaN where it is too small to divide by, and its part is zero where the norm is.
+    """
+    norms = torch.linalg.vector_norm(part, dim=-1, keepdim=True)
+    safe = norms.clamp(min=_SMALLEST)
+    tell = torch.where((norms > 0) & (norms < _SMALLEST), math.nan, norms)
+    return tell[..., 0, 0].double(), part / safe
+
+
+def _in_groups(part: Tensor, size: int) -> Tensor:
+    """(n, ...) -> (n / size, size, ...)."""
+    return part.reshape(-1, size, *part.shape[1:])
+
+
+def _across(part: Tensor) -> Tensor:
+    """(n, groups, places, k) -> (groups, n * places, k)."""
+    return part.transpose(0, 1).flatten(1, 2)
