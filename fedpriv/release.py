@@ -13,6 +13,8 @@ m is public: the size of a fixed-size cohort, the cap of a truncated Poisson one
 The server tops up to exactly m shares, so the noise on the sum never depends on who took part or
 replied. Fewer than n_min replies: no release, and the charge stands. Surplus noise is never credited.
 
+A choice of the least of several numbers takes Laplace noise: :func:`choose_least`.
+
 Noise is floating-point (simulation grade), from :mod:`fedpriv.noise`; k noises that one node owes
 are drawn as one Gaussian of k times the variance, which has the same law for whoever sees the sum.
 
@@ -26,6 +28,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from fedpriv import _check
@@ -36,7 +39,7 @@ from fedpriv.rng import Key
 
 KINDS = ("none", "central", "local", "distributed")
 
-SERVER, PARTY = "server-noise", "party-noise"  # what streams are for
+SERVER, PARTY, CHOICE = "server-noise", "party-noise", "choice-noise"  # what streams are for
 
 
 @dataclass(frozen=True)
@@ -168,3 +171,19 @@ def release(
         total.add(z, alpha=std).div_(denominator)
         for total, z, std in zip(sums, normals.take(), stds, strict=True)
     )
+
+
+def choose_least(values: Tensor, sensitivity: float, noise_multiplier: float, key: Key, index: int) -> int:
+    """Which of the values is least after Laplace noise: what a ``noisy-max`` event pays for.
+
+    Args:
+        values: shape (k,), finite; one unit more moves each by at most ``sensitivity``, and all of them in
+            one direction.
+        sensitivity: S > 0.
+        noise_multiplier: z of the event; the noise has scale z S.
+        key: the server's key.
+        index: the release's number in the run.
+    """
+    scale = _check.non_negative("noise multiplier", noise_multiplier) * sensitivity
+    noise = key.generator(CHOICE, index).laplace(size=len(values))
+    return int((values.double().cpu() + scale * torch.from_numpy(noise)).argmin())

@@ -67,6 +67,11 @@ class Filter:
             self._order, self._limit = _best_order(budget, typical)
 
     @property
+    def limit(self) -> float:
+        """What charges may add up to: rho, or for ``rdp`` the divergence at the order."""
+        return self._limit
+
+    @property
     def used(self) -> float:
         """The share of the budget that is used, in [0, 1]."""
         return self._spent / self._limit

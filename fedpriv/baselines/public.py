@@ -1,0 +1,75 @@
+"""Public data for the baselines that take some: which examples, and the gradient on them.
+
+Public examples are taken from a data set's PUBLIC TEST part, evenly spread over it, and are never among those
+that the model is then evaluated on. Training examples are not taken: what AdaDPS and PDA-DPMD compute from
+public data passes no release, so that a training example in it would be unprotected.
+
+>>> x, y = torch.arange(6.0)[:, None], torch.arange(6)
+>>> public, rest = split(Pair(x, y), 2)
+>>> public.y.tolist(), rest.y.tolist()
+([0, 3], [1, 2, 4, 5])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.data import Pair
+from fedpriv.tasks import Task
+
+
+def split(test: Pair, count: int) -> tuple[Pair, Pair]:
+    """(``count`` public examples, the others), both in the order of the test part.
+
+    Raises ArgumentError where ``count`` leaves nothing to evaluate on.
+    """
+    size = len(test.y)
+    if _check.integer("public-examples", count) >= size:
+        raise _check.fail("public-examples", count, f"be below {size}, the test part of the data")
+    taken = torch.zeros(size, dtype=torch.bool, device=test.y.device)
+    taken[[i * size // count for i in range(count)]] = True
+    return Pair(test.x[taken], test.y[taken]), Pair(test.x[~taken], test.y[~taken])
+
+
+@dataclass(frozen=True)
+class PublicGradient:
+    """The gradient (d,) of the mean loss on public examples, as a function of (params, step).
+
+    Step t takes ``batch`` examples from position t * batch on, cyclically: it is a function of its
+    arguments alone.
+
+    Attributes:
+        task: the model and loss.
+        examples: public ones.
+        batch: how many a step takes; 0 is all.
+    """
+
+    task: Task
+    examples: Pair
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        if _check.integer("public-batch", self.batch) > len(self.examples.y):
+            allowed = f"be at most the {len(self.examples.y)} public examples"
+            raise _check.fail("public-batch", self.batch, allowed)
+        if not len(self.examples.y):
+            raise _check.fail("public-examples", 0, "be at least 1")
+
+    def __call__(self, params: Tensor, step: int) -> Tensor:
+        """The gradient at ``params``, in its dtype and on its device."""
+        x, y = self._taken(step)
+        x = x.to(params) if x.is_floating_point() else x.to(params.device)
+        leaf = params.detach().clone().requires_grad_()
+        losses = self.task.losses(leaf, x, y.to(params.device))
+        return torch.autograd.grad(losses.mean(), leaf)[0]
+
+    def _taken(self, step: int) -> Pair:
+        if not self.batch:
+            return self.examples
+        at = (torch.arange(self.batch) + step * self.batch) % len(self.examples.y)
+        at = at.to(self.examples.y.device)
+        return Pair(self.examples.x[at], self.examples.y[at])
