@@ -25,8 +25,8 @@ class WrongHashError(FetchError):
 
 
 def is_member(path: Path, member: Member) -> bool:
-    """Whether ``path`` is there, of the member's size, and its hash where one is known."""
-    if not path.is_file() or path.stat().st_size != member.size:
+    """Whether ``path`` is there, of the member's size and hash where they are known."""
+    if not path.is_file() or member.size not in (None, path.stat().st_size):
         return False
     return member.sha256 is None or sha256_of(path) == member.sha256
 
@@ -46,7 +46,7 @@ def unpack(archive: Path, file: File) -> list[Path]:
     found: list[Path] = []
     for name, size, stream in _entries(archive):
         member = wanted.get(name)
-        if member is None or size != member.size:
+        if member is None or member.size not in (None, size):
             continue
         target, digest = archive.with_name(name), hashlib.sha256()
         with stream, atomic(target) as out:

@@ -31,8 +31,10 @@ from fedpriv.data.source import (
     to_unit,
     whole,
 )
+from fedpriv.data.sparse import SparseRows
 
 Array = npt.NDArray[Any]
+Kept = Tensor | SparseRows
 _STORED_WHOLE = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
@@ -42,9 +44,9 @@ class Arrays:
     Args:
         name: what to call it.
         x: of the training examples, (n, ...); example i is index i. Without tokens, uint8 are pixels
-            (n, height, width) or (n, channels, height, width), and float32 are taken as they are; with
-            tokens, whole numbers.
-        y: (n,) or (n, classes), as the target has it; whole numbers for tags are cast.
+            (n, height, width) or (n, channels, height, width), and float32, dense or sparse, are taken as
+            they are; with tokens, whole numbers.
+        y: (n,) or (n, classes), as the target has it; whole numbers for tags are cast. Tags may be sparse.
         test_x, test_y: the public test part.
         classes: the number of labels or tags; 1 for values.
         tokens, target, owners: see :class:`fedpriv.data.source.Source`.
@@ -58,10 +60,10 @@ class Arrays:
     def __init__(
         self,
         name: str,
-        x: Array,
-        y: Array,
-        test_x: Array,
-        test_y: Array,
+        x: Array | SparseRows,
+        y: Array | SparseRows,
+        test_x: Array | SparseRows,
+        test_y: Array | SparseRows,
         classes: int = 10,
         *,
         tokens: tuple[int, ...] = (),
@@ -77,14 +79,18 @@ class Arrays:
             raise DataError(f"{name}: training and test examples must have the same shape")
         if owners is not None and (len(owners) != len(x) or int(owners.min()) < 0):
             raise DataError(f"{name}: there must be one owner, 0 or more, for each training example")
-        self._resident: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._resident: dict[torch.device, tuple[Kept, Kept]] = {}
 
-    def _checked(self, x: Array, y: Array) -> tuple[Tensor, Tensor]:
+    def _checked(self, x: Array | SparseRows, y: Array | SparseRows) -> tuple[Kept, Kept]:
         """Both as tensors in the form they are kept in, or a DataError that names no value."""
         kept = self._checked_y(y, len(x))
         return self._checked_x(x), kept
 
-    def _checked_x(self, x: Array) -> Tensor:
+    def _checked_x(self, x: Array | SparseRows) -> Kept:
+        if isinstance(x, SparseRows):
+            if self.tokens or not x.finite():
+                raise DataError(f"{self.name}: sparse examples must be finite numbers")
+            return x
         if self.tokens:
             kept = torch.from_numpy(np.ascontiguousarray(x))
             if x.dtype == np.uint16:
@@ -101,7 +107,13 @@ class Arrays:
             raise DataError(f"{self.name}: examples must be uint8 images or finite float32")
         return torch.from_numpy(np.ascontiguousarray(x))
 
-    def _checked_y(self, y: Array, count: int) -> Tensor:
+    def _checked_y(self, y: Array | SparseRows, count: int) -> Kept:
+        if isinstance(y, SparseRows):
+            if self.target != "tags" or y.shape != (count, self.classes) or not y.finite():
+                raise DataError(f"{self.name}: there must be {self.classes} tags for each example")
+            if not y.ones():
+                raise DataError(f"{self.name}: tags must be 0 or 1")
+            return y
         if self.target == "label":
             require_labels(self.name, y, count, self.classes)
             return torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
@@ -133,10 +145,12 @@ class Arrays:
         """The labels (n,) at ``indices``. Raises ArgumentError outside the data, or without labels."""
         if self.target != "label":
             raise _check.fail("dataset", self.name, "have labels here", f"its target is {self.target}")
-        labels: Indices = self._train[1].numpy()[whole("indices", indices, below=self.size)]
+        at = torch.from_numpy(whole("indices", indices, below=self.size))
+        labels: Indices = self._train[1].index_select(0, at).numpy()
         return labels
 
     def test(self, device: torch.device | str = "cpu") -> Pair:
         """The public test examples."""
-        x, y = self._test
-        return Pair(self._shown(x.to(device)), y.to(device))
+        everything = torch.arange(len(self._test[0]), device=device)
+        x, y = (part.to(device).index_select(0, everything) for part in self._test)
+        return Pair(self._shown(x), y)

@@ -4,8 +4,8 @@ Cards lie in ``datasets/`` of a checkout, and as ``fedpriv/_datasets/`` in an in
 
 >>> card("mnist").files[1].size
 28881
->>> [c.name for c in list_cards() if not c.files]
-['digits', 'infinite-digits']
+>>> card("infinite-digits").needs
+('digits',)
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class CardError(DataError):
 
 @dataclass(frozen=True)
 class Member:
-    """A file to take out of an archive: its base name, its size in bytes and its SHA-256, or None."""
+    """A file to take out of an archive: its base name, and its size in bytes and SHA-256 where known."""
 
     name: str
-    size: int
+    size: int | None = None
     sha256: str | None = None
 
 
@@ -100,7 +100,8 @@ def cards_folder() -> Path:
 
 def list_cards(folder: Path | None = None) -> list[Card]:
     """All cards, by name. Raises CardError for one that is malformed."""
-    return [read_card(path) for path in sorted((folder or cards_folder()).glob("*.toml"))]
+    paths = (folder or cards_folder()).glob("*.toml")
+    return [read_card(path) for path in sorted(paths, key=lambda path: path.stem)]
 
 
 def card(name: str, folder: Path | None = None) -> Card:

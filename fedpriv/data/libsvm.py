@@ -24,7 +24,7 @@ from fedpriv.data.source import DataError, Indices
 Floats = npt.NDArray[np.float32]
 
 _NUMBER = rb"[+-]?(?:\d{1,30}+(?:\.\d{0,30}+)?|\.\d{1,30}+)(?:[eE][+-]?\d{1,4}+)?"
-_TEXT = re.compile(rb"(?:[+-]?1(?:[ \t]++\d{1,9}+:" + _NUMBER + rb")*+[ \t]*+\r?(?:\n|\Z))++")
+_TEXT = re.compile(rb"(?:[+-]?1(?:\.0{1,30}+)?(?:[ \t]++\d{1,9}+:" + _NUMBER + rb")*+[ \t]*+\r?(?:\n|\Z))++")
 
 
 def parse(text: bytes, features: int, name: str) -> tuple[Floats, Indices]:

@@ -8,21 +8,22 @@ Files of data set NAME lie in ``<folder>/NAME/``, folder being the argument, els
 >>> load("mnits")
 Traceback (most recent call last):
     ...
-fedpriv._check.ArgumentError: dataset is 'mnits'; it must be one of a9a, digits, fashion-mnist, \
-infinite-digits, infinite-mnist, mnist, movielens-100k, names
+fedpriv._check.ArgumentError: dataset is 'mnits'; it must be one of a9a, cifar-10, \
+cifar-100, digits, fashion-mnist, ijcnn1, imdb, imdb-bag, infinite-digits, infinite-mnist, mnist, \
+movielens-100k, names, pneumonia, stackoverflow-tags
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpriv import _check
-from fedpriv.data import idx, libsvm, ratings, surnames
+from fedpriv.data import cifar, idx, libsvm, radiographs, ratings, reviews, stack_overflow, surnames
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.deformation import FIELDS
 from fedpriv.data.embedded import digits
@@ -43,6 +44,9 @@ IDX_FILES = (
     "t10k-labels-idx1-ubyte",
 )
 
+IMAGE_SIZE, VOCABULARY, LENGTH = "image-size", "vocabulary", "sequence-length"
+_LEAST = {IMAGE_SIZE: 8, VOCABULARY: 3, LENGTH: 1}
+
 
 @dataclass(frozen=True)
 class _Loader:
@@ -50,11 +54,14 @@ class _Loader:
 
     Attributes:
         find: the data folder -> the paths of its files; raises MissingDataError.
-        read: those paths -> the source; raises DataError for a damaged file.
+        read: those paths, and a number for each of the options -> the source; raises DataError for a
+            damaged file.
+        options: the options that it has, by key, and their defaults.
     """
 
     find: Callable[[Path], Any]
-    read: Callable[[Any], Source]
+    read: Callable[..., Source]
+    options: Mapping[str, int] = field(default_factory=dict)
 
 
 def _files(folder: str, *names: str) -> Callable[[Path], list[Path]]:
@@ -95,16 +102,42 @@ def _read_infinite(paths: tuple[list[Path], list[Path]]) -> Source:
 
 _LOADERS: dict[str, _Loader] = {
     "a9a": _Loader(_files("a9a", "a9a", "a9a.t"), lambda paths: libsvm.read("a9a", paths, features=123)),
+    "cifar-10": _Loader(
+        _files("cifar-10", *cifar.CIFAR_10), lambda paths: cifar.read("cifar-10", paths, 1, classes=10)
+    ),
+    "cifar-100": _Loader(
+        _files("cifar-100", *cifar.CIFAR_100), lambda paths: cifar.read("cifar-100", paths, 2, classes=100)
+    ),
     "digits": _Loader(_nothing, lambda paths: Arrays("digits", *digits())),
     "fashion-mnist": _Loader(
         _files("fashion-mnist", *IDX_FILES), lambda paths: Arrays("fashion-mnist", *read_mnist(paths))
+    ),
+    "ijcnn1": _Loader(
+        _files("ijcnn1", "ijcnn1", "ijcnn1.t"), lambda paths: libsvm.read("ijcnn1", paths, features=22)
+    ),
+    "imdb": _Loader(
+        lambda folder: reviews.find(folder / "imdb"), reviews.read, {VOCABULARY: 10_000, LENGTH: 256}
+    ),
+    "imdb-bag": _Loader(
+        lambda folder: reviews.find(folder / "imdb"), reviews.read_bags, {VOCABULARY: 10_000}
     ),
     "infinite-digits": _Loader(_nothing, lambda paths: InfiniteMNIST("infinite-digits", *digits())),
     "infinite-mnist": _Loader(_find_infinite, _read_infinite),
     "mnist": _Loader(_files("mnist", *IDX_FILES), lambda paths: Arrays("mnist", *read_mnist(paths))),
     "movielens-100k": _Loader(_files("movielens-100k", "u.data"), lambda paths: ratings.read(*paths)),
     "names": _Loader(_files("names", *(f"{language}.txt" for language in surnames.LANGUAGES)), surnames.read),
+    "pneumonia": _Loader(
+        lambda folder: radiographs.find(folder / "pneumonia"), radiographs.read, {IMAGE_SIZE: 224}
+    ),
+    "stackoverflow-tags": _Loader(
+        _files("stackoverflow-tags", *stack_overflow.FILES), stack_overflow.read, {VOCABULARY: 10_000}
+    ),
 }
+
+
+def options(name: str) -> Mapping[str, int]:
+    """The options of the data set called ``name``, by configuration key, and their defaults."""
+    return _LOADERS[_check.choice("dataset", name, names())].options
 
 
 def names() -> tuple[str, ...]:
@@ -121,17 +154,34 @@ def at_hand(name: str, folder: str | Path | None = None) -> bool:
     return True
 
 
-def load(name: str, folder: str | Path | None = None) -> Source:
+def load(
+    name: str,
+    folder: str | Path | None = None,
+    *,
+    image_size: int = 0,
+    vocabulary: int = 0,
+    sequence_length: int = 0,
+) -> Source:
     """The source called ``name``; ``digits`` and ``infinite-digits`` need no files.
 
     Args:
         name: one of :func:`names`.
         folder: where the data lies; None: $FEDPRIV_DATA, else ``~/.cache/fedpriv``.
+        image_size: pixels of a side, of pneumonia; 0: the data set's own number, as below.
+        vocabulary: words that are told apart, of imdb, imdb-bag and stackoverflow-tags.
+        sequence_length: words of a review, of imdb.
 
     Raises:
-        ArgumentError: no such data set.
+        ArgumentError: no such data set, or it has no such option.
         MissingDataError: its files are not there.
         DataError: its files are damaged.
     """
     loader = _LOADERS[_check.choice("dataset", name, names())]
-    return loader.read(loader.find(data_folder(folder)))
+    given = {IMAGE_SIZE: image_size, VOCABULARY: vocabulary, LENGTH: sequence_length}
+    for key, value in given.items():
+        if value and key not in loader.options:
+            raise _check.fail(key, value, f"be 0 for {name}, which has no such option")
+        if value:
+            _check.integer(key, value, _LEAST[key])
+    numbers = [given[key] or default for key, default in loader.options.items()]
+    return loader.read(loader.find(data_folder(folder)), *numbers)

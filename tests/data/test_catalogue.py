@@ -11,12 +11,22 @@ from fedpriv._check import ArgumentError
 from fedpriv.data import names
 from fedpriv.data.archives import is_member
 from fedpriv.data.catalogue import CardError, card, cards_folder, list_cards, read_card
+from fedpriv.data.cifar import CIFAR_10, CIFAR_100
 from fedpriv.data.fetch import matches
 from fedpriv.data.files import content, find
 from fedpriv.data.infinite_mnist import FIELDS_FILE, TANGENTS_FILE
 from fedpriv.data.loaders import IDX_FILES
+from fedpriv.data.reviews import ARCHIVE
+from fedpriv.data.stack_overflow import FILES
 from fedpriv.data.surnames import LANGUAGES
 
+# Nobody publishes a hash of these, and they have not been at hand: a fetch asks for one.
+UNKNOWN = {
+    ("ijcnn1", "ijcnn1.bz2"),
+    ("ijcnn1", "ijcnn1.t.bz2"),
+    ("pneumonia", "ChestXRay2017.zip"),
+    ("stackoverflow-tags", "stackoverflow.sqlite.lzma"),
+}
 GOOD = 'name = "toy"\ntitle = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\n'
 
 
@@ -31,12 +41,20 @@ def test_every_data_set_has_a_card():
         assert set(c.needs) <= set(names())
         for file in c.files:
             assert file.urls
-            assert file.verifiable
+            assert file.verifiable or (c.name, file.name) in UNKNOWN
 
 
 def test_cards_name_the_files_that_the_loaders_read():
     for name in ("mnist", "fashion-mnist"):
         assert [f.name for f in card(name).files] == [f"{n}.gz" for n in IDX_FILES]
+    for name, files in (("cifar-10", CIFAR_10), ("cifar-100", CIFAR_100)):
+        (archive,) = card(name).files
+        assert tuple(member.name for member in archive.members) == files
+    lists = card("stackoverflow-tags").files[:2]
+    assert tuple(file.members[0].name for file in lists) == FILES[1:]
+    assert [file.name for file in card("ijcnn1").files] == ["ijcnn1.bz2", "ijcnn1.t.bz2"]
+    assert card("imdb").files[0].name == ARCHIVE
+    assert card("imdb-bag").needs == ("imdb",)
     (archive,) = card("infinite-mnist").files
     assert archive.optional
     assert card("infinite-mnist").needs == ("mnist",)

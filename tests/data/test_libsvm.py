@@ -92,6 +92,15 @@ def test_files_may_be_compressed(tmp_path):
         load("a9a", tmp_path)
 
 
+def test_ijcnn1_is_read_from_bzip2(tmp_path):
+    (tmp_path / "ijcnn1").mkdir()
+    (tmp_path / "ijcnn1" / "ijcnn1.bz2").write_bytes(bz2.compress(b"-1.000000 1:1 22:-0.731854\n"))
+    (tmp_path / "ijcnn1" / "ijcnn1.t.bz2").write_bytes(bz2.compress(b"1.000000 2:0.5\n-1 3:1\n"))
+    source = load("ijcnn1", tmp_path)
+    assert (source.shape, source.size, source.test().y.tolist()) == ((22,), 1, [1, 0])
+    assert source.batch(np.array([0])).x[0, [0, 21]].tolist() == [1.0, float(np.float32(-0.731854))]
+
+
 @pytest.mark.data
 def test_a9a_is_the_published_one(data):
     source = load("a9a", data)

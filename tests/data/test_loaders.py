@@ -7,7 +7,7 @@ import torch
 from fedpriv._check import ArgumentError
 from fedpriv.data import DataError, MissingDataError, data_folder, idx, load, names
 from fedpriv.data.infinite_mnist import FIELDS_FILE
-from fedpriv.data.loaders import IDX_FILES, at_hand
+from fedpriv.data.loaders import IDX_FILES, at_hand, options
 
 
 def write_toy(folder, zipped=True, n=6):
@@ -112,3 +112,19 @@ def test_every_source_keeps_the_protocol(name, data):
     assert source.name == name
     if source.size is not None:
         check_source(source)
+
+
+def test_options_are_refused_where_there_are_none(tmp_path):
+    assert dict(options("imdb")) == {"vocabulary": 10_000, "sequence-length": 256}
+    assert not options("mnist")
+    for given, message in (
+        ({"image_size": 64}, "image-size is 64; it must be 0 for digits"),
+        ({"vocabulary": 5}, "vocabulary is 5; it must be 0 for digits"),
+        ({"sequence_length": 5}, "sequence-length is 5; it must be 0 for digits"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            load("digits", tmp_path, **given)
+    with pytest.raises(ArgumentError, match="image-size is 7; it must be a whole number of at least 8"):
+        load("pneumonia", tmp_path, image_size=7)
+    with pytest.raises(ArgumentError, match="vocabulary is -1"):
+        load("imdb", tmp_path, vocabulary=-1)

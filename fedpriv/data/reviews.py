@@ -1,0 +1,140 @@
+"""IMDB: film reviews, and whether the writer liked the film.
+
+The archive (Maas et al. 2011) holds a text a review, in ``aclImdb/{train,test}/{neg,pos}``, and
+``aclImdb/imdb.vocab``, its publishers' list of words, the most frequent first. That list is public, so no
+vocabulary is made from the reviews. A review is lower-cased, rid of line breaks in HTML, and cut into
+words (letters and digits, with apostrophes inside) and the marks ! and ?.
+
+``imdb``: a review is its first ``length`` words as tokens: 0 is the padding, 1 a word that is not on the
+list, 2 the most frequent word. Du 2021 state neither number; Bu, Dong, Long & Su 2020, whose experiment they
+take up, keep 10,000 words and 256 of a review.
+``imdb-bag``: which of the ``vocabulary`` most frequent words occur in the review, as 0 and 1: the 10,000
+features of Li 2023 (appendix C.1).
+
+>>> words("A<br />so-so film!  Isn't it?")
+['a', 'so', 'so', 'film', '!', "isn't", 'it', '?']
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpriv.data.arrays import Arrays
+from fedpriv.data.files import MissingDataError
+from fedpriv.data.source import DataError, Indices
+from fedpriv.data.sparse import SparseRows
+from fedpriv.data.splits import shuffled
+
+ARCHIVE = "aclImdb_v1.tar.gz"
+_REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d{1,9}_\d{1,2})\.txt")
+_VOCABULARY = "aclImdb/imdb.vocab"
+_BREAK = re.compile(r"<br\s*/?>")
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[!?]")
+
+
+def words(review: str) -> list[str]:
+    """The words of a review, in order."""
+    return _WORD.findall(_BREAK.sub(" ", review.lower()))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Reviews in the public order, as the ranks of their words in the list; -1: not on it."""
+
+    ranks: list[Indices]
+    labels: Indices
+
+
+def find(folder: Path) -> Path:
+    """The archive, or the folder ``aclImdb`` that was unpacked from it. Raises MissingDataError."""
+    for path in (folder / ARCHIVE, folder / "aclImdb"):
+        if path.exists():
+            return path
+    raise MissingDataError(
+        f"{folder} has neither {ARCHIVE} nor its folder aclImdb: run `fedpriv data fetch imdb`, or name the "
+        "folder that holds it with FEDPRIV_DATA"
+    )
+
+
+def _files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name within the archive and content of each review, and of the vocabulary."""
+    if path.is_dir():
+        for file in (path / "imdb.vocab", *path.glob("t*/[np]*/*.txt")):
+            if file.is_file():
+                yield str(file.relative_to(path.parent).as_posix()), file.read_bytes()
+        return
+    try:
+        with tarfile.open(path) as tar:
+            for item in tar:
+                wanted = item.name == _VOCABULARY or _REVIEW.fullmatch(item.name)
+                stream = tar.extractfile(item) if wanted and item.isfile() else None
+                if stream is not None:
+                    yield item.name, stream.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error):
+        raise DataError(f"{path}: is damaged; delete it and run `fedpriv data fetch imdb`") from None
+
+
+def _read(path: Path, vocabulary: int) -> tuple[_Part, _Part]:
+    """The training and the test part, with the ``vocabulary`` most frequent words."""
+    reviews: dict[str, bytes] = {}
+    listed: bytes | None = None
+    for name, data in _files(path):
+        if name == _VOCABULARY:
+            listed = data
+        elif _REVIEW.fullmatch(name):
+            reviews[name] = data
+    if listed is None:
+        raise DataError(f"{path}: has no {_VOCABULARY}; delete it and run `fedpriv data fetch imdb`")
+    try:
+        ranked = listed.decode("utf-8").split()[:vocabulary]
+        rank = {word: place for place, word in reversed(list(enumerate(ranked)))}
+        return _part(path, reviews, rank, "train"), _part(path, reviews, rank, "test")
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: holds a text that is not UTF-8; fetch it again") from None
+
+
+def _part(path: Path, reviews: Mapping[str, bytes], rank: Mapping[str, int], part: str) -> _Part:
+    names = sorted(name for name in reviews if name.startswith(f"aclImdb/{part}/"))
+    if not names:
+        raise DataError(f"{path}: has no reviews in aclImdb/{part}; fetch it again")
+    names = [names[row] for row in shuffled(len(names))]  # else the labels would come in two runs
+    ranks = [
+        np.array([rank.get(word, -1) for word in words(reviews[name].decode("utf-8"))], np.int64)
+        for name in names
+    ]
+    return _Part(ranks, np.array([int(f"/{part}/pos/" in name) for name in names]))
+
+
+def read(path: Path, vocabulary: int, length: int) -> Arrays:
+    """``imdb``: tokens (length,) below ``vocabulary``. Raises DataError for a damaged archive."""
+
+    def tokens(part: _Part) -> npt.NDArray[np.int32]:
+        table = np.zeros((len(part.ranks), length), np.int32)
+        for row, ranks in enumerate(part.ranks):
+            table[row, : len(ranks[:length])] = ranks[:length] + 2  # of a rank of -1 it makes token 1
+        return table
+
+    train, test = _read(path, vocabulary - 2)
+    parts = tokens(train), train.labels, tokens(test), test.labels
+    return Arrays("imdb", *parts, classes=2, tokens=(vocabulary,))
+
+
+def read_bags(path: Path, vocabulary: int) -> Arrays:
+    """``imdb-bag``: 0 and 1 (vocabulary,). Raises DataError for a damaged archive."""
+
+    def bags(part: _Part) -> SparseRows:
+        sets = [np.unique(ranks[ranks >= 0]) for ranks in part.ranks]
+        offsets = np.concatenate([[0], np.cumsum([len(some) for some in sets])])
+        columns = np.concatenate(sets)
+        return SparseRows(offsets, columns, np.ones(len(columns)), vocabulary)
+
+    train, test = _read(path, vocabulary)
+    return Arrays("imdb-bag", bags(train), train.labels, bags(test), test.labels, classes=2)

@@ -1,0 +1,72 @@
+"""Rows that are mostly zero, such as bags of words: kept sparse, handed out dense.
+
+>>> rows = SparseRows(np.array([0, 2, 2]), np.array([3, 0]), np.array([0.5, 1.0]), 4)
+>>> rows.index_select(0, torch.tensor([1, 0])).tolist()
+[[0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.5]]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+class SparseRows:
+    """A matrix (n, width) of float32 in compressed rows, with what a source needs of a tensor.
+
+    Args:
+        offsets: (n + 1,); row r has the entries ``offsets[r]`` up to, not including, ``offsets[r + 1]``.
+        columns: (entries,), each below ``width``, and in a row each once.
+        values: (entries,).
+        width: the number of columns.
+    """
+
+    def __init__(
+        self,
+        offsets: npt.NDArray[Any],
+        columns: npt.NDArray[Any],
+        values: npt.NDArray[Any],
+        width: int,
+    ) -> None:
+        self._offsets = torch.from_numpy(np.asarray(offsets, np.int64))
+        self._columns = torch.from_numpy(np.asarray(columns, np.int32))
+        self._values = torch.from_numpy(np.asarray(values, np.float32))
+        self.shape = (len(offsets) - 1, width)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return self.shape[0]
+
+    def to(self, device: torch.device | str) -> SparseRows:
+        """The same rows on ``device``."""
+        if self._offsets.device == torch.device(device):
+            return self
+        moved = object.__new__(SparseRows)
+        moved.shape = self.shape
+        for name in ("_offsets", "_columns", "_values"):
+            setattr(moved, name, getattr(self, name).to(device))
+        return moved
+
+    def index_select(self, axis: int, at: Tensor) -> Tensor:
+        """The rows ``at`` (k,) as a dense tensor (k, width); ``axis`` is 0."""
+        start = self._offsets[at]
+        lengths = self._offsets[at + 1] - start
+        row = torch.repeat_interleave(torch.arange(len(at), device=at.device), lengths)
+        before = torch.cumsum(lengths, 0) - lengths
+        entry = torch.arange(len(row), device=at.device) + (start - before)[row]
+        dense = torch.zeros(len(at), self.shape[1], device=at.device)
+        dense[row, self._columns[entry].long()] = self._values[entry]
+        return dense
+
+    def finite(self) -> bool:
+        """Whether every entry is a finite number within the columns."""
+        inside = (self._columns >= 0) & (self._columns < self.shape[1])
+        return bool(inside.all()) and bool(self._values.isfinite().all())
+
+    def ones(self) -> bool:
+        """Whether every entry is 1, so that all numbers are 0 or 1."""
+        return bool((self._values == 1).all())
