@@ -188,6 +188,11 @@ class Config(BaseModel):
         False, description="DP-SRM: hand out an iterate chosen uniformly before the run, not the last"
     )
 
+    regulariser: Literal["none", "l2", "nonconvex"] = Field(
+        "none", description="added to the loss outside the clip; nonconvex: sum of theta^2 / (1 + theta^2)"
+    )
+    regularisation: float = Field(0.001, gt=0, description="lambda, the weight of the regulariser")
+
     # Client work
     work: Literal["gradient", "local-steps"] = Field(
         "gradient", description="what a client computes: one gradient, or local SGD steps"

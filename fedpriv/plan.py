@@ -134,14 +134,15 @@ def make_plan(config: Config) -> Plan:
     cap = (config.max_participations or config.rounds) if local else None
     unscaled = Setup(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
     if config.placement == "none":
-        return Plan(config, replace(unscaled, scale=0.0), None, units, None)
+        setup = replace(unscaled, optimizer=recipes.regularised(config, optimizer), scale=0.0)
+        return Plan(config, setup, None, units, None)
     budget = Budget(config.epsilon, delta, config.accounting)
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
-    setup = replace(unscaled, scale=scale)
     if config.dp2_noise_correction and isinstance(optimizer, Dp2):
         total = placement.total_stds((scale * optimizer.clip_norm,))[0]
-        setup = replace(setup, optimizer=replace(optimizer, noise_std=total / sampler.expected_size))
+        optimizer = replace(optimizer, noise_std=total / sampler.expected_size)
+    setup = replace(unscaled, optimizer=recipes.regularised(config, optimizer), scale=scale)
     return Plan(config, setup, budget, units, cap)
 
 
@@ -169,7 +170,7 @@ def _check_client_level(config: Config) -> None:
 
 
 def make_optimizer(config: Config) -> PrivateOptimizer:
-    """The optimizer that the configuration names."""
+    """The optimizer that the configuration names, without its regulariser."""
     is_dynamic = config.optimizer.startswith("dynamic-")
     _check_dynamic_keys(config, is_dynamic)
     optimizer = recipes.build(config) if config.optimizer in recipes.PAPERS else _scheduled(config)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from fedpriv import _check
 from fedpriv.config import Config
 from fedpriv.optimizers import (
+    L2,
     Adadp,
     AdaGrad,
     Adam,
@@ -22,9 +23,11 @@ from fedpriv.optimizers import (
     Dp2,
     DpSrm,
     ExtraQuery,
+    Nonconvex,
     NormalisedStep,
     Polynomial,
     PrivateOptimizer,
+    Regularised,
     Restarting,
     RmsProp,
     Sgd,
@@ -80,6 +83,20 @@ def build(config: Config) -> PrivateOptimizer:
 def _alpha(config: Config) -> Constant | None:
     """ADP-SGD's alpha_t where it is constant; None is its fitted one."""
     return Constant(1.0) if config.adp_noise == "constant" else None
+
+
+def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer:
+    """The optimizer of the loss plus the configured regulariser.
+
+    Raises:
+        ArgumentError: clients make several local steps, which regularise nothing.
+    """
+    if config.regulariser == "none":
+        return optimizer
+    if config.work != "gradient":
+        raise _check.fail("regulariser", config.regulariser, f"be none with work {config.work}")
+    kinds: dict[str, type[L2 | Nonconvex]] = {"l2": L2, "nonconvex": Nonconvex}
+    return Regularised(optimizer, kinds[config.regulariser](config.regularisation))
 
 
 def _adadp(config: Config) -> Adadp:
@@ -164,6 +181,7 @@ def _uses(config: Config) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
         (config.adadp_decay_after > 0, ("adadp-epoch", "adadp-decay"), "adadp-decay-after"),
         (name == "dp-srm", _keys("srm-"), "optimizer=dp-srm"),
         (config.srm_step == "normalised", _NORMALISED, "srm-step=normalised"),
+        (config.regulariser != "none", ("regularisation",), "a regulariser"),
     )
 
 

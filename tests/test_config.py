@@ -101,6 +101,8 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("srm-smoothness", 0.0),
     ("srm-n0", 0.0),
     ("srm-random-iterate", 1),
+    ("regulariser", "l1"),
+    ("regularisation", 0.0),
     ("work", "epochs"),
     ("local-steps", 0),
     ("local-learning-rate", math.inf),

@@ -35,9 +35,11 @@ from fedpriv.optimizers.first_order import (
 )
 from fedpriv.optimizers.noise_decay import noise_decay
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
+from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised, Regulariser
 from fedpriv.optimizers.scheduled import Scheduled
 
 __all__ = [
+    "L2",
     "AdaDps",
     "AdaGrad",
     "Adadp",
@@ -49,11 +51,14 @@ __all__ = [
     "DpSrm",
     "ExtraQuery",
     "FirstOrder",
+    "Nonconvex",
     "NormalisedStep",
     "PdaDpmd",
     "Planned",
     "Polynomial",
     "PrivateOptimizer",
+    "Regularised",
+    "Regulariser",
     "Restarting",
     "RmsProp",
     "Scheduled",

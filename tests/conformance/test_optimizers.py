@@ -329,6 +329,7 @@ def test_the_table_names_every_constructor() -> None:
     parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "State"}
     parts |= {"AdaGrad", "Adam", "AdaptiveClipping", "RmsProp", "Scheduled", "Sgd", "Yogi"}
     parts |= {"AdaptiveAdpSgd", "Polynomial", "Restarting", "predicted_gain"}
+    parts |= {"Regularised", "Regulariser", "L2", "Nonconvex"}
     parts |= {"NormalisedStep", "draw_output_step", "default_tolerance", "scaled_error"}
     assert set(public.__all__) == {make.__name__ for make in makers} | parts
 

@@ -1,0 +1,114 @@
+"""Regularisers outside the clip, around any optimizer.
+
+The objective is the mean loss plus a regulariser R that touches no data, so its gradient is public: it is
+added to the noisy answer, neither clipped nor noised, where inside the clip it would shrink what each unit
+says and be paid for. A unit's term is A_k = (sum_j a_kj g(theta_j)) / D_k, and the gradient of R takes the
+same way: to the answer of each sum block
+
+    sum_k  w_k (sum_j a_kj grad R(theta_j)) / D_k
+
+is added, which for units that are not clipped is what adding R to each of their losses would give, in
+expectation over the cohort and exactly where everyone takes part. So it is right for DP2's preconditioned
+gradients and for DP-SRM's differences (whose estimate then carries grad R(theta_t) exactly). Released bits
+are of the data alone and get nothing. R is of all trained parameters, biases included.
+
+The update must be one of gradients: with several local steps a client's vector is none.
+
+>>> import torch
+>>> from fedpriv.optimizers.first_order import dp_sgd
+>>> method = Regularised(dp_sgd(learning_rate=0.5, clip_norm=1.0), L2(0.1))
+>>> state = method.init(torch.tensor([1.0, 2.0]))
+>>> method.update(state, (torch.tensor([2.0, 0.0]),)).params
+tensor([-0.0500,  1.9000])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from fedpriv import _check
+from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.query import Query, SumBlock
+
+
+class Regulariser(Protocol):
+    """A public function R of the parameters."""
+
+    def gradient(self, point: Tensor) -> Tensor:
+        """grad R at the parameters (d,)."""
+
+
+@dataclass(frozen=True)
+class L2:
+    """R = strength / 2 norm(theta)^2.
+
+    Attributes:
+        strength: lambda > 0.
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("regularisation", self.strength)
+
+    def gradient(self, point: Tensor) -> Tensor:
+        """lambda theta."""
+        return self.strength * point
+
+
+@dataclass(frozen=True)
+class Nonconvex:
+    """R = strength sum_j theta_j^2 / (1 + theta_j^2) (Wang et al. 2023, section 7.1, lambda = 0.001).
+
+    Attributes:
+        strength: lambda > 0.
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("regularisation", self.strength)
+
+    def gradient(self, point: Tensor) -> Tensor:
+        """2 lambda theta_j / (1 + theta_j^2)^2."""
+        return 2 * self.strength * point / (1 + point.square()).square()
+
+
+@dataclass(frozen=True)
+class Regularised:
+    """An optimizer of the mean loss plus R.
+
+    Attributes:
+        inner: the optimizer, as it is for the mean loss alone.
+        regulariser: R.
+    """
+
+    inner: PrivateOptimizer
+    regulariser: Regulariser
+
+    def init(self, params: Tensor) -> State:
+        """The inner state."""
+        return self.inner.init(params)
+
+    def query(self, state: State) -> Query:
+        """The inner query: what is asked of the data does not change."""
+        return self.inner.query(state)
+
+    def update(self, state: State, answer: Answer) -> State:
+        """The inner update on the answer with R's part added."""
+        query = self.inner.query(state)
+        slopes = [self.regulariser.gradient(point) for point in query.points]
+        added = []
+        for block, value in zip(query.blocks, answer, strict=True):
+            if isinstance(block, SumBlock):
+                for term in block.terms:
+                    value = value + term.weight * term.combine(slopes)
+            added.append(value)
+        return self.inner.update(state, tuple(added))
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """The inner releases."""
+        return self.inner.planned(rounds)
