@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -40,8 +41,17 @@ def sha256_of(path: Path) -> str:
 def unpack(archive: Path, file: File) -> list[Path]:
     """Take the members of ``file`` out of a tar or zip archive, beside it.
 
-    Raises WrongHashError for a member that is not what the card says; the archive is then deleted.
+    Raises WrongHashError for a member that is not what the card says, or an archive that is damaged; the
+    archive is then deleted. Raises FetchError where a member is missing.
     """
+    try:
+        return _unpack(archive, file)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error):
+        archive.unlink()
+        raise WrongHashError(f"{archive}: is not an intact archive; it was deleted") from None
+
+
+def _unpack(archive: Path, file: File) -> list[Path]:
     wanted = {member.name: member for member in file.members}
     found: list[Path] = []
     for name, size, stream in _entries(archive):

@@ -59,14 +59,16 @@ class File:
     members: tuple[Member, ...] = ()
 
     @property
-    def digested(self) -> bool:
-        """Whether a hash of the file itself is known."""
-        return any((self.sha256, self.content_sha256, self.md5))
+    def weak(self) -> bool:
+        """Whether nothing but an MD5 is known of the file."""
+        return self.md5 is not None and self.sha256 is None and self.content_sha256 is None
 
     @property
     def verifiable(self) -> bool:
         """Whether what comes can be verified: the file, or else everything that is taken out of it."""
-        return self.digested or (bool(self.members) and all(member.sha256 for member in self.members))
+        if any((self.sha256, self.content_sha256, self.md5)):
+            return True
+        return bool(self.members) and all(member.sha256 for member in self.members)
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,9 @@ def _summary(entry: Card, written: list[Path], present: list[Path], left_out: tu
     if not written and not present and not left_out:
         return f"{entry.name} is bundled; there is nothing to fetch"
     text = f"{entry.name}: {len(written)} files fetched, {len(present)} already there"
+    weak = [file.name for file in entry.files if file.weak and file.name not in left_out]
+    if weak:
+        text += f"; held to their MD5 alone, which shows accidents but no forgery: {', '.join(weak)}"
     return text + (f"; optional and left out: {', '.join(left_out)}" if left_out else "")
 
 
@@ -151,7 +154,7 @@ def _ensure(job: _Job) -> tuple[list[Path], bool]:
     name = job.target.name
     other = name.removesuffix(".gz") if name.endswith(".gz") else f"{name}.gz"
     for path in (job.target, job.target.with_name(other)):
-        if path.is_file() and job.file.digested and matches(path, job.file):
+        if path.is_file() and matches(path, job.file):
             return (unpack(path, job.file), True) if outputs else ([path], False)
     job.target.parent.mkdir(parents=True, exist_ok=True)
     _download(job)

@@ -6,6 +6,7 @@ import io
 import socket
 import tarfile
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -291,6 +292,71 @@ def test_optional_archive_is_unpacked_beside_itself(server, make):
     lines = lines.replace("size = 5", "size = 6")
     with pytest.raises(FetchError, match=r"no inner\.bin of the size"):
         make([server.url("a.tgz")], lines, name="a.tgz", optional=True)
+
+
+def zipped(**members):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.mkdir("deep")
+        for name, data in members.items():
+            archive.writestr(f"deep/../{name}.bin", data)
+    return out.getvalue()
+
+
+def member(data, size=None):
+    digest = hashlib.sha256(data).hexdigest()
+    return f'members = [{{ name = "inner.bin", size = {size or len(data)}, sha256 = "{digest}" }}]'
+
+
+@pytest.mark.parametrize("pack", [zipped, archive])
+def test_an_archive_without_a_hash_is_held_to_its_members(server, make, pack):
+    server.files["a.zip"] = pack(inner=b"12345", other=b"1")
+    done = make([server.url("a.zip")], member(b"12345"), name="a.zip")
+    assert done.written == (make.folder / "inner.bin",)
+    assert names(make.folder) == ["a.zip", "inner.bin"]
+    assert make([server.url("a.zip")], member(b"12345"), name="a.zip").present == done.written
+    (make.folder / "inner.bin").write_bytes(b"1234!")  # of the right size: made anew from the archive
+    assert make([server.url("a.zip")], member(b"12345"), name="a.zip").written == done.written
+    assert (make.folder / "inner.bin").read_bytes() == b"12345"
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("data", [zipped(inner=b"1234!"), archive(inner=b"1234!"), b"no archive", b""])
+def test_a_wrong_archive_without_a_hash_is_not_kept(server, make, data):
+    server.files["a.zip"] = data
+    with pytest.raises(FetchError, match="deleted"):
+        make([server.url("a.zip")], member(b"12345"), name="a.zip")
+    assert names(make.folder) == []
+
+
+def test_a_member_may_have_no_size(server, make):
+    data = zipped(inner=b"12345")
+    server.files["a.zip"] = data
+    lines = f'sha256 = "{hashlib.sha256(data).hexdigest()}"\nmembers = [{{ name = "inner.bin" }}]'
+    make([server.url("a.zip")], lines, name="a.zip")
+    assert (make.folder / "inner.bin").read_bytes() == b"12345"
+    assert len(make([server.url("a.zip")], lines, name="a.zip").present) == 1
+
+
+def test_an_md5_is_held_where_there_is_nothing_better_and_said_to_be_weak(server, make):
+    right = hashlib.md5(CONTENT).hexdigest()
+    done = make([server.url("a.bin")], f'md5 = "{right}"')
+    assert make.target.read_bytes() == CONTENT
+    assert "MD5 alone, which shows accidents but no forgery: a.bin" in done.summary
+    make.target.unlink()
+    with pytest.raises(WrongHashError):
+        make([server.url("a.bin")], f'md5 = "{"0" * 32}"')
+    with pytest.raises(WrongHashError):  # a SHA-256 is the better witness
+        make([server.url("a.bin")], f'md5 = "{right}"\nsha256 = "{"0" * 64}"')
+    assert names(make.folder) == []
+
+
+def test_a_compressed_copy_of_a_plain_file_is_as_good(server, make):
+    lines = f'sha256 = "{GOOD}"\ncontent_sha256 = "{GOOD}"'
+    make.folder.mkdir(parents=True)
+    (make.folder / "a.bin.gz").write_bytes(gzip.compress(CONTENT, 1))
+    assert make([server.url("a.bin")], lines).present == (make.folder / "a.bin.gz",)
+    assert server.seen == []
 
 
 def test_needed_sets_are_fetched_too(server, make, tmp_path):
