@@ -1,0 +1,116 @@
+"""What the scripts in this folder share: seeded runs, appended to a file as they end, and their spread.
+
+A cell is one number of a table before its seeds: a run's flat configuration, and where the paper fixes the
+noise instead of the budget, the noise multiplier. Finished runs are skipped the next time, so an
+interrupted batch goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core; more threads a run only wait for each other
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, before its seeds.
+
+    Attributes:
+        part: which table or search it belongs to.
+        method: what its row calls it.
+        config: keys of `fedpriv train`; the seed is added here.
+        noise_multiplier: z of every release, where the paper fixes it; None calibrates it to the budget.
+    """
+
+    part: str
+    method: str
+    config: dict[str, Any] = field(hash=False)
+    noise_multiplier: float | None = None
+
+    def key(self) -> str:
+        """The cell as text: equal for equal cells."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def run(cell: Cell, seed: int) -> dict[str, Any]:
+    """One seeded run on the public test set's last score, and what every method says that it costs."""
+    import torch
+
+    from fedpriv.runs import execute
+    from fedpriv.simulate import make_engine
+
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    plan = make_plan(cell, seed)
+    result = execute(plan, make_engine(plan.config))
+    views = [v for v in result.report["privacy"]["views"] if v["gates the budget"]]
+    final = {k: v for k, v in result.metrics[-1].items() if k in ("accuracy", "loss", "mse")}
+    return {
+        "cell": asdict(cell),
+        "seed": seed,
+        **final,
+        "delta": views[0]["delta"] if views else None,
+        "epsilon": views[0]["epsilon"] if views else None,
+        "noise multiplier": result.report["privacy"]["noise multiplier"] if views else None,
+        "seconds": round(time.perf_counter() - started, 1),
+        "note": "reproducible, not private",
+    }
+
+
+def make_plan(cell: Cell, seed: int) -> Any:
+    """The cell's plan; with its noise multiplier, the budget is what PLD says that this costs."""
+    from fedpriv.accounting import Budget, epsilon
+    from fedpriv.centralised import settle
+    from fedpriv.plan import make_plan
+
+    plan = make_plan(settle({**cell.config, "seed": seed}))
+    if cell.noise_multiplier is None:
+        return plan
+    setup = replace(plan.setup, scale=cell.noise_multiplier)
+    spent = epsilon(setup.planned_events(), plan.config.delta, "pld").epsilon * (1 + 1e-6)
+    budget = Budget(spent, plan.config.delta, "pld")
+    return replace(plan, config=plan.config.changed(epsilon=spent), setup=setup, budget=budget)
+
+
+def batch(path: Path, jobs: Sequence[tuple[Cell, int]]) -> None:
+    """Run the jobs that have no result yet, one after another, appending each as it ends."""
+    done = {(json.dumps(r["cell"], sort_keys=True), r["seed"]) for r in read(path)}
+    todo = [(cell, seed) for cell, seed in jobs if (cell.key(), seed) not in done]
+    print(f"{len(todo)} runs to do, {len(jobs) - len(todo)} done before", flush=True)
+    for cell, seed in todo:
+        record = run(cell, seed)
+        with path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        scores = {k: round(record[k], 4) for k in ("accuracy", "loss", "mse") if k in record}
+        print(f"{cell.part} {cell.method} seed {seed}: {scores} in {record['seconds']} s", flush=True)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All finished runs."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def scores(path: Path, cell: Cell, score: str) -> list[float]:
+    """That score of the cell's finished runs."""
+    records = read(path)
+    return [r[score] for r in records if json.dumps(r["cell"], sort_keys=True) == cell.key()]
+
+
+def spread(values: Iterable[float], factor: float = 1.0) -> str:
+    """Mean ± standard deviation over the seeds, and how many there are where it is not three."""
+    values = [factor * value for value in values]
+    if not values:
+        return ""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    count = "" if len(values) == len(SEEDS) else f" ({len(values)})"
+    return f"{statistics.mean(values):.2f} ± {deviation:.2f}{count}"

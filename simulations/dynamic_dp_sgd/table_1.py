@@ -1,0 +1,152 @@
+"""Du et al. 2021, Table 1: Dynamic DP-SGD on MNIST, centralised.
+
+    python simulations/dynamic_dp_sgd/table_1.py --run        # the table's runs, 3 seeds each
+    python simulations/dynamic_dp_sgd/table_1.py --search     # the settings that were tried, one seed each
+    python simulations/dynamic_dp_sgd/table_1.py              # the table from table_1.jsonl
+
+Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). Finished runs are appended to ``table_1.jsonl``
+and skipped the next time. Runs are seeded to be repeatable; such runs are not private.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from batches import SEEDS, Cell, batch, read, scores, spread
+
+RESULTS = Path(__file__).with_name("table_1.jsonl")
+PAPER = {
+    "vanilla": (91.18, 93.80, 95.50),
+    "growing-mu": (91.67, 94.49, 96.06),
+    "sensitivity-decay": (93.95, 95.17, 96.17),
+    "dynamic": (94.35, 95.21, 96.34),
+}
+EPSILONS = (0.4, 0.6, 1.2)
+
+
+def cell(
+    part: str,
+    method: str,
+    epsilon: float,
+    rounds: int,
+    learning_rate: float,
+    clip_norm: float,
+    rho_c: float,
+    rho_mu: float,
+    accounting: str = "gdp-clt",
+    rate: float = 250 / 60_000,
+) -> Cell:
+    """A run in the paper's setting: p = 250 / 60000, delta = 1 / (10 N), noise by GDP-CLT."""
+    config = {
+        "dataset": "mnist",
+        "model": "cnn",
+        "input-mean": 0.1307,  # the published constants of MNIST
+        "input-std": 0.3081,
+        "sampling-rate": rate,
+        "rounds": rounds,
+        "optimizer": "dynamic-dp-sgd",
+        "learning-rate": learning_rate,
+        "clip-norm": clip_norm,
+        "rho-c": rho_c if method in ("sensitivity-decay", "dynamic") else 1.0,
+        "rho-mu": rho_mu if method in ("growing-mu", "dynamic") else 1.0,
+        "epsilon": epsilon,
+        "accounting": accounting,
+        "evaluate-every": rounds,
+    }
+    return Cell(part, method, config)
+
+
+# (rounds, learning rate, C_0, rho_c, rho_mu) by epsilon; T, the step size and rho are ours (see README).
+SETTINGS = {
+    0.4: (500, 2.0, 0.5, 3.0, 1.25),
+    0.6: (1000, 3.0, 0.5, 5.0, 1.25),
+    1.2: (2000, 3.0, 0.5, 5.0, 1.25),
+}
+# What was tried, one seed each: (epsilon, rounds, learning rate, C_0, rho_c, rho_mu).
+TRIED = (
+    (0.4, 300, 2.0, 0.5, 3.0, 1.25),
+    (0.4, 500, 4.0, 0.5, 3.0, 1.25),
+    (0.4, 700, 3.0, 0.5, 5.0, 1.25),
+    (0.4, 1000, 2.0, 0.5, 3.0, 1.25),
+    (0.4, 1000, 1.0, 1.5, 3.0, 1.25),
+    (0.4, 1000, 4.0, 0.25, 3.0, 1.25),
+    (0.6, 600, 2.0, 0.5, 3.0, 1.25),
+    (1.2, 1000, 2.0, 0.5, 3.0, 1.25),
+    (1.2, 1000, 4.0, 0.5, 3.0, 1.25),
+    (1.2, 1000, 2.0, 1.0, 5.0, 1.25),
+    (1.2, 1000, 4.0, 1.0, 10.0, 1.25),
+    (1.2, 1500, 8.0, 0.2, 4.0, 1.25),
+    (1.2, 2000, 2.0, 0.5, 3.0, 1.25),
+    (1.2, 2000, 4.0, 0.4, 5.0, 1.25),
+    (1.2, 2000, 8.0, 0.2, 4.0, 1.25),
+    (1.2, 2000, 8.0, 0.2, 3.0, 2.0),
+)
+
+
+def table_cells() -> Iterator[Cell]:
+    """The cells of the table: dynamic and vanilla at every budget, and dynamic at budgets that PLD holds."""
+    for method in ("dynamic", "vanilla"):
+        for epsilon, setting in SETTINGS.items():
+            yield cell("table", method, epsilon, *setting)
+    for epsilon, setting in SETTINGS.items():
+        yield cell("certified", "dynamic", epsilon, *setting, accounting="pld")
+    for method in ("sensitivity-decay", "growing-mu"):
+        for epsilon, setting in SETTINGS.items():
+            yield cell("table", method, epsilon, *setting)
+
+
+def search_cells() -> Iterator[Cell]:
+    """What was tried before the table's settings were chosen."""
+    for epsilon, *setting in TRIED:
+        yield cell("search", "dynamic", epsilon, *setting)
+
+
+def table() -> str:
+    """Markdown: a row per method, test accuracy in percent, mean and spread over seeds."""
+    heads = [f"epsilon {epsilon:g}" for epsilon in EPSILONS]
+    lines = ["| run | " + " | ".join(heads) + " |", "|---" * 4 + "|"]
+    rows: dict[str, list[str]] = {}
+    for made in table_cells():
+        found = scores(RESULTS, made, "accuracy")
+        if found:
+            name = f"{made.method}, {made.config['accounting']}"
+            target = PAPER[made.method][EPSILONS.index(made.config["epsilon"])]
+            rows.setdefault(name, []).append(f"{spread(found, 100)} ({target:.2f})")
+    lines += [f"| {name} | " + " | ".join(cells) + " |" for name, cells in rows.items()]
+    return "\n".join([*lines, "", costs()])
+
+
+def costs() -> str:
+    """Markdown: what each method of accounting says that the table's runs cost."""
+    lines = ["| run | epsilon | GDP-CLT | PLD | RDP | multiplier, first to last |", "|---" * 6 + "|"]
+    known = {made.key(): made for made in table_cells()}
+    for record in read(RESULTS):
+        made = known.get(Cell(**record["cell"]).key())
+        if made is not None and record["seed"] == SEEDS[0]:
+            said = (f"{record['epsilon'][m]['epsilon']:.3f}" for m in ("gdp-clt", "pld", "rdp"))
+            z = record["noise multiplier"]
+            name = f"{made.method}, {made.config['accounting']} | {made.config['epsilon']:g}"
+            lines.append(f"| {name} | {' | '.join(said)} | {z['first']:.3f} to {z['last']:.3f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--search", action="store_true")
+    options = parser.parse_args()
+    if options.run:
+        batch(RESULTS, [(made, seed) for made in table_cells() for seed in SEEDS])
+    if options.search:
+        batch(RESULTS, [(made, SEEDS[0]) for made in search_cells()])
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
