@@ -1,8 +1,11 @@
 """The ClientApp: one message in, one bounded sum out, for all virtual clients of the node.
 
 The same app runs in our grids, in Flower's simulation engine and on SuperNodes. It builds the client
-side of the plan (task, data, work) from the run's public configuration, once a process, and keeps nothing
-else between messages.
+side of the plan (task, data, work) from the run's public configuration, once a process. At the client level
+it answers with its silos' model changes, and the node's Context keeps what they remember of their optimizers.
+
+A node that owns its data takes the noise it adds from its own plan and keeps a ledger
+(:mod:`fedpriv.node_books`).
 
 A failing node answers with the name of the exception's type and nothing else (:mod:`fedpriv.flower.guard`).
 """
@@ -11,15 +14,21 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.app.user_config import UserConfigValue
+from flwr.app.user_config import UserConfig, UserConfigValue
 from flwr.clientapp import ClientApp
 
+from fedpriv.config import Config
 from fedpriv.flower.guard import guarded
 from fedpriv.flower.messages import MessageError, read_ask, reply_content
+from fedpriv.flower.silo_messages import changes_content, read_memories, read_training, write_memories
 from fedpriv.node import ClientSide, client_side
+from fedpriv.node_books import NodeBooks, held, node_books
+from fedpriv.plan import make_plan
 from fedpriv.round import Ask
+from fedpriv.silos import SiloSide, silo_side
 
 app = ClientApp()
 
@@ -39,10 +48,31 @@ def place(message: Message, context: Context) -> Message:
 @guarded
 def answer(message: Message, context: Context) -> Message:
     """Answer an Ask with ONE bounded sum a block over all of its chunks, noisy where the plan says so."""
-    side = _side(tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items())))
+    run_config, node_config = _configs(context)
+    side = _side(run_config, node_config)
     ask = read_ask(message.content)
-    _check_noise(ask, str(context.run_config.get("placement", "")))
+    _check_noise(ask, context.run_config)
+    if side.own is not None:
+        ask = _charged(ask, run_config, node_config, context.run_id)
     return Message(reply_content(side.answer(ask)), reply_to=message)
+
+
+@app.train("silos")  # type: ignore[untyped-decorator]
+@guarded
+def train(message: Message, context: Context) -> Message:
+    """Answer a Training with the change of each of its silos, private already."""
+    side = _silo_side(*_configs(context), context.run_id)
+    ask = read_training(message.content)
+    memories = read_memories(context.state, ask.silos)
+    try:
+        changes = replace(side, memories=memories).train(ask)
+    finally:  # that a round was begun is remembered, too
+        write_memories(context.state, memories)
+    return Message(changes_content(changes), reply_to=message)
+
+
+def _configs(context: Context) -> tuple[_Items, _Items]:
+    return tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items()))
 
 
 @functools.lru_cache(maxsize=16)
@@ -51,9 +81,32 @@ def _side(run_config: _Items, node_config: _Items) -> ClientSide:
     return client_side(dict(run_config), dict(node_config))
 
 
-def _check_noise(ask: Ask, placement: str) -> None:
+@functools.lru_cache(maxsize=16)
+def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloSide:
+    """As :func:`_side`, at the client level: without the memories, which belong to a node."""
+    return silo_side(dict(run_config), dict(node_config), run_id)
+
+
+@functools.lru_cache(maxsize=16)
+def _books(run_config: _Items, node_config: _Items, run_id: int) -> NodeBooks | None:
+    return node_books(make_plan(Config.parse(dict(run_config))), dict(node_config), run_id)
+
+
+def _charged(ask: Ask, run_config: _Items, node_config: _Items, run_id: int) -> Ask:
+    """The ask with the noise that this node owes by its own plan, charged to its own ledger."""
+    books = _books(run_config, node_config, run_id)
+    if books is None:
+        return ask
+    ask, event = held(books.plan, ask)
+    books.charge(ask.release, [event])
+    return ask
+
+
+def _check_noise(ask: Ask, run_config: UserConfig) -> None:
     """A node that owes noise never answers without it, or without a clip, whatever the ask says."""
-    if placement not in ("local", "distributed"):
+    if run_config.get("level") == "client":
+        raise MessageError("this run's silos train by themselves, and answer for no sums")
+    if run_config.get("placement") not in ("local", "distributed"):
         return
     if not (ask.party_stds and all(std > 0 for std in ask.party_stds)):
         raise MessageError("this run's parties add noise, and the ask names none")

@@ -45,7 +45,7 @@ class MessageError(ValueError):
 
 def shared_records(ask: Ask) -> Records:
     """The records of ``ask`` that every node gets alike: encode them once a release."""
-    arrays = {f"point-{j}": _encode(point) for j, point in enumerate(ask.query.points)}
+    arrays = {f"point-{j}": encode(point) for j, point in enumerate(ask.query.points)}
     blocks = [_block_table(block, arrays) for block in ask.query.blocks]
     fields: dict[str, Any] = {
         "blocks": json.dumps(blocks),
@@ -77,11 +77,11 @@ def read_ask(content: RecordDict) -> Ask:
 
     Raises MessageError where a record is missing or malformed.
     """
-    points, fields = _arrays(content, "points"), _fields(content, "query")
+    points, fields = array_record(content, "points"), config_record(content, "query")
     count = sum(name.startswith("point-") for name in points)
     if count not in (1, 2):
         raise MessageError(f"an ask holds {count} points; it must hold 1 or 2")
-    vectors = tuple(_vector(points, f"point-{j}") for j in range(count))
+    vectors = tuple(read_vector(points, f"point-{j}") for j in range(count))
     if len({tuple(vector.shape) for vector in vectors}) != 1 or vectors[0].ndim != 1:
         raise MessageError("the points of an ask must be vectors of one length")
     try:
@@ -89,7 +89,7 @@ def read_ask(content: RecordDict) -> Ask:
         blocks = tuple(_read_block(table, points, vectors[0]) for table in tables)
         noise, factor = (_float(fields[name]) for name in ("relative-noise", "rate-factor"))
         query = Query(vectors, blocks, relative_noise=noise, rate_factor=factor)
-        release = _whole(fields["release"])
+        release = read_whole(fields["release"])
         stds = None
         if "party-stds" in fields:
             stds = tuple(_float(std) for std in cast("list[Any]", fields["party-stds"]))
@@ -98,35 +98,35 @@ def read_ask(content: RecordDict) -> Ask:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise MessageError(f"an ask's query cannot be read ({type(error).__name__})") from None
-    return Ask(query, release, _read_chunks(_arrays(content, "chunks")), stds)
+    return Ask(query, release, _read_chunks(array_record(content, "chunks")), stds)
 
 
 def reply_content(reply: Reply) -> RecordDict:
     """The content of a node's reply."""
-    sums = {f"sum-{j}": _encode(total) for j, total in enumerate(reply.sums)}
+    sums = {f"sum-{j}": encode(total) for j, total in enumerate(reply.sums)}
     return RecordDict({"sums": ArrayRecord(sums), "reply": ConfigRecord({"parties": reply.parties})})
 
 
 def read_reply(content: RecordDict, query: Query) -> Reply:
-    """The Reply to ``query``, its sums in the dtype that came, on the device of the query's points.
+    """The Reply to ``query``; its sums in the dtype that came, on the device of the query's points.
 
     Raises MessageError where a sum is missing, has another shape than its block's, or is not finite.
     """
-    arrays, point = _arrays(content, "sums"), query.points[0]
+    arrays, point = array_record(content, "sums"), query.points[0]
     if len(arrays) != len(query.blocks):
         raise MessageError(f"a reply holds {len(arrays)} sums; it must hold {len(query.blocks)}")
     sums = []
     for j, block in enumerate(query.blocks):
-        total = _vector(arrays, f"sum-{j}")
+        total = read_vector(arrays, f"sum-{j}")
         if total.shape != (() if isinstance(block, BitBlock) else point.shape):
             raise MessageError(f"sum-{j} of a reply does not have its block's shape")
         if not bool(torch.isfinite(total).all()):
             raise MessageError(f"sum-{j} of a reply is not finite")
         sums.append(total.to(point.device))
-    return Reply(tuple(sums), _whole(_fields(content, "reply").get("parties")))
+    return Reply(tuple(sums), read_whole(config_record(content, "reply").get("parties")))
 
 
-def _encode(values: Tensor) -> Array:
+def encode(values: Tensor) -> Array:
     """A float tensor as Flower's Array (NumPy format; refuses anything that would need pickle)."""
     return Array(values.detach().cpu().contiguous().numpy())
 
@@ -146,27 +146,31 @@ def _decode(record: ArrayRecord, name: str, dtypes: set[str]) -> np.ndarray[Any,
     return cast("np.ndarray[Any, Any]", values)
 
 
-def _vector(record: ArrayRecord, name: str) -> Tensor:
+def read_vector(record: ArrayRecord, name: str) -> Tensor:
+    """The float array ``name``. Raises MessageError."""
     return torch.from_numpy(_decode(record, name, _FLOATS))
 
 
-def _arrays(content: RecordDict, name: str) -> ArrayRecord:
+def array_record(content: RecordDict, name: str) -> ArrayRecord:
+    """The content's record of arrays ``name``. Raises MessageError."""
     record = content.get(name)
     if not isinstance(record, ArrayRecord):
         raise MessageError(f"the array record {name!r} is missing")
     return record
 
 
-def _fields(content: RecordDict, name: str) -> ConfigRecord:
+def config_record(content: RecordDict, name: str) -> ConfigRecord:
+    """The content's record of values ``name``. Raises MessageError."""
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
         raise MessageError(f"the config record {name!r} is missing")
     return record
 
 
-def _whole(value: object) -> int:
+def read_whole(value: object) -> int:
+    """``value``, a whole number of 0 or more. Raises MessageError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise MessageError("releases and parties must be whole numbers of 0 or more")
+        raise MessageError("releases, rounds, silos and parties must be whole numbers of 0 or more")
     return value
 
 
@@ -190,7 +194,7 @@ def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
     }
     if term.divisor is not None:
         table["divisor"] = f"divisor-{sum(name.startswith('divisor-') for name in arrays)}"
-        arrays[table["divisor"]] = _encode(term.divisor)
+        arrays[table["divisor"]] = encode(term.divisor)
     return table
 
 
@@ -206,7 +210,7 @@ def _block_table(block: Block, arrays: dict[str, Array]) -> dict[str, Any]:
 def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> Term:
     divisor = None
     if "divisor" in table:
-        divisor = _vector(points, str(table["divisor"]))
+        divisor = read_vector(points, str(table["divisor"]))
         if divisor.shape != like.shape or not bool((divisor > 0).all()):
             raise MessageError("a divisor must be a positive vector of the points' length")
     at = tuple(_float(coefficient) for coefficient in table["at"])

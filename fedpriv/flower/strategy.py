@@ -1,4 +1,5 @@
-"""The engine over any Flower Grid: one message a node and release, one bounded sum back.
+"""The engine over any Flower Grid: one message a node and release, one bounded sum back; or, at the client
+level, one message a node and round, and the changes of its silos back.
 
 The cohort's chunks are dealt to the nodes in the order of their partition ids (Flower's node ids are
 random, so each node is asked for its partition id once); a chunk with a home goes to the node that hosts
@@ -21,9 +22,13 @@ from flwr.serverapp import Grid
 from fedpriv import _check
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
+from fedpriv.flower.silo_messages import model_record, read_changes, training_content
 from fedpriv.node import zeros
 from fedpriv.query import Query
 from fedpriv.round import Ask, Chunk, Reply
+from fedpriv.silos import Change, Training
+
+SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
 
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
 
@@ -84,6 +89,27 @@ class GridEngine:
         )
         return self._add(ask.query, work, replies)
 
+    def train(self, ask: Training) -> tuple[Change, ...]:
+        """The changes of all silos that could answer, in the order of their numbers."""
+        nodes, model = self.assemble(), model_record(ask)
+        hands: dict[Node, list[int]] = {}
+        for silo in ask.silos:
+            hands.setdefault(_host(silo, nodes), []).append(silo)
+        replies = self._exchange(
+            {node: training_content(model, ask, silos) for node, silos in hands.items()},
+            SILOS_TRAIN,
+            str(ask.round),
+            self._reply_timeout,
+        )
+        changes, failures = list[Change](), list[str]()
+        for node, silos in hands.items():
+            try:
+                changes.extend(read_changes(_content(replies.get(node.id)), silos, ask.params))
+            except MessageError as error:
+                failures.append(self._failure(node, error))
+        self._tolerate(failures, len(hands))
+        return tuple(sorted(changes, key=lambda change: change.silo))
+
     def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""
         totals = tuple(total.double() for total in zeros(query))
@@ -92,15 +118,22 @@ class GridEngine:
             try:
                 reply = _usable(replies.get(node.id), query, sum(c.parties for c in chunks))
             except MessageError as error:
-                # Which nodes were asked tells who was sampled, where each node is a client.
-                failures.append(f"partition {node.partition}: {error}" if self._strict else str(error))
+                failures.append(self._failure(node, error))
                 continue
             totals = tuple(total + part for total, part in zip(totals, reply.sums, strict=True))
             parties += reply.parties
-        if failures and (self._strict or len(failures) == len(work)):
+        self._tolerate(failures, len(work))
+        return Reply(totals, parties).to(query)
+
+    def _failure(self, node: Node, error: MessageError) -> str:
+        # Which nodes were asked tells who was sampled, where each node is a client.
+        return f"partition {node.partition}: {error}" if self._strict else str(error)
+
+    def _tolerate(self, failures: Sequence[str], asked: int) -> None:
+        """Raises EngineError where a failure is not to be done without."""
+        if failures and (self._strict or len(failures) == asked):
             text = ("" if self._strict else "no node answered: ") + "; ".join(sorted(set(failures)))
             raise EngineError(f"{text} (details are in the nodes' own logs)")
-        return Reply(totals, parties).to(query)
 
     def assemble(self) -> tuple[Node, ...]:
         """All nodes in the order of their partition ids; waits for them the first time."""
@@ -170,20 +203,30 @@ def deal(chunks: Sequence[Chunk], nodes: Sequence[Node]) -> dict[Node, list[Chun
         hands[node].extend(free[first:last])
     for chunk in chunks:
         if chunk.home is not None:
-            hands[nodes[chunk.home % len(nodes)]].append(chunk)
+            hands[_host(chunk.home, nodes)].append(chunk)
     return hands
+
+
+def _host(silo: int, nodes: Sequence[Node]) -> Node:
+    """The node that hosts a silo, all run long: what the silo remembers is there."""
+    return nodes[silo % len(nodes)]
 
 
 def _usable(reply: Message | None, query: Query, parties: int) -> Reply:
     """A node's Reply. Raises MessageError where there is none, or it claims more than was asked."""
+    answer = read_reply(_content(reply), query)
+    if answer.parties > parties:
+        raise MessageError("a reply claims more parties than were asked")
+    return answer
+
+
+def _content(reply: Message | None) -> RecordDict:
+    """What a node replied. Raises MessageError where it did not, or failed."""
     if reply is None:
         raise MessageError("no reply in time")
     if reply.has_error():
         raise MessageError(f"failed with {_error_name(reply)}")
-    answer = read_reply(reply.content, query)
-    if answer.parties > parties:
-        raise MessageError("a reply claims more parties than were asked")
-    return answer
+    return reply.content
 
 
 def _error_name(reply: Message) -> str:

@@ -1,0 +1,331 @@
+"""Silos that train by themselves, over messages: what travels, where it is remembered, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from fedpriv.accounting.ledger import read
+from fedpriv.config import Config
+from fedpriv.data import Silos
+from fedpriv.data.client_files import write_client_file
+from fedpriv.flower.client_app import app
+from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.grids.local import InProcessGrid
+from fedpriv.flower.grids.ray import RayGrid
+from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
+from fedpriv.flower.silo_messages import (
+    changes_content,
+    model_record,
+    read_changes,
+    read_memories,
+    read_training,
+    training_content,
+    write_memories,
+)
+from fedpriv.flower.strategy import SILOS_TRAIN, EngineError, GridEngine
+from fedpriv.node import make_source, make_task
+from fedpriv.plan import make_plan
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.round import Ask, Chunk
+from fedpriv.runs import execute
+from fedpriv.silos import Change, Memory, Training, round_events, silo_side
+
+from .toy import TOY
+
+SILOS: dict[str, object] = {
+    **TOY,
+    "level": "client",
+    "unit": "example",
+    "clients": 5,
+    "examples-per-client": 40,
+    "sampling-rate": 0.2,
+    "silo-steps": 3,
+    "rounds": 3,
+    "epsilon": 8.0,
+    "optimizer": "dp-sgd",
+}
+CASES: dict[str, dict[str, object]] = {
+    "momentum": {"momentum": 0.5},
+    "dp-srm": {"optimizer": "dp-srm", "learning-rate": 0.1},
+}
+ENGINES: dict[str, Callable[[Config], GridEngine]] = {
+    "grid of 3": lambda config: GridEngine(InProcessGrid(3, config.table())),
+    "1 actor": lambda config: GridEngine(RayGrid(1, config.table(), num_cpus=0.5)),
+    "2 actors": lambda config: GridEngine(RayGrid(2, config.table(), num_cpus=0.5)),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES)
+def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
+    """Silos 0 to 4 on one, two or three nodes: each is always the same one's, which remembers its slots."""
+    config = Config.parse({**SILOS, **CASES[case]})
+    plan = make_plan(config)
+    there = execute(plan, ENGINES[engine](config)).params
+    assert torch.equal(there, execute(plan, silo_side(config.table())).params)
+
+
+def ask_of(config: Config, number: int = 0, silos: tuple[int, ...] = (0, 3)) -> Training:
+    params = make_task(config, make_source(config)).initial(np.random.default_rng(0))
+    return Training(params, number, round_events(make_plan(config), number), silos)
+
+
+def test_a_round_comes_through() -> None:
+    config = Config.parse({**SILOS, "optimizer": "dynamic-dp-sgd"})
+    ask = ask_of(config, 2)
+    back = read_training(training_content(model_record(ask), ask, (3,)))
+    assert (back.round, back.silos, back.events) == (2, (3,), ask.events)
+    assert torch.equal(back.params, ask.params)
+    changes = [Change(silo, torch.randn(7850, dtype=torch.float64)) for silo in (4, 1)]
+    there = read_changes(changes_content(changes), (1, 4), ask.params)
+    assert [change.silo for change in there] == [1, 4]
+    assert torch.equal(there[0].delta, changes[1].delta)
+
+
+def test_memories_come_through() -> None:
+    state = RecordDict()
+    slots = {"velocity": torch.randn(5), "step_size": torch.tensor(0.1, dtype=torch.float64)}
+    write_memories(state, {0: Memory(2, slots), 3: Memory(1)})
+    back = read_memories(state, (0, 1, 3))
+    assert sorted(back) == [0, 3]
+    assert (back[0].round, back[3]) == (2, Memory(1))
+    assert back[0].slots is not None
+    assert all(torch.equal(back[0].slots[name], tensor) for name, tensor in slots.items())
+    assert back[0].slots["step_size"].shape == ()
+
+
+def broken_rounds() -> dict[str, Callable[[RecordDict], None]]:
+    def fields(**changes: Any) -> Callable[[RecordDict], None]:
+        def change(content: RecordDict) -> None:
+            content["round"] = ConfigRecord({**content["round"], **changes})
+
+        return change
+
+    def model(values: np.ndarray[Any, Any]) -> Callable[[RecordDict], None]:
+        def change(content: RecordDict) -> None:
+            content["model"] = ArrayRecord({"params": Array(values)})
+
+        return change
+
+    return {
+        "no model": lambda content: content.__delitem__("model"),
+        "a matrix": model(np.zeros((2, 2), np.float32)),
+        "whole numbers": model(np.zeros(3, np.int64)),
+        "no round": lambda content: content.__delitem__("round"),
+        "a negative round": fields(round=-1),
+        "a round that is true": fields(round=True),
+        "events of no kind": fields(events='[{"noise": 1}]'),
+        "events of no number": fields(events='[{"noise_multiplier": -1, "sampling": "none"}]'),
+        "no JSON": fields(events="["),
+        "a silo by name": fields(silos=["a"]),
+    }
+
+
+@pytest.mark.parametrize("kind", broken_rounds())
+def test_a_malformed_round_is_refused(kind: str) -> None:
+    ask = ask_of(Config.parse(SILOS))
+    content = training_content(model_record(ask), ask, (0,))
+    broken_rounds()[kind](content)
+    with pytest.raises(MessageError):
+        read_training(content)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        [Change(2, torch.zeros(3).double())],
+        [Change(1, torch.zeros(3).double()), Change(2, torch.zeros(3).double())],
+        [Change(1, torch.zeros(4).double())],
+        [Change(1, torch.zeros(3))],
+        [Change(1, torch.tensor([0.0, float("nan"), 0.0]).double())],
+    ],
+    ids=["none", "another silo's", "too many", "too long", "float32", "not finite"],
+)
+def test_a_malformed_reply_is_refused(changes: list[Change]) -> None:
+    with pytest.raises(MessageError):
+        read_changes(changes_content(changes), (1,), torch.zeros(3))
+
+
+def node(config: Config, partition: int = 0, **settings: object) -> Context:
+    table: Any = {"partition-id": partition, "num-partitions": config.clients, **settings}
+    return Context(77, 1, table, RecordDict(), dict(config.table()))
+
+
+def reply_of(context: Context, ask: Training, silos: tuple[int, ...]) -> Message:
+    grid: HostedGrid = InProcessGrid(nodes=1)
+    content = training_content(model_record(ask), ask, silos)
+    return app(grid.create_message(content, SILOS_TRAIN, 1, ""), context)
+
+
+def sum_reply(context: Context, ask: Ask) -> Message:
+    grid: HostedGrid = InProcessGrid(nodes=1)
+    return app(grid.create_message(ask_content(shared_records(ask), ask.chunks), "train", 1, ""), context)
+
+
+def test_a_node_answers_a_round_once() -> None:
+    config = Config.parse(SILOS)
+    context, ask = node(config), ask_of(config)
+    first = reply_of(context, ask, (0, 3))
+    assert len(read_changes(first.content, (0, 3), ask.params)) == 2
+    assert reply_of(context, ask, (3,)).error.reason == "RefusedError"
+    assert reply_of(context, ask, (4,)).has_content()
+    assert reply_of(context, ask_of(config, 2), (0, 3)).has_content()
+    assert reply_of(context, ask_of(config, 1), (0,)).error.reason == "RefusedError"
+
+
+def test_a_round_that_was_begun_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.parse(SILOS)
+    context, ask = node(config), ask_of(config)
+
+    def fails(*arguments: object) -> None:
+        raise RuntimeError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpriv.silos.advance", fails)
+        assert reply_of(context, ask, (0,)).error.reason == "RuntimeError"
+    assert reply_of(context, ask, (0,)).error.reason == "RefusedError"
+
+
+def test_a_node_whose_silos_train_by_themselves_answers_for_no_sums() -> None:
+    """An ask for a bounded sum without noise would be answered in the clear."""
+    config = Config.parse(SILOS)
+    query = Query((ask_of(config).params,), (SumBlock((Term(1.0),)),))
+    for stds in (None, (1.0,)):
+        ask = Ask(query, 0, (Chunk(0, np.arange(4), 1, home=0),), stds)
+        assert sum_reply(node(config), ask).error.reason == "MessageError"
+
+
+def test_a_node_of_another_level_has_no_silos_train() -> None:
+    config = Config.parse({**SILOS, "level": "aggregation", "silo-steps": 1})
+    ask = ask_of(Config.parse(SILOS))
+    assert reply_of(node(config), ask, (0,)).error.reason == "ArgumentError"
+
+
+def test_an_ask_with_less_noise_than_planned_is_refused() -> None:
+    config = Config.parse(SILOS)
+    ask = ask_of(config)
+    cheap = tuple(replace(event, noise_multiplier=0.9 * event.noise_multiplier) for event in ask.events)
+    for events in (cheap, ask.events[:2], (*ask.events, ask.events[0]), ()):
+        assert reply_of(node(config), replace(ask, events=events), (0,)).error.reason == "RefusedError"
+
+
+def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
+    config = Config.parse(SILOS)
+    engine = GridEngine(InProcessGrid(5, config.table()), strict=False)
+    ask = ask_of(config, silos=(0, 1, 2, 3, 4))
+    exchange = engine._exchange
+
+    def losing(*arguments: Any) -> dict[int, Message]:
+        replies = exchange(*arguments)
+        if arguments[1] == SILOS_TRAIN:
+            replies.pop(2, None)  # partition 1
+        return replies
+
+    engine._exchange = losing  # type: ignore[method-assign]
+    assert [change.silo for change in engine.train(ask)] == [0, 2, 3, 4]
+    engine._exchange = lambda *arguments: {}  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="no node answered: no reply in time"):
+        engine.train(replace(ask, round=1))
+
+
+# A deployed node: its own file, its own ledger.
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    source = make_source(Config.parse(SILOS))
+    path = tmp_path / "silo-1.npz"
+    write_client_file(path, source, Silos(5, 40, source.first).examples(np.array([1]))[0])
+    return path
+
+
+DEPLOYED = {**SILOS, "nodes-own-data": True, "seed": -1}
+
+
+def test_a_deployed_silo_keeps_its_own_ledger(own_file: Path) -> None:
+    config = Config.parse(DEPLOYED)
+    ask = ask_of(config, silos=(1,))
+    context = node(config, 1, **{"data-file": str(own_file)})
+    assert reply_of(context, ask, (1,)).has_content()
+    assert reply_of(context, ask_of(config, 1), (0,)).error.reason == "RefusedError"  # another's silo
+    # The process and its Context are lost; the ledger is not.
+    restarted = node(config, 1, **{"data-file": str(own_file)})
+    assert reply_of(restarted, ask, (1,)).error.reason == "RefusedError"
+    assert reply_of(restarted, ask_of(config, 1), (1,)).has_content()
+    record = read(f"{own_file}.ledger.jsonl")
+    assert record.events == make_plan(config).events[:6]
+    assert [labels["round"] for labels in record.labels] == [0] * 3 + [1] * 3
+    assert {labels["run"] for labels in record.labels} == {"77"}
+
+
+LOCAL = {
+    **TOY,
+    "clients": 5,
+    "unit": "example",
+    "examples-per-client": 40,
+    "optimizer": "dp-sgd",
+    "placement": "local",
+    "sampling-rate": 0.2,
+    "rounds": 3,
+    "epsilon": 8.0,
+    "nodes-own-data": True,
+}
+
+
+def local_ask(config: Config, release: int = 0, factor: float = 1.0, relative: float = 1.0) -> Ask:
+    plan = make_plan(config)
+    point = make_task(config, make_source(config)).initial(np.random.default_rng(0))
+    query = Query((point,), (SumBlock((Term(1.0),)),), relative_noise=relative)
+    stds = plan.setup.placement.party_stds(query.noise_stds(plan.setup.scale * factor))
+    return Ask(query, release, (Chunk(1, np.arange(40, 60), 1, home=1),), stds)
+
+
+@pytest.mark.parametrize("placement", ["local", "distributed"])
+def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placement: str) -> None:
+    config = Config.parse({**LOCAL, "placement": placement})
+    context = node(config, 1, **{"data-file": str(own_file)})
+    good = sum_reply(context, local_ask(config))
+    assert read_reply(good.content, local_ask(config).query).parties == 1
+    refused = [
+        local_ask(config),  # the same release again
+        local_ask(config, 1, factor=0.9),  # less noise
+        local_ask(config, 1, factor=1.1),
+        local_ask(config, 1, factor=0.5, relative=0.5),  # no release of the plan's
+        replace(local_ask(config, 1), party_stds=None),
+    ]
+    reasons = [sum_reply(context, ask).error.reason for ask in refused]
+    assert reasons == ["RefusedError"] * 4 + ["MessageError"]
+    for release in (1, 5):
+        assert sum_reply(context, local_ask(config, release)).has_content()
+    assert sum_reply(context, local_ask(config, 6)).error.reason == "RefusedError"  # past the budget
+
+
+def test_an_owners_limit_holds_over_runs(own_file: Path) -> None:
+    config = Config.parse({**LOCAL, "epsilon": 4.0, "rounds": 1, "delta": 1e-5})
+
+    def answers(run: int, **limits: object) -> str:
+        settings: dict[str, Any] = {"data-file": str(own_file), **limits}
+        context = node(config, 1, **settings)
+        context.run_id = run
+        reply = sum_reply(context, local_ask(config))
+        return "answered" if reply.has_content() else str(reply.error.reason)
+
+    limits = {"epsilon-limit": 8.0, "delta-limit": 1e-5}
+    assert [answers(run, **limits) for run in (1, 2)] == ["answered"] * 2  # epsilon 4, then about 6
+    assert [answers(run, **limits) for run in (3, 4, 5)][-1] == "RefusedError"
+    assert answers(6) == "answered"  # without a limit each run has its own budget
+    assert answers(7, **{"epsilon-limit": 8.0}) == "ArgumentError"
+    for unprotected in ({"placement": "central"}, {"placement": "none"}):
+        config = Config.parse({**LOCAL, **unprotected})
+        plain = replace(local_ask(Config.parse(LOCAL)), party_stds=None)
+        context = node(config, 1, **{"data-file": str(own_file), **limits})
+        assert sum_reply(context, plain).error.reason == "RefusedError"
