@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from fedpriv import _check, models
 from fedpriv.clipping.bookkeeping import Book
+from fedpriv.clipping.kinds import make_batched
 from fedpriv.vectors import Layout, layout_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -121,6 +122,7 @@ class Task:
         for layer in self.module.modules():
             if getattr(layer, "inplace", False):  # would overwrite what per-example norms are read from
                 layer.inplace = False  # type: ignore[assignment]
+        make_batched(self.module)
         self.book = Book(self.module, self.layout)
         trained = set(self.layout.names)
         self._fixed = {

@@ -135,8 +135,9 @@ def layout_of(module: nn.Module) -> Layout:
     """The layout of a module's trainable parameters.
 
     Raises ArgumentError, naming the layer, where the module cannot be trained privately: layers whose
-    state or output mixes examples outside the clip (BatchNorm; InstanceNorm with running statistics),
-    layers that draw from torch's global generator (Dropout with p > 0), and trainable parameters that
+    state or output mixes examples outside the clip (BatchNorm; InstanceNorm with running statistics;
+    embeddings with max_norm or scale_grad_by_freq), layers that draw from torch's global generator
+    (dropout), and trainable parameters that
     are complex or not yet materialised; and where nothing is trainable.
     """
     for name, layer in module.named_modules():
@@ -175,3 +176,13 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
         )
     if isinstance(layer, _DropoutNd) and layer.p > 0:
         raise _check.fail(f"layer {name}", layer, "not draw from torch's global generator", "set p = 0")
+    if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
+        raise _check.fail(f"layer {name}", layer, "not draw from torch's global generator", "set dropout = 0")
+    tables = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+    if tables and (layer.max_norm is not None or layer.scale_grad_by_freq):
+        raise _check.fail(
+            f"layer {name}",
+            layer,
+            "treat each example on its own",
+            "which rows max_norm shortens, and how scale_grad_by_freq weighs them, no clip bounds",
+        )

@@ -143,13 +143,14 @@ class Book:
         for _ in range(_TRIALS):
             point = task.initial(generator).to(params)
             made_up = generator.standard_normal((_TRIAL, *x.shape[1:]))
-            inputs = torch.as_tensor(made_up if x.is_floating_point() else 0 * made_up).to(x)
+            tokens = made_up > 0  # 0 and 1, which every vocabulary has
+            inputs = torch.as_tensor(made_up if x.is_floating_point() else tokens).to(x)
             rows = task.gradients(point, inputs, labels)
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
             blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
             try:
                 sums = self.sum(task, [point], blocks, inputs, labels)
-            except (UnsuitedError, RuntimeError):
+            except (UnsuitedError, RuntimeError, IndexError):
                 return False
             for got, want in zip(sums.totals, sum_rows([rows], blocks), strict=True):
                 if not bool((got - want).norm() <= _TRIAL_ERROR * want.norm()):

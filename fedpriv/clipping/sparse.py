@@ -1,0 +1,92 @@
+"""Per-example gradients of a table that each example takes few rows of.
+
+>>> form = Sparse(torch.tensor([[4, 1, 4]]), torch.tensor([[[1.0], [2.0], [3.0]]]), (6, 1))
+>>> form.squares()  # row 4 was taken twice: (1 + 3)^2 + 2^2
+tensor([20.], dtype=torch.float64)
+>>> form.total(torch.tensor([0.5])).flatten()
+tensor([0., 1., 0., 0., 2., 0.])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedpriv.clipping.factored import Rows
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Gradients of a table (V, *row) that are zero but in the rows that an example takes.
+
+    Nothing of the size of n tables is ever formed: norms are taken after merging what fell on one row,
+    and a sum over examples is added up in one table.
+
+    Attributes:
+        taken: which rows, int64 (n, places); one may be taken several times.
+        added: what each place adds to its row, (n, places, *row).
+        shape: (V, *row).
+    """
+
+    taken: Tensor
+    added: Tensor
+    shape: tuple[int, ...]
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """See :class:`fedpriv.clipping.factored.Factored`."""
+        example, row, entries = self._merged
+        if divisor is not None:
+            entries = entries / divisor[row]
+        squares = torch.linalg.vector_norm(entries.flatten(1), dim=1, dtype=torch.float64).square_()
+        sums: Tensor = squares.new_zeros(len(self.taken)).index_add_(0, example, squares)
+        return sums
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`fedpriv.clipping.factored.Factored`."""
+        weighted = self.added * factors.view(-1, *[1] * (self.added.dim() - 1))
+        return factors.new_zeros(self.shape).index_add_(0, self.taken.flatten(), weighted.flatten(0, 1))
+
+    def scaled(self, coefficient: float) -> Sparse:
+        """See :class:`fedpriv.clipping.factored.Factored`."""
+        return replace(self, added=self.added * coefficient)
+
+    def plus(self, other: Sparse) -> Sparse:
+        """See :class:`fedpriv.clipping.factored.Factored`."""
+        if torch.equal(self.taken, other.taken):  # the same examples at two points
+            return replace(self, added=self.added + other.added)
+        taken = torch.cat([self.taken, other.taken], 1)
+        return replace(self, taken=taken, added=torch.cat([self.added, other.added], 1))
+
+    def grouped(self, size: int) -> Sparse:
+        """See :class:`fedpriv.clipping.factored.Factored`."""
+
+        places = self.taken.shape[1] * size
+        added = self.added.reshape(-1, places, *self.added.shape[2:])
+        return replace(self, taken=self.taken.reshape(-1, places), added=added)
+
+    def settled(self) -> Sparse | Rows:
+        """See :class:`fedpriv.clipping.factored.Factored`."""
+        return Rows(self.rows()) if self.shape[0] <= self.taken.shape[1] else self
+
+    def rows(self) -> Tensor:
+        """See :class:`fedpriv.clipping.factored.Factored`."""
+        n, (table, *row) = len(self.taken), self.shape
+        formed = self.added.new_zeros(n * table, *row)
+        return formed.index_add_(0, self._keys, self.added.flatten(0, 1)).view(n, table, *row)
+
+    @property
+    def _keys(self) -> Tensor:
+        """example * V + row of every place, (n * places,)."""
+        first = torch.arange(len(self.taken), device=self.taken.device) * self.shape[0]
+        return (self.taken + first[:, None]).flatten()
+
+    @cached_property
+    def _merged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The m distinct (example, row) and what each adds up to: (m,), (m,), (m, *row)."""
+        keys, where = torch.unique(self._keys, return_inverse=True)
+        sums = self.added.new_zeros(len(keys), *self.shape[1:])
+        sums.index_add_(0, where, self.added.flatten(0, 1))
+        return keys // self.shape[0], keys % self.shape[0], sums
