@@ -47,6 +47,11 @@ class Config(BaseModel):
     # Data and model
     dataset: str = Field("infinite-digits", description="data set: see `fedpriv data list`")
     data_folder: str = Field("", description="where data files are; empty: $FEDPRIV_DATA, if set")
+    image_size: int = Field(0, ge=0, description="pixels of a side, of pneumonia; 0: the data set's own")
+    vocabulary: int = Field(
+        0, ge=0, description="words told apart, of imdb, imdb-bag, stackoverflow-tags; 0: the data set's own"
+    )
+    sequence_length: int = Field(0, ge=0, description="words read of a text, of imdb; 0: the data set's own")
     model: str = Field("cnn", description="a model of fedpriv.models: cnn, mlp, lstm, factors, ...")
     input_mean: float = Field(0.0, description="public constant: the model sees (x - mean) / std")
     input_std: float = Field(1.0, gt=0, description="public constant; the papers' MNIST has 0.1307, 0.3081")

@@ -164,7 +164,13 @@ def make_work(config: Config) -> Work:
 
 def make_source(config: Config) -> data.Source:
     """The configured data set. Raises ArgumentError or DataError where it is not to be had."""
-    return data.load(config.dataset, config.data_folder or None)
+    return data.load(
+        config.dataset,
+        config.data_folder or None,
+        image_size=config.image_size,
+        vocabulary=config.vocabulary,
+        sequence_length=config.sequence_length,
+    )
 
 
 def make_view(config: Config, source: data.Source) -> View:

@@ -226,6 +226,23 @@ def test_data_list_says_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.Monk
     assert ["mnist", "yes"] in [line.split()[:2] for line in call("data", "list").stdout.splitlines()]
 
 
+def test_data_info_says_what_a_data_set_is() -> None:
+    known = call("data", "info", "imdb").stdout
+    for text in (
+        "256 tokens of 10000",
+        "vocabulary (default 10000), sequence-length (default 256)",
+        "licence:",
+        "Maas",
+        "aclImdb_v1.tar.gz, 84,125,825 bytes, SHA-256 known",
+    ):
+        assert text in known
+    assert "SHA-256 of what is in it known" in call("data", "info", "names").stdout
+    assert "no hash known: a fetch needs --sha256" in call("data", "info", "ijcnn1").stdout
+    assert "made from:  digits" in call("data", "info", "infinite-digits").stdout
+    assert "dataset is 'x'" in refused("data", "info", "x")
+    assert "--sha256 ijcnn1.bz2=DIGEST" in call("data", "fetch", "ijcnn1").stderr
+
+
 def test_data_show_draws_a_grid_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
     picture = tmp_path / "digits.png"

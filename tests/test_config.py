@@ -32,6 +32,9 @@ def test_keys_have_hyphens_only() -> None:
 
 
 IMPOSSIBLE: list[tuple[str, object]] = [
+    ("image-size", -1),
+    ("vocabulary", -1),
+    ("sequence-length", -1),
     ("input-mean", math.inf),
     ("input-std", 0.0),
     ("clients", 0),

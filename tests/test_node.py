@@ -159,6 +159,20 @@ def test_work_is_what_the_configuration_says() -> None:
     assert make_work(Config.parse({**local, "local-batch-size": 0})) == LocalSteps(3, 0.2, None)
 
 
+def test_a_source_has_the_options_that_are_set(tmp_path: Path) -> None:
+    for key in ("image-size", "vocabulary", "sequence-length"):
+        with pytest.raises(ArgumentError, match=f"{key} is 64; it must be 0 for digits"):
+            make_source(Config.parse({"dataset": "digits", key: 64}))
+    folder = {"dataset": "imdb", "data-folder": str(tmp_path)}
+    (tmp_path / "imdb/aclImdb").mkdir(parents=True)
+    (tmp_path / "imdb/aclImdb/imdb.vocab").write_text("good")
+    for part in ("train", "test"):
+        (tmp_path / f"imdb/aclImdb/{part}/pos").mkdir(parents=True)
+        (tmp_path / f"imdb/aclImdb/{part}/pos/0_9.txt").write_text("good")
+    source = make_source(Config.parse({**folder, "vocabulary": 30, "sequence-length": 8}))
+    assert (source.tokens, source.shape) == ((30,), (8,))
+
+
 def test_devices_that_are_not_there_are_refused() -> None:
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(ArgumentError, match="device is 'tpu'"):

@@ -1,42 +1,74 @@
-"""``fedpriv data list | fetch | show``."""
+"""``fedpriv data list | info | fetch | show``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpriv import _check
 from fedpriv.cli.app import data_app, print_table, refusing
 
+if TYPE_CHECKING:
+    from fedpriv.data.catalogue import File
+
 
 @data_app.command("list", help="The data sets that there are, and which are at hand.")
 def data_list() -> None:
     from fedpriv import data
-    from fedpriv.data import catalogue
+    from fedpriv.data import catalogue, loaders
 
-    cards = {card.name: card for card in catalogue.list_cards()}
     rows = []
-    for name in data.names():
-        card = cards.get(name)
-        title = card.title if card else ""
-        rows.append([name, "yes" if _at_hand(name) else "no", title, card.licence if card else ""])
-    print_table(("data set", "at hand", "what it is", "licence"), rows)
-    typer.echo(f"data folder: {data.data_folder()}")
+    for card in catalogue.list_cards():
+        here = "yes" if loaders.at_hand(card.name) else "no"
+        rows.append([card.name, here, card.inputs, card.target, card.title])
+    print_table(("data set", "at hand", "an example", "to predict", "what it is"), rows)
+    typer.echo(
+        f"data folder: {data.data_folder()}; `fedpriv data info NAME` tells options, licence and source"
+    )
 
 
-def _at_hand(name: str) -> bool:
+@data_app.command("info", help="What is known of a data set: its kind, options, files, licence, citation.")
+def data_info(name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")]) -> None:
     from fedpriv import data
+    from fedpriv.data import catalogue, loaders
 
-    try:
-        data.load(name)
-    except data.DataError:
-        return False
-    return True
+    with refusing():
+        _check.choice("dataset", name, data.names())
+        card = catalogue.card(name)
+        options = [f"{key} (default {value})" for key, value in loaders.options(name).items()]
+        lines = {
+            "what it is": card.title,
+            "an example": card.inputs,
+            "to predict": card.target,
+            "options": ", ".join(options),
+            "made from": ", ".join(card.needs),
+            "licence": card.licence,
+            "cite": card.citation,
+            "homepage": card.homepage,
+            "folder": str(data.data_folder() / name) if card.files else "",
+            "at hand": "yes" if loaders.at_hand(name) else "no",
+        }
+    for key, text in lines.items():
+        if text:
+            typer.echo(f"{key + ':':12}{text}")
+    for file in card.files:
+        typer.echo(f"{'file:':12}{file.name}{_described(file)}")
 
 
-@data_app.command("fetch", help="Download a data set, verified against the SHA-256 of its card.")
+def _described(file: File) -> str:
+    size = "" if file.size is None else f", {file.size:,} bytes"
+    if file.sha256 or file.content_sha256:
+        vouched = "SHA-256 known"
+    elif file.verifiable:
+        vouched = "MD5 known" if file.md5 else "SHA-256 of what is in it known"
+    else:
+        vouched = "no hash known: a fetch needs --sha256"
+    return f"{size}, {'optional, ' if file.optional else ''}{vouched}"
+
+
+@data_app.command("fetch", help="Download a data set, verified against the hash of its card.")
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")],
     folder: Annotated[str | None, typer.Option(help="Data folder [default: $FEDPRIV_DATA].")] = None,
@@ -62,7 +94,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, digest
 
 
-@data_app.command("show", help="Draw a PNG grid of a data set's first training examples.")
+@data_app.command("show", help="Draw a PNG grid of a data set's first training images.")
 def data_show(
     name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")],
     out: Annotated[Path | None, typer.Option(help="PNG file [default: NAME.png].")] = None,

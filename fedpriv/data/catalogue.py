@@ -78,6 +78,7 @@ class Card:
     Attributes:
         name: that :func:`fedpriv.data.load` knows it by, and its folder in the data folder.
         title, homepage, licence, citation: for people.
+        inputs, target: what an example is, and what is to be predicted of it, in a few words.
         files: what has to be fetched; none for a bundled data set.
         needs: data sets that it is made from.
     """
@@ -87,6 +88,8 @@ class Card:
     homepage: str
     licence: str
     citation: str
+    inputs: str
+    target: str
     files: tuple[File, ...] = ()
     needs: tuple[str, ...] = ()
 

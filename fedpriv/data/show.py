@@ -33,24 +33,27 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
         path: of the PNG.
         columns: images in a row; 0: as many as make the grid about square.
 
-    Returns the path. Raises ArgumentError when ``indices`` is empty or outside the source.
+    Returns the path. Raises ArgumentError when ``indices`` is empty or outside the source, or the source is
+    not of images with one channel (grey) or three (red, green, blue).
     """
+    if len(source.shape) != 3 or source.shape[0] not in (1, 3):
+        raise _check.fail("dataset", source.name, "be one of images", "see `fedpriv data list`")
     if not len(indices):
         raise _check.fail("indices", 0, "name at least one example")
     columns = _check.integer("columns", columns) or math.ceil(math.sqrt(len(indices)))
-    images = (source.batch(indices).x[:, 0] * 255).round().numpy().astype(np.uint8)
-    side = images.shape[1] + _GAP
-    height = -(-len(images) // columns) * side + _GAP
-    grid = np.full((height, columns * side + _GAP), _INK, np.uint8)
+    images = (source.batch(indices).x * 255).round().numpy().astype(np.uint8)
+    # Three channels also for grey, because a colour map would round grey levels down.
+    images = np.moveaxis(np.broadcast_to(images, (len(images), 3, *source.shape[1:])), 1, -1)
+    down, right = source.shape[1] + _GAP, source.shape[2] + _GAP
+    rows = -(-len(images) // columns)
+    grid = np.full((rows * down + _GAP, columns * right + _GAP, 3), _INK, np.uint8)
     for k, image in enumerate(images):
-        top, left = k // columns * side + _GAP, k % columns * side + _GAP
+        top, left = k // columns * down + _GAP, k % columns * right + _GAP
         grid[top : top + image.shape[0], left : left + image.shape[1]] = image
     # A slow import that only this needs; `image` alone starts no plotting backend.
     from matplotlib import image as png
 
     path = Path(path)
     with atomic(path) as file:
-        zoomed = np.kron(grid, np.ones((_ZOOM, _ZOOM), np.uint8))
-        # Three channels, because a colour map would round grey levels down.
-        png.imsave(file, np.stack([zoomed] * 3, axis=-1), format="png")
+        png.imsave(file, grid.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1), format="png")
     return path

@@ -27,7 +27,9 @@ UNKNOWN = {
     ("pneumonia", "ChestXRay2017.zip"),
     ("stackoverflow-tags", "stackoverflow.sqlite.lzma"),
 }
-GOOD = 'name = "toy"\ntitle = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\n'
+GOOD = (
+    'name = "toy"\ntitle = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\ninputs = "i"\ntarget = "t"\n'
+)
 
 
 def test_every_data_set_has_a_card():
@@ -38,6 +40,8 @@ def test_every_data_set_has_a_card():
         assert c.licence
         assert c.citation
         assert c.homepage
+        assert c.inputs
+        assert c.target
         assert set(c.needs) <= set(names())
         for file in c.files:
             assert file.urls

@@ -90,7 +90,8 @@ def make(tmp_path):
     def run(urls, lines=f'sha256 = "{GOOD}"', name="a.bin", **options):
         listed = ", ".join(f'"{url}"' for url in urls)
         (cards / "toy.toml").write_text(
-            'name = "toy"\ntitle = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\n'
+            'name = "toy"\ntitle = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\ninputs = "i"\n'
+            'target = "t"\n'
             f'[[files]]\nname = "{name}"\nurls = [{listed}]\n{lines}\n'
         )
         return fetch("toy", folder, cards=cards, **{"timeout": 5, **options})
@@ -362,7 +363,7 @@ def test_a_compressed_copy_of_a_plain_file_is_as_good(server, make):
 def test_needed_sets_are_fetched_too(server, make, tmp_path):
     make([server.url("a.bin")])
     make.target.unlink()
-    head = 'title = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\n'
+    head = 'title = "t"\nhomepage = "h"\nlicence = "l"\ncitation = "c"\ninputs = "i"\ntarget = "t"\n'
     (tmp_path / "cards" / "top.toml").write_text(f'name = "top"\nneeds = ["toy"]\n{head}')
     fetch("top", tmp_path / "data", cards=tmp_path / "cards")
     assert make.target.read_bytes() == CONTENT

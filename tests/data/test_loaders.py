@@ -6,6 +6,7 @@ import torch
 
 from fedpriv._check import ArgumentError
 from fedpriv.data import DataError, MissingDataError, data_folder, idx, load, names
+from fedpriv.data.catalogue import card
 from fedpriv.data.infinite_mnist import FIELDS_FILE
 from fedpriv.data.loaders import IDX_FILES, at_hand, options
 
@@ -104,14 +105,31 @@ def check_source(source):
         source.batch(np.array([source.size]))
 
 
+@pytest.mark.parametrize("name", ["digits", "infinite-digits"])
+def test_bundled_sources_are_what_their_cards_say(name):
+    assert described(load(name)) == (card(name).inputs, card(name).target)
+
+
 @pytest.mark.parametrize("name", names())
 def test_every_source_keeps_the_protocol(name, data):
     if not at_hand(name, data):
         pytest.skip(f"{name} is not at hand")
     source = load(name, data)
     assert source.name == name
+    assert described(source) == (card(name).inputs, card(name).target)
     if source.size is not None:
         check_source(source)
+
+
+def described(source):
+    """What the card says of a source's examples and target."""
+    target = {"label": f"{source.classes} labels", "value": "a value", "tags": f"{source.classes} tags"}
+    if len(source.tokens) == 2:
+        return "user, item", target[source.target]
+    if source.tokens:
+        return f"{source.shape[0]} tokens of {source.tokens[0]}", target[source.target]
+    unit = "pixels" if len(source.shape) == 3 else "features"
+    return f"{'x'.join(map(str, source.shape))} {unit}", target[source.target]
 
 
 def test_options_are_refused_where_there_are_none(tmp_path):
