@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "fedpriv"
 # A module imports only from lines above its own; modules on one line may import each other.
 LAYERS = [
     {"_check", "rng"},
-    {"noise"},
+    {"noise", "stopwatch"},
     {"vectors"},
     {"schedules"},
     {"query"},
@@ -31,6 +31,7 @@ LAYERS = [
     {"books", "report", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},
+    {"bench"},
     {"cli", "__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
