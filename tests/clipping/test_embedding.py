@@ -14,6 +14,7 @@ from ways import (
     two_point_question,
 )
 
+from fedpriv import models
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import sum_gradients
 from fedpriv.query import Query, SumBlock, Term
@@ -84,6 +85,20 @@ def test_random_embeddings_are_summed_exactly(embedding, dtype):
 def test_two_points_divisors_and_clients_are_summed_exactly(model, count):
     task = Task(model(nn.Embedding(count, 3)))
     x, y = tokens(6, 8, below=count), torch.arange(6) % 3
+    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["lstm", "mlp-text"])
+def test_the_papers_models_of_text_are_summed_exactly(name):
+    task = Task(models.build(name, (7,), 3, (9,)))
+    x, y = tokens(6, 7, below=9), torch.arange(6) % 3
+    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["factors", "factors-biases"])
+def test_the_papers_factorisations_are_summed_exactly(name):
+    task = Task(models.build(name, (2,), tokens=(9, 5)), loss="squared-error")
+    x, y = torch.stack([tokens(6, below=9), tokens(6, below=5)], 1), noise(6)
     assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
 
 
