@@ -11,10 +11,13 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core; more threads a run only wait for each other
 
@@ -42,8 +45,14 @@ class Cell:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def run(cell: Cell, seed: int) -> dict[str, Any]:
-    """One seeded run on the public test set's last score, and what every method says that it costs."""
+More = Callable[["Tensor"], dict[str, Any]]
+
+
+def run(cell: Cell, seed: int, more: More | None = None) -> dict[str, Any]:
+    """One seeded run on the public test set's last score, and what every method says that it costs.
+
+    ``more`` gives further fields of the record from the parameters (d,) at the end.
+    """
     import torch
 
     from fedpriv.runs import execute
@@ -59,6 +68,7 @@ def run(cell: Cell, seed: int) -> dict[str, Any]:
         "cell": asdict(cell),
         "seed": seed,
         **final,
+        **(more(result.params) if more else {}),
         "delta": views[0]["delta"] if views else None,
         "epsilon": views[0]["epsilon"] if views else None,
         "noise multiplier": result.report["privacy"]["noise multiplier"] if views else None,
@@ -82,13 +92,13 @@ def make_plan(cell: Cell, seed: int) -> Any:
     return replace(plan, config=plan.config.changed(epsilon=spent), setup=setup, budget=budget)
 
 
-def batch(path: Path, jobs: Sequence[tuple[Cell, int]]) -> None:
+def batch(path: Path, jobs: Sequence[tuple[Cell, int]], more: More | None = None) -> None:
     """Run the jobs that have no result yet, one after another, appending each as it ends."""
     done = {(json.dumps(r["cell"], sort_keys=True), r["seed"]) for r in read(path)}
     todo = [(cell, seed) for cell, seed in jobs if (cell.key(), seed) not in done]
     print(f"{len(todo)} runs to do, {len(jobs) - len(todo)} done before", flush=True)
     for cell, seed in todo:
-        record = run(cell, seed)
+        record = run(cell, seed, more)
         with path.open("a") as file:
             file.write(json.dumps(record) + "\n")
         scores = {k: round(record[k], 4) for k in ("accuracy", "loss", "mse") if k in record}
@@ -106,11 +116,11 @@ def scores(path: Path, cell: Cell, score: str) -> list[float]:
     return [r[score] for r in records if json.dumps(r["cell"], sort_keys=True) == cell.key()]
 
 
-def spread(values: Iterable[float], factor: float = 1.0) -> str:
+def spread(values: Iterable[float], factor: float = 1.0, digits: int = 2) -> str:
     """Mean ± standard deviation over the seeds, and how many there are where it is not three."""
     values = [factor * value for value in values]
     if not values:
         return ""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     count = "" if len(values) == len(SEEDS) else f" ({len(values)})"
-    return f"{statistics.mean(values):.2f} ± {deviation:.2f}{count}"
+    return f"{statistics.mean(values):.{digits}f} ± {deviation:.{digits}f}{count}"
