@@ -108,6 +108,10 @@ class Config(BaseModel):
         "dp2-adam",
         "adadp",
         "dp-srm",
+        "dp-gd",
+        "rrpsgd",
+        "adadps",
+        "pda-dpmd",
     ] = Field("dynamic-dp-sgd", description="the private optimizer")
     learning_rate: float = Field(
         0.0,
@@ -127,9 +131,25 @@ class Config(BaseModel):
     rho_mu: float = Field(
         0.0, ge=0, description="mu_T / mu_0 >= 1, growing mu; 0: 2 for dynamic optimizers, else 1"
     )
-    noise_schedule: Literal["geometric", "sqrt-clip", "given"] = Field(
-        "geometric", description="dynamic noise: by rho-mu, sigma_t ~ sqrt(C_t), or relative-noise-file"
+    noise_schedule: Literal[
+        "geometric", "sqrt-clip", "given", "time-based", "exponential", "step", "polynomial"
+    ] = Field(
+        "geometric",
+        description="dynamic noise: by rho-mu, sigma_t ~ sqrt(C_t), relative-noise-file, or a noise decay",
     )
+    noise_decay: float = Field(
+        0.0,
+        ge=0,
+        description="noise decay: k (rate, factor or power); 0: time-based 0.05, exponential 0.01, step 0.6, "
+        "polynomial 3",
+    )
+    noise_epoch: int = Field(1, ge=1, description="noise decay: releases of an epoch")
+    noise_period: int = Field(
+        0,
+        ge=0,
+        description="noise decay: epochs of a step (0: 10), or to the polynomial's end (0: all)",
+    )
+    noise_end: float = Field(0.2, gt=0, lt=1, description="noise decay: the polynomial's sigma_end / sigma_0")
     relative_noise_file: str = Field("", description="CSV of r_t, one a line (noise-schedule given)")
     clip_norm_file: str = Field("", description="CSV of C_t, one a line (noise-schedule given)")
     adaptive_quantile: float = Field(
@@ -197,6 +217,15 @@ class Config(BaseModel):
         "none", description="added to the loss outside the clip; nonconvex: sum of theta^2 / (1 + theta^2)"
     )
     regularisation: float = Field(0.001, gt=0, description="lambda, the weight of the regulariser")
+    public_examples: int = Field(
+        0,
+        ge=0,
+        description="AdaDPS, PDA-DPMD: public examples, out of the test part and not evaluated on",
+    )
+    public_batch: int = Field(0, ge=0, description="AdaDPS, PDA-DPMD: public examples of a step; 0: all")
+    adadps_epsilon: float = Field(1e-3, gt=0, description="AdaDPS: offset of the preconditioner")
+    adadps_beta: float = Field(0.9, ge=0, lt=1, description="AdaDPS: decay of the preconditioner")
+    pda_horizon: int = Field(0, ge=0, description="PDA-DPMD: K, when only public steps are left; 0: rounds")
 
     # Client work
     work: Literal["gradient", "local-steps"] = Field(
@@ -212,8 +241,10 @@ class Config(BaseModel):
     )
     epsilon: float = Field(3.0, gt=0, allow_inf_nan=True, description="the budget's epsilon")
     delta: float = Field(0.0, ge=0, lt=1, description="the budget's delta; 0: 1 / (10 units)")
-    accounting: Literal["pld", "rdp", "gdp-clt"] = Field(
-        "pld", description="method that holds the budget; gdp-clt is an estimate that can understate"
+    accounting: Literal["pld", "rdp", "gdp-clt", "zcdp", "tcdp"] = Field(
+        "pld",
+        description="method that holds the budget; gdp-clt is an estimate that can understate, zcdp and tcdp "
+        "are loose bounds",
     )
     max_participations: int = Field(
         0, ge=0, description="local placement: releases that a client gives data to; 0: every one"
@@ -282,13 +313,17 @@ class Config(BaseModel):
     def resolved(self) -> Config:
         """The configuration with the values that 0 stands for filled in; what config.toml records."""
         geometric = self.optimizer.startswith("dynamic-") and self.noise_schedule == "geometric"
-        decays = self.optimizer.startswith("dynamic-") and self.noise_schedule != "given"
+        decays = self.optimizer.startswith("dynamic-") and self.noise_schedule in ("geometric", "sqrt-clip")
         adaptive = self.adaptive_quantile > 0
         return self.changed(
             learning_rate=self.learning_rate or _default_step(self.optimizer) * (1 - self.momentum),
             rho_c=self.rho_c or (2.0 if decays and not adaptive else 1.0),
             rho_mu=self.rho_mu or (2.0 if geometric else 1.0),
             delta=self.delta or 1 / (10 * self.units),
+            noise_decay=self.noise_decay or DECAYS.get(self.noise_schedule, 0.0),
+            noise_period=self.noise_period or _default_period(self),
+            pda_horizon=self.pda_horizon
+            or (self.rounds * self.silo_steps if self.optimizer == "pda-dpmd" else 0),
         )
 
     def table(self) -> dict[str, Scalar]:
@@ -306,7 +341,15 @@ class Config(BaseModel):
 
 
 # Step sizes that learning-rate 0 stands for, by the last word of the optimizer's name.
-_STEPS = {"sgd": 4.0, "adagrad": 0.05, "adadp": 0.1, "srm": 1.0}
+_STEPS = {"sgd": 4.0, "adagrad": 0.05, "adadp": 0.1, "srm": 1.0, "gd": 4.0, "rrpsgd": 0.1, "dpmd": 4.0}
+
+# The noise decays, with what noise-decay 0 stands for.
+DECAYS = {"time-based": 0.05, "exponential": 0.01, "step": 0.6, "polynomial": 3.0}
+
+
+def _default_period(config: Config) -> int:
+    epochs = -(-config.rounds * config.silo_steps // config.noise_epoch)
+    return {"step": 10, "polynomial": epochs}.get(config.noise_schedule, 0)
 
 
 def _default_step(optimizer: str) -> float:

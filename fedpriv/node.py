@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpriv import _check, clipping, data, models
+from fedpriv.baselines import PublicGradient, split
 from fedpriv.clients import LocalSteps, OneGradient, Work, clipped_sum
 from fedpriv.config import Config
 from fedpriv.data import View
@@ -171,6 +172,13 @@ def make_source(config: Config) -> data.Source:
         vocabulary=config.vocabulary,
         sequence_length=config.sequence_length,
     )
+
+
+def make_public(config: Config) -> PublicGradient:
+    """The gradient on the configured public examples. Raises ArgumentError, or as ``make_source``."""
+    source = make_source(config)
+    examples, _ = split(source.test(), config.public_examples)
+    return PublicGradient(make_task(config, source), examples, config.public_batch)
 
 
 def make_view(config: Config, source: data.Source) -> View:

@@ -18,7 +18,7 @@ from fedpriv import _check, recipes
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.participations import costliest
-from fedpriv.config import Config
+from fedpriv.config import DECAYS, Config
 from fedpriv.optimizers import (
     AdaptiveClipping,
     Dp2,
@@ -135,7 +135,7 @@ def make_plan(config: Config) -> Plan:
     unscaled = Setup(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
     if config.placement == "none":
         setup = replace(unscaled, optimizer=recipes.regularised(config, optimizer), scale=0.0)
-        return Plan(config, setup, None, units, None)
+        return Plan(config, replace(setup, rounds=recipes.rounds(config)), None, units, None)
     budget = Budget(config.epsilon, delta, config.accounting)
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
@@ -143,7 +143,7 @@ def make_plan(config: Config) -> Plan:
         total = placement.total_stds((scale * optimizer.clip_norm,))[0]
         optimizer = replace(optimizer, noise_std=total / sampler.expected_size)
     setup = replace(unscaled, optimizer=recipes.regularised(config, optimizer), scale=scale)
-    return Plan(config, setup, budget, units, cap)
+    return Plan(config, replace(setup, rounds=recipes.rounds(config)), budget, units, cap)
 
 
 def _make_client_level(config: Config) -> Plan:
@@ -164,6 +164,8 @@ def _check_client_level(config: Config) -> None:
         raise _check.fail("placement", config.placement, "be central or none with level client", hint)
     if config.optimizer == "adadp" and config.silo_steps % 2:
         raise _check.fail("silo-steps", config.silo_steps, "be even with adadp", "its step is two releases")
+    if config.optimizer == "rrpsgd":
+        raise _check.fail("optimizer", "rrpsgd", "be another with level client", "its rounds are the run's")
     if config.srm_random_iterate:
         # A silo's iterates are not the server's models, of which it would be one.
         raise _check.fail("srm-random-iterate", True, "be false with level client")
@@ -193,6 +195,8 @@ def _scheduled(config: Config) -> PrivateOptimizer:
     rate, clip, steps = config.learning_rate, config.clip_norm, config.rounds
     if config.noise_schedule == "given":
         return given(rule, rate, *_given_sequences(config))
+    if config.noise_schedule in DECAYS:
+        return recipes.decaying(config)
     if config.noise_schedule == "sqrt-clip":
         return square_root_noise(rule, rate, clip, steps, config.rho_c)
     return dynamic(rule, rate, clip, steps, config.rho_c, config.rho_mu)
@@ -208,8 +212,8 @@ def _check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
                 text += f"; use optimizer='dynamic-{config.optimizer}'"
             raise _check.ArgumentError(text)
     for key, rho in (("rho-c", config.rho_c), ("rho-mu", config.rho_mu)):
-        if config.noise_schedule == "given" and rho != 1:
-            raise _check.fail(key, rho, "be 0 or 1 with noise-schedule given")
+        if config.noise_schedule in ("given", *DECAYS) and rho != 1:
+            raise _check.fail(key, rho, f"be 0 or 1 with noise-schedule {config.noise_schedule}")
     if config.noise_schedule == "sqrt-clip" and config.rho_mu != 1:
         raise _check.fail("rho-mu", config.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
     if config.momentum and config.optimizer.endswith("adam"):
@@ -248,6 +252,9 @@ def make_sampler(config: Config, units: int, delta: float) -> Sampler:
         if rate != 1:
             raise _check.fail("sampling-rate", rate, "be 1 with sampler everyone")
         return Everyone(units, relation)
+    if config.optimizer == "dp-gd":
+        hint = "and sampling-rate 1; dp-sgd samples"
+        raise _check.fail("sampler", config.sampler, "be everyone with optimizer dp-gd", hint)
     if config.sampler == "fixed-size":
         return FixedSize(units, max(1, round(rate * units)))
     if config.placement in ("local", "distributed") and config.unit == "client":

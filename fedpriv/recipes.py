@@ -13,10 +13,13 @@ chosen method would not use are named.
 from __future__ import annotations
 
 from fedpriv import _check
-from fedpriv.config import Config
+from fedpriv.baselines import LazyGradient, draw_rounds
+from fedpriv.config import DECAYS, Config
+from fedpriv.node import make_public
 from fedpriv.optimizers import (
     L2,
     Adadp,
+    AdaDps,
     AdaGrad,
     Adam,
     AdaptiveAdpSgd,
@@ -25,6 +28,7 @@ from fedpriv.optimizers import (
     ExtraQuery,
     Nonconvex,
     NormalisedStep,
+    PdaDpmd,
     Polynomial,
     PrivateOptimizer,
     Regularised,
@@ -34,14 +38,24 @@ from fedpriv.optimizers import (
     Yogi,
     adaptive_adp_sgd,
     adp_sgd,
+    dp_sgd,
     draw_output_step,
+    noise_decay,
 )
 from fedpriv.optimizers.first_order import Rule
 from fedpriv.rng import Key
-from fedpriv.schedules import Constant
+from fedpriv.schedules import (
+    Constant,
+    ExponentialDecay,
+    PolynomialDecay,
+    Schedule,
+    StepDecay,
+    TimeDecay,
+)
 
 DP2 = ("dp2-rmsprop", "dp2-adagrad", "dp2-yogi", "dp2-adam")
-PAPERS = ("adp-sgd", "adaptive-adp-sgd", *DP2, "adadp", "dp-srm")
+PUBLIC = ("adadps", "pda-dpmd")
+PAPERS = ("adp-sgd", "adaptive-adp-sgd", *DP2, "adadp", "dp-srm", "dp-gd", "rrpsgd", *PUBLIC)
 
 _NORMALISED = ("srm-zeta", "srm-smoothness", "srm-n0")
 
@@ -77,7 +91,42 @@ def build(config: Config) -> PrivateOptimizer:
         return _adadp(config)
     if name == "dp-srm":
         return _dp_srm(config)
-    return _dp2(config)
+    if name in ("dp-gd", "rrpsgd"):
+        return dp_sgd(rate, clip)
+    return _public(config) if name in PUBLIC else _dp2(config)
+
+
+def decaying(config: Config) -> PrivateOptimizer:
+    """A textbook rule under the configured noise decay. Raises ArgumentError for a value out of range."""
+    k, period = config.noise_decay, config.noise_period
+    decay: Schedule
+    if config.noise_schedule == "time-based":
+        decay = TimeDecay(k)
+    elif config.noise_schedule == "exponential":
+        decay = ExponentialDecay(k)
+    elif config.noise_schedule == "step":
+        decay = StepDecay(k, period)
+    else:
+        decay = PolynomialDecay(config.noise_end, k, period)
+    return noise_decay(rule(config), config.learning_rate, config.clip_norm, decay, config.noise_epoch)
+
+
+def rounds(config: Config) -> int:
+    """How many of the planned rounds are run: all, but for RRPSGD, which draws it before the run."""
+    if config.optimizer != "rrpsgd":
+        return config.rounds
+    key = Key.of(None if config.seed < 0 else config.seed)
+    return draw_rounds(config.rounds, key.generator("rounds"))
+
+
+def _public(config: Config) -> AdaDps | PdaDpmd:
+    if not config.public_examples:
+        allowed = f"be at least 1 with optimizer {config.optimizer}"
+        raise _check.fail("public-examples", 0, allowed, "they come out of the test part")
+    rate, public = Constant(config.learning_rate), LazyGradient(lambda: make_public(config))
+    if config.optimizer == "adadps":
+        return AdaDps(rate, config.clip_norm, public, config.adadps_epsilon, config.adadps_beta)
+    return PdaDpmd(rate, config.clip_norm, public, config.pda_horizon)
 
 
 def _alpha(config: Config) -> Constant | None:
@@ -162,7 +211,7 @@ def unused(config: Config) -> tuple[str, str] | None:
 
 def _uses(config: Config) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
     """Whether this run uses those keys, and what would."""
-    name, variant = config.optimizer, config.dp2_variant
+    name, variant, schedule = config.optimizer, config.dp2_variant, config.noise_schedule
     dp2, last = name.startswith("dp2-"), name.rpartition("-")[2]
     plain = "" if dp2 else last  # DP2's rules have an epsilon and a beta of their own
     adp, fits = name in ("adp-sgd", "adaptive-adp-sgd"), config.adp_noise == "fitted"
@@ -182,6 +231,12 @@ def _uses(config: Config) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
         (name == "dp-srm", _keys("srm-"), "optimizer=dp-srm"),
         (config.srm_step == "normalised", _NORMALISED, "srm-step=normalised"),
         (config.regulariser != "none", ("regularisation",), "a regulariser"),
+        (schedule in DECAYS, ("noise-decay", "noise-epoch"), "a noise-schedule that decays"),
+        (schedule in ("step", "polynomial"), ("noise-period",), "noise-schedule=step or polynomial"),
+        (schedule == "polynomial", ("noise-end",), "noise-schedule=polynomial"),
+        (name in PUBLIC, _keys("public-"), "optimizer=adadps or pda-dpmd"),
+        (name == "adadps", _keys("adadps-"), "optimizer=adadps"),
+        (name == "pda-dpmd", _keys("pda-"), "optimizer=pda-dpmd"),
     )
 
 

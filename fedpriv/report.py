@@ -21,7 +21,7 @@ from fedpriv.views import views
 
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
-_LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT"}
+_LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT", "zcdp": "zCDP", "tcdp": "tCDP"}
 
 TRUST = {
     "none": "Nobody is protected: no noise is added.",
@@ -192,6 +192,11 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             "images deformed from one source digit count as separate units: the unit is the drawn image, "
             "not the person who wrote the digit"
+        )
+    if plan.config.public_examples:
+        notes.append(
+            f"{plan.config.public_examples} public examples, out of the test part: the optimizer learns from "
+            "them as they are, and the score is of the others"
         )
     if plan.setup.placement.min_replies and plan.setup.observer_event(1.0).truncation:
         notes.append(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedpriv import __version__, _check, measures, report, silos
 from fedpriv.accounting import Ledger
+from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.plan import Plan
@@ -176,6 +177,8 @@ class _Job:
         self.key = plan.key()
         device = choose_device(plan.config.device)
         self.test = source.test(device)
+        if plan.config.public_examples:  # what the optimizer learns from is not evaluated on
+            _, self.test = split(self.test, plan.config.public_examples)
         self.device = device
         self.params, self.round = initial_params(self.task, self.key), 0
         if folder is not None:

@@ -9,7 +9,7 @@ import torch
 
 from fedpriv import _check
 from fedpriv.config import Config
-from fedpriv.node import choose_device, client_side, make_source, make_task, make_view, make_work
+from fedpriv.node import choose_device, client_side, make_public, make_source, make_task, make_view, make_work
 from fedpriv.plan import Plan, make_plan
 from fedpriv.round import Engine
 from fedpriv.runs import Result, RunFolder, Status, execute
@@ -27,6 +27,8 @@ def check(config: Config) -> None:
     make_view(config, source)
     make_task(config, source)
     make_work(config)
+    if config.public_examples:
+        make_public(config)
     choose_device(config.device)
 
 

@@ -19,14 +19,14 @@ METHODS = ("pld", "rdp", "gdp-clt")
 Table = dict[str, dict[str, Any]]
 
 
-def all_methods(events: Sequence[Event], delta: float) -> Table:
-    """Epsilon of the events at ``delta`` by every method, or why a method does not answer."""
-    return _table(lambda method: epsilon(events, delta, method))
+def all_methods(events: Sequence[Event], delta: float, held: str) -> Table:
+    """Epsilon of the events at ``delta`` by every method, ``held`` among them, or why one does not answer."""
+    return _table(lambda method: epsilon(events, delta, method), held)
 
 
-def _table(by: Callable[[str], Answer]) -> Table:
+def _table(by: Callable[[str], Answer], held: str) -> Table:
     table: Table = {}
-    for method in METHODS:
+    for method in dict.fromkeys((*METHODS, held)):
         try:
             answer = by(method)
         except UnsupportedEvent as error:
@@ -65,14 +65,14 @@ def views(
     """What the gate's ``events`` tell each adversary; ``silos`` are each silo's own, at the client level."""
     if plan.budget is None or not events:
         return []
+    delta, held, cap = plan.budget.delta, plan.budget.method, plan.max_participations
     if silos is not None:
-        return _of_silos(silos, plan.budget.delta, events[0].relation)
-    delta, cap = plan.budget.delta, plan.max_participations
+        return _of_silos(silos, delta, held, events[0].relation)
     models = {
         "against": "who sees the released models",
         "gates the budget": cap is None,
         "delta": delta,
-        "epsilon": all_methods(observer_events(plan, events) if cap else events, delta),
+        "epsilon": all_methods(observer_events(plan, events) if cap else events, delta, held),
     }
     if cap is None:
         return [models]
@@ -80,16 +80,18 @@ def views(
         "against": "the server, per client: the client that lost most",
         "gates the budget": True,
         "delta": delta,
-        "epsilon": all_methods(plan.of_worst_client(events), delta),
+        "epsilon": all_methods(plan.of_worst_client(events), delta, held),
     }
     return [server, models]
 
 
-def _of_silos(silos: Mapping[str, Sequence[Event]], delta: float, relation: str) -> list[dict[str, Any]]:
+def _of_silos(
+    silos: Mapping[str, Sequence[Event]], delta: float, held: str, relation: str
+) -> list[dict[str, Any]]:
     """Disjoint silos compose in parallel, or two of them together where a replacement may move."""
 
     def view(against: str, stays: bool) -> dict[str, Any]:
-        table = _table(lambda method: compose(silos, delta, method, stays))
+        table = _table(lambda method: compose(silos, delta, method, stays), held)
         return {"against": against, "gates the budget": stays, "delta": delta, "epsilon": table}
 
     found = [view("everyone but an example's own silo, for the silo that lost most", stays=True)]

@@ -106,6 +106,15 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("srm-random-iterate", 1),
     ("regulariser", "l1"),
     ("regularisation", 0.0),
+    ("noise-decay", -1.0),
+    ("noise-epoch", 0),
+    ("noise-period", -1),
+    ("noise-end", 1.0),
+    ("public-examples", -1),
+    ("public-batch", -1),
+    ("adadps-epsilon", 0.0),
+    ("adadps-beta", 1.0),
+    ("pda-horizon", -1),
     ("work", "epochs"),
     ("local-steps", 0),
     ("local-learning-rate", math.inf),
@@ -116,7 +125,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("epsilon", True),
     ("delta", 1.0),
     ("delta", -1e-9),
-    ("accounting", "zcdp"),
+    ("accounting", "moments"),
     ("max-participations", -1),
     ("min-replies", -1),
     ("seed", -2),
@@ -159,6 +168,9 @@ def test_resolved_fills_in_what_zero_stands_for() -> None:
     steps = {"dp-yogi": 0.005, "dynamic-dp-adagrad": 0.05, "adp-sgd": 20.0, "adaptive-adp-sgd": 20.0}
     for name, step in {**steps, "dp2-adam": 4.0, "adadp": 0.1, "dp-srm": 1.0}.items():
         assert Config.parse({"optimizer": name}).resolved().learning_rate == step
+    decay = Config.parse({"noise-schedule": "polynomial", "rounds": 9, "noise-epoch": 2}).resolved()
+    assert (decay.noise_decay, decay.noise_period, decay.rho_c, decay.rho_mu) == (3.0, 5, 1.0, 1.0)
+    assert (static.noise_decay, static.noise_period, static.pda_horizon) == (0.0, 0, 0)
     momentum = Config.parse({"optimizer": "dp-sgd", "momentum": 0.75}).resolved()
     assert momentum.learning_rate == 1.0
     silos = Config.parse({"unit": "example", "clients": 4, "examples-per-client": 25}).resolved()

@@ -35,6 +35,8 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"noise-schedule": "sqrt-clip", "rho-mu": 3.0}, "rho-mu is 3.0; it must be 1"),
     ({"noise-schedule": "given"}, "relative-noise-file is ''; it must name a CSV file"),
     ({"noise-schedule": "given", "rho-mu": 2.0}, "rho-mu is 2.0; it must be 0 or 1"),
+    ({"noise-schedule": "step", "rho-c": 2.0}, "rho-c is 2.0; it must be 0 or 1 with noise-schedule step"),
+    ({"noise-schedule": "step", "noise-decay": 2.0}, "decay factor is 2.0"),
     ({"rho-c": 0.5}, "rho-c is 0.5; it must be at least 1"),
     ({"adaptive-quantile": 0.5, "rho-c": 2.0}, "adaptive-quantile is 0.5; it must be 0"),
     ({"adaptive-quantile": 0.5, "clip-norm": math.inf, "placement": "none"}, "clip-norm is inf"),
@@ -96,6 +98,8 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     "extra-query": {"optimizer": "dp2-rmsprop", "dp2-variant": "extra-query", "dp2-sgd-steps": 4},
     "adadp": {"optimizer": "adadp"},
     "dp-srm": {"optimizer": "dp-srm"},
+    "noise-decay": {"noise-schedule": "polynomial"},
+    "adadps": {"optimizer": "adadps", "public-examples": 5},
 }
 SAMPLERS: dict[str, dict[str, object]] = {
     "poisson": {},
@@ -116,7 +120,7 @@ def test_the_plan_spends_the_budget_and_not_more(placement: str, sampler: str, o
     assert 0.99 * 3.0 <= spent <= 3.0
 
 
-@pytest.mark.parametrize("method", ["rdp", "gdp-clt"])
+@pytest.mark.parametrize("method", ["rdp", "gdp-clt", "zcdp", "tcdp"])
 def test_other_methods_hold_the_budget_too(method: str) -> None:
     plan = plan_of(accounting=method)
     spent = epsilon(plan.setup.planned_events(), 1 / 10_000, method).epsilon
@@ -275,6 +279,7 @@ def test_the_default_delta_is_of_all_silos_examples() -> None:
         ({"placement": "distributed"}, "placement is 'distributed'; it must be central or none"),
         ({"optimizer": "adadp"}, "silo-steps is 3; it must be even with adadp"),
         ({"optimizer": "dp-srm", "srm_random_iterate": True}, "srm-random-iterate is True"),
+        ({"optimizer": "rrpsgd"}, "optimizer is 'rrpsgd'; it must be another with level client"),
         ({"level": "aggregation"}, "silo-steps is 3, which needs level=client"),
         ({"delta": 0.01}, "delta is 0.01; it must be below 1 / units = 0.001"),
         ({"work": "local-steps"}, "work is 'local-steps'; it must be gradient"),

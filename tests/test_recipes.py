@@ -11,24 +11,30 @@ from small import small
 
 from fedpriv import recipes
 from fedpriv._check import ArgumentError
+from fedpriv.accounting import epsilon
+from fedpriv.baselines import PublicGradient, split
 from fedpriv.config import Config
+from fedpriv.node import make_source, make_task
 from fedpriv.optimizers import (
     Adadp,
+    AdaDps,
     AdaptiveAdpSgd,
     Dp2,
     DpSrm,
     ExtraQuery,
     NormalisedStep,
+    PdaDpmd,
     Polynomial,
     Restarting,
     RmsProp,
     Yogi,
     adaptive_adp_sgd,
     adp_sgd,
+    dp_sgd,
 )
 from fedpriv.plan import make_plan
 from fedpriv.schedules import Constant
-from fedpriv.simulate import simulate
+from fedpriv.simulate import check, simulate
 
 RATES = (Constant(0.5), Constant(0.25))
 SHARED = {"dp2-adaptive-learning-rate": 0.25, "dp2-adaptive-clip-norm": 4.0, "dp2-epsilon": 0.5}
@@ -63,6 +69,8 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
         {"srm-gamma": 0.5, "srm-difference-clip-norm": 0.3, "srm-first-cohort": 2.0},
         DpSrm(Constant(0.5), 2.0, 0.3, 0.5, 2.0),
     ),
+    "dp-gd": ({}, dp_sgd(0.5, 2.0)),
+    "rrpsgd": ({}, dp_sgd(0.5, 2.0)),
     "dp2-adam": (
         {**SHARED, "dp2-sgd-steps": 3, "dp2-adaptive-steps": 2, "dp2-beta": 0.5, "beta1": 0.25},
         Dp2("adam", *RATES, 2.0, 4.0, 3, 2, 0.5, 0.5, 0.25),
@@ -118,11 +126,18 @@ def test_textbook_rules_are_named_by_the_last_word() -> None:
     assert recipes.rule(Config.parse({"optimizer": "dynamic-dp-rmsprop", **values})) == RmsProp(0.75, 0.1)
 
 
+NEEDED: dict[str, dict[str, Any]] = {
+    "dp-gd": {"sampler": "everyone", "sampling-rate": 1.0},
+    **{name: {"public-examples": 20} for name in recipes.PUBLIC},
+}
+
+
 @pytest.mark.parametrize("name", get_args(Config.model_fields["optimizer"].annotation))
 def test_every_optimizer_has_a_plan(name: str) -> None:
     """And no key that belongs to another method is taken in silence."""
-    setup = make_plan(small(optimizer=name)).setup
-    assert len(setup.planned_events()) == 6
+    needed = NEEDED.get(name, {})
+    setup = make_plan(small(optimizer=name, **needed)).setup
+    assert len(setup.planned_events()) == recipes.rounds(small(optimizer=name)) == 6 or name == "rrpsgd"
     changed = {
         "adp-c": 0.5,
         "adp-nu": 1e-3,
@@ -132,8 +147,11 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "beta1": 0.5,
         "beta2": 0.5,
         "adam-epsilon": 0.5,
+        "adadps-beta": 0.5,
+        "pda-horizon": 4,
+        "public-batch": 4,
     }
-    settings = {key: small(optimizer=name, **{key: value}) for key, value in changed.items()}
+    settings = {key: small(optimizer=name, **{**needed, key: value}) for key, value in changed.items()}
     used = {key for key, config in settings.items() if recipes.unused(config) is None}
     expected = {
         "adp-sgd": {"adp-c"},
@@ -141,8 +159,12 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "adadp": {"adadp-tolerance"},
         "dp-srm": {"srm-gamma"},
         "dp2-adam": {"dp2-beta", "beta1"},
+        "adadps": {"adadps-beta", "public-batch"},
+        "pda-dpmd": {"pda-horizon", "public-batch"},
     }
     plain = {
+        "gd": set(),
+        "rrpsgd": set(),
         "sgd": set(),
         "adam": {"beta1", "beta2", "adam-epsilon"},
         "yogi": {"beta1", "beta2", "adam-epsilon"},
@@ -162,6 +184,10 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         ({"optimizer": "adadp", "adp-noise": "constant"}, "adp-noise"),
         ({"optimizer": "adaptive-adp-sgd", "adp-noise": "constant", "adp-c": 0.5}, "adp-c"),
         ({"optimizer": "dp-srm", "srm-zeta": 0.5}, "srm-zeta"),
+        ({"optimizer": "dp-sgd", "public-examples": 3}, "public-examples"),
+        ({"noise-decay": 0.5}, "noise-decay"),
+        ({"noise-schedule": "exponential", "noise-period": 3}, "noise-period"),
+        ({"noise-schedule": "step", "noise-end": 0.5}, "noise-end"),
     ],
 )
 def test_keys_that_a_variant_has_no_use_for_are_named(changes: dict[str, Any], found: str) -> None:
@@ -182,3 +208,82 @@ def test_the_noise_correction_knows_the_noise_of_the_plan() -> None:
 def test_dp2_adam_has_no_extra_query() -> None:
     with pytest.raises(ArgumentError, match="dp2-variant"):
         recipes.build(Config.parse({"optimizer": "dp2-adam", "dp2-variant": "extra-query"}))
+
+
+DECAYS = {
+    "time-based": (lambda t: 1 / (1 + 0.3 * t), {"noise-decay": 0.3}),
+    "exponential": (lambda t: math.exp(-0.01 * t), {}),
+    "step": (lambda t: 0.6 ** (t // 2), {"noise-period": 2}),
+    "polynomial": (lambda t: 0.5 * (1 - t / 3) + 0.5, {"noise-decay": 1.0, "noise-end": 0.5}),
+}
+
+
+@pytest.mark.parametrize("accounting", ["pld", "zcdp", "tcdp"])
+@pytest.mark.parametrize("form", DECAYS)
+def test_a_noise_decay_by_epochs_spends_the_budget(form: str, accounting: str) -> None:
+    """Six releases in epochs of two; C and the step size stay."""
+    formula, keys = DECAYS[form]
+    plan = make_plan(small(noise_schedule=form, noise_epoch=2, accounting=accounting, **keys))
+    optimizer, events = plan.setup.optimizer, plan.events
+    first = events[0].noise_multiplier
+    assert [e.noise_multiplier / first for e in events] == pytest.approx([formula(t // 2) for t in range(6)])
+    state = optimizer.init(torch.zeros(3))
+    for _ in range(6):
+        assert optimizer.query(state).blocks[0].sensitivity == 1.0
+        state = optimizer.update(state, (torch.zeros(3),))
+    assert plan.budget is not None
+    spent = epsilon(events, plan.budget.delta, accounting).epsilon
+    # tCDP's amplification sets in at a jump, below which no noise spends the whole budget.
+    assert (0.99 if accounting != "tcdp" else 0.3) * 3 < spent <= 3
+
+
+def test_rrpsgd_ends_at_a_round_drawn_before_the_run_with_the_noise_of_all() -> None:
+    lengths = set()
+    for seed in range(12):
+        config = small(optimizer="rrpsgd", rounds=40, seed=seed, learning_rate=0.1)
+        plan = make_plan(config)
+        assert plan.setup.rounds == recipes.rounds(config) <= 40
+        assert plan.setup.scale == make_plan(small(optimizer="dp-sgd", rounds=40)).setup.scale
+        lengths.add(plan.setup.rounds)
+    assert len(lengths) > 4
+    short = next(s for s in range(99) if recipes.rounds(small(optimizer="rrpsgd", seed=s)) == 2)
+    result = simulate(small(optimizer="rrpsgd", seed=short))
+    assert (result.report["result"]["rounds"], result.stopped) == (2, "rounds")
+    view = result.report["privacy"]["views"][0]["epsilon"]["pld"]
+    assert view["epsilon"] < 2.9  # less than the budget, which is for all six rounds
+    quiet = make_plan(small(optimizer="rrpsgd", seed=short, placement="none"))
+    assert quiet.setup.rounds == 2
+
+
+@pytest.mark.parametrize("name", recipes.PUBLIC)
+def test_public_examples_teach_and_are_not_evaluated_on(name: str) -> None:
+    config = small(optimizer=name, public_examples=30, public_batch=8, seed=1, learning_rate=0.5)
+    source = make_source(config)
+    public, rest = split(source.test(), 30)
+    result = simulate(config)
+    scores = make_task(config, source).evaluate(result.params, *rest)
+    assert result.metrics[-1]["accuracy"] == scores["accuracy"]
+    assert len(rest.y) == len(source.test().y) - 30
+    method = recipes.build(config.resolved())
+    assert isinstance(method, AdaDps | PdaDpmd)
+    params = torch.ones(7850)
+    expected = PublicGradient(make_task(config, source), public, 8)(params, 3)
+    torch.testing.assert_close(method.public(params, 3), expected)
+    assert "30 public examples, out of the test part" in " ".join(result.report["privacy"]["not covered"])
+
+
+def test_public_examples_are_checked_before_a_run() -> None:
+    with pytest.raises(ArgumentError, match="public-examples is 0; it must be at least 1 with optimizer"):
+        make_plan(small(optimizer="adadps"))
+    with pytest.raises(ArgumentError, match="public-examples is 5000; it must be below"):
+        check(small(optimizer="adadps", public_examples=5000))
+    with pytest.raises(ArgumentError, match="public-batch is 9; it must be at most the 8"):
+        check(small(optimizer="pda-dpmd", public_examples=8, public_batch=9))
+    assert make_plan(small(optimizer="pda-dpmd", public_examples=8)).config.pda_horizon == 6
+
+
+def test_dp_gd_asks_everyone() -> None:
+    with pytest.raises(ArgumentError, match="sampler is 'poisson'; it must be everyone with optimizer dp-gd"):
+        make_plan(small(optimizer="dp-gd"))
+    events = make_plan(small(optimizer="dp-gd", sampler="everyone", sampling_rate=1.0)).events
+    assert {event.sampling for event in events} == {"none"}

@@ -121,6 +121,17 @@ def test_the_numbers_are_the_accountants() -> None:
         assert summary_of(plan)["privacy"]["views"][0]["epsilon"][name]["epsilon"] == answer.epsilon
 
 
+@pytest.mark.parametrize("method", ["zcdp", "tcdp"])
+def test_the_method_that_holds_the_budget_is_in_the_table(method: str) -> None:
+    summary, text = both(accounting=method)
+    cell = summary["privacy"]["views"][0]["epsilon"][method]
+    assert 1 < cell["epsilon"] <= 3
+    label = {"zcdp": "zCDP", "tcdp": "tCDP"}[method]
+    assert f"held by {label}" in text
+    assert f"| {label} |" in text
+    assert cell["kind"] == "bound"
+
+
 def test_a_method_that_does_not_support_the_sampler_says_so() -> None:
     summary, text = both(sampler="fixed-size")
     assert "does not support" in summary["privacy"]["views"][0]["epsilon"]["gdp-clt"]["error"]

@@ -11,12 +11,13 @@
 
 from fedpriv.baselines.adaptive_gradient_descent import DpAgd, descend
 from fedpriv.baselines.gradient_descent import Baseline, dp_gd, draw_rounds, rrpsgd
-from fedpriv.baselines.public import PublicGradient, split
+from fedpriv.baselines.public import LazyGradient, PublicGradient, split
 from fedpriv.baselines.selection import Selection, Winner, select
 
 __all__ = [
     "Baseline",
     "DpAgd",
+    "LazyGradient",
     "PublicGradient",
     "Selection",
     "Winner",

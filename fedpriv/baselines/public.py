@@ -12,7 +12,9 @@ public data passes no release, so that a training example in it would be unprote
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -73,3 +75,22 @@ class PublicGradient:
         at = (torch.arange(self.batch) + step * self.batch) % len(self.examples.y)
         at = at.to(self.examples.y.device)
         return Pair(self.examples.x[at], self.examples.y[at])
+
+
+@dataclass(frozen=True)
+class LazyGradient:
+    """A :class:`PublicGradient` that is made when it is first asked, so that a plan reads no data.
+
+    Attributes:
+        load: makes it.
+    """
+
+    load: Callable[[], PublicGradient]
+
+    def __call__(self, params: Tensor, step: int) -> Tensor:
+        """The gradient (d,)."""
+        return self._loaded(params, step)
+
+    @cached_property
+    def _loaded(self) -> PublicGradient:
+        return self.load()
