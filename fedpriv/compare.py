@@ -5,6 +5,7 @@ who sees the released models; local, the server. So equal epsilons do not mean e
 table shows both views. Local noise protects each message, so a client that never stops giving data
 would need noise for every round; where ``max-participations`` is 0, the comparison lets clients give
 data to ceil(sampling-rate * rounds) releases, their expected number, and send noise only after that.
+Where units are examples of silos, the client level can be compared, too (:mod:`fedpriv.silos`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from fedpriv.runs import Result, RunFolder, Status
 from fedpriv.simulate import simulate
 
 PLACEMENTS = ("none", "central", "distributed", "local")
-_COLORS = {"none": "tab:gray", "central": "tab:blue", "distributed": "tab:green", "local": "tab:red"}
+SILOS = "client"  # the client level: silos add all the noise to steps of their own
+COMPARED = (*PLACEMENTS, SILOS)
+_COLORS = {
+    "none": "tab:gray",
+    "central": "tab:blue",
+    "distributed": "tab:green",
+    "local": "tab:red",
+    SILOS: "tab:purple",
+}
 HEADER = (
     "placement",
     "defends against",
@@ -37,6 +46,7 @@ _AGAINST = {
     "central": "who sees the models",
     "distributed": "who sees the models",
     "local": "the server",
+    SILOS: "all but its own silo",
 }
 
 
@@ -63,7 +73,8 @@ class Row:
 
     def _view(self, against: str) -> float | None:
         for view in self.result.report["privacy"]["views"]:
-            if view["against"].startswith(against):
+            # At the client level the first view is against all of them at once.
+            if self.plan.by_silo or view["against"].startswith(against):
                 cell = view["epsilon"].get(self.plan.config.accounting, {})
                 if "epsilon" not in cell:  # the held method may not know this view; PLD always does
                     cell = view["epsilon"]["pld"]
@@ -72,12 +83,16 @@ class Row:
 
 
 def plans(config: Config, placements: Sequence[str] = PLACEMENTS) -> list[Plan]:
-    """The plans to compare, all checked before any runs."""
+    """The plans to compare, of placements at the aggregation level and of the client level (``client``, with
+    the configuration's ``silo-steps``); all are checked before any runs."""
     return [make_plan(_placed(config, placement)) for placement in placements]
 
 
 def _placed(config: Config, placement: str) -> Config:
-    changes: dict[str, Any] = {"placement": placement, "max_participations": 0, "min_replies": 0}
+    changes: dict[str, Any] = {"max_participations": 0, "min_replies": 0}
+    if placement == SILOS:
+        return config.changed(level="client", placement="central", **changes)
+    changes |= {"level": "aggregation", "silo_steps": 1, "placement": placement}
     if placement == "local":
         expected = math.ceil(config.sampling_rate * config.rounds)
         changes["max_participations"] = config.max_participations or min(expected, config.rounds)
@@ -94,7 +109,7 @@ def compare(
     """Run all plans; each has its own folder inside ``folder``, which also gets the table and picture."""
     rows = []
     for plan in chosen:
-        placement = plan.config.placement
+        placement = SILOS if plan.by_silo else plan.config.placement
         own = RunFolder.create(folder.path / placement, overwrite=True) if folder else None
         result = simulate(plan.config, lambda s, p=placement: show(p, s), own, plan)  # type: ignore[misc]
         rows.append(Row(placement, plan, result))

@@ -100,3 +100,19 @@ def test_ctrl_c_ends_the_comparison_with_what_it_has(tmp_path: Path) -> None:
         ("central", "interrupted"),
     ]
     assert len(json.loads((tmp_path / "out" / "compare.json").read_text())) == 2
+
+
+def test_silos_that_train_by_themselves_are_compared_with_placements() -> None:
+    """The same federation; the client level takes silo-steps, the others one release a round."""
+    config = small(
+        unit="example", clients=3, examples_per_client=60, rounds=2, level="client", silo_steps=3, delta=1e-4
+    )
+    central, silos = compare.compare(compare.plans(config, ["central", "client"]))
+    assert (central.plan.by_silo, silos.plan.by_silo) == (False, True)
+    assert [row.result.report["privacy"]["releases"] for row in (central, silos)] == [2, 6]
+    data = silos.json()
+    assert (data["placement"], data["defends against"]) == ("client", "all but its own silo")
+    for view in ("the server", "who sees the models"):
+        assert 0.99 * 3 <= data[f"epsilon against {view}"] <= 3
+    assert "| client | all but its own silo |" in compare.markdown([central, silos])
+    assert compare.picture([central, silos]).startswith(b"\x89PNG")

@@ -126,7 +126,7 @@ Settings are those of `fedpriv simulate`.
 def compare(
     config_file: ConfigFile = None,
     settings: Settings = None,
-    placements: Annotated[str, typer.Option(help="Comma-separated placements.")] = (
+    placements: Annotated[str, typer.Option(help="Comma-separated placements; client: silos.")] = (
         "none,central,distributed,local"
     ),
     out: Out = None,
@@ -144,8 +144,7 @@ def compare(
         config = Config.parse(given(config_file, settings, out, seed, overwrite))
         check(config)
         names = [
-            _check.choice("--placements", name.strip(), comparison.PLACEMENTS)
-            for name in placements.split(",")
+            _check.choice("--placements", name.strip(), comparison.COMPARED) for name in placements.split(",")
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(_out(config), config.overwrite)

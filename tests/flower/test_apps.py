@@ -16,6 +16,7 @@ from fedpriv.flower.grids.base import HostedGrid, load_client_app, node_context
 from fedpriv.flower.grids.local import InProcessGrid
 from fedpriv.flower.messages import ask_content, read_reply, shared_records
 from fedpriv.node import make_source, make_task
+from fedpriv.plan import make_plan
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk
 
@@ -41,11 +42,12 @@ def test_pyproject_names_the_two_apps() -> None:
     assert components["serverapp"] == "fedpriv.flower.server_app:app"
 
 
-@pytest.mark.parametrize("placement", ["central", "local"])
-def test_the_deployments_configurations_are_valid(placement: str) -> None:
-    values = tomllib.loads((ROOT / "deploy" / f"{placement}.toml").read_text())
-    config = Config.parse(values)
-    assert (config.placement, config.nodes_own_data) == (placement, True)
+@pytest.mark.parametrize("name", ["central", "local", "client"])
+def test_the_deployments_configurations_are_valid(name: str) -> None:
+    values = tomllib.loads((ROOT / "deploy" / f"{name}.toml").read_text())
+    config = make_plan(Config.parse(values)).config
+    assert (name == "client", config.nodes_own_data) == (config.level == "client", True)
+    assert config.placement == ("local" if name == "local" else "central")
 
 
 def make_ask(config: Config, party_stds: tuple[float, ...] | None) -> Ask:

@@ -34,19 +34,19 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield started
 
 
-def settings(placement: str) -> dict[str, Any]:
-    return tomllib.loads((ROOT / "deploy" / f"{placement}.toml").read_text()) | SHORT
+def settings(name: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / "deploy" / f"{name}.toml").read_text()) | SHORT
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placement", ["central", "local"])
-def test_a_deployment_equals_its_simulation(federation: Federation, tmp_path: Path, placement: str) -> None:
+@pytest.mark.parametrize("name", ["central", "local", "client"])
+def test_a_deployment_equals_its_simulation(federation: Federation, tmp_path: Path, name: str) -> None:
     out = tmp_path / "run"
-    log = federation.run(settings(placement) | {"out": str(out)})
+    log = federation.run(settings(name) | {"out": str(out)})
     assert "stopped: rounds" in log, log + federation.log("superlink") + federation.log("supernode-0")
     assert json.loads((out / "report.json").read_text())
     assert len((out / "ledger.jsonl").read_text().splitlines()) >= SHORT["rounds"]
-    config = Config.parse(settings(placement))
+    config = Config.parse(settings(name))
     simulated = in_process(config.changed(nodes_own_data=False))
     torch.testing.assert_close(saved_params(out, config), simulated, rtol=0, atol=1e-6)
     for name in ("superlink", "supernode-0", "supernode-1"):

@@ -15,6 +15,15 @@ from .harness import Federation
 from .toy import TOY, in_process, saved_params
 
 SILOS = {"unit": "example", "clients": 3, "examples-per-client": 200, "placement": "local"}
+# Three silos on two nodes, which remember each silo's momentum between rounds.
+CLIENT_LEVEL = {
+    **SILOS,
+    "placement": "central",
+    "level": "client",
+    "silo-steps": 3,
+    "optimizer": "dp-sgd",
+    "momentum": 0.5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +33,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, SILOS], ids=["clients-central", "silos-local"])
+@pytest.mark.parametrize(
+    "changes", [{}, SILOS, CLIENT_LEVEL], ids=["clients-central", "silos-local", "client-level"]
+)
 def test_flowers_engine_equals_one_process(
     federation: Federation, tmp_path: Path, changes: dict[str, object]
 ) -> None:

@@ -6,10 +6,12 @@ import torch
 from safetensors.torch import load_file
 
 from fedpriv.config import Config
-from fedpriv.node import client_side, make_source, make_task
+from fedpriv.node import make_source, make_task
 from fedpriv.plan import make_plan
 from fedpriv.round import Engine
 from fedpriv.runs import execute
+from fedpriv.silos import Trainer
+from fedpriv.simulate import make_engine
 
 TOY: dict[str, object] = {
     "dataset": "infinite-digits",
@@ -25,14 +27,14 @@ TOY: dict[str, object] = {
 }
 
 
-def params_from(config: Config, engine: Engine) -> torch.Tensor:
+def params_from(config: Config, engine: Engine | Trainer) -> torch.Tensor:
     """The parameters (d,) after the run on this engine."""
     return execute(make_plan(config), engine).params
 
 
 def in_process(config: Config) -> torch.Tensor:
     """The parameters (d,) after the run in this process, vectorised, without any grid."""
-    return params_from(config, client_side(config.table()))
+    return params_from(config, make_engine(config.changed(engine="in-process")))
 
 
 def saved_params(folder: Path, config: Config) -> torch.Tensor:
