@@ -104,11 +104,16 @@ def clipped_sum(
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
         return sum_gradients(task, query, x, y, chunk)
     totals = zeros(query.blocks, query.points[0])
-    fixed = len(query.points) * task.dimension * _COPIES
+    fixed = 0 if isinstance(work, OneGradient) else len(query.points) * task.dimension * _COPIES
     for positions, counts in _chunks(sizes, fixed, x[:1].numel() * _COPIES, chunk):
         index, counts = positions.to(x.device), counts.to(x.device)
-        rows = [_vectors(work, task, p, x[index], y[index], counts) for p in query.points]
-        sums = sum_rows(rows, query.blocks)
+        own_x, own_y = x[index], y[index]
+        if isinstance(work, OneGradient):
+            weights = _mean_weights(own_y.shape[1], counts, query.points[0])
+            sums = sum_gradients(task, query, own_x, own_y, chunk, weights)
+        else:
+            changes = [_changes(work, task, p, own_x, own_y, counts) for p in query.points]
+            sums = sum_rows(changes, query.blocks)
         totals = tuple(a + b for a, b in zip(totals, sums, strict=True))
     return totals
 
@@ -155,8 +160,14 @@ def _vector_of_one(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor) 
     return point - params
 
 
-def _vectors(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """The vectors (c, d) of c clients at once.
+def _mean_weights(longest: int, counts: Tensor, like: Tensor) -> Tensor:
+    """What each of a client's places weighs in its mean, (c, longest): 1/count, and 0 for padding."""
+    own = torch.arange(longest, device=counts.device) < counts[:, None]
+    return own.to(like) / counts[:, None]
+
+
+def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    """The model changes (c, d) of c clients at once.
 
     Args:
         x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
@@ -166,17 +177,11 @@ def _vectors(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor, counts
     def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (task.losses(params, x, y) * weights).sum()
 
-    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0))
-    clients, longest = x.shape[:2]
-    own = torch.arange(longest, device=x.device)
-    if isinstance(work, OneGradient):
-        weights = (own < counts[:, None]).to(point) / counts[:, None]
-        rows: Tensor = gradients(point, x, y, weights)
-        return rows
     gradients = torch.func.vmap(torch.func.grad(loss))
+    clients, longest = x.shape[:2]
     batches = counts.clamp(max=work.batch_size or longest)
-    own = own[: int(batches.max())]
-    weights = (own < batches[:, None]).to(point) / batches[:, None]
+    own = torch.arange(int(batches.max()), device=x.device)
+    weights = _mean_weights(len(own), batches, point)
     each = torch.arange(clients, device=x.device)[:, None]
     start = point.expand(clients, -1)
     params = start

@@ -13,7 +13,7 @@ from torch import nn
 from fedpriv import clients
 from fedpriv._check import ArgumentError
 from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import sum_gradients
+from fedpriv.clipping import gradients, sum_gradients
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
 
@@ -63,6 +63,21 @@ def test_clients_of_any_sizes_equal_the_plain_loop(sizes, work):
     task, query, x, y, owner = federation(sizes)
     got = clipped_sum(work, task, query, x, y, owner, len(sizes))
     assert_equal(got, clipped_sum_loop(work, task, query, x, y, owner, len(sizes)))
+
+
+def test_clients_of_several_examples_are_summed_without_forming_their_gradients(monkeypatch):
+    task, query, x, y, owner = federation(points=2)
+    want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
+    assert task.book.suits(task, query.points[0], x, y)  # tried out, with rows
+    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
+
+
+def test_models_that_book_keeping_does_not_know_are_summed_by_rows():
+    task, query, x, y, owner = federation(points=2)
+    task.book.layers = {}
+    want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
 
 
 def test_local_steps_are_torchs_own_gradient_descent():
@@ -150,8 +165,8 @@ def test_one_client_moves_the_sums_by_no_more_than_the_sensitivity(work):
 def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
     task, query, x, y, owner = federation([4] * 6)
     sizes = []
-    vectors = clients._vectors
-    monkeypatch.setattr(clients, "_vectors", lambda *a: sizes.append(len(a[-1])) or vectors(*a))
+    changes = clients._changes
+    monkeypatch.setattr(clients, "_changes", lambda *a: sizes.append(len(a[-1])) or changes(*a))
     want = clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6)
     monkeypatch.setattr(clients, "_ENTRIES", 2 * 8 * (task.dimension + 4 * 16))
     assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6), want)

@@ -57,7 +57,7 @@ def sum_gradients(
     each = 1 if weights is None else max(1, weights.shape[1])
     if len(x) and task.book.suits(task, query.points[0], *examples):
         return _in_chunks(task, query, x, y, weights, chunk or max(1, _CHUNK // each), _sum_by_book)
-    fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points)))
+    fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))
     return _in_chunks(task, query, x, y, weights, min(fits, chunk or fits), _sum_by_rows)
 
 
