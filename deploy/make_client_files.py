@@ -2,8 +2,9 @@
 
     python deploy/make_client_files.py FOLDER [--dataset infinite-digits] [--clients 2] [--examples 5000]
 
-Client k's file, ``FOLDER/client-k.npz``, holds ``x`` (uint8, n x 28 x 28) and ``y`` (n,). A real client
-writes such a file from its own data instead.
+Client k's file, ``FOLDER/client-k.npz``, holds ``x`` and ``y`` of n examples: uint8 (n, 28, 28) and labels
+(n,) for images, and what :mod:`fedpriv.data.client_files` lists for other data sets. A real
+client writes such a file from its own data instead.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
     return ClientSide(
         task=make_task(config, source),
         work=make_work(config),
-        view=make_view(config, source) if own is None else _own_view(config, node, own),
+        view=make_view(config, source) if own is None else _own_view(config, source, node, own),
         key=Key.of(config.seed if seeded else None),
         device=choose_device(config.device),
         own=own,
@@ -245,8 +245,8 @@ def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
     return _check.integer("partition-id", node["partition-id"])
 
 
-def _own_view(config: Config, node: Mapping[str, Any], own: int) -> Units:
-    file = FileView(ClientFile(node["data-file"]), own)
+def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own: int) -> Units:
+    file = FileView(ClientFile(node["data-file"], source), own)
     if config.unit == "client":
         return file
     return SiloFile(file, data.Silos(config.clients, config.examples_per_client))

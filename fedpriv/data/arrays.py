@@ -35,7 +35,7 @@ from fedpriv.data.sparse import SparseRows
 
 Array = npt.NDArray[Any]
 Kept = Tensor | SparseRows
-_STORED_WHOLE = (torch.uint8, torch.int16, torch.int32, torch.int64)
+_SMALL_WHOLE = (np.uint8, np.int16, np.int32)  # the small types that torch can index
 
 
 class Arrays:
@@ -92,15 +92,13 @@ class Arrays:
                 raise DataError(f"{self.name}: sparse examples must be finite numbers")
             return x
         if self.tokens:
-            kept = torch.from_numpy(np.ascontiguousarray(x))
-            if x.dtype == np.uint16:
-                kept = kept.to(torch.int32)
             limits = np.asarray(self.tokens)
-            if kept.dtype not in _STORED_WHOLE or x.ndim != 2 or len(limits) not in (1, x.shape[1]):
+            if x.dtype.kind not in "iu" or x.ndim != 2 or len(limits) not in (1, x.shape[1]):
                 raise DataError(f"{self.name}: tokens must be whole numbers (n, columns)")
             if int(x.min()) < 0 or bool((x.max(axis=0) >= limits).any()):
                 raise DataError(f"{self.name}: a token is outside its range")
-            return kept
+            small = x.dtype if x.dtype in _SMALL_WHOLE else np.int64
+            return torch.from_numpy(np.ascontiguousarray(x, dtype=small))
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 4 else x[:, None]))
         if x.dtype != np.float32 or x.ndim < 2 or not np.isfinite(x).all():
@@ -118,9 +116,12 @@ class Arrays:
             require_labels(self.name, y, count, self.classes)
             return torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
         expected = (count,) if self.target == "value" else (count, self.classes)
-        numbers = y.astype(np.float32)
-        if not count or y.shape != expected or not np.isfinite(numbers).all():
-            what = "a finite value" if self.target == "value" else f"{self.classes} tags"
+        what = "a finite value" if self.target == "value" else f"{self.classes} tags"
+        if not count or y.shape != expected or y.dtype.kind not in "iuf":
+            raise DataError(f"{self.name}: there must be {what} for each of at least one example")
+        with np.errstate(over="ignore"):
+            numbers = y.astype(np.float32)
+        if not np.isfinite(numbers).all():
             raise DataError(f"{self.name}: there must be {what} for each of at least one example")
         if self.target == "tags" and not np.isin(numbers, (0, 1)).all():
             raise DataError(f"{self.name}: tags must be 0 or 1")

@@ -1,8 +1,10 @@
 """The data file of a deployed client, which owns nothing else.
 
-Format: a NumPy ``.npz`` archive without pickled objects, holding ``x``, uint8 (n, 28, 28), and ``y``,
-whole numbers (n,); or a pair of IDX files, named by the one with the images, whose name holds
-``images-idx3`` where that of the labels holds ``labels-idx1``.
+Format: a NumPy ``.npz`` archive without pickled objects, holding ``x`` and ``y`` as the run's data set has
+them: images as uint8 (n, height, width) or (n, channels, height, width), tokens and ids as whole numbers,
+all else as float32 (n, ...); labels as whole numbers (n,), values and tags as numbers, (n,) and (n, classes).
+Or a pair of IDX files, named by the one with the images, whose name holds ``images-idx3`` where that of the
+labels holds ``labels-idx1``.
 
 Nothing here puts a value, or a count, of the data into an error: errors travel to the server.
 
@@ -12,7 +14,7 @@ Nothing here puts a value, or a count, of the data into an error: errors travel 
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     path = Path(folder) / "silo-1.npz"
 ...     write_client_file(path, source, silos.examples(np.array([1]))[0])
-...     view = FileView(ClientFile(path), client=1)
+...     view = FileView(ClientFile(path, source), client=1)
 >>> batch = view.batch(np.array([0, 1]))    # client 0 lives elsewhere, and adds nothing here
 >>> batch.owner.tolist()
 [1, 1, 1, 1, 1]
@@ -34,10 +36,11 @@ import torch
 
 from fedpriv import _check
 from fedpriv.data import idx
+from fedpriv.data.arrays import Arrays
 from fedpriv.data.federated import Batch
 from fedpriv.data.files import atomic
 from fedpriv.data.populations import Silos
-from fedpriv.data.source import DataError, Indices, Pair, Source, require_examples, unit_interval, whole
+from fedpriv.data.source import DataError, Indices, Pair, Source, whole
 
 
 def write_client_file(path: str | Path, source: Source, indices: Indices) -> None:
@@ -52,9 +55,13 @@ def write_client_file(path: str | Path, source: Source, indices: Indices) -> Non
     if not len(indices):
         raise _check.fail("indices", 0, "name at least one example")
     x, y = source.batch(indices)
-    pixels = (x[:, 0] * 255).round().to(torch.uint8).numpy()
+    if source.tokens:
+        x = x.to(torch.int32)
+    elif len(source.shape) == 3:
+        x = (x * 255).round().to(torch.uint8)  # images, which were bytes
+        x = x[:, 0] if len(x[0]) == 1 else x
     with atomic(path) as file:
-        np.savez_compressed(file, x=pixels, y=y.numpy())
+        np.savez_compressed(file, x=x.numpy(), y=y.numpy())
 
 
 def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -79,14 +86,14 @@ class ClientFile:
 
     Args:
         path: an ``.npz`` file, or the images' file of an IDX pair.
-        classes: the number of labels.
+        like: the run's data set, whose examples are of the same kind.
 
     Raises:
-        DataError: the file is damaged, or not of this format.
+        DataError: the file is damaged, not of this format, or its examples are of another kind.
         FileNotFoundError: there is no such file.
     """
 
-    def __init__(self, path: str | Path, classes: int = 10) -> None:
+    def __init__(self, path: str | Path, like: Source) -> None:
         path = Path(path)
         if path.suffix == ".npz":
             x, y = _read_npz(path)
@@ -94,14 +101,17 @@ class ClientFile:
             x, y = _read_pair(path)
         else:
             raise DataError(f"{path}: a client's file is an .npz file or IDX images (images-idx3)")
-        require_examples(str(path), x, y, classes)
-        self.size, self.classes = len(x), classes
-        self._x, self._y = torch.from_numpy(x), torch.from_numpy(y.astype(np.int64))
+        if not all(isinstance(part, np.ndarray) and part.ndim for part in (x, y)):
+            raise DataError(f"{path}: x and y must have a row for each example")
+        options: dict[str, Any] = {"tokens": like.tokens, "target": like.target}
+        self._rows = Arrays(str(path), x, y, x[:1], y[:1], like.classes, **options)
+        if self._rows.shape != like.shape:
+            raise DataError(f"{path}: an example must have the shape {like.shape}, as in {like.name}")
+        self.size = self._rows.size
 
     def rows(self, rows: Indices, device: torch.device | str = "cpu") -> Pair:
         """The examples at ``rows`` (n,), each below ``size``."""
-        at = torch.from_numpy(rows)
-        return Pair(unit_interval(self._x[at].to(device)), self._y[at].to(device))
+        return self._rows.batch(rows, device)
 
 
 @dataclass(frozen=True)

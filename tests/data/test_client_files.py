@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from fedpriv._check import ArgumentError
-from fedpriv.data import DataError, OneExample, Silos, View, idx, load, population
+from fedpriv.data import Arrays, DataError, OneExample, Silos, View, idx, load, population
 from fedpriv.data.client_files import ClientFile, FileView, write_client_file
+
+DIGITS = load("digits")
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def source():
 def test_a_client_file_stands_for_its_client(tmp_path, source):
     people = population("dirichlet", source, clients=1000, examples_per_client=8, sizes="lognormal")
     write_client_file(tmp_path / "c.npz", source, people.examples(np.array([321]))[0])
-    view = FileView(ClientFile(tmp_path / "c.npz"), client=321)
+    view = FileView(ClientFile(tmp_path / "c.npz", DIGITS), client=321)
     mine, simulated = view.batch(np.array([321])), View(source, people).batch(np.array([321]))
     assert all(torch.equal(a, b) for a, b in zip(mine, simulated, strict=True))
     among = view.batch(np.array([4, 321, 5]))
@@ -36,7 +38,7 @@ def test_silo_files_together_are_the_simulation(tmp_path, source):
     parts = []
     for s in range(3):
         write_client_file(tmp_path / f"{s}.npz", source, silos.examples(np.array([s]))[0])
-        parts.append(FileView(ClientFile(tmp_path / f"{s}.npz"), s).units(silos, cohort))
+        parts.append(FileView(ClientFile(tmp_path / f"{s}.npz", DIGITS), s).units(silos, cohort))
     assert torch.equal(torch.cat([p.owner for p in parts]), whole.owner)
     assert torch.equal(torch.cat([p.x for p in parts]), whole.x)
     assert torch.equal(torch.cat([p.y for p in parts]), whole.y)
@@ -46,9 +48,9 @@ def test_rows_beyond_the_file_contribute_nothing(tmp_path, source):
     silos = Silos(2, 10)
     write_client_file(tmp_path / "short.npz", source, np.arange(400, 404))
     write_client_file(tmp_path / "long.npz", source, np.arange(400, 430))
-    short = FileView(ClientFile(tmp_path / "short.npz"), 1)
+    short = FileView(ClientFile(tmp_path / "short.npz", DIGITS), 1)
     assert short.units(silos, np.arange(20)).owner.tolist() == [10, 11, 12, 13]
-    long = FileView(ClientFile(tmp_path / "long.npz"), 0)
+    long = FileView(ClientFile(tmp_path / "long.npz", DIGITS), 0)
     assert long.units(silos, np.arange(20)).owner.tolist() == list(range(10))  # never another's units
 
 
@@ -56,7 +58,7 @@ def test_idx_pair(tmp_path):
     x = np.random.default_rng(0).integers(0, 256, (4, 28, 28)).astype(np.uint8)
     idx.write(tmp_path / "mine-images-idx3-ubyte.gz", x)
     idx.write(tmp_path / "mine-labels-idx1-ubyte.gz", np.array([1, 2, 3, 4], np.uint8))
-    file = ClientFile(tmp_path / "mine-images-idx3-ubyte.gz")
+    file = ClientFile(tmp_path / "mine-images-idx3-ubyte.gz", DIGITS)
     got = file.rows(np.array([3, 0]))
     assert got.y.tolist() == [4, 1]
     assert torch.equal((got.x[:, 0] * 255).round().to(torch.uint8), torch.from_numpy(x[[3, 0]]))
@@ -70,7 +72,7 @@ def test_damaged_files_are_refused_without_a_word_about_the_data(tmp_path):
 
     def refusal():
         with pytest.raises(DataError) as caught:
-            ClientFile(tmp_path / "c.npz")
+            ClientFile(tmp_path / "c.npz", DIGITS)
         assert "77" not in str(caught.value).replace(str(tmp_path), "")
         assert caught.value.__cause__ is None
         return str(caught.value)
@@ -79,10 +81,19 @@ def test_damaged_files_are_refused_without_a_word_about_the_data(tmp_path):
     assert "labels must lie in 0..9" in refusal()
     save(x=x, y=y[:2])
     assert "one whole number for each" in refusal()
-    save(x=x.astype(np.float32), y=y)
+    save(x=x.astype(np.float64), y=y[:3] % 10)
     assert "uint8" in refusal()
-    save(x=x[:, 0], y=y)
-    assert "shape (n, 28, 28)" in refusal()
+    for other in (x.astype(np.float32), x[:, :, :27], x[:, None].repeat(3, axis=1)):
+        save(x=other, y=y % 10)
+        assert "an example must have the shape (1, 28, 28), as in digits" in refusal()
+    for other in (x[:, 0], x.astype(str)):
+        save(x=other, y=y % 10)
+        assert "uint8 images or finite float32" in refusal()
+    for scalar in ({"x": x[0, 0, 0], "y": y}, {"x": x, "y": y[0]}):
+        save(**scalar)
+        assert "a row for each example" in refusal()
+    save(x=x[:0], y=y[:0])
+    assert "at least one example" in refusal()
     save(x=x)
     assert "plain arrays x and y" in refusal()
     save(x=np.array([{"77": 77}], dtype=object), y=y)
@@ -105,7 +116,7 @@ def test_a_pickle_inside_the_archive_is_not_run(tmp_path):
         archive.writestr("x.npy", pickle.dumps(Bomb()))
         archive.writestr("y.npy", pickle.dumps(Bomb()))
     with pytest.raises(DataError):
-        ClientFile(tmp_path / "c.npz")
+        ClientFile(tmp_path / "c.npz", DIGITS)
     assert not (tmp_path / "ran").exists()
 
 
@@ -115,16 +126,53 @@ def test_other_refusals(tmp_path, source):
     with pytest.raises(ArgumentError, match="at least one"):
         write_client_file(tmp_path / "c.npz", source, np.array([], np.int64))
     with pytest.raises(DataError, match=r"an \.npz file or IDX"):
-        ClientFile(tmp_path / "c.csv")
+        ClientFile(tmp_path / "c.csv", DIGITS)
     (tmp_path / "images-idx3").write_bytes(b"\0\0\x08\x03\0\0")
     with pytest.raises(DataError, match="not an intact IDX file"):
-        ClientFile(tmp_path / "images-idx3")
+        ClientFile(tmp_path / "images-idx3", DIGITS)
     with pytest.raises(FileNotFoundError):
-        ClientFile(tmp_path / "none.npz")
+        ClientFile(tmp_path / "none.npz", DIGITS)
     assert list(tmp_path.glob("c.*")) == []
 
 
 def test_finite_population_too(tmp_path):
     source = load("digits")
     write_client_file(tmp_path / "c.npz", source, OneExample(5).examples(np.array([2]))[0])
-    assert ClientFile(tmp_path / "c.npz").size == 1
+    assert ClientFile(tmp_path / "c.npz", DIGITS).size == 1
+
+
+RNG = np.random.default_rng(0)
+KINDS = {
+    "features": ((RNG.normal(size=(6, 4)).astype(np.float32), np.arange(6) % 2), {"classes": 2}),
+    "colours": ((RNG.integers(0, 256, (6, 3, 5, 7)).astype(np.uint8), np.arange(6)), {}),
+    "words": ((RNG.integers(0, 70_000, (6, 9)), np.arange(6)), {"tokens": (70_000,)}),
+    "ids": (
+        (RNG.integers(0, 5, (6, 2)), RNG.normal(size=6)),
+        {"tokens": (5, 5), "target": "value", "classes": 1},
+    ),
+    "tags": ((np.eye(6, dtype=np.float32), np.eye(6)), {"target": "tags", "classes": 6}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_example_comes_back_bit_for_bit(tmp_path, kind):
+    (x, y), options = KINDS[kind]
+    source = Arrays(kind, x, y, x, y, **options)
+    at = np.array([5, 0, 3])
+    write_client_file(tmp_path / "c.npz", source, at)
+    batch = FileView(ClientFile(tmp_path / "c.npz", source), client=2).batch(np.array([2]))
+    expected = source.batch(at)
+    assert torch.equal(batch.x, expected.x)
+    assert torch.equal(batch.y, expected.y)
+    for name, ((x, y), options) in KINDS.items():
+        if name != kind:
+            with pytest.raises(DataError):
+                ClientFile(tmp_path / "c.npz", Arrays(name, x, y, x, y, **options))
+
+
+def test_a_value_that_is_no_number_is_not_quoted(tmp_path):
+    (x, _), options = KINDS["ids"]
+    np.savez(tmp_path / "c.npz", x=x, y=np.array(["secret"] * 6))
+    with pytest.raises(DataError) as caught:
+        ClientFile(tmp_path / "c.npz", Arrays("ids", x, np.ones(6), x, np.ones(6), **options))
+    assert "secret" not in str(caught.value)
