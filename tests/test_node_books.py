@@ -1,0 +1,175 @@
+"""A node's own books: nothing twice, nothing past the plan's budget or the owner's limit, under any race."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small import small
+
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import Budget, Event, LedgerError, epsilon
+from fedpriv.accounting.ledger import read
+from fedpriv.node_books import NodeBooks, RefusedError, held, node_books, same_events
+from fedpriv.plan import Plan, make_plan
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.round import Ask
+
+LOCAL: dict[str, object] = {
+    "unit": "example",
+    "clients": 4,
+    "examples_per_client": 50,
+    "placement": "local",
+    "nodes_own_data": True,
+    "optimizer": "dynamic-dp-sgd",
+    "rounds": 4,
+    "delta": 1e-4,
+}
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(small(**LOCAL))
+
+
+def books(plan: Plan, tmp_path: Path, run: int = 1, limit: Budget | None = None) -> NodeBooks:
+    return NodeBooks(plan, tmp_path / "ledger.jsonl", run, limit)
+
+
+def charge_all(books: NodeBooks, events: Sequence[Event]) -> None:
+    """Releases 0, 1, ... of these events."""
+    for number, event in enumerate(events):
+        books.charge(number, [event])
+
+
+def test_what_the_plan_releases_is_charged_once_and_stays(plan: Plan, tmp_path: Path) -> None:
+    charge_all(books(plan, tmp_path), plan.events)
+    for number, event in enumerate(plan.events):
+        with pytest.raises(RefusedError, match=f"round {number} was answered before"):
+            books(plan, tmp_path).charge(number, [event])
+    assert read(tmp_path / "ledger.jsonl").events == plan.events
+    books(plan, tmp_path, run=2).charge(0, plan.events[:1])  # another run has a budget of its own
+
+
+def test_a_release_made_again_is_paid_for_while_the_budget_lasts(plan: Plan, tmp_path: Path) -> None:
+    """Of a schedule whose steps all differ, the last (dearest) again and again."""
+    last = plan.events[-1]
+    with pytest.raises(RefusedError, match="would pass the run's budget"):
+        charge_all(books(plan, tmp_path), [last] * 20)
+    count = len(read(tmp_path / "ledger.jsonl").events)
+    spent = [epsilon([last] * n, 1e-4, "pld").epsilon for n in (count, count + 1)]
+    assert 1 <= count < 4
+    assert spent[0] <= 3 < spent[1]
+
+
+def test_of_many_that_race_one_is_answered(plan: Plan, tmp_path: Path) -> None:
+    def charge(number: int) -> bool:
+        try:
+            books(plan, tmp_path).charge(number, plan.events[:1])
+        except RefusedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(charge, [0] * 8)) == 1
+    assert len(read(tmp_path / "ledger.jsonl").events) == 1
+
+
+def test_an_edited_ledger_answers_nothing_and_a_torn_line_is_dropped(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    books(plan, tmp_path).charge(0, plan.events[:1])
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"event":')
+    books(plan, tmp_path).charge(1, plan.events[1:2])
+    assert read(path).events == plan.events[:2]
+    path.write_text(path.read_text().replace('"round":0', '"round":9'))
+    with pytest.raises(LedgerError, match="line 2 was edited"):
+        books(plan, tmp_path).charge(0, plan.events[:1])
+
+
+def test_the_owners_limit_is_of_all_runs_and_one_unit(plan: Plan, tmp_path: Path) -> None:
+    limit = Budget(4.0, 1e-4)
+    charge_all(books(plan, tmp_path, 1, limit), plan.events)
+    with pytest.raises(RefusedError, match="would pass this node's epsilon-limit"):
+        charge_all(books(plan, tmp_path, 2, limit), plan.events)
+    charged = read(tmp_path / "ledger.jsonl").events
+    assert 4 < len(charged) < 8
+    assert epsilon(charged, 1e-4, "pld").epsilon <= 4
+    other = replace(plan, config=plan.config.changed(unit="client"))
+    with pytest.raises(RefusedError, match="another privacy unit"):
+        books(other, tmp_path, 3, limit).charge(0, plan.events[:1])
+
+
+def test_events_are_the_planned_ones_up_to_another_machines_calibration(plan: Plan) -> None:
+    def noisier(factor: float) -> list[Event]:
+        return [replace(event, noise_multiplier=event.noise_multiplier * factor) for event in plan.events]
+
+    assert same_events(plan.events, plan.events)
+    assert same_events(noisier(1 + 1e-8), plan.events)
+    assert not same_events(noisier(1 - 1e-5), plan.events)
+    assert not same_events(noisier(1 + 1e-5), plan.events)
+    assert not same_events(plan.events[1:], plan.events)
+    assert not same_events([replace(e, population=None) for e in plan.events], plan.events)
+
+
+def ask(plan: Plan, step: int, factor: float = 1.0, clip_norm: float = 2.0) -> Ask:
+    relative = plan.setup.optimizer.planned(4)[step].relative_noise
+    query = Query((torch.zeros(3),), (SumBlock((Term(clip_norm),)),), relative_noise=relative)
+    stds = plan.setup.placement.party_stds(query.noise_stds(factor * plan.setup.scale * relative))
+    return Ask(query, 0, (), stds)
+
+
+@pytest.mark.parametrize("placement", ["local", "distributed"])
+def test_an_ask_is_held_to_the_plans_noise_whatever_its_clip_norm(placement: str) -> None:
+    plan = make_plan(small(**{**LOCAL, "placement": placement}))
+    for step in range(4):
+        for clip_norm in (0.1, 2.0):
+            asked = ask(plan, step, clip_norm=clip_norm)
+            own, event = held(plan, ask(plan, step, factor=1 + 1e-9, clip_norm=clip_norm))
+            assert own.party_stds == asked.party_stds
+            assert event == plan.events[step]
+    for factor in (0.99, 1.01):
+        with pytest.raises(RefusedError, match="another noise than the plan"):
+            held(plan, ask(plan, 1, factor))
+    with pytest.raises(RefusedError, match="another noise than the plan"):
+        held(plan, replace(ask(plan, 1), party_stds=None))
+    for changes in ({"relative_noise": 0.9}, {"rate_factor": 2.0}):
+        other = replace(ask(plan, 0), query=replace(ask(plan, 0).query, **changes))
+        with pytest.raises(RefusedError, match="no release of this relative noise and cohort"):
+            held(plan, other)
+
+
+@pytest.mark.parametrize("changes", [{"placement": "central"}, {"placement": "central", "level": "client"}])
+def test_no_ask_is_held_where_parties_add_no_noise_to_what_is_asked(changes: dict[str, object]) -> None:
+    plan = make_plan(small(**{**LOCAL, **changes}))
+    query = Query((torch.zeros(3),), (SumBlock((Term(1.0),)),))
+    with pytest.raises(RefusedError, match="no releases whose noise its parties add"):
+        held(plan, Ask(query, 0, (), (1.0,)))
+
+
+def test_a_node_has_books_where_its_own_noise_leaves_with_its_data(plan: Plan, tmp_path: Path) -> None:
+    node = {"data-file": str(tmp_path / "a.npz")}
+    own = node_books(plan, node, 3)
+    assert own is not None
+    assert (own.path, own.limit) == (tmp_path / "a.npz.ledger.jsonl", None)
+    elsewhere = node_books(plan, {**node, "ledger-file": str(tmp_path / "b.jsonl")}, 3)
+    assert elsewhere is not None
+    assert elsewhere.path == tmp_path / "b.jsonl"
+    silos = make_plan(small(**{**LOCAL, "placement": "central", "level": "client", "silo_steps": 2}))
+    assert node_books(silos, node, 3) is not None
+    central = make_plan(small(**{**LOCAL, "placement": "central"}))
+    assert node_books(central, node, 3) is None
+    assert node_books(make_plan(small(**{**LOCAL, "nodes_own_data": False})), {}, 3) is None
+    limit = {"epsilon-limit": 3, "delta-limit": 1e-5}
+    limited = node_books(plan, {**node, **limit}, 3)
+    assert limited is not None
+    assert limited.limit == Budget(3.0, 1e-5)
+    with pytest.raises(RefusedError, match="no noise that it adds itself"):
+        node_books(central, {**node, **limit}, 3)
+    for half in ({"epsilon-limit": 3}, {"delta-limit": 1e-5}, {**limit, "delta-limit": "small"}):
+        with pytest.raises(ArgumentError, match="give epsilon-limit and delta-limit together"):
+            node_books(plan, {**node, **half}, 3)
