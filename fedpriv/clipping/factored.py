@@ -28,6 +28,8 @@ import torch
 from torch import Tensor
 
 _SMALLEST = 1e-18  # norms below it (but zero) are not squared in the factors' own precision
+_CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
+_LONGEST = 2**11  # entries whose squares are added up in their own precision
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
 
 
@@ -69,6 +71,14 @@ def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factore
     if len({type(form) for form in taken}) > 1:
         taken = [Rows(form.rows()) for form in taken]
     return functools.reduce(lambda total, form: total.plus(form), taken).settled()
+
+
+def total(terms: Sequence[tuple[Factored, Tensor]]) -> Tensor:
+    """The sum over (form, factors) of ``form.total(factors)``: one product for all that share an input."""
+    outers = [form.weighed(factors) for form, factors in terms if isinstance(form, Outer)]
+    if len(outers) < max(2, len(terms)):
+        return functools.reduce(torch.Tensor.add, [form.total(factors) for form, factors in terms])
+    return Outer.summed(outers)
 
 
 @dataclass(frozen=True)
@@ -140,10 +150,10 @@ class Outer:
         """
         if divisor is not None:
             squares = self._divided_squares(divisor) if self._places == 1 else None
-            return Rows(self.rows()).squares(divisor) if squares is None else squares
+            return self._formed_squares(divisor) if squares is None else squares
         if self._places == 1:
             delta, a = self.pairs[0]
-            return (_squares(delta) * _squares(a)).sum((1, 2))
+            return (_squares(delta) * _told_norms(a)[..., 0].double().square()).sum((1, 2))
         # In float64, since the products cancel; what float32 inputs are worth is then all there.
         delta, a = (torch.cat(part, 2).double() for part in zip(*self.pairs, strict=True))
         grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
@@ -151,9 +161,22 @@ class Outer:
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
+        return Outer.summed([self.weighed(factors)])
+
+    @staticmethod
+    def summed(forms: Sequence[Outer]) -> Tensor:
+        """The sum of all gradients of all forms: (*shape)."""
+        inputs: list[tuple[Tensor, Tensor]] = []
+        for delta, a in (pair for form in forms for pair in form.pairs):
+            known = next((i for i, (_, seen) in enumerate(inputs) if _is_same(seen, a)), len(inputs))
+            inputs[known:] = [(inputs[known][0] + delta, a) if known < len(inputs) else (delta, a)]
+        parts = [_product(_across(delta).mT, _across(a)) for delta, a in inputs]
+        return forms[0]._shaped(functools.reduce(torch.Tensor.add_, parts))
+
+    def weighed(self, factors: Tensor) -> Outer:
+        """Each example's gradient times its own factor (n,)."""
         weigh = factors[:, None, None, None]
-        parts = [_across(delta * weigh).mT.matmul(_across(a)) for delta, a in self.pairs]
-        return self._shaped(functools.reduce(torch.Tensor.add_, parts))
+        return replace(self, pairs=tuple((delta * weigh, a) for delta, a in self.pairs))
 
     def scaled(self, coefficient: float) -> Outer:
         """See :class:`Factored`."""
@@ -205,6 +228,17 @@ class Outer:
     def _shaped(self, formed: Tensor) -> Tensor:
         """(..., groups, out, in) -> (..., *shape)."""
         return restored(formed.reshape(*formed.shape[:-3], *self._permuted_shape), self.order)
+
+    def _formed_squares(self, divisor: Tensor) -> Tensor:
+        """The divided squares of a few formed gradients at a time: while they are in cache, that is cheap."""
+        delta, _ = self.pairs[0]
+        most = _CACHED if delta.device.type == "cpu" else _HELD
+        step = max(1, most // math.prod(self.shape))
+        few = [
+            Outer(tuple((d[i : i + step], a[i : i + step]) for d, a in self.pairs), self.shape, self.order)
+            for i in range(0, len(delta), step)
+        ]
+        return torch.cat([Rows(part.rows()).squares(divisor) for part in few])
 
     def _divided_squares(self, divisor: Tensor) -> Tensor | None:
         """sum_jk delta_j^2 a_k^2 / D_jk^2 as one product of matrices, or None where it loses too much.
@@ -278,10 +312,15 @@ def _unit(part: Tensor) -> tuple[Tensor, Tensor]:
 
     A norm is NaN where it is too small to divide by, and its part is zero where the norm is.
     """
-    norms = torch.linalg.vector_norm(part, dim=-1, keepdim=True)
-    safe = norms.clamp(min=_SMALLEST)
-    tell = torch.where((norms > 0) & (norms < _SMALLEST), math.nan, norms)
-    return tell[..., 0, 0].double(), part / safe
+    norms = _told_norms(part)
+    return norms[..., 0, 0].double(), part / norms.clamp(min=_SMALLEST)
+
+
+def _told_norms(part: Tensor) -> Tensor:
+    """Norms along the last axis, kept; NaN where they are too small for squares of the parts' dtype."""
+    dtype = torch.float64 if part.shape[-1] > _LONGEST else part.dtype
+    norms = torch.linalg.vector_norm(part, dim=-1, keepdim=True, dtype=dtype)
+    return torch.where((norms > 0) & (norms < _SMALLEST), math.nan, norms)
 
 
 def _in_groups(part: Tensor, size: int) -> Tensor:

@@ -1,0 +1,80 @@
+"""Models whose clipped sums are timed, with made-up examples, and the same model of layers that Opacus knows.
+
+>>> case = tokens_by_lstm()
+>>> case.x.shape, case.model(case.x).shape
+(torch.Size([250, 15]), torch.Size([250, 18]))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from opacus.layers import DPGRU, DPLSTM
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Case:
+    """Examples x (n, ...) with labels y (n,), a model, and its twin of the same parameters for Opacus."""
+
+    model: nn.Module
+    theirs: nn.Module
+    x: Tensor
+    y: Tensor
+
+
+class LastState(nn.Module):
+    """Tokens (n, length) -> embedding -> a recurrent layer -> its last state -> the classes."""
+
+    def __init__(self, layer: type[nn.Module], vocabulary: int, embedding: int, hidden: int, classes: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.layer = layer(embedding, hidden, batch_first=True)
+        self.classes = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.classes(self.layer(self.embedding(x))[0][:, -1])
+        return outputs
+
+
+class MeanEmbedding(nn.Module):
+    """Tokens (n, length) -> the mean of their embeddings -> a hidden layer -> the classes."""
+
+    def __init__(self, vocabulary: int, size: int, classes: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, size)
+        self.hidden = nn.Linear(size, size)
+        self.classes = nn.Linear(size, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.classes(torch.relu(self.hidden(self.embedding(x).mean(1))))
+        return outputs
+
+
+def tokens_by_lstm(n: int = 250, length: int = 15) -> Case:
+    """A classifier of names by an LSTM: 57 characters, 18 languages, sizes of Du 2021, A.9."""
+    return _recurrent(nn.LSTM, DPLSTM, n, length)
+
+
+def tokens_by_gru(n: int = 250, length: int = 15) -> Case:
+    """The same by a GRU."""
+    return _recurrent(nn.GRU, DPGRU, n, length)
+
+
+def tokens_by_embedding(n: int = 250, length: int = 64, vocabulary: int = 10_000, size: int = 64) -> Case:
+    """A classifier of texts by the mean of their words' embeddings."""
+    x, y = _tokens(n, length, vocabulary, 2)
+    return Case(MeanEmbedding(vocabulary, size, 2), MeanEmbedding(vocabulary, size, 2), x, y)
+
+
+def _recurrent(layer: type[nn.Module], theirs: type[nn.Module], n: int, length: int) -> Case:
+    x, y = _tokens(n, length, 57, 18)
+    model, twin = (LastState(kind, 57, 64, 128, 18) for kind in (layer, theirs))
+    return Case(model, twin, x, y)
+
+
+def _tokens(n: int, length: int, vocabulary: int, classes: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(vocabulary, (n, length), generator=generator)
+    return x, torch.randint(classes, (n,), generator=generator)
