@@ -1,4 +1,14 @@
-"""Taking the files that a card names out of a tar or zip archive, and holding them to their hashes."""
+"""Taking the files that a card names out of a tar or zip archive, and holding them to their hashes.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "toy.zip"
+...     with zipfile.ZipFile(path, "w") as archive:
+...         archive.writestr("deep/inner.bin", b"12345")
+...     [found] = unpack(path, File("toy.zip", members=(Member("inner.bin", 5),)))
+...     found.name, found.read_bytes()
+('inner.bin', b'12345')
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ class Batch(NamedTuple):
     """The examples of several clients, one after the other.
 
     Attributes:
-        x: float32 (total, 1, 28, 28) in [0, 1].
-        y: labels int64 (total,).
+        x, y: as of :class:`fedpriv.data.source.Pair`, (total, ...).
         owner: int64 (total,), ascending: the position, among the clients asked for, of the owner.
             A position that does not occur is a client that has no examples.
     """

@@ -1,4 +1,4 @@
-"""Stack Overflow: which of the 500 most frequent tags a question has, from a sentence on it.
+r"""Stack Overflow: which of the 500 most frequent tags a question has, from a sentence on it.
 
 Read from TensorFlow Federated's release, which needs nothing but SQLite: ``stackoverflow.sqlite`` (unpack it
 with ``xz --decompress --format=lzma stackoverflow.sqlite.lzma``) with tables ``client_metadata`` (client_id,
@@ -14,6 +14,9 @@ Of 135,818,730 training sentences of 342,477 users a public part is read: at mos
 first, of users in a fixed random order, until there are 246,092, as many as Li 2023 (appendix C.1) draw;
 which ones they draw is not published. A client is a user. The test part is 10,000 sentences of TFF's held-out
 users, since its split ``test`` is later sentences of the training users themselves.
+
+>>> texts(b"\n\x10\n\x0e\n\x05title\x12\x05\n\x03\n\x01a")
+{'title': 'a'}
 """
 
 from __future__ import annotations
