@@ -7,12 +7,13 @@ units one weighted total of each form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fedpriv.clipping.factored import Factored, combine
+from fedpriv.clipping.factored import Factored, combine, total_of
 from fedpriv.clipping.rows import clip_factors, count_bits
 from fedpriv.query import BitBlock, Block, SumBlock, Term
 from fedpriv.vectors import Layout
@@ -21,7 +22,6 @@ _LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before 
 _VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
 
 Forms = Mapping[str, Factored]
-_Vector = tuple[tuple[float, ...], int]  # a term's coefficients, and which divisor it has
 
 
 class FactoredSum:
@@ -42,7 +42,7 @@ class FactoredSum:
         """
         self._points, self._layout, self._like = points, layout, like
         self._combined: dict[tuple[float, ...], Forms] = {}
-        self._known: dict[_Vector, Tensor] = {}
+        self._known: dict[tuple[tuple[float, ...], int], Tensor] = {}
         vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
         self.totals = tuple(self._total(block) for block in blocks)
         norms = torch.stack(list(self._known.values()))
@@ -53,22 +53,23 @@ class FactoredSum:
             norms = self._norms(block.term)
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)
-        total: Tensor | None = None
-        for terms in _by_vector(block.terms):
-            part = torch.empty_like(self._like)
-            factors = clip_factors(self._norms(terms[0]), terms).to(part.dtype)
-            places = self._layout.split(part)
-            for name, form in self._forms(terms[0].at).items():
-                places[name].copy_(form.total(factors))
-            if terms[0].divisor is not None:
-                part /= terms[0].divisor
-            total = part if total is None else total.add_(part)
-        assert total is not None
-        return total
+        parts = [self._divided_total(terms) for terms in _groups(block.terms, lambda term: id(term.divisor))]
+        return functools.reduce(Tensor.add_, parts)
+
+    def _divided_total(self, terms: Sequence[Term]) -> Tensor:
+        """sum_k w_k clip(A_k, C_k) over all units, for terms of one divisor."""
+        total, divisor = torch.empty_like(self._like), terms[0].divisor
+        vectors = [
+            (self._forms(same[0].at), clip_factors(self._norms(same[0]), same).to(total.dtype))
+            for same in _groups(terms, lambda term: term.at)
+        ]
+        for name, place in self._layout.split(total).items():
+            place.copy_(total_of([(forms[name], factors) for forms, factors in vectors]))
+        return total if divisor is None else total.div_(divisor)
 
     def _norms(self, term: Term) -> Tensor:
         """The norms of a term's A before clipping, float64 (n,)."""
-        key = _vector_of(term)
+        key = (term.at, id(term.divisor))
         if key not in self._known:
             divisors = {} if term.divisor is None else self._layout.split(term.divisor)
             forms = self._forms(term.at).items()
@@ -99,13 +100,9 @@ def smallest_bound(blocks: Sequence[Block]) -> float:
     )
 
 
-def _vector_of(term: Term) -> _Vector:
-    return term.at, id(term.divisor)
-
-
-def _by_vector(terms: Sequence[Term]) -> list[list[Term]]:
-    """The terms in groups that clip one and the same vector A."""
-    groups: dict[_Vector, list[Term]] = {}
+def _groups(terms: Sequence[Term], key: Callable[[Term], Hashable]) -> list[list[Term]]:
+    """The terms in groups of one key each."""
+    groups: dict[Hashable, list[Term]] = {}
     for term in terms:
-        groups.setdefault(_vector_of(term), []).append(term)
+        groups.setdefault(key(term), []).append(term)
     return list(groups.values())

@@ -27,10 +27,12 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-_SMALLEST = 1e-18  # norms below it (but zero) are not squared in the factors' own precision
+_SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own precision
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
 _LONGEST = 2**11  # entries whose squares are added up in their own precision
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
+
+_Memory = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class Factored(Protocol):
@@ -73,7 +75,7 @@ def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factore
     return functools.reduce(lambda total, form: total.plus(form), taken).settled()
 
 
-def total(terms: Sequence[tuple[Factored, Tensor]]) -> Tensor:
+def total_of(terms: Sequence[tuple[Factored, Tensor]]) -> Tensor:
     """The sum over (form, factors) of ``form.total(factors)``: one product for all that share an input."""
     outers = [form.weighed(factors) for form, factors in terms if isinstance(form, Outer)]
     if len(outers) < max(2, len(terms)):
@@ -98,7 +100,7 @@ class Rows:
         if divisor is None:
             return self.formed.flatten(1).square().sum(1).double()
         divided = self.formed / (divisor.permute(self.order) if self.order else divisor)
-        return _squares(divided.flatten(1))
+        return _lengths(divided.flatten(1)).square()
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
@@ -153,7 +155,7 @@ class Outer:
             return self._formed_squares(divisor) if squares is None else squares
         if self._places == 1:
             delta, a = self.pairs[0]
-            return (_squares(delta) * _told_norms(a)[..., 0].double().square()).sum((1, 2))
+            return (_lengths(delta) * _lengths(a)).square().sum((1, 2))
         # In float64, since the products cancel; what float32 inputs are worth is then all there.
         delta, a = (torch.cat(part, 2).double() for part in zip(*self.pairs, strict=True))
         grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
@@ -166,11 +168,11 @@ class Outer:
     @staticmethod
     def summed(forms: Sequence[Outer]) -> Tensor:
         """The sum of all gradients of all forms: (*shape)."""
-        inputs: list[tuple[Tensor, Tensor]] = []
+        merged: dict[_Memory, tuple[Tensor, Tensor]] = {}
         for delta, a in (pair for form in forms for pair in form.pairs):
-            known = next((i for i, (_, seen) in enumerate(inputs) if _is_same(seen, a)), len(inputs))
-            inputs[known:] = [(inputs[known][0] + delta, a) if known < len(inputs) else (delta, a)]
-        parts = [_product(_across(delta).mT, _across(a)) for delta, a in inputs]
+            sent = merged[_memory(a)][0] + delta if _memory(a) in merged else delta
+            merged[_memory(a)] = sent, a
+        parts = [_across(delta).mT.matmul(_across(a)) for delta, a in merged.values()]
         return forms[0]._shaped(functools.reduce(torch.Tensor.add_, parts))
 
     def weighed(self, factors: Tensor) -> Outer:
@@ -282,7 +284,7 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[tu
     """
     (delta, a), (delta_, a_) = one, other
     both = delta + delta_
-    if _is_same(a, a_):
+    if _memory(a) == _memory(a_):
         return ((both, a),)
     moved = a_ - a
     near = _norms(both) * _norms(a) + _norms(delta_) * _norms(moved)
@@ -291,9 +293,9 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[tu
     return (torch.where(closer, both, delta), a), (delta_, torch.where(closer, moved, a_))
 
 
-def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are one piece of memory, as the inputs of a first layer at two points."""
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+def _memory(part: Tensor) -> _Memory:
+    """The piece of memory that a tensor is: one for the inputs of a first layer at two points."""
+    return part.data_ptr(), tuple(part.shape), part.stride(), part.dtype
 
 
 def _norms(part: Tensor) -> Tensor:
@@ -301,26 +303,25 @@ def _norms(part: Tensor) -> Tensor:
     return norms
 
 
-def _squares(part: Tensor) -> Tensor:
-    """Squared norms along the last axis, which neither overflow nor vanish; float64."""
-    norms: Tensor = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
-    return norms.square()
+def _lengths(part: Tensor) -> Tensor:
+    """Norms along the last axis, which neither overflow nor vanish; float64."""
+    if part.device.type == "cpu" and part.shape[-1] <= _LONGEST:  # elsewhere to look would be to wait
+        norms: Tensor = torch.linalg.vector_norm(part, dim=-1)
+        if bool(((norms > _SMALLEST) & (norms < torch.inf)).all()):
+            return norms.double()
+    norms = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
+    return norms
 
 
 def _unit(part: Tensor) -> tuple[Tensor, Tensor]:
     """Norms (n, groups), float64, and a new tensor of the parts (n, groups, 1, k) divided by them.
 
-    A norm is NaN where it is too small to divide by, and its part is zero where the norm is.
+    A norm is NaN where it is too small or too large to divide by; a part of zeros stays one.
     """
-    norms = _told_norms(part)
-    return norms[..., 0, 0].double(), part / norms.clamp(min=_SMALLEST)
-
-
-def _told_norms(part: Tensor) -> Tensor:
-    """Norms along the last axis, kept; NaN where they are too small for squares of the parts' dtype."""
-    dtype = torch.float64 if part.shape[-1] > _LONGEST else part.dtype
-    norms = torch.linalg.vector_norm(part, dim=-1, keepdim=True, dtype=dtype)
-    return torch.where((norms > 0) & (norms < _SMALLEST), math.nan, norms)
+    norms = _lengths(part)
+    safe = (norms == 0) | ((norms > _SMALLEST) & (norms < 1 / _SMALLEST))
+    tell = torch.where(safe, norms, math.nan)
+    return tell[..., 0], part / norms.clamp(min=_SMALLEST).to(part.dtype)[..., None]
 
 
 def _in_groups(part: Tensor, size: int) -> Tensor:

@@ -19,7 +19,7 @@ from fedpriv.clipping.bounded import terms_of
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 from fedpriv.query import Block, Query, SumBlock
 
-_CHUNK = 512  # examples whose layer inputs are held at once by book-keeping
+_CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
 _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
 
 Sums = tuple[Tensor, ...]
