@@ -55,6 +55,8 @@ from fedpriv.release import Placement
 from fedpriv.rng import Key
 from fedpriv.tasks import Task
 
+_CHUNK = 1000  # examples whose losses are computed at once
+
 
 @dataclass(frozen=True)
 class DpAgd:
@@ -169,8 +171,11 @@ class _Curator:
 @torch.no_grad()
 def objective(task: Task, params: Tensor, x: Tensor, y: Tensor, bound: float) -> Tensor:
     """The sum over units of their losses cut to [0, bound], float64 (); what is not a number counts bound."""
-    losses = task.losses(params, x, y).double()
-    return losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum()
+    total = torch.zeros((), dtype=torch.float64, device=params.device)
+    for part, labels in zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True):
+        losses = task.losses(params, part, labels).double()
+        total += losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum()
+    return total
 
 
 def descend(

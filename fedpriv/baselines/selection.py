@@ -55,15 +55,17 @@ one more release of the run, and belongs in its events; on public test data it i
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from fedpriv import _check
-from fedpriv.accounting import METHODS, Answer, Event, epsilon, scaled, tally
+from fedpriv.accounting import METHODS, Answer, Budget, BudgetExceeded, Event, epsilon, scaled, tally
 from fedpriv.accounting.calibration import search
 from fedpriv.accounting.losses import Array
 from fedpriv.accounting.methods import with_truncation
@@ -157,25 +159,51 @@ def selected_divergences(divergences: Array, gamma: float) -> Array:
     return divergences + float(np.nanmin(ratio)) + log_runs / (orders - 1)
 
 
-def calibrate(run_at_scale_one: Sequence[Event], gamma: float, target: float, delta: float) -> float:
-    """The noise scale of each run for which the selection spends epsilon ``target`` at ``delta``.
+def calibrate(at_scale_one: Selection, budget: Budget) -> Selection:
+    """The selection whose runs have all multipliers scaled alike, so that it spends ``budget`` and not more.
 
-    Args:
-        run_at_scale_one: the events of one run, at scale 1.
-        gamma: as in :class:`Selection`.
-        target: finite epsilon > 0.
-        delta: in (0, 1).
-
-    Raises ArgumentError where no scale does, and as ``Selection.epsilon``.
+    Raises ArgumentError for an infinite budget and where no scale meets it, and as ``Selection.epsilon``.
     """
-    _check.finite_positive("epsilon", target)
+    _check.finite_positive("epsilon", budget.epsilon)
+
+    def at(log_scale: float) -> Selection:
+        run = tuple(scaled(event, math.exp(log_scale)) for event in at_scale_one.run)
+        return replace(at_scale_one, run=run)
 
     def excess(log_scale: float) -> float:
-        run = tuple(scaled(event, math.exp(log_scale)) for event in run_at_scale_one)
-        spent = Selection(run, gamma).epsilon(delta).epsilon
-        return min(math.log(max(spent, 1e-300) / target), 1e3)
+        spent = at(log_scale).epsilon(budget.delta, budget.method).epsilon
+        return min(math.log(max(spent, 1e-300) / budget.epsilon), 1e3)
 
-    return math.exp(search(excess, 0.0, -1.5)[0])
+    return at(search(excess, 0.0, -1.5)[0])
+
+
+def pay(selection: Selection, budget: Budget, path: str | os.PathLike[str] | None = None) -> None:
+    """Check that ``budget`` affords the selection and have it on disk, before any of its runs.
+
+    Args:
+        selection: what is about to be done.
+        budget: for it alone.
+        path: a new file of one JSON object, with what was paid for; None where no record is to last.
+            It is no ledger: the runs' events do not add up to what a selection costs.
+
+    Raises:
+        BudgetExceeded: the selection costs more; nothing is written.
+        FileExistsError: the file is there, so a selection was paid for before.
+    """
+    spent = selection.epsilon(budget.delta, budget.method)
+    if spent.epsilon > budget.epsilon:
+        raise BudgetExceeded(
+            f"a selection with gamma {selection.gamma:g} costs epsilon {spent.epsilon:.4g} at delta "
+            f"{budget.delta:g}; the budget is {budget.epsilon:g}"
+        )
+    if path is None:
+        return
+    record = {"selection": "Liu & Talwar 2019", "gamma": selection.gamma, "most": selection.most}
+    record |= {"epsilon": spent.epsilon, "delta": budget.delta, "method": spent.method}
+    with open(path, "x") as file:
+        json.dump({**record, "run": [event.to_json() for event in selection.run]}, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)
@@ -188,35 +216,38 @@ class Winner(Generic[Candidate, Result]):
 
 
 def select(
+    selection: Selection,
+    budget: Budget,
     run: Callable[[Candidate, Key], Result],
     candidates: Sequence[Candidate],
     score: Callable[[Result], float],
-    gamma: float,
     key: Key,
-    most: int | None = None,
+    record: str | os.PathLike[str] | None = None,
 ) -> Winner[Candidate, Result]:
-    """Algorithm 2: the best of a geometric number of private runs.
+    """Algorithm 2: the best of a geometric number of private runs, paid for before the first of them.
 
     ``run`` and ``score`` must leave no trace but what they return: no files, no logs, no metrics of runs that
-    do not win. The selection is to be paid for before: it is a :class:`Selection` of these runs' events.
+    do not win.
 
     Args:
-        run: a private run of one candidate with the randomness of a key; equally private for all candidates.
+        selection: the events of one run, gamma and T; the same for every candidate.
+        budget: what the whole selection may spend.
+        run: a private run of one candidate with the randomness of a key, which charges no more than
+            ``selection.run``.
         candidates: settings, drawn uniformly, with replacement.
         score: higher is better; NaN is worst. Of public data, or paid for with the run.
-        gamma: probability of stopping after each run.
         key: OS entropy, or a seed for a selection that is reproducible and not private.
-        most: T, the most runs, or None.
+        record: a new file for what is paid, as in :func:`pay`.
 
-    Raises ArgumentError for no candidates and for a gamma outside (0, 1].
+    Raises ArgumentError for no candidates, and as :func:`pay`.
     """
-    Selection((), gamma, most)  # checks gamma and most
     if not candidates:
         raise _check.fail("candidates", list(candidates), "hold at least one")
+    pay(selection, budget, record)
     generator = key.generator("selection")
-    runs = int(generator.geometric(gamma))
+    runs = int(generator.geometric(selection.gamma))
     best: Winner[Candidate, Result] | None = None
-    for number in range(runs if most is None else min(runs, most)):
+    for number in range(runs if selection.most is None else min(runs, selection.most)):
         candidate = candidates[int(generator.integers(len(candidates)))]
         result = run(candidate, key.child("selected-run", number))
         value = float(score(result))

@@ -24,10 +24,10 @@ from fedpriv.release import CHOICE, SERVER, choose_least
 from fedpriv.rng import Key
 
 KEY = Key.from_seed(8)
-SETTINGS = DpAgd(clip_norm=0.5, clip_loss=0.9, gradient_share=0.004, choice_share=0.002, refresh=3)
+SETTINGS = DpAgd(clip_norm=0.5, clip_loss=0.9, gradient_share=0.004, choice_share=0.01, refresh=3)
 
 
-def books(total: float = 1.0, **changes: object) -> Filter:
+def books(total: float = 0.4, **changes: object) -> Filter:
     return Filter(Budget(total, 1e-5, "zcdp"), **changes)  # type: ignore[arg-type]
 
 
@@ -88,8 +88,8 @@ def test_it_is_lee_and_kifers_algorithm(relation: str, factor: float) -> None:
     expected, log = algorithm(x.numpy(), y.numpy(), held.limit, SETTINGS, factor)
     assert end.params.numpy() == pytest.approx(expected, rel=1e-8)
     assert (end.releases, end.stopped) == (len(log), "budget")
-    assert len(end.steps) >= 10
-    assert log.count("more") >= 3  # both branches were taken
+    assert len(end.steps) >= 5
+    assert log.count("more") >= 2  # both branches were taken
     assert end.rho == pytest.approx(SETTINGS.gradient_share * held.limit * 1.1 ** log.count("more"), rel=0.11)
 
 
@@ -103,8 +103,8 @@ def test_charges_go_through_the_filter_and_into_the_ledger(tmp_path: Path) -> No
     assert {event.mechanism for event in events} == {"gaussian", "noisy-max"}
     rho = sum(0.5 / event.noise_multiplier**2 for event in events)
     assert rho == pytest.approx(held.used * held.limit)
-    assert 0.99 < held.used <= 1
-    assert epsilon(events, 1e-5, "zcdp").epsilon <= 1.0
+    assert 0.96 < held.used <= 1
+    assert epsilon(events, 1e-5, "zcdp").epsilon <= 0.4
 
 
 @pytest.mark.parametrize("shift", [(0.0, 1.0, 1.0), (1.0, 0.0, 0.0), (0.3, 0.9, 0.5), (1.0, 1.0, 1.0)])
@@ -138,9 +138,9 @@ def test_a_noisy_choice_is_as_private_as_its_event_says(
 
 
 def test_the_choice_is_drawn_with_that_noise() -> None:
-    """4,000 choices of two values one apart, z = 1.5 and S = 2, against P[Laplace difference > 1]: binomial
+    """2,000 choices of two values one apart, z = 1.5 and S = 2, against P[Laplace difference > 1]: binomial
     within 5 std (flake rate below 1e-6, seed fixed); 1.5 times the noise is further off."""
-    values, count = torch.tensor([0.0, 1.0]), 4000
+    values, count = torch.tensor([0.0, 1.0]), 2000
 
     def expected(scale: float) -> float:
         gap = 1.0 / scale

@@ -2,76 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from problems import START, TASK, accuracy, examples
+from problems import START, Holder, accuracy, examples
 from scipy import stats
+from toys import CountingBooks
 
 from fedpriv._check import ArgumentError
-from fedpriv.accounting import Accountant, Budget, epsilon
+from fedpriv.accounting import Budget, epsilon
 from fedpriv.baselines import Baseline, dp_gd, draw_rounds, rrpsgd
-from fedpriv.clients import OneGradient, clipped_sum
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Cohorts, Reply, run
+from fedpriv.round import Cohorts, Setup, run
 from fedpriv.sampling import Everyone, FixedSize
 from fedpriv.schedules import Geometric
 
 KEY = Key.from_seed(12)
 
 
-class Holder:
-    """An engine over one silo's examples."""
-
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.x, self.y = x, y
-
-    def gather(self, ask: Ask) -> Reply:
-        ids = torch.from_numpy(np.concatenate([chunk.ids for chunk in ask.chunks]))
-        return Reply(clipped_sum(OneGradient(), TASK, ask.query, self.x[ids], self.y[ids]), 1)
-
-    def close(self) -> None:
-        pass
-
-
-class Books:
-    def __init__(self, budget: Budget) -> None:
-        self.accountant = Accountant(budget)
-
-    def affords(self, event: object, releases: int = 1) -> bool:
-        return self.accountant.affords([event] * releases)  # type: ignore[list-item]
-
-    def charge(self, event: object, release: int) -> None:
-        self.accountant.charge([event])  # type: ignore[list-item]
-
-
-def trained(method: Baseline, budget: Budget) -> tuple[torch.Tensor, Books, int]:
-    books, setup = Books(budget), method.setup(budget)
+def trained(method: Baseline, setup: Setup) -> tuple[torch.Tensor, CountingBooks]:
+    books = CountingBooks()
     cohorts = Cohorts(setup.sampler, KEY, 1000)
     outcome = run(setup, START, Holder(*examples(3)), books, KEY, cohorts)
     assert outcome.stopped == "rounds"
-    return outcome.state.params, books, outcome.releases
+    return outcome.state.params, books
 
 
 def test_dp_gd_asks_everyone_and_learns() -> None:
     budget = Budget(4.0, 1e-4)
     method = dp_gd(400, learning_rate=2.0, clip_norm=1.0, rounds=20)
-    params, books, releases = trained(method, budget)
-    assert (method.sampler, releases) == (Everyone(400), 20)
-    assert 0.98 * 4 < books.accountant.spent().epsilon <= 4
+    params, books = trained(method, method.setup(budget))
+    assert (method.sampler, len(books.charged)) == (Everyone(400), 20)
+    assert 0.98 * 4 < epsilon(books.charged, 1e-4, "pld").epsilon <= 4
     assert accuracy(params) > 0.85
 
 
 def test_rrpsgd_samples_and_stops_at_its_round() -> None:
-    budget = Budget(6.0, 1e-4, "rdp")
+    budget = Budget(60.0, 1e-4, "zcdp")
     method = rrpsgd(400, 0.5, 1.0, most_rounds=120, generator=KEY.generator("r", 4), batch=20)
     assert method.sampler == FixedSize(400, 20)
     assert 1 < method.rounds < method.planned_rounds == 120
-    params, books, releases = trained(method, budget)
-    assert releases == method.rounds
-    whole = Baseline(method.optimizer, method.sampler, 120, 120).setup(budget)
-    assert whole.scale == method.setup(budget).scale  # the noise is that of all planned rounds
-    assert books.accountant.spent().epsilon < epsilon(whole.planned_events(), 1e-4, "rdp").epsilon <= 6
+    setup = method.setup(budget)
+    params, books = trained(method, setup)
+    assert len(books.charged) == method.rounds
+    whole = replace(setup, rounds=120).planned_events()  # the noise is that of all planned rounds
+    spent = [epsilon(events, 1e-4, "zcdp").epsilon for events in (books.charged, whole)]
+    assert spent[0] < 0.97 * 60 < spent[1] <= 60
     assert accuracy(params) > 0.75
 
 

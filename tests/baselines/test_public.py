@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from problems import START, TASK, accuracy, examples, logistic
+from problems import START, TASK, Holder, accuracy, examples, logistic
 from toys import CountingBooks
 
 from fedpriv._check import ArgumentError
 from fedpriv.baselines import PublicGradient, split
-from fedpriv.clients import OneGradient, clipped_sum
 from fedpriv.data import Pair
 from fedpriv.optimizers import AdaDps, PdaDpmd
 from fedpriv.release import Placement
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Cohorts, Reply, Setup, run
+from fedpriv.round import Cohorts, Setup, run
 from fedpriv.sampling import Poisson
 from fedpriv.schedules import Constant
 
@@ -59,16 +58,6 @@ def test_sizes_are_checked() -> None:
         PublicGradient(TASK, Pair(x[:0], y[:0]))
 
 
-class Holder:
-    def gather(self, ask: Ask) -> Reply:
-        x, y = examples(3)
-        ids = torch.from_numpy(np.concatenate([chunk.ids for chunk in ask.chunks]))
-        return Reply(clipped_sum(OneGradient(), TASK, ask.query, x[ids], y[ids]), 1)
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("name", ["adadps", "pda-dpmd"])
 def test_they_learn_with_a_few_public_examples(name: str) -> None:
     public = PublicGradient(TASK, Pair(*examples(7, 12)), 6)
@@ -79,5 +68,5 @@ def test_they_learn_with_a_few_public_examples(name: str) -> None:
     )
     key = Key.from_seed(1)
     setup = Setup(method, Poisson(400, 0.2), Placement("central"), 2.0, 30)
-    end = run(setup, START, Holder(), CountingBooks(), key, Cohorts(setup.sampler, key, 1000))
+    end = run(setup, START, Holder(*examples(3)), CountingBooks(), key, Cohorts(setup.sampler, key, 1000))
     assert accuracy(end.state.params) > 0.8

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import START, Holder, accuracy, examples
 from scipy import stats
+from toys import CountingBooks
 
 from fedpriv._check import ArgumentError
-from fedpriv.accounting import Event, UnsupportedEvent, epsilon, scaled
+from fedpriv.accounting import Budget, BudgetExceeded, Event, UnsupportedEvent, epsilon, tally
 from fedpriv.accounting.rdp import ORDERS
 from fedpriv.baselines.selection import (
     Selection,
@@ -21,10 +27,15 @@ from fedpriv.baselines.selection import (
     select,
     selected_divergences,
 )
+from fedpriv.optimizers import dp_sgd
+from fedpriv.release import Placement
 from fedpriv.rng import Key
+from fedpriv.round import Cohorts, Setup, run
+from fedpriv.sampling import Poisson
 
 KEY = Key.from_seed(4)
 Law = np.ndarray
+FREE, BUDGET = Selection((), 0.2), Budget(1.0, 1e-5)
 
 
 def winner(law: Law, gamma: float) -> Law:
@@ -142,10 +153,35 @@ def test_a_cut_costs_its_total_variation() -> None:
 
 
 def test_calibration_spends_the_budget() -> None:
-    run = [Event(1.0, "poisson", "add-remove", 0.05, count=40)]
-    scale = calibrate(run, gamma=0.1, target=2.0, delta=1e-5)
-    spent = Selection((scaled(run[0], scale),), 0.1).epsilon(1e-5).epsilon
-    assert 0.99 * 2.0 < spent <= 2.0
+    run = (Event(1.0, "poisson", "add-remove", 0.05, count=40), Event(3.0, "poisson", "add-remove", 0.1))
+    made = calibrate(Selection(run, gamma=0.1, most=200), Budget(2.0, 1e-5))
+    assert (made.gamma, made.most) == (0.1, 200)
+    assert made.run[1].noise_multiplier == pytest.approx(3 * made.run[0].noise_multiplier)
+    assert 0.99 * 2.0 < made.epsilon(1e-5).epsilon <= 2.0
+    with pytest.raises(ArgumentError, match="epsilon is inf"):
+        calibrate(made, Budget(math.inf, 1e-5))
+
+
+def test_it_is_paid_for_once_and_before_any_run(tmp_path: Path) -> None:
+    selection, path = Selection((Event(20.0, "none", "add-remove"),), 0.1), tmp_path / "selection.json"
+    made: list[int] = []
+
+    def one(candidate: int, key: Key) -> int:
+        assert json.loads(path.read_text())["run"] == [selection.run[0].to_json()]
+        made.append(1)
+        return candidate
+
+    with pytest.raises(BudgetExceeded, match="costs epsilon 0"):
+        select(selection, Budget(0.4, 1e-5), one, [1], float, KEY, path)
+    assert not path.exists()
+    select(selection, Budget(0.5, 1e-5), one, [1], float, KEY, path)
+    paid = json.loads(path.read_text())
+    assert paid["epsilon"] == selection.epsilon(1e-5).epsilon
+    assert (paid["gamma"], paid["most"], paid["delta"]) == (0.1, None, 1e-5)
+    count = len(made)
+    with pytest.raises(FileExistsError):
+        select(selection, Budget(0.5, 1e-5), one, [1], float, KEY, path)
+    assert len(made) == count > 0
 
 
 def test_extremes_and_refusals() -> None:
@@ -158,11 +194,11 @@ def test_extremes_and_refusals() -> None:
         Selection((Event(5.0, "poisson", "add-remove", 0.1, truncation=1e-9),), 0.5).renyi(1e-5)
     for gamma, text in ((0.0, "gamma is 0.0"), (1.5, "gamma is 1.5")):
         with pytest.raises(ArgumentError, match=text):
-            select(lambda c, key: c, [1], float, gamma, KEY)
+            Selection((), gamma)
     with pytest.raises(ArgumentError, match="most is 0"):
         Selection((), 0.5, most=0)
     with pytest.raises(ArgumentError, match="candidates"):
-        select(lambda c, key: c, [], float, 0.5, KEY)
+        select(FREE, BUDGET, lambda c, key: c, [], float, KEY)
 
 
 def test_the_winner_has_the_law_that_is_accounted() -> None:
@@ -170,7 +206,8 @@ def test_the_winner_has_the_law_that_is_accounted() -> None:
     a geometric number that counts from 0 runs more, would fail by far."""
     gamma, count = 0.3, 4000
     found = [
-        select(lambda c, key: c, [0, 1, 2], float, gamma, KEY.child("law", i)).result for i in range(count)
+        select(Selection((), gamma), BUDGET, lambda c, key: c, [0, 1, 2], float, KEY.child("law", i)).result
+        for i in range(count)
     ]
     expected = winner(np.full(3, 1 / 3), gamma) * count
     assert stats.chisquare(np.bincount(found), expected).pvalue > 1e-6
@@ -182,17 +219,38 @@ def test_only_the_winner_comes_out_and_runs_have_keys_of_their_own() -> None:
     assert {field.name for field in dataclasses.fields(Winner)} == {"candidate", "result", "score"}
     roots: list[bytes] = []
 
-    def run(candidate: float, key: Key) -> float:
+    def one(candidate: float, key: Key) -> float:
         roots.append(key.root)
         return candidate
 
     for i in range(20):
-        best = select(run, [1.0, math.nan], lambda r: r, 0.2, KEY.child("keys", i))
+        best = select(FREE, BUDGET, one, [1.0, math.nan], lambda r: r, KEY.child("keys", i))
         assert best.score == (1.0 if best.candidate == 1.0 else -math.inf)
     assert len(set(roots)) == len(roots) > 40
 
 
 def test_a_cut_selection_makes_no_more_runs() -> None:
     made: list[int] = []
-    select(lambda c, key: made.append(1), [0], lambda r: 0.0, 1e-6, KEY, most=7)
+    seven = Selection((), 1e-6, most=7)
+    select(seven, Budget(math.inf, 1e-5), lambda c, key: made.append(1), [0], lambda r: 0.0, KEY)
     assert len(made) == 7
+
+
+def test_it_finds_a_step_size_for_dp_sgd() -> None:
+    """As Koskela & Honkela 2020, section 5.3, do: eta_i = 10^(-i/2), scored on public data."""
+    budget, sampler, rounds = Budget(8.0, 1e-4), Poisson(400, 0.2), 12
+    event = replace(sampler.event(1.0), count=rounds)
+    selection = calibrate(Selection((event,), gamma=0.2), budget)
+    z = selection.run[0].noise_multiplier
+
+    def train(rate: float, key: Key) -> torch.Tensor:
+        setup = Setup(dp_sgd(rate, 1.0), sampler, Placement("central"), z, rounds)
+        books = CountingBooks()
+        end = run(setup, START, Holder(*examples(3)), books, key, Cohorts(sampler, key, 1000))
+        assert tally(books.charged) == tally(selection.run)
+        return end.state.params
+
+    rates = [10 ** (1 - i / 2) for i in range(8)]
+    won = select(selection, budget, train, rates, lambda theta: accuracy(theta, seed=50), KEY.child("eta"))
+    assert won.score == accuracy(won.result, seed=50)
+    assert accuracy(won.result) > 0.8
