@@ -56,6 +56,20 @@ def test_simulate_prints_plain_lines_and_leaves_a_folder(tmp_path: Path) -> None
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILES)
 
 
+def test_simulate_says_what_silos_do_by_themselves_and_account_reads_their_ledger(tmp_path: Path) -> None:
+    silos = {"level": "client", "unit": "example", "clients": 3, "examples-per-client": 50, "silo-steps": 2}
+    settings = [part for key, value in silos.items() for part in ("--set", f"{key}={value}")]
+    result = call("simulate", *SETTINGS, *settings, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0] == (
+        "3 silos of 50 examples on infinite-digits, logistic, dynamic-dp-sgd, 6 rounds of 2 private steps, "
+        "central noise in each silo"
+    )
+    ledger = ("--ledger", tmp_path / "out" / "ledger.jsonl", "--delta", 1 / 1500)
+    [spent] = json.loads(call("account", *ledger, "--method", "pld", "--json").stdout)["methods"].values()
+    assert 0.99 * 3 <= spent["epsilon"] <= 3
+
+
 def test_simulate_json_is_one_document_on_standard_output(tmp_path: Path) -> None:
     result = call("simulate", *SETTINGS, "--out", tmp_path / "out", "--seed", 4, "--json")
     document = json.loads(result.stdout)
