@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
+import textbook
 import torch
 from small import SMALL, small
 
@@ -14,6 +18,7 @@ from fedpriv._check import ArgumentError
 from fedpriv.centralised import SET, settle
 from fedpriv.config import Config
 from fedpriv.data import Arrays, DataError
+from fedpriv.node import initial_params, make_public, make_source, make_task, make_view
 from fedpriv.plan import make_plan
 from fedpriv.runs import FILES, RunFolder
 from fedpriv.simulate import check, simulate
@@ -102,6 +107,68 @@ def test_data_that_is_not_there_is_refused(tmp_path: object) -> None:
 def test_silos_that_need_more_examples_than_there_are_are_refused() -> None:
     with pytest.raises(ArgumentError, match="clients is 2; it must be at most 1 for 1000 each of digits"):
         check(small(dataset="digits", unit="example", clients=2, examples_per_client=1000))
+
+
+# What each optimizer of the configuration is without noise and clipping; DP2's epsilons and DP-SRM's
+# second clip norm are said beside it, and so is a step size that suits.
+RULES: dict[str, tuple[Callable[[Config], textbook.Rule], dict[str, object]]] = {
+    "dp-sgd": (lambda c: textbook.sgd(c.learning_rate, c.momentum), {"momentum": 0.5}),
+    "dp-adam": (lambda c: textbook.adam(c.learning_rate), {"learning_rate": 0.01}),
+    "dp-rmsprop": (lambda c: textbook.rmsprop(c.learning_rate, c.beta2), {"beta2": 0.9}),
+    "dp-adagrad": (lambda c: textbook.adagrad(c.learning_rate), {"learning_rate": 0.05}),
+    "dp-yogi": (lambda c: textbook.yogi(c.learning_rate, epsilon=c.adam_epsilon), {"adam_epsilon": 1e-3}),
+    "adp-sgd": (lambda c: textbook.decaying(c.learning_rate, c.adp_a, c.adp_c), {}),
+    "adaptive-adp-sgd": (lambda c: textbook.by_norm(c.learning_rate, c.adp_a**0.5, c.adp_nu), {}),
+    "adadp": (lambda c: textbook.extrapolating(c.learning_rate, c.adadp_tolerance), {"rounds": 6}),
+    "dp-srm": (
+        lambda c: textbook.storm(c.learning_rate, c.srm_gamma),
+        {"srm_difference_clip_norm": math.inf},
+    ),
+    "dp-gd": (lambda c: textbook.sgd(c.learning_rate), {"sampler": "everyone", "sampling_rate": 1.0}),
+    "rrpsgd": (lambda c: textbook.sgd(c.learning_rate), {}),
+    "adadps": (
+        lambda c: textbook.preconditioned(c.learning_rate, make_public(c), c.adadps_epsilon),
+        {"public_examples": 40, "adadps_epsilon": 0.1},
+    ),
+    "pda-dpmd": (
+        lambda c: textbook.mixed(c.learning_rate, make_public(c), c.pda_horizon),
+        {"public_examples": 40},
+    ),
+}
+TWO_PHASES: dict[str, object] = {"dp2_sgd_steps": 2, "dp2_adaptive_steps": 2, "dp2_epsilon": 0.1}
+
+
+def rule_of(name: str) -> tuple[Callable[[Config], textbook.Rule], dict[str, object]]:
+    if name.startswith("dp2-"):
+        changes = {**TWO_PHASES, "dp2_adaptive_clip_norm": math.inf}
+        return lambda c: textbook.delayed(
+            name.removeprefix("dp2-"), (c.learning_rate, c.dp2_adaptive_learning_rate), (2, 2), 0.1
+        ), changes
+    make, changes = RULES[name.removeprefix("dynamic-")]
+    return make, {key: value for key, value in changes.items() if key != "momentum" or name == "dp-sgd"}
+
+
+@pytest.mark.parametrize("name", get_args(Config.model_fields["optimizer"].annotation))
+def test_without_noise_and_clipping_each_optimizer_is_its_textbook_rule(name: str) -> None:
+    """The upper limits of the papers' tables: SGD, Adam, RMSProp, delayed RMSProp, STORM and the others."""
+    make, changes = rule_of(name)
+    common: dict[str, object] = {"placement": "none", "clip_norm": math.inf, "seed": 5, "optimizer": name}
+    plan = make_plan(centralised(**common, **changes))
+    config, key = plan.config, plan.key()
+    source = make_source(config)
+    task, view, cohorts = make_task(config, source), make_view(config, source), plan.cohorts(key)
+    drawn = [view.batch(cohorts.draw(t)[0].ids) for t in range(config.rounds)]
+
+    def gradient(theta: torch.Tensor, release: int) -> torch.Tensor:
+        leaf = theta.detach().clone().requires_grad_()
+        total = task.losses(leaf, drawn[release].x, drawn[release].y).sum()
+        return torch.autograd.grad(total, leaf)[0] / plan.setup.sampler.expected_size
+
+    start, result = initial_params(task, key), simulate(config, plan=plan)
+    expected = make(config)(gradient, start, result.metrics[-1]["round"])
+    torch.testing.assert_close(result.params, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    assert float((expected - start).norm()) > 0.01
+    assert result.report["remark"].startswith("not private: no noise is added")
 
 
 def toy(target: str) -> Arrays:

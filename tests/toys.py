@@ -9,6 +9,7 @@ import torch
 
 from fedpriv.accounting.events import Event
 from fedpriv.clipping import sum_rows, sum_rows_loop
+from fedpriv.query import Query
 from fedpriv.release import Placement, add_party_noise
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Chunk, Reply, Setup
@@ -31,8 +32,7 @@ class RowsEngine:
         chunks = ask.chunks[self.lost :]
         total: tuple[torch.Tensor, ...] | None = None
         for chunk in [*chunks, Chunk(10**6, np.empty(0, np.int64), 0)]:
-            rows = [point - self.rows[torch.as_tensor(chunk.ids)] for point in ask.query.points]
-            sums = (sum_rows_loop if self.plain else sum_rows)(rows, ask.query.blocks)
+            sums = self.sums(ask.query, torch.as_tensor(chunk.ids))
             if ask.party_stds is not None:
                 sums = add_party_noise(
                     sums, ask.party_stds, chunk.parties, self.key, ask.release, chunk.index
@@ -40,6 +40,11 @@ class RowsEngine:
             total = sums if total is None else tuple(a + b for a, b in zip(total, sums, strict=True))
         assert total is not None
         return Reply(total, sum(chunk.parties for chunk in chunks))
+
+    def sums(self, query: Query, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The bounded sums over the units ``ids``."""
+        rows = [point - self.rows[ids] for point in query.points]
+        return (sum_rows_loop if self.plain else sum_rows)(rows, query.blocks)
 
     def close(self) -> None:
         self.closed = True
