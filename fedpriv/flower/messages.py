@@ -28,7 +28,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app.message.message import make_message
 from torch import Tensor
 
 from fedpriv.query import BitBlock, Block, Query, SumBlock, Term
@@ -124,6 +125,26 @@ def read_reply(content: RecordDict, query: Query) -> Reply:
             raise MessageError(f"sum-{j} of a reply is not finite")
         sums.append(total.to(point.device))
     return Reply(tuple(sums), read_whole(config_record(content, "reply").get("parties")))
+
+
+def add_replies(one: Message, other: Message) -> Message:
+    """``one`` with the sums and parties of ``other`` added; the first of them that is an error, as it is.
+
+    Raises MessageError where their sums do not have the same names and shapes.
+    """
+    for reply in (one, other):
+        if reply.has_error():
+            return reply
+    mine, theirs = (array_record(reply.content, "sums") for reply in (one, other))
+    sums = []
+    for j in range(max(len(mine), len(theirs))):
+        part, more = (read_vector(record, f"sum-{j}") for record in (mine, theirs))
+        if part.shape != more.shape:
+            raise MessageError(f"sum-{j} of two replies do not have one shape")
+        sums.append(part + more)
+    counts = (config_record(reply.content, "reply").get("parties") for reply in (one, other))
+    content = reply_content(Reply(tuple(sums), sum(read_whole(count) for count in counts)))
+    return make_message(one.metadata, content)
 
 
 def encode(values: Tensor) -> Array:

@@ -30,6 +30,7 @@ from fedpriv.silos import Change, Training
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
 
+_TREE = 4  # nodes, from which they add their replies themselves
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
 
 
@@ -81,13 +82,20 @@ class GridEngine:
         nodes = self.assemble()
         shared = shared_records(ask)
         work = {node: part for node, part in deal(ask.chunks, nodes).items() if part}
-        replies = self._exchange(
-            {node: ask_content(shared, part) for node, part in work.items()},
-            MessageType.TRAIN,
-            str(ask.release),
-            self._reply_timeout,
-        )
-        return self._add(ask.query, work, replies)
+        contents = {node: ask_content(shared, part) for node, part in work.items()}
+        grid, to = self._grid, (MessageType.TRAIN, str(ask.release), self._reply_timeout)
+        if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _TREE:
+            added = grid.send_and_add(self._messages(contents, *to), timeout=self._reply_timeout)
+            return self._read_added(added, ask.query, work)
+        return self._add(ask.query, work, self._exchange(contents, *to))
+
+    def _read_added(self, reply: Message | None, query: Query, work: dict[Node, list[Chunk]]) -> Reply:
+        """The reply that stands for all nodes."""
+        parties = sum(chunk.parties for chunks in work.values() for chunk in chunks)
+        try:
+            return _usable(reply, query, parties).to(query)
+        except MessageError as error:
+            raise EngineError(f"a node: {error} (details are in the nodes' own logs)") from None
 
     def train(self, ask: Training) -> tuple[Change, ...]:
         """The changes of all silos that could answer, in the order of their numbers."""
@@ -169,11 +177,13 @@ class GridEngine:
         """Send one message a node; the replies that came, by node id."""
         if not contents:
             return {}
-        messages = [
-            self._message(content, kind, node.id, group, timeout) for node, content in contents.items()
-        ]
-        replies = self._grid.send_and_receive(messages, timeout=timeout)
+        replies = self._grid.send_and_receive(self._messages(contents, kind, group, timeout), timeout=timeout)
         return {reply.metadata.src_node_id: reply for reply in replies}
+
+    def _messages(
+        self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float
+    ) -> list[Message]:
+        return [self._message(content, kind, node.id, group, timeout) for node, content in contents.items()]
 
     def _message(self, content: RecordDict, kind: str, node: int, group: str, ttl: float) -> Message:
         # Flower's constructor needs the identity of a Flower task; our own grids have none.

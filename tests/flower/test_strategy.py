@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.local import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
+from fedpriv.flower.messages import MessageError, add_replies, read_reply, reply_content
 from fedpriv.flower.strategy import EngineError, GridEngine, Node, deal
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk, Reply
@@ -189,3 +190,54 @@ def test_the_engine_does_not_wait_for_ever() -> None:
     grid.comes = False
     with pytest.raises(EngineError, match=r"after 0\.3 s partitions \[1\] are missing"):
         GridEngine(grid, start_timeout=0.3).assemble()
+
+
+class Counting(RayGrid):
+    """A grid that counts the replies that reach the driver one by one."""
+
+    received = 0
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        self.received += sum(not _is_query(reply) for reply in replies)
+        return replies
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5])
+def test_actors_add_their_replies_in_a_tree(ray_instance: None, nodes: int) -> None:
+    with Counting(nodes=nodes, client_app=APP, num_cpus=0.1) as grid:
+        engine = GridEngine(grid)
+        for release in range(2):
+            ask = make_ask(chunks=11, release=release)
+            reply = engine.gather(ask)
+            assert torch.equal(reply.sums[0], torch.full((3,), total(ask)))
+            assert torch.equal(reply.sums[1], torch.tensor(total(ask)))
+            assert reply.parties == 33
+        assert grid.received == (6 if nodes == 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [("raise", "failed with ZeroDivisionError"), ("nan", "not finite"), ("boast", "more parties")],
+)
+def test_a_failure_comes_through_the_tree(ray_instance: None, how: str, error: str) -> None:
+    with RayGrid(nodes=4, client_app=APP, num_cpus=0.1, run_config={"misbehave": how}) as grid:
+        with pytest.raises(EngineError, match=error) as caught:
+            GridEngine(grid).gather(make_ask(chunks=8))
+        assert "secret" not in str(caught.value)
+
+
+def test_replies_of_different_queries_do_not_add() -> None:
+    grid = InProcessGrid(nodes=1, client_app=APP)
+    message = grid.create_message(RecordDict(), "train", 1, "")
+    one, other = (Message(reply_content(Reply(sums, 2)), reply_to=message) for sums in TWO_SHAPES)
+    assert read_reply(add_replies(one, one).content, PLAIN).sums[0].tolist() == [2.0, 2.0, 2.0]
+    assert read_reply(add_replies(one, one).content, PLAIN).parties == 4
+    with pytest.raises(MessageError, match="one shape"):
+        add_replies(one, other)
+
+
+PLAIN = Query((torch.zeros(3),), (SumBlock((Term(1.0),)),))
+TWO_SHAPES = ((torch.ones(3, dtype=torch.float64),), (torch.ones(2, dtype=torch.float64),))

@@ -40,6 +40,8 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         client_app: the ClientApp as ``module:attribute``.
     """
 
+    adds = False  # whether nodes can add their replies before one of them answers
+
     def __init__(
         self,
         nodes: int,
@@ -106,6 +108,13 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
     ) -> Iterable[Message]:
         """Push, wait for at most ``timeout`` seconds, and return the replies, in the messages' order."""
         return self._collect(list(self.push_messages(messages)), timeout)
+
+    def send_and_add(self, messages: Iterable[Message], *, timeout: float | None = None) -> Message | None:
+        """Push, wait, and return one reply that holds the sum of all; None where they did not all come.
+
+        Raises NotImplementedError where ``adds`` is false.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def _submit(self, messages: list[Message]) -> None:
