@@ -20,14 +20,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from fedpriv import _check
 from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop, zeros
+from fedpriv.clipping.bounded import terms_of
+from fedpriv.memory import bytes_per_unit
 from fedpriv.query import Query
 from fedpriv.tasks import Task
 
@@ -64,8 +67,11 @@ class LocalSteps:
 
 Work = OneGradient | LocalSteps
 
-_ENTRIES = 2**25  # what the clients computed at once may take, in entries of 4 bytes
-_COPIES = 8  # gradients, steps and activations beside each parameter vector and each input
+MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
+_MOST = 1024  # examples, beyond which computing more at once saves nothing
+
+# What a client, and each of its examples, takes: by task, then by all that it depends on.
+_costs: WeakKeyDictionary[Task, dict[Hashable, tuple[int, int]]] = WeakKeyDictionary()
 
 
 def clipped_sum(
@@ -77,6 +83,7 @@ def clipped_sum(
     owner: Tensor | None = None,
     units: int | None = None,
     chunk: int | None = None,
+    memory: int = MEMORY,
 ) -> tuple[Tensor, ...]:
     """The query's bounded sums over the clients' vectors.
 
@@ -89,8 +96,9 @@ def clipped_sum(
             example a unit of its own.
         units: the number of clients. Those without examples add nothing, to sums and to bits: whoever is
             not there must not be told from whoever has no data by more than a block's sensitivity.
-        chunk: the most clients computed at once; None chooses by size. It bounds memory and changes
-            the result by float rounding only.
+        chunk: the most clients computed at once. It changes the result by float rounding only.
+        memory: bytes that the clients computed at once may take beside the model, as far as one client
+            alone does not take more; what a client takes is measured on made-up examples.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a BitBlock. A client whose vector is not
@@ -101,19 +109,14 @@ def clipped_sum(
     """
     tune_allocator()
     sizes = _sizes(x, y, owner, units)
+    client, example = _cost(work, task, query, x, y)
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
-        return sum_gradients(task, query, x, y, chunk)
+        fits = max(1, min(memory // (client + example), _MOST))
+        return sum_gradients(task, query, x, y, min(fits, chunk or fits))
     totals = zeros(query.blocks, query.points[0])
-    fixed = 0 if isinstance(work, OneGradient) else len(query.points) * task.dimension * _COPIES
-    for positions, counts in _chunks(sizes, fixed, x[:1].numel() * _COPIES, chunk):
+    for positions, counts in _chunks(sizes, client, example, chunk or len(sizes), memory):
         index, counts = positions.to(x.device), counts.to(x.device)
-        own_x, own_y = x[index], y[index]
-        if isinstance(work, OneGradient):
-            weights = _mean_weights(own_y.shape[1], counts, query.points[0])
-            sums = sum_gradients(task, query, own_x, own_y, chunk, weights)
-        else:
-            changes = [_changes(work, task, p, own_x, own_y, counts) for p in query.points]
-            sums = sum_rows(changes, query.blocks)
+        sums = _sum_at_once(work, task, query, x[index], y[index], counts)
         totals = tuple(a + b for a, b in zip(totals, sums, strict=True))
     return totals
 
@@ -166,6 +169,21 @@ def _mean_weights(longest: int, counts: Tensor, like: Tensor) -> Tensor:
     return own.to(like) / counts[:, None]
 
 
+def _sum_at_once(
+    work: Work, task: Task, query: Query, x: Tensor, y: Tensor, counts: Tensor
+) -> tuple[Tensor, ...]:
+    """The bounded sums over c clients, held in memory together.
+
+    Args:
+        x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
+        counts: how many of them are the client's own, int64 (c,), each at least 1.
+    """
+    if isinstance(work, LocalSteps):
+        return sum_rows([_changes(work, task, p, x, y, counts) for p in query.points], query.blocks)
+    weights = _mean_weights(x.shape[1], counts, query.points[0])
+    return sum_gradients(task, query, x, y, len(x), weights)
+
+
 def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
     """The model changes (c, d) of c clients at once.
 
@@ -191,24 +209,44 @@ def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, 
     return start - params
 
 
+def _cost(work: Work, task: Task, query: Query, x: Tensor, y: Tensor) -> tuple[int, int]:
+    """Bytes that a client takes while it is computed, and each of its examples; tried once."""
+    asked = tuple((term.at, term.divisor is None) for term in terms_of(query.blocks))
+    inputs = tuple((t.shape[1:], t.dtype, t.device) for t in (query.points[0][None], x, y))
+    known = _costs.setdefault(task, {})
+    key = (work, len(query.points), asked, inputs)
+    if key not in known:
+        once = replace(work, steps=1) if isinstance(work, LocalSteps) else work  # steps follow each other
+
+        def compute(clients: int, each: int) -> None:
+            made_up, labels = (t.new_zeros((clients, each, *t.shape[1:])) for t in (x, y))
+            counts = torch.full((clients,), each, device=x.device)
+            _sum_at_once(once, task, query, made_up, labels, counts)
+
+        both = bytes_per_unit(lambda clients: compute(clients, 1))
+        example = bytes_per_unit(lambda examples: compute(1, examples))
+        known[key] = (max(0, both - example), example)
+    return known[key]
+
+
 def _chunks(
-    sizes: Tensor, client_cost: int, example_cost: int, most: int | None
+    sizes: Tensor, client: int, example: int, most: int, memory: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Clients with examples, in order of size, some at a time: ``(positions, counts)``.
 
     ``positions`` (c, longest) index each client's examples in the batch, its own ones repeated cyclically
     to fill its row, so that padding is never an input that the client does not have. ``counts`` (c,) are
     the clients' numbers of examples. Clients of like size come together, so little is padded. A chunk
-    holds at most ``most`` clients and costs about 2**25 entries at most, but is always one client.
+    holds at most ``most`` clients, and takes ``memory`` bytes at most unless it is one client.
     """
     starts = torch.cumsum(sizes, 0) - sizes
     order = torch.argsort(sizes, stable=True)
     order = order[sizes[order] > 0]
     at = 0
     while at < len(order):
-        costs = client_cost + example_cost * sizes[order[at:]]  # ascending, so what fits is a prefix
-        fits = int((torch.arange(1, len(costs) + 1) * costs <= _ENTRIES).sum())
-        taken = order[at : at + max(1, fits if most is None else min(fits, most))]
+        costs = client + example * sizes[order[at:]]  # ascending, so what fits is a prefix
+        fits = int((torch.arange(1, len(costs) + 1) * costs <= memory).sum())
+        taken = order[at : at + max(1, min(fits, most))]
         counts = sizes[taken]
         cycle = torch.arange(int(counts.max())) % counts[:, None]
         yield starts[taken][:, None] + cycle, counts

@@ -269,6 +269,9 @@ class Config(BaseModel):
         description="expected clients of a chunk, computed at once; 0: an actor's share, or 128 where "
         "clients add noise. Runs of one chunk size agree to the last bit, on however many actors",
     )
+    memory_budget: int = Field(
+        512, ge=16, description="MiB that a node may use for examples and their gradients at once"
+    )
     reply_timeout: float = Field(600.0, gt=0, description="seconds to wait for a round's replies")
 
     # Evaluation (public test set only) and output

@@ -9,16 +9,18 @@ a simulation takes it from the run's seed, and a node that owns its data where i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv import _check, clipping, data, models
 from fedpriv.baselines import PublicGradient, split
-from fedpriv.clients import LocalSteps, OneGradient, Work, clipped_sum
+from fedpriv.clients import MEMORY, LocalSteps, OneGradient, Work, clipped_sum
 from fedpriv.config import Config
 from fedpriv.data import View
 from fedpriv.data.client_files import ClientFile, FileView
@@ -28,6 +30,8 @@ from fedpriv.release import add_party_noise
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Chunk, Reply
 from fedpriv.tasks import TARGETS, Task
+
+_MAKING = 8  # copies of an example that making it may take at once
 
 
 class Units(Protocol):
@@ -60,6 +64,8 @@ class ClientSide:
         key: where this node's noise comes from if it is reproducible; else each answer has a fresh one.
         device: where it computes.
         own: the only silo or client it may answer for, or None in a simulation.
+        memory: bytes that it may use at once for examples and what is computed of them.
+        unit_memory: bytes that making one unit's examples takes, on average.
     """
 
     task: Task
@@ -68,6 +74,8 @@ class ClientSide:
     key: Key
     device: torch.device
     own: int | None = None
+    memory: int = MEMORY
+    unit_memory: int = 1
 
     def answer(self, ask: Ask) -> Reply:
         """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
@@ -91,8 +99,12 @@ class ClientSide:
             raise _check.fail("partition", chunk.home, f"be this node's own, {self.own}")
         if not len(chunk.ids):
             return zeros(query)
-        x, y, owner = self.view.batch(chunk.ids, self.device)
-        return clipped_sum(self.work, self.task, query, x, y, owner, len(chunk.ids))
+        totals = zeros(query)
+        for ids in np.array_split(chunk.ids, -(-len(chunk.ids) * self.unit_memory // self.memory)):
+            x, y, owner = self.view.batch(ids, self.device)
+            sums = clipped_sum(self.work, self.task, query, x, y, owner, len(ids), memory=self.memory)
+            totals = tuple(total + part for total, part in zip(totals, sums, strict=True))
+        return totals
 
     def gather(self, ask: Ask) -> Reply:
         """The engine that is this process alone."""
@@ -230,7 +242,19 @@ def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
         key=Key.of(config.seed if seeded else None),
         device=choose_device(config.device),
         own=own,
+        memory=config.memory_budget * 2**20,
+        unit_memory=_unit_memory(config, source),
     )
+
+
+def _unit_memory(config: Config, source: data.Source) -> int:
+    """Bytes that making one unit's examples takes, on average: _MAKING copies of each."""
+    each = 1
+    if config.unit == "client" and config.partition == "natural":
+        each = -(-(source.size or 1) // config.clients)
+    elif config.unit == "client" and config.partition != "one-example":
+        each = config.examples_per_client
+    return _MAKING * each * math.prod(source.shape) * (8 if source.tokens else 4)
 
 
 def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:

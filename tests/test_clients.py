@@ -14,6 +14,7 @@ from fedpriv import clients
 from fedpriv._check import ArgumentError
 from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
 from fedpriv.clipping import gradients, sum_gradients
+from fedpriv.memory import Allocations
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
 
@@ -168,9 +169,43 @@ def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
     changes = clients._changes
     monkeypatch.setattr(clients, "_changes", lambda *a: sizes.append(len(a[-1])) or changes(*a))
     want = clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6)
-    monkeypatch.setattr(clients, "_ENTRIES", 2 * 8 * (task.dimension + 4 * 16))
-    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6), want)
-    assert sizes == [6, 2, 2, 2]
+    client, example = clients._cost(LocalSteps(2, 0.1), task, query, x, y)
+    sizes.clear()
+    memory = 2 * (client + 4 * example)
+    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=memory), want)
+    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=1), want)
+    assert sizes == [2, 2, 2, *[1] * 6]
+
+
+@pytest.mark.parametrize(
+    ("work", "each"), [(OneGradient(), 3), (LocalSteps(1, 0.1), 1), (LocalSteps(1, 0.1), 4)]
+)
+def test_what_is_computed_at_once_stays_within_the_memory_given(work, each, monkeypatch):
+    """All that one piece allocates, freed or not; made-up examples cost what real ones do."""
+    task, query, x, y, owner = federation([each] * 50)
+    client, example = clients._cost(work, task, query, x, y)
+    memory, pieces, compute = 16 * (client + each * example), [], clients._sum_at_once
+
+    def counted(*arguments):
+        with Allocations() as allocations:
+            sums = compute(*arguments)
+        pieces.append(allocations.bytes)
+        return sums
+
+    monkeypatch.setattr(clients, "_sum_at_once", counted)
+    clipped_sum(work, task, query, x, y, owner, 50, memory=memory)
+    assert len(pieces) == 4
+    assert 0.5 * memory < max(pieces) < 1.25 * memory  # what does not grow with clients is not in the cost
+
+
+def test_examples_as_units_are_computed_as_memory_allows(monkeypatch):
+    task, query, x, y, _ = federation([1] * 50)
+    client, example = clients._cost(OneGradient(), task, query, x, y)
+    asked = []
+    monkeypatch.setattr(clients, "sum_gradients", lambda *a: asked.append(a[-1]) or sum_gradients(*a))
+    for memory, chunk in ((7 * (client + example), None), (1, None), (2**40, 9)):
+        clipped_sum(OneGradient(), task, query, x, y, chunk=chunk, memory=memory)
+    assert asked == [7, 1, 9]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("cpus-per-actor", 0.0),
     ("gpus-per-actor", -0.5),
     ("chunk-size", -1),
+    ("memory-budget", 0),
     ("reply-timeout", 0.0),
     ("evaluate-every", 0),
     ("out", {"a": 1}),
