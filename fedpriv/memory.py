@@ -47,7 +47,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def bytes_per_unit(compute: Callable[[int], object]) -> int:
     """Bytes that ``compute(units)`` allocates for each unit beyond the first few, at least 1."""
-    found = []
+    found: list[int] = []
     for units in (_FEW, _MORE):
         compute(units)  # what it remembers from its first call is not counted
         with Allocations() as allocations:
@@ -57,5 +57,4 @@ def bytes_per_unit(compute: Callable[[int], object]) -> int:
 
 
 def _storage(tensor: Tensor) -> int:
-    storage: Any = tensor.untyped_storage()
-    return storage._cdata  # type: ignore[no-any-return]
+    return int(tensor.untyped_storage()._cdata)
