@@ -9,6 +9,7 @@ tensor([0., 1., 0., 0., 2., 0.])
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,13 +17,16 @@ import torch
 from torch import Tensor
 
 from fedpriv.clipping.factored import Rows
+from fedpriv.clipping.kinds.base import UnsuitedError
+
+_LARGEST = 2**16  # entries of a table that is formed for each example, where other uses of it need that
 
 
 @dataclass(frozen=True)
 class Sparse:
     """Gradients of a table (V, *row) that are zero but in the rows that an example takes.
 
-    Nothing of the size of n tables is ever formed: norms are taken after merging what fell on one row,
+    Nothing of the size of n large tables is ever formed: norms are taken after merging what fell on one row,
     and a sum over examples is added up in one table.
 
     Attributes:
@@ -69,10 +73,15 @@ class Sparse:
 
     def settled(self) -> Sparse | Rows:
         """See :class:`fedpriv.clipping.factored.Factored`."""
-        return Rows(self.rows()) if self.shape[0] <= self.taken.shape[1] else self
+        return Rows(self._formed()) if self.shape[0] <= self.taken.shape[1] else self
 
     def rows(self) -> Tensor:
-        """See :class:`fedpriv.clipping.factored.Factored`."""
+        """See :class:`fedpriv.clipping.factored.Factored`. Raises UnsuitedError where they are large."""
+        if self.added[:1].numel() < math.prod(self.shape) > _LARGEST:
+            raise UnsuitedError
+        return self._formed()
+
+    def _formed(self) -> Tensor:
         n, (table, *row) = len(self.taken), self.shape
         formed = self.added.new_zeros(n * table, *row)
         return formed.index_add_(0, self._keys, self.added.flatten(0, 1)).view(n, table, *row)

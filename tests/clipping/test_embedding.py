@@ -16,7 +16,7 @@ from ways import (
 
 from fedpriv import models
 from fedpriv._check import ArgumentError
-from fedpriv.clipping import sum_gradients
+from fedpriv.clipping import sparse, sum_gradients
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.tasks import Task
 
@@ -114,6 +114,16 @@ def test_padding_moves_nothing():
 @pytest.mark.filterwarnings("ignore:Full backward hook")
 def test_norms_are_those_of_opacus():
     assert_opacus_agrees(Text(nn.Embedding(9, 3)), tokens(6, 8, below=9), torch.arange(6) % 3)
+
+
+def test_a_large_table_with_other_uses_is_summed_by_rows(monkeypatch):
+    """Then a table for each example cannot be helped, but it is formed for few examples at a time."""
+    monkeypatch.setattr(sparse, "_LARGEST", 100)
+    task = Task(Tied(nn.Embedding(50, 3)))
+    x, y = tokens(6, 8, below=50), torch.arange(6) % 3
+    query = one_point_question(task, x, y)
+    assert not task.book.suits(task, query.points[0], x, y)
+    assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
 
 
 class Largest(TorchDispatchMode):

@@ -1,5 +1,7 @@
 """Recurrent layers: they run as torch's do, and book-keeping, rows, the plain loop and Opacus agree."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from ways import (
 
 from fedpriv._check import ArgumentError
 from fedpriv.clients import LocalSteps, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import factored
+from fedpriv.clipping import factored, sum_gradients, sum_gradients_loop
 from fedpriv.clipping.kinds import recurrent
 from fedpriv.tasks import Task
 
@@ -116,6 +118,18 @@ def test_divided_norms_are_the_same_however_few_gradients_are_formed_at_once(mon
     task = Task(Reader(nn.LSTM(6, 9)))
     x, y = noise(7, 2, 6), torch.arange(7) % 3
     assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_sequence_spoils_no_other(kind):
+    task = Task(Reader(kind(2, 3, batch_first=True)))
+    x, y = noise(6, 4, 2), torch.arange(6) % 3
+    query = one_point_question(task, x, y)
+    x[2, 1, 0] = math.nan
+    wanted = sum_gradients_loop(task, query, x, y)
+    for got, want in zip(sum_gradients(task, query, x, y), wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+        assert bool(want.isfinite().all())
 
 
 @pytest.mark.parametrize("kind", KINDS)
