@@ -253,7 +253,7 @@ class Outer:
         least, most = divisor.aminmax()
         if not bool(most < least * _WIDEST):
             return None
-        weights = (least / divisor).square_().view(delta.shape[1], delta.shape[3], a.shape[3])
+        weights = (least / divisor).square_().reshape(delta.shape[1], delta.shape[3], a.shape[3])
         (sent, delta), (seen, a) = _unit(delta), _unit(a)
         # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product
         inner = _across(delta.square_()).matmul(weights).mul_(_across(a.square_())).sum(2).mT

@@ -1,0 +1,162 @@
+"""Forms of per-example gradients: each is held against the tensors that it stands for, formed in float64."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.clipping.factored import Outer, Rows, combine, outer, restored, total_of
+
+CONVOLUTION = (0, 2, 3, 1)  # (out, in, height, width), kept as (out, height, width, in)
+
+
+def noise(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@st.composite
+def outers(draw, n=6, seed=0):
+    """A form of random groups, places and order, and the factors it was made of."""
+    groups, places = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 5, 30]))
+    outs, ins, sides = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.sampled_from([(), (2, 3)]))
+    delta = noise(n, groups, places, outs, seed=2 * seed)
+    a = noise(n, groups, places, ins * math.prod(sides), seed=2 * seed + 1)
+    order = CONVOLUTION if sides else ()
+    return outer(delta, a, (groups * outs, ins, *sides), order)
+
+
+def cast(form, dtype):
+    return replace(form, pairs=tuple((delta.to(dtype), a.to(dtype)) for delta, a in form.pairs))
+
+
+def moved(form, step):
+    """The form at a point near by: its factors, each with a little noise."""
+    pairs = [(d + step * noise(*d.shape, seed=5), a + step * noise(*a.shape, seed=6)) for d, a in form.pairs]
+    return replace(form, pairs=tuple(pairs))
+
+
+def formed(form):
+    """The gradients (n, *shape), place by place."""
+    total = 0
+    for delta, a in form.pairs:
+        for place in range(delta.shape[2]):
+            total = total + delta[:, :, place, :, None] * a[:, :, place, None, :]
+    shape = [form.shape[axis] for axis in form.order or range(len(form.shape))]
+    return restored(total.reshape(len(total), *shape), form.order)
+
+
+def assert_stands_for(form, gradients, tolerance=1e-10):
+    """Norms, divided norms, sums and rows of the form are those of the gradients (n, *shape)."""
+    divisor = noise(*gradients.shape[1:], seed=8).abs().to(gradients) + 0.1
+    factors = noise(len(gradients), seed=9).to(gradients)
+    wanted = gradients.double()
+    close = {"rtol": tolerance, "atol": tolerance * float(wanted.abs().max())}
+    for by in (None, divisor):
+        divided = (wanted if by is None else wanted / by.double()).flatten(1)
+        squares = form.squares(by)
+        assert squares.dtype == torch.float64
+        torch.testing.assert_close(squares, divided.square().sum(1), rtol=tolerance, atol=0.0)
+    torch.testing.assert_close(form.rows().double(), wanted, **close)
+    summed = torch.einsum("n,n...->...", factors.double(), wanted)
+    torch.testing.assert_close(form.total(factors).double(), summed, rtol=0, atol=50 * close["atol"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(outers(), st.sampled_from([torch.float32, torch.float64]))
+def test_outer_products_stand_for_their_sums(form, dtype):
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    form = cast(form, dtype)
+    exact = cast(form, torch.float64)
+    for same in (form, form.settled(), Rows(form.rows())):
+        assert_stands_for(same, formed(exact).to(dtype), 10 * tolerance)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), outers())
+def test_combinations_and_groups_stand_for_theirs(data, form):
+    other = moved(form, 0.1)
+    one, two = formed(form), formed(other)
+    by_rows = data.draw(st.booleans(), label="one of them as rows")
+    both = combine([form.settled() if by_rows else form, other], (1.0, -0.5))
+    assert_stands_for(both, one - 0.5 * two)
+    assert_stands_for(combine([form, other, form], (2.0, 1.0, -1.0)), one + two)
+    merged = combine([form, other], (1.0, 1.0)).grouped(3)
+    assert_stands_for(merged, (one + two).unflatten(0, (2, 3)).sum(1))
+
+
+@pytest.mark.parametrize("places", [1, 2])
+@pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_difference_of_two_near_points_keeps_its_digits(places, step, dtype):
+    """What rounding costs is a part of the difference, and not of the gradients that cancel."""
+    form = outer(noise(5, places, 90), noise(5, places, 80, seed=1), (90, 80))
+    one, two = cast(form, dtype), cast(moved(form, step), dtype)
+    wanted = formed(cast(one, torch.float64)) - formed(cast(two, torch.float64))
+    difference = combine([one, two], (1.0, -1.0))
+    assert isinstance(difference, Outer)
+    tolerance = 1e-13 if dtype == torch.float64 else 1e-6
+    norms = wanted.flatten(1).norm(dim=1)
+    torch.testing.assert_close(difference.squares().sqrt(), norms, rtol=tolerance, atol=0.0)
+    factors = noise(5, seed=9)
+    summed = torch.einsum("n,n...->...", factors, wanted)
+    lost = difference.total(factors.to(dtype)).double() - summed
+    assert float(lost.norm()) <= tolerance * float(summed.norm())
+
+
+def test_factors_of_very_unlike_sizes_are_not_cancelled_against_each_other():
+    """1e6 a + a' 1e6 with a, a' near 1e-6: merging them would add and subtract 1e12."""
+    delta, a = torch.full((2, 3), 1e-6), torch.full((2, 4), 1e6)
+    one, two = outer(delta, a, (3, 4)), outer(1e6 + delta, 1e-6 * a / 1e6, (3, 4))
+    exact = 1e-6 * 1e6 + (1e6 + 1e-6) * 1e-6
+    summed = combine([one, two], (1.0, 1.0)).total(torch.ones(2))
+    torch.testing.assert_close(summed, torch.full((3, 4), 2 * exact), rtol=1e-6, atol=0)
+
+
+def test_one_product_serves_all_forms_of_one_input():
+    delta, other, a = noise(5, 3), noise(5, 3, seed=1), noise(5, 4, seed=2)
+    forms = [outer(delta, a, (3, 4)), outer(other, a, (3, 4)), outer(other, a.clone(), (3, 4))]
+    factors = [noise(5, seed=3 + i) for i in range(3)]
+    want = sum(form.total(each) for form, each in zip(forms, factors, strict=True))
+    torch.testing.assert_close(total_of(list(zip(forms, factors, strict=True))), want)
+    mixed = [(Rows(forms[0].rows()), factors[0]), *zip(forms[1:], factors[1:], strict=True)]
+    torch.testing.assert_close(total_of(mixed), want)
+    assert len(combine(forms[:2], (1.0, -1.0)).pairs) == 1
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-16, 1e16, 1e30])
+@pytest.mark.parametrize("divided", [False, True])
+def test_norms_of_extreme_factors_are_right_or_not_told(size, divided):
+    """Squares that leave float32 must never read as a smaller norm."""
+    delta, a = (noise(4, 3) * size).float(), (noise(4, 5, seed=1) / size).float()
+    delta[3] = a[3] = 0.0
+    divisor = noise(3, 5, seed=2).abs().float() + 0.1 if divided else None
+    rows = delta.double()[:, :, None] * a.double()[:, None]
+    want = (rows / divisor.double() if divided else rows).flatten(1).square().sum(1)
+    got = outer(delta, a, (3, 5)).squares(divisor)
+    told = ~got.isnan()
+    torch.testing.assert_close(got[told], want[told], rtol=1e-5, atol=0.0)
+    assert told.all() or divided
+    assert got[3] == 0
+
+
+@pytest.mark.parametrize("spread", [1e6, 1e11, 1e13, 1e25])
+def test_divisors_of_any_spread_are_exact(spread):
+    """The only entry that is not zero is the one that is divided by the most."""
+    delta, a = torch.tensor([[0.0, 3.0]]), torch.tensor([[0.0, 0.0, 2.0]])
+    divisor = torch.logspace(0, math.log10(spread), 6).view(2, 3)
+    (got,) = outer(delta, a, (2, 3)).squares(divisor)
+    assert float(got) == pytest.approx((6 / float(divisor[1, 2])) ** 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("places", [1, 2, 40])
+def test_a_broken_example_is_not_told(broken, places):
+    delta, a = noise(3, places, 4), noise(3, places, 5, seed=1)
+    a[1, 0, 0] = broken
+    for form in (outer(delta, a, (4, 5)), outer(delta, a, (4, 5)).settled()):
+        for by in (None, torch.ones(4, 5).double()):
+            told = form.squares(by) < 1e18
+            assert told.tolist() == [True, False, True]
