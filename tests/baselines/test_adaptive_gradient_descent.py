@@ -22,6 +22,7 @@ from fedpriv.baselines.adaptive_gradient_descent import objective
 from fedpriv.noise import Normals
 from fedpriv.release import CHOICE, SERVER, choose_least
 from fedpriv.rng import Key
+from fedpriv.tasks import Task
 
 KEY = Key.from_seed(8)
 SETTINGS = DpAgd(clip_norm=0.5, clip_loss=0.9, gradient_share=0.004, choice_share=0.01, refresh=3)
@@ -163,6 +164,8 @@ def test_a_unit_moves_the_objective_up_and_by_no_more_than_the_bound() -> None:
         more, labels = torch.cat([x, row]), torch.cat([y, y[:1]])
         rise = objective(TASK, theta, more, labels, 0.7) - objective(TASK, theta, x, y, 0.7)
         assert 0 <= float(rise) <= 0.7 + 1e-9
+    falling = Task(torch.nn.Linear(5, 2), loss=lambda outputs, y: -outputs.square().sum(1))
+    assert float(objective(falling, theta, x, y, 0.7)) == 0  # a gain is no loss: units move it one way only
 
 
 def test_it_learns() -> None:

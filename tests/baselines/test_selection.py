@@ -133,6 +133,17 @@ def test_gaussian_runs_chosen_by_their_output(z: float, gamma: float) -> None:
     assert hockey_stick(densities[0], densities[1], epsilon(run, delta, "pld").epsilon) > delta
 
 
+@pytest.mark.parametrize("gamma", [0.02, 0.5])
+def test_a_run_is_accounted_at_the_delta_that_leaves_the_winner_its_own(gamma: float) -> None:
+    run, wanted = (Event(4.0, "none", "add-remove"),), 1e-3
+    found = Selection(run, gamma).approximate(wanted).epsilon
+    d = wanted * gamma  # about; then d / (gamma + d (1-gamma)) must come back to what is wanted
+    for _ in range(50):
+        d = wanted * (gamma + d * (1 - gamma))
+    assert found == pytest.approx(3 * epsilon(run, d, "pld").epsilon, rel=1e-9)
+    assert found > 1.05 * 3 * epsilon(run, wanted, "pld").epsilon
+
+
 def test_one_run_costs_one_run() -> None:
     run = (Event(2.0, "none", "add-remove"),)
     assert Selection(run, 1.0).approximate(1e-5).epsilon == epsilon(run, 1e-5, "pld").epsilon
