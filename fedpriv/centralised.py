@@ -24,6 +24,7 @@ from fedpriv.config import Config
 from fedpriv.node import make_source
 
 SET = {
+    "level": "aggregation",
     "unit": "example",
     "clients": 1,
     "partition": "one-example",

@@ -62,6 +62,10 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     },
     "dp2 extra query": {"optimizer": "dp2-rmsprop", "dp2_variant": "extra-query", "dp2_sgd_steps": 3},
     "adadp": {"optimizer": "adadp", "learning_rate": 0.1},
+    "noise decay": {"optimizer": "dynamic-dp-sgd", "noise_schedule": "time-based"},
+    "regularised": {"regulariser": "l2", "regularisation": 0.1},
+    "adadps": {"optimizer": "adadps", "public_examples": 30},
+    "pda-dpmd": {"optimizer": "pda-dpmd", "public_examples": 30},
     "dp-srm": {"optimizer": "dp-srm", "learning_rate": 0.1, "srm_first_cohort": 3.0},
 }
 

@@ -82,7 +82,7 @@ class Federation:
         run_config: Mapping[str, object],
         federation_config: str = "",
         app: Path = ROOT,
-        timeout: float = 240.0,
+        timeout: float = 480.0,
     ) -> str:
         """``flwr run`` the app and stream its log until it ends; the log. Bounded by ``timeout`` seconds."""
         options = ["--run-config", " ".join(f"{k}={_toml(v)}" for k, v in run_config.items())]
