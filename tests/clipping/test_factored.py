@@ -148,7 +148,7 @@ def test_divisors_of_any_spread_are_exact(spread):
     delta, a = torch.tensor([[0.0, 3.0]]), torch.tensor([[0.0, 0.0, 2.0]])
     divisor = torch.logspace(0, math.log10(spread), 6).view(2, 3)
     (got,) = outer(delta, a, (2, 3)).squares(divisor)
-    assert float(got) == pytest.approx((6 / float(divisor[1, 2])) ** 2, rel=1e-5)
+    assert float(got) == pytest.approx((6 / float(divisor[1, 2])) ** 2, rel=1e-5, abs=0)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
