@@ -85,7 +85,9 @@ def prv_accountant(run: Run) -> Any:
     counts = [count for _, count in pairs]
     accountant = PRVAccountant(
         prvs=[PoissonSubsampledGaussianMechanism(rate, z) for z, _ in pairs],
-        max_self_compositions=counts, eps_error=0.01, delta_error=delta / 1000,
+        max_self_compositions=counts,
+        eps_error=0.01,
+        delta_error=delta / 1000,
     )
     low, _, high = accountant.compute_epsilon(delta, counts)
     return [low, high]

@@ -4,9 +4,10 @@
     python benchmarks/round.py --nodes 1000          # a smaller peer
 
 Ours: the whole round (sampling, ledger on disk, accounting, broadcast, clipped sum, noise, update), two
-actors, N = 10^4, 10^6 and 10^9. The peer: the same ClientApp on Flower's engine, one client a node, told
-to compute one client's clipped gradient by each of 250 messages; nothing but those messages is counted.
-Both run on synthetic populations, in one go on one machine; medians are printed and their ratio.
+actors, N = 10^4, 10^6 and 10^9, and where its time goes. The peers: the same ClientApp on Flower's engine,
+one client a node, told to compute one client's clipped gradient by each of 250 messages, of which nothing but
+those messages is counted; and pfl-research's simulation (benchmarks/peer_pfl.py), where it is installed.
+All run on synthetic populations, in one go on one machine; medians are printed and their ratios.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ COHORT = 250
 POPULATIONS = (10**4, 10**6, 10**9)
 
 
-def ours(population: int, rounds: int, actors: int) -> dict[str, float]:
-    """Median seconds of a round on our Ray grid, and the peak memory of its processes."""
+def ours(population: int, rounds: int, actors: int, cohort: int = COHORT) -> dict[str, float]:
+    """Median seconds of a round on our Ray grid, and the peak memory in MiB of its processes."""
     from fedpriv.accounting import Ledger
     from fedpriv.config import Config
     from fedpriv.flower.grids.ray import RayGrid
@@ -45,9 +46,10 @@ def ours(population: int, rounds: int, actors: int) -> dict[str, float]:
     config = Config.parse(
         {
             "clients": population,
-            "sampling-rate": COHORT / population,
+            "sampling-rate": cohort / population,
             "rounds": rounds,
-            "chunk-size": -(-COHORT // actors),
+            "actors": actors,
+            "cpus-per-actor": min(1.0, (os.cpu_count() or 1) / actors),
         }
     )
     plan = make_plan(config)
@@ -105,6 +107,31 @@ def flower(nodes: int, rounds: int) -> list[float]:
             seconds: list[float] = json.loads(line.removeprefix("FIGURES "))
             return seconds
     raise RuntimeError(f"Flower's engine gave no figures:\n{output.stderr[-2000:]}")
+
+
+def pfl(placement: str, rounds: int) -> list[float]:
+    """Seconds of each round in pfl-research's simulation, in a process of its own; none where it is not."""
+    child = str(Path(__file__).with_name("peer_pfl.py"))
+    command = [sys.executable, child, placement, str(rounds)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
+    for line in output.stdout.splitlines():
+        if line.startswith("FIGURES "):
+            seconds: list[float] = json.loads(line.removeprefix("FIGURES "))
+            return seconds
+    return []
+
+
+def split(rounds: int, actors: int) -> None:
+    """Print where our round's time goes, as ``fedpriv bench`` has it."""
+    from fedpriv.bench import measure
+    from fedpriv.config import Config
+
+    figures = measure(
+        Config.parse({"clients": 10**6, "sampling-rate": COHORT / 10**6, "actors": actors}), rounds
+    )
+    parts = ", ".join(f"{part} {1000 * seconds:.2f}" for part, seconds in figures.parts.items())
+    print(f"ours, in ms: {parts}; whole {1000 * figures.round:.2f}")
+    print(f"outside the clipped sum: {figures.overhead:.0%}", flush=True)
 
 
 def flower_child(nodes: int, rounds: int) -> None:
@@ -179,6 +206,14 @@ def main() -> None:
                 f"ours, N = {population:.0e}: {1000 * figures['seconds']:.1f} ms a round, "
                 f"peak {figures['memory']:.0f} MiB",
                 flush=True,
+            )
+    split(options.rounds or 110, options.actors)
+    for placement in ("central", "local"):
+        seconds = pfl(placement, options.rounds or 20)
+        if seconds:
+            median = statistics.median(seconds)
+            print(
+                f"pfl-research, {placement}: {1000 * median:.0f} ms a round, {median / best:.1f} times ours"
             )
     for nodes in options.nodes:
         seconds = flower(nodes, options.rounds or 4)
