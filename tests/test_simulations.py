@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+from scripts import script
 
 from fedpriv.config import Config
 from fedpriv.plan import make_plan
-
-SIMULATIONS = Path(__file__).parent.parent / "simulations"
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"simulation_{name}", SIMULATIONS / name / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("column", ["paper", "steps", "distributed"])
 def test_table_4_is_run_in_the_papers_setting(column: str) -> None:
     """Du et al. 2021, section 4.1 and A.9: p, delta = 1/(10 N), one image a client, GDP-CLT."""
-    cells = list(script("dynamic_dp_sgd").cells(column))
+    cells = list(script("dynamic_dp_sgd/run.py").cells(column))
     assert {cell.epsilon for cell in cells} == {0.1, 0.4, 1.0}
     for cell in cells:
         plan = make_plan(Config.parse(cell.config(seed=0)))
@@ -45,6 +30,6 @@ def test_table_4_is_run_in_the_papers_setting(column: str) -> None:
 @pytest.mark.data
 @pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs MNIST under FEDPRIV_DATA")
 def test_dynamic_beats_vanilla_at_a_small_budget() -> None:
-    module = script("dynamic_dp_sgd")
+    module = script("dynamic_dp_sgd/run.py")
     accuracy = {cell.method: module.run(cell, seed)["accuracy"] for cell, seed in module.short()}
     assert accuracy["dynamic"] > accuracy["vanilla"] + 0.01

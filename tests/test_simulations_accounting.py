@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import SIMULATIONS, script
 
 from fedpriv.accounting import epsilon, gaussian
 
-FOLDER = Path(__file__).parent.parent / "simulations" / "accounting"
+FOLDER = SIMULATIONS / "accounting"
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simulation_accounting", FOLDER / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module", name="script")
+def accounting() -> ModuleType:
+    return script("accounting/run.py")
 
 
 @pytest.mark.parametrize("growth", [1.0, 10.0])
