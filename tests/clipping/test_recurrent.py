@@ -24,6 +24,7 @@ from fedpriv.clipping.kinds import recurrent
 from fedpriv.tasks import Task
 
 KINDS = [nn.RNN, nn.LSTM, nn.GRU]
+CELLS = [nn.RNNCell, nn.LSTMCell, nn.GRUCell]
 DTYPES = [torch.float32, torch.float64]
 
 
@@ -45,7 +46,7 @@ class Reader(nn.Module):
     def forward(self, x):
         x = torch.tanh(x)
         given = x if self.layer.batch_first else x.transpose(0, 1)
-        states, ends = self.layer(given, self.first(x)) if self.start else self.layer(given)
+        states, ends = self.layer(given, hx=self.first(x)) if self.start else self.layer(given)
         states = states if self.layer.batch_first else states.transpose(0, 1)
         ends = torch.cat(ends if isinstance(ends, tuple) else [ends], 2)
         seen = torch.cat([states.tanh().mean(1), states[:, -1]], 1)
@@ -165,6 +166,33 @@ def test_clients_take_local_steps_with_recurrent_models(kind):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
+class Stepping(nn.Module):
+    """Sequences (n, L, in) -> 3 outputs, by a cell in a loop of the model's own."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+        self.out = nn.Linear(cell.hidden_size, 3)
+
+    def forward(self, x):
+        state = None
+        for step in torch.tanh(x).unbind(1):
+            state = self.cell(step, hx=state)
+        return self.out(
+            torch.cat(state, 0).unflatten(0, (2, -1)).sum(0) if isinstance(state, tuple) else state
+        )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_are_what_torch_computes_and_summed_exactly(kind, bias):
+    model = Stepping(kind(2, 4, bias=bias)).double()
+    task = Task(model)
+    x, y = noise(6, 5, 2), torch.arange(6) % 3
+    torch.testing.assert_close(task.outputs(task.layout.join(dict(model.named_parameters())), x), model(x))
+    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+
+
 def test_projections_are_summed_by_rows():
     task = Task(Reader(nn.LSTM(2, 4, proj_size=3, bidirectional=True)))
     x, y = noise(6, 5, 2), torch.arange(6) % 3
@@ -185,6 +213,12 @@ def test_packed_sequences_and_single_ones_are_refused(kind):
     for x in (packed, noise(4, 2)):
         with pytest.raises(ArgumentError, match="recurrent"):
             recurrent.run(kind(2, 3), x)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_refuse_what_has_no_axis_for_the_examples(kind):
+    with pytest.raises(ArgumentError, match="recurrent"):
+        recurrent.run_cell(kind(2, 3), noise(2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

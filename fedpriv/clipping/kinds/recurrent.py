@@ -27,6 +27,7 @@ from fedpriv.clipping.factored import Factored, Rows, outer
 from fedpriv.clipping.kinds.base import Call, Kind, UnsuitedError, tap
 
 Recurrent = nn.RNN | nn.LSTM | nn.GRU
+Cell = nn.RNNCell | nn.LSTMCell | nn.GRUCell
 State = tuple[Tensor, ...]  # (h,) or an LSTM's (h, c), each (n, width)
 Step = Callable[[Tensor, Tensor, State], tuple[State, Tensor | None]]
 
@@ -51,28 +52,28 @@ class Sweep:
 
 
 def run(
-    layer: Recurrent, x: Tensor, start: Any = None, sweeps: list[Sweep] | None = None
+    layer: Recurrent, input: Tensor, hx: Any = None, sweeps: list[Sweep] | None = None
 ) -> tuple[Tensor, Any]:
-    """What ``layer(x, start)`` returns, step by step.
+    """What ``layer(input, hx)`` returns, step by step.
 
     Args:
-        x: (n, L, in), or (L, n, in) where the layer is not ``batch_first``.
-        start: the first state as the layer takes it; None for zero.
+        input: (n, L, in), or (L, n, in) where the layer is not ``batch_first``.
+        hx: the first state as the layer takes it; None for zero.
         sweeps: where to put how each direction of each level ran.
 
     Raises:
-        ArgumentError: x is a packed sequence, or has no axis for the examples.
+        ArgumentError: the input is a packed sequence, or has no axis for the examples.
     """
-    if not isinstance(x, Tensor) or x.dim() != 3:
+    if not isinstance(input, Tensor) or input.dim() != 3:
         raise _check.fail(
             "input of a recurrent layer",
-            type(x).__name__,
+            type(input).__name__,
             "be a tensor with axes for the examples, the steps and their entries",
             "pad short sequences and take each one's state at its own last step",
         )
-    x = x if layer.batch_first else x.transpose(0, 1)
+    x = input if layer.batch_first else input.transpose(0, 1)
     pairs = isinstance(layer, nn.LSTM)
-    states = _start(layer, x) if start is None else start if pairs else (start,)
+    states = _start(layer, x) if hx is None else hx if pairs else (hx,)
     ways = ("", "_reverse") if layer.bidirectional else ("",)
     ends: list[State] = []
     for level in range(layer.num_layers):
@@ -87,6 +88,23 @@ def run(
     return (x if layer.batch_first else x.transpose(0, 1)), (last if pairs else last[0])
 
 
+def run_cell(cell: Cell, input: Tensor, hx: Any = None, sweeps: list[Sweep] | None = None) -> Any:
+    """What ``cell(input, hx)`` returns, as :func:`run` has it: one step, of inputs (n, in).
+
+    Raises ArgumentError where the input has no axis for the examples.
+    """
+    if input.dim() != 2:
+        raise _check.fail(
+            "input axes of a recurrent cell", input.dim(), "be 2, of which one for the examples"
+        )
+    pairs = isinstance(cell, nn.LSTMCell)
+    if hx is None:
+        hidden = input.new_zeros(len(input), cell.hidden_size)
+        hx = (hidden, hidden) if pairs else hidden
+    _, last = _sweep(cell, "", input[:, None], hx if pairs else (hx,), sweeps)
+    return last if pairs else last[0]
+
+
 def _start(layer: Recurrent, x: Tensor) -> State:
     """The zero state of all levels and directions."""
     count = layer.num_layers * (2 if layer.bidirectional else 1)
@@ -95,7 +113,7 @@ def _start(layer: Recurrent, x: Tensor) -> State:
 
 
 def _sweep(
-    layer: Recurrent, suffix: str, x: Tensor, state: State, sweeps: list[Sweep] | None
+    layer: Recurrent | Cell, suffix: str, x: Tensor, state: State, sweeps: list[Sweep] | None
 ) -> tuple[Tensor, State]:
     """The hidden states (n, L, width) of one direction of one level, in x's order, and the last state."""
 
@@ -106,8 +124,9 @@ def _sweep(
     x = x.flip(1) if backward else x
     projected = F.linear(x, own("weight_ih"), own("bias_ih", layer.bias))
     projected = projected if sweeps is None else tap(projected)
-    weight, bias, shrink = own("weight_hh"), own("bias_hh", layer.bias), own("weight_hr", layer.proj_size > 0)
-    step, first = _STEPS[layer.mode], state[0]
+    weight, bias = own("weight_hh"), own("bias_hh", layer.bias)
+    shrink = own("weight_hr", getattr(layer, "proj_size", 0) > 0)
+    step, first = _step_of(layer), state[0]
     hidden: list[Tensor] = []
     resets: list[Tensor] = []
     for gates in projected.unbind(1):
@@ -145,24 +164,31 @@ def _step_relu(gates: Tensor, pushed: Tensor, state: State) -> tuple[State, None
     return (torch.relu(gates + pushed),), None
 
 
-_STEPS: dict[str, Step] = {
-    "LSTM": _step_lstm,
-    "GRU": _step_gru,
-    "RNN_TANH": _step_tanh,
-    "RNN_RELU": _step_relu,
-}
+def _step_of(layer: Recurrent | Cell) -> Step:
+    if isinstance(layer, nn.RNN | nn.RNNCell):
+        return _step_tanh if layer.nonlinearity == "tanh" else _step_relu
+    return _step_lstm if isinstance(layer, nn.LSTM | nn.LSTMCell) else _step_gru
 
 
-def record_run(layer: Recurrent, x: Tensor, hx: Any = None) -> Call:
+def record_run(layer: Recurrent, input: Tensor, hx: Any = None) -> Call:
     """One run, tapped at the projected inputs of all sweeps."""
     if layer.proj_size:
         raise UnsuitedError
     sweeps: list[Sweep] = []
-    output = run(layer, x, hx, sweeps)
+    output = run(layer, input, hx, sweeps)
     return Call(output, tuple(sweep.projected for sweep in sweeps), sweeps)
 
 
-def measure_run(layer: Recurrent, sweeps: list[Sweep], deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
+def record_cell(cell: Cell, input: Tensor, hx: Any = None) -> Call:
+    """One step, tapped at the projected input."""
+    sweeps: list[Sweep] = []
+    output = run_cell(cell, input, hx, sweeps)
+    return Call(output, (sweeps[0].projected,), sweeps)
+
+
+def measure_run(
+    layer: Recurrent | Cell, sweeps: list[Sweep], deltas: tuple[Tensor, ...]
+) -> dict[str, Factored]:
     """The gradients of all sweeps' parameters, from those at their projected inputs (n, L, gates)."""
     forms: dict[str, Factored] = {}
     for sweep, delta in zip(sweeps, deltas, strict=True):
@@ -196,12 +222,29 @@ class SteppedGRU(nn.GRU):
     forward = run  # type: ignore[assignment]
 
 
-BATCHED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.RNN: SteppedRNN,
-    nn.LSTM: SteppedLSTM,
-    nn.GRU: SteppedGRU,
-}
+class SteppedRNNCell(nn.RNNCell):
+    """An nn.RNNCell of operations that vmap knows."""
+
+    forward = run_cell
+
+
+class SteppedLSTMCell(nn.LSTMCell):
+    """An nn.LSTMCell of operations that vmap knows."""
+
+    forward = run_cell
+
+
+class SteppedGRUCell(nn.GRUCell):
+    """An nn.GRUCell of operations that vmap knows."""
+
+    forward = run_cell
+
+
+_LAYERS = {nn.RNN: SteppedRNN, nn.LSTM: SteppedLSTM, nn.GRU: SteppedGRU}
+_CELLS = {nn.RNNCell: SteppedRNNCell, nn.LSTMCell: SteppedLSTMCell, nn.GRUCell: SteppedGRUCell}
+BATCHED: dict[type[nn.Module], type[nn.Module]] = {**_LAYERS, **_CELLS}
 
 KINDS: dict[type[nn.Module], Kind] = {
-    kind: Kind(measure_run, record_run) for kind in (*BATCHED, *BATCHED.values())
+    **{kind: Kind(measure_run, record_run) for kind in (*_LAYERS, *_LAYERS.values())},
+    **{kind: Kind(measure_run, record_cell) for kind in (*_CELLS, *_CELLS.values())},
 }
