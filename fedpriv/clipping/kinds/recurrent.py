@@ -1,4 +1,4 @@
-"""Recurrent layers, run step by step: linear maps of the input and of the state before, at each time.
+"""Recurrent layers and cells, step by step: linear maps of the input and of the state before, at each time.
 
 torch's fused kernels give no gradient at the gates, and most have no rule for vmap. Here the recurrence
 takes one product for all inputs and one a step for the states, which is as fast as the fused kernels on a
