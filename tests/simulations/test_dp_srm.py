@@ -1,0 +1,62 @@
+"""simulations/dp_srm: the paper's settings, and DP-SRM below full-batch descent in a fifth of the passes."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+import pytest
+from scripts import script
+
+from fedpriv.centralised import settle
+from fedpriv.simulate import simulate
+
+SMALL = {"dataset": "digits", "model": "logistic", "regulariser": "nonconvex", "epsilon": 3.0, "delta": 1e-4}
+needs_a9a = pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs a9a under FEDPRIV_DATA")
+
+
+@pytest.fixture(scope="module")
+def a9a() -> ModuleType:
+    return script("dp_srm/a9a.py")
+
+
+def loss(**keys: Any) -> float:
+    """The test loss of a seeded run on the bundled digits."""
+    settings = {**SMALL, "clip-norm": 2.0, "evaluate-every": 10**6, "seed": 0, **keys}
+    return float(simulate(settle(settings)).metrics[-1]["loss"])
+
+
+def test_four_passes_are_better_than_twenty_of_gradient_descent() -> None:
+    everyone = {"optimizer": "dp-gd", "sampler": "everyone", "sampling-rate": 1.0, "rounds": 20}
+    descent = min(loss(**everyone, **{"learning-rate": rate}) for rate in (0.5, 1.0, 2.0, 4.0))
+    own = {"srm-gamma": 0.3, "srm-difference-clip-norm": 0.05, "learning-rate": 1.0}
+    assert loss(optimizer="dp-srm", rounds=40, **{"sampling-rate": 0.1, **own}) < descent
+
+
+@pytest.mark.parametrize(("epsilon", "passes"), [(0.2, 4), (0.5, 5)])
+def test_table_2_is_run_in_the_papers_setting(a9a: ModuleType, epsilon: float, passes: int) -> None:
+    """Wang et al. 2023, section 7.1: delta, lambda, and no more data passes than their Table 2."""
+    cells = {cell.method: cell.config for cell in a9a.cells(epsilon)}
+    for config in cells.values():
+        assert (config["epsilon"], config["delta"], config["regularisation"]) == (epsilon, 1e-5, 1e-3)
+        assert "accounting" not in config  # PLD
+    allowed = {"DP-SRM": passes, "DP-SGD": passes, "DP-GD": 20, "RRPSGD": 2 * passes}
+    for method, config in cells.items():
+        used = config["rounds"] * config["sampling-rate"]
+        assert used <= allowed[method.partition(",")[0]] * (1 + 1e-4)
+    assert cells["DP-GD"]["sampler"] == "everyone"
+    theirs = cells["DP-SRM, their clip norms"]
+    assert (theirs["clip-norm"], theirs["srm-difference-clip-norm"], theirs["srm-gamma"]) == (1.0, 0.01, 0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@needs_a9a
+@pytest.mark.parametrize(("epsilon", "target"), [(0.2, 0.3579), (0.5, 0.3506)])
+def test_dp_srm_on_a9a_is_below_the_papers_figure(a9a: ModuleType, epsilon: float, target: float) -> None:
+    from batches import run
+
+    found = run(next(a9a.cells(epsilon)), 0, a9a.objective)
+    assert found["loss"] + found["regulariser"] < target
+    assert found["epsilon"]["pld"]["epsilon"] <= epsilon
