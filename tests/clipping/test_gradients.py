@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import factored, sum_gradients, sum_gradients_loop, sum_rows
@@ -15,58 +16,38 @@ from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
 
 
-def noise(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def question(task, x, y, dtype=torch.float64, scale=0.3):
-    """A query of two sums and a bit, whose norms clip about half of the examples."""
-    params = (noise(task.dimension, seed=5) * scale).to(dtype)
-    norms = task.gradients(params, x, y).norm(dim=1).sort().values
-    middle = float(norms[len(norms) // 2 - 1 : len(norms) // 2 + 1].mean())
-    blocks = (
-        SumBlock((Term(middle, 2.0), Term(middle / 2, -0.5)), 0.4),
-        SumBlock((Term(math.inf),), 0.4),
-        BitBlock(Term(1.0), middle, 0.2),
+@st.composite
+def convolutions(draw):
+    """A convolution of 1, 2 or 3 sides with random settings, and an input shape that suits it."""
+    sides, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
+    kernel, dilation = draw(st.tuples(*[st.integers(1, 3)] * sides)), draw(st.integers(1, 2))
+    padding = draw(st.sampled_from(["valid", "same", *[(0, 1, 2)[:sides]] * 2]))
+    stride = 1 if padding == "same" else draw(st.tuples(*[st.integers(1, 3)] * sides))
+    layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[sides - 1](
+        groups * draw(st.integers(1, 2)),
+        groups * draw(st.integers(1, 3)),
+        kernel,
+        stride,
+        padding,
+        dilation,
+        groups,
+        draw(st.booleans()),
+        draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"])),
     )
-    return Query((params,), blocks)
-
-
-def assert_all_ways_agree(task, query, x, y, tolerance, fast=True):
-    assert task.book.suits(task, query.points[0], x, y) == fast
-    rows = sum_rows([task.gradients(p, x, y) for p in query.points], query.blocks)
-    loop = sum_gradients_loop(task, query, x, y)
-    for chunk in (None, 3):
-        for got, a, b in zip(sum_gradients(task, query, x, y, chunk), rows, loop, strict=True):
-            assert got.dtype == query.points[0].dtype
-            assert float((got - b).norm()) <= tolerance * float(b.norm())
-            assert float((got - a).norm()) <= tolerance * float(a.norm())
+    return layer, (layer.in_channels, *draw(st.tuples(*[st.integers(5, 7)] * sides)))
 
 
 @st.composite
 def networks(draw):
-    """Convolutions of random kernels, strides, paddings, dilations and groups, then linear layers."""
-    groups = draw(st.sampled_from([1, 2]))
-    channels, side = groups * draw(st.integers(1, 2)), draw(st.integers(7, 10))
-    convolution = nn.Conv2d(
-        channels,
-        groups * draw(st.integers(1, 3)),
-        (draw(st.integers(1, 3)), draw(st.integers(1, 3))),
-        stride=(draw(st.integers(1, 3)), draw(st.integers(1, 2))),
-        padding=(draw(st.integers(0, 2)), draw(st.integers(0, 1))),
-        dilation=draw(st.integers(1, 2)),
-        groups=groups,
-        bias=draw(st.booleans()),
-    )
-    parts = [convolution, nn.ReLU(inplace=draw(st.booleans()))]
+    """A convolution, perhaps a linear layer on a sequence of places, then a linear layer."""
+    convolution, shape = draw(convolutions())
+    parts = [convolution, nn.ReLU(inplace=draw(st.booleans())), nn.Flatten(2)]
+    places = nn.Sequential(*parts)(torch.zeros(1, *shape)).shape[2]
     if draw(st.booleans()):
-        parts += [nn.Conv2d(convolution.out_channels, 4, 2, bias=draw(st.booleans())), nn.Tanh()]
-    shape = nn.Sequential(*parts)(torch.zeros(1, channels, side, side)).shape
-    if draw(st.booleans()):  # a linear layer on a sequence of places
-        parts += [nn.Flatten(2), nn.Linear(shape[2] * shape[3], 5, bias=draw(st.booleans())), nn.Tanh()]
-        shape = torch.Size([1, shape[1], 5])
-    parts += [nn.Flatten(), nn.Linear(shape.numel(), 3, bias=draw(st.booleans()))]
-    return nn.Sequential(*parts), (channels, side, side)
+        parts += [nn.Linear(places, 5, bias=draw(st.booleans())), nn.Tanh()]
+        places = 5
+    parts += [nn.Flatten(), nn.Linear(places * convolution.out_channels, 3, bias=draw(st.booleans()))]
+    return nn.Sequential(*parts), shape
 
 
 @settings(deadline=None, max_examples=25)
@@ -75,15 +56,25 @@ def test_random_networks_are_summed_exactly(network, n, dtype):
     module, shape = network
     task = Task(module)
     x, y = noise(n, *shape, seed=1).to(dtype), torch.arange(n) % 3
-    query = question(task, x, y, dtype)
+    query = one_point_question(task, x, y, dtype)
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
+
+
+@settings(deadline=None, max_examples=25)
+@given(networks(), st.integers(2, 7))
+def test_random_networks_are_summed_exactly_at_two_points_and_divided(network, n):
+    module, shape = network
+    task = Task(module)
+    x, y = noise(n, *shape, seed=1), torch.arange(n) % 3
+    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-9)
 
 
 @pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
 def test_the_named_models_are_summed_exactly(name):
-    task = Task(name)
     x, y = noise(8, 1, 28, 28).abs(), torch.arange(8)
-    assert_all_ways_agree(task, question(task, x, y, scale=0.1), x, y, 1e-10)
+    for asked, tolerance in ((one_point_question, 1e-10), (two_point_question, 1e-9)):
+        task = Task(name)
+        assert_all_ways_agree(task, asked(task, x, y, scale=0.1), x, y, tolerance)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -94,10 +85,8 @@ def test_grams_are_used_where_they_are_cheaper_and_are_exact(bias, monkeypatch):
     convolution = nn.Conv2d(32, 64, 3, stride=2, groups=2, bias=bias)
     task = Task(nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)))
     x, y = noise(4, 32, 5, 5), torch.arange(4) % 3
-    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10)
-    kept = [form for form in settled if form.shape == (64, 16, 3, 3)]
-    assert kept
-    assert all(isinstance(form, factored.Outer) for form in kept)
+    assert_all_ways_agree(task, one_point_question(task, x, y), x, y, 1e-10)
+    assert any(isinstance(form, factored.Outer) and form.shape == (64, 16, 3, 3) for form in settled)
 
 
 class Shared(nn.Module):
@@ -165,9 +154,10 @@ def partly_frozen():
     ids=lambda module: type(module).__name__,
 )
 def test_weights_with_several_uses_and_partly_frozen_layers_are_summed_exactly(module):
-    task = Task(module)
     x, y = noise(6, 4), torch.arange(6) % 4
-    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10)
+    for asked in (one_point_question, two_point_question):
+        task = Task(module)
+        assert_all_ways_agree(task, asked(task, x, y), x, y, 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +174,10 @@ def test_weights_with_several_uses_and_partly_frozen_layers_are_summed_exactly(m
 def test_what_book_keeping_does_not_cover_is_summed_by_rows(module):
     task = Task(module)
     x, y = noise(6, 4), torch.arange(6) % 4
-    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10, fast=False)
+    query = one_point_question(task, x, y)
+    assert not task.book.suits(task, query.points[0], x, y)
+    assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
+    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10, fast=False)
 
 
 def test_agreement_on_nothing_proves_nothing():
@@ -201,17 +194,7 @@ def test_frozen_layers_do_not_hinder():
     module[0].requires_grad_(False)
     task = Task(module)
     x, y = noise(6, 4), torch.arange(6) % 4
-    assert_all_ways_agree(task, question(task, x, y), x, y, 1e-10)
-
-
-def test_two_points_and_divisors_are_summed_exactly():
-    task = Task(nn.Linear(4, 3))
-    x, y = noise(6, 4), torch.arange(6) % 3
-    points = (noise(15, seed=1), noise(15, seed=2))
-    divisor = noise(15, seed=3).abs() + 0.1
-    both = SumBlock((Term(0.3, 0.2), Term(0.1, 0.8, (1.0, -1.0))), 0.5)
-    scaled = SumBlock((Term(0.5, divisor=divisor),), 0.5)
-    assert_all_ways_agree(task, Query(points, (both, scaled)), x, y, 1e-10)
+    assert_all_ways_agree(task, one_point_question(task, x, y), x, y, 1e-10)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 1e30, 1e19])
@@ -220,7 +203,7 @@ def test_a_broken_example_spoils_no_other(broken, name):
     task = Task(name)
     x, y = noise(6, 1, 28, 28).float(), torch.arange(6)
     x[2, 0, 3, 3] = broken
-    query = question(task, x[:2], y[:2], torch.float32, scale=0.05)
+    query = one_point_question(task, x[:2], y[:2], torch.float32, scale=0.05)
     rows = sum_rows([task.gradients(query.points[0], x, y)], query.blocks)
     got = sum_gradients(task, query, x, y)
     blocks = [0, 2] if broken in (1e30, 1e19) else [0, 1, 2]  # unclipped, a huge example is the sum
@@ -255,7 +238,7 @@ def test_one_example_never_adds_more_than_the_clip_norm(seed, clip_norm):
 def test_the_fast_path_forms_no_rows(monkeypatch):
     task = Task("mlp")
     x, y = noise(4, 1, 28, 28).float(), torch.arange(4)
-    query = question(task, x, y, torch.float32, scale=0.05)
+    query = one_point_question(task, x, y, torch.float32, scale=0.05)
     sum_gradients(task, query, x, y)  # tries the model out, with rows
     monkeypatch.setattr(task, "gradients", lambda *a: pytest.fail("rows were formed"))
     sum_gradients(task, query, x, y)
@@ -265,7 +248,7 @@ def test_the_global_generator_and_the_module_are_left_alone():
     task = Task("cnn")
     state = torch.get_rng_state()
     x, y = noise(2, 1, 28, 28).float(), torch.arange(2)
-    query = question(task, x, y, torch.float32)
+    query = one_point_question(task, x, y, torch.float32)
     sum_gradients(task, query, x, y)
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(layer._forward_hooks for layer in task.module.modules())
