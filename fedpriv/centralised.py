@@ -4,6 +4,11 @@ It is the baseline that a federated run is held against, and the same run: the p
 drawn by the same samplers and charged to the same ledger, and with the same seed it takes the steps that a
 federation of silos takes under central noise. Who holds the data adds the noise.
 
+Without noise and clipping (``placement=none``, ``clip-norm=inf``, and ``dp2-adaptive-clip-norm=inf`` or
+``srm-difference-clip-norm=inf`` where there is a second clip norm) each optimizer is the method that it makes
+private, on the same samples: dp-sgd is SGD, dp-adam Adam, dp-rmsprop RMSProp, dp2-rmsprop RMSProp with
+delayed preconditioners, dp-srm STORM. These are the upper limits of the papers' tables.
+
 >>> config = settle({"dataset": "digits", "rounds": 20})
 >>> config.units, config.unit, config.engine
 (1437, 'example', 'in-process')

@@ -81,6 +81,7 @@ CONTRADICTIONS = [
     ({"unit": "client"}, "unit is 'client'; it must be example without federation"),
     ({"clients": 100_000}, "clients is 100000; it must be 1 without federation"),
     ({"partition": "iid"}, "partition is 'iid'; it must be one-example"),
+    ({"level": "client"}, "level is 'client'; it must be aggregation without federation"),
     ({"work": "local-steps"}, "work is 'local-steps'; it must be gradient"),
     ({"nodes-own-data": True}, "nodes-own-data is True; it must be False"),
     ({"engine": "ray"}, "engine is 'ray'; it must be in-process without federation .*leave it out"),

@@ -11,16 +11,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import Result
 from small import SMALL, write_mnist
 from typer.testing import CliRunner
 
+from fedpriv import data
 from fedpriv.accounting import METHODS
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
 from fedpriv.config import Config, read_assignment
+from fedpriv.models import MODELS
 from fedpriv.node import ClientSide
 from fedpriv.round import Ask, Reply
 from fedpriv.runs import COMPARISON_FILES, FILES
@@ -350,7 +353,8 @@ def test_the_readmes_settings_and_links_are_real() -> None:
     for setting in settings:
         Config.parse(dict([read_assignment(setting)]))
     mentioned = set(re.findall(r"`([a-z]+-[a-z]+)`", text))
-    assert mentioned <= set(Config.keys())
+    choices = {word for field in Config.model_fields.values() for word in get_args(field.annotation)}
+    assert mentioned <= {*Config.keys(), *choices, *data.names(), *MODELS}
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link
 

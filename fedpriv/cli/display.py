@@ -21,7 +21,8 @@ def announce(plan: Plan, err: bool) -> None:
     """What is about to run, and what it costs; on standard error where ``err``."""
     config = plan.config
     who = f"{config.units:,} examples of" if config.centralised else f"{config.clients:,} clients on"
-    rounds, noise = f"{plan.rounds} rounds", f"{config.placement} noise"
+    placement = "no" if config.placement == "none" else config.placement
+    rounds, noise = f"{plan.rounds} rounds", f"{placement} noise"
     if plan.by_silo:
         who = f"{config.clients:,} silos of {config.examples_per_client:,} examples on"
         rounds, noise = f"{rounds} of {config.silo_steps} private steps", f"{noise} in each silo"

@@ -55,7 +55,7 @@ SAMPLED = [*(("quadratic", kind) for kind in SAMPLERS), ("logistic", "poisson"),
 
 def outcome_of(setup: Setup, target: Target, seed: int = 1, silo_size: int | None = None) -> Outcome:
     """A run on the target's data of this seed."""
-    cohorts = Cohorts(setup.sampler, KEY, 7, silo_size=silo_size)
+    cohorts = Cohorts(setup.sampler, KEY, 12, silo_size=silo_size)
     return run(setup, target.start, target.engine(target.data(seed)), CountingBooks(), KEY, cohorts)
 
 
@@ -102,7 +102,7 @@ def test_events_are_public_and_as_planned(name: str, target: str, sampler: str) 
         world, books = TARGETS[target], CountingBooks()
         x, y = world.data(seed)
         key = Key.from_seed(seed)
-        cohorts = Cohorts(setup.sampler, key, 7)
+        cohorts = Cohorts(setup.sampler, key, 12)
         run(setup, world.start, world.engine((10**seed * x, y)), books, key, cohorts)
         charged.append(tuple(books.charged))
     assert charged[0] == charged[1] == setup.planned_events()
@@ -136,7 +136,7 @@ def test_a_run_that_is_stored_half_way_ends_as_one_that_is_not(name: str, target
     engine, books = world.engine(world.data(1)), CountingBooks()
     state = setup.optimizer.init(world.start)
     for until in (half, ROUNDS):
-        cohorts = Cohorts(setup.sampler, KEY, 7)
+        cohorts = Cohorts(setup.sampler, KEY, 12)
         state = advance(setup, stored_and_read(state), until, engine, books, KEY, cohorts).state
         if state.step < until:  # a step of two releases is not begun for one
             state = advance(setup, state, until + 1, engine, books, KEY, cohorts).state
