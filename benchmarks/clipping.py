@@ -1,0 +1,182 @@
+"""Times of clipped sums of per-example gradients, beside an ordinary gradient and Opacus' modes.
+
+    python benchmarks/clipping.py                                  # all cases, about ten minutes
+    python benchmarks/clipping.py --cases mlp cnn --batches 250 --threads 2 --clock wall
+
+Sides take turns in one process, so that whatever else the machine does falls on all of them; medians are
+printed, in milliseconds and as multiples of the ordinary gradient (loss.mean().backward() through the same
+functional model). Each Opacus mode computes what ours does, a clipped sum, on the same layers (for recurrent
+ones on Opacus' own): "fast" is its fast gradient clipping without ghost norms. Side by side they are checked
+to agree. The DP2 and DP-SRM sums have no peer. The clock is the process' CPU time unless told otherwise,
+which on a busy machine with one thread is the steadier.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import opacus
+import torch
+import torch.nn.functional as F
+from models_for_clipping import Case, tokens_by_embedding, tokens_by_gru, tokens_by_lstm
+from opacus.grad_sample import GradSampleModuleFastGradientClipping, wrap_model
+from torch import Tensor, nn
+
+from fedpriv import models
+from fedpriv.clients import tune_allocator
+from fedpriv.clipping import sum_gradients, sum_rows
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.tasks import Task
+
+Side = Callable[[], Tensor]
+CLIP_NORM = 1.0
+
+
+def images_by(name: str, n: int) -> Case:
+    """A model of :mod:`fedpriv.models` on made-up images of 28x28."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 1, 28, 28, generator=generator)
+    y = torch.randint(10, (n,), generator=generator)
+    return Case(models.build(name), models.build(name), x, y)
+
+
+CASES: dict[str, Callable[[int], Case]] = {
+    "mlp": lambda n: images_by("mlp", n),
+    "cnn": lambda n: images_by("cnn", n),
+    "lstm": tokens_by_lstm,
+    "gru": tokens_by_gru,
+    "embedding": tokens_by_embedding,
+}
+
+
+def our_sides(task: Task, params: Tensor, x: Tensor, y: Tensor) -> dict[str, Side]:
+    """The ordinary gradient, and our sums for the queries of DP-SGD, DP2 and DP-SRM."""
+    generator = torch.Generator().manual_seed(1)
+    near = params + 1e-3 * torch.randn(task.dimension, generator=generator)
+    divisor = torch.rand(task.dimension, generator=generator) + 0.1
+    plain = Query((params,), (SumBlock((Term(CLIP_NORM),)),))
+    divided = Query((params,), (SumBlock((Term(CLIP_NORM, divisor=divisor),)),))
+    both = SumBlock((Term(CLIP_NORM, 0.2), Term(0.1, 0.8, (1.0, -1.0))))
+
+    def ordinary() -> Tensor:
+        leaf = params.clone().requires_grad_()
+        task.losses(leaf, x, y).mean().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    return {
+        "ordinary": ordinary,
+        "ours": lambda: sum_gradients(task, plain, x, y)[0],
+        "ours, DP2": lambda: sum_gradients(task, divided, x, y)[0],
+        "ours, DP-SRM": lambda: sum_gradients(task, Query((params, near), (both,)), x, y)[0],
+        "vmap": lambda: sum_rows([task.gradients(params, x, y)], plain.blocks)[0],
+    }
+
+
+def opacus_side(case: Case, task: Task, params: Tensor, mode: str) -> Side:
+    """The clipped sum by an Opacus mode, as its optimizers take it, joined to one vector."""
+    module = copy.deepcopy(case.theirs)
+    named = dict(module.named_parameters())
+    for name, tensor in task.layout.split(params).items():
+        named[name].data = tensor.clone()
+    if mode in ("ghost", "fast"):
+        return _in_two_passes(module, case, task, mode == "ghost")
+    wrapped = wrap_model(module, mode, loss_reduction="sum")
+
+    def total() -> Tensor:
+        F.cross_entropy(wrapped(case.x), case.y, reduction="sum").backward()
+        parts = {name: p.grad_sample for name, p in named.items()}
+        norms = torch.stack([part.flatten(1).norm(dim=1) for part in parts.values()], 1).norm(dim=1)
+        factors = (CLIP_NORM / (norms + 1e-6)).clamp(max=1.0)
+        sums = {name: torch.einsum("i,i...", factors, part) for name, part in parts.items()}
+        for parameter in named.values():
+            parameter.grad = parameter.grad_sample = None
+        return task.layout.join(sums)
+
+    return total
+
+
+def _in_two_passes(module: nn.Module, case: Case, task: Task, ghost: bool) -> Side:
+    wrapped = GradSampleModuleFastGradientClipping(
+        module, loss_reduction="sum", max_grad_norm=CLIP_NORM, use_ghost_clipping=ghost
+    )
+
+    def total() -> Tensor:
+        wrapped.enable_hooks()
+        losses = F.cross_entropy(wrapped(case.x), case.y, reduction="none")
+        losses.sum().backward(retain_graph=True)
+        factors = wrapped.get_clipping_coef()
+        wrapped.zero_grad()
+        wrapped.disable_hooks()
+        (factors * losses).sum().backward()
+        sums = {name: p.grad.clone() for name, p in module.named_parameters()}
+        wrapped.zero_grad()
+        return task.layout.join(sums)
+
+    return total
+
+
+def sides_of(case: Case) -> dict[str, Side]:
+    """All that can run on the case; a mode that cannot, or that disagrees with ours, is named with why."""
+    task = Task(case.model)
+    params = task.initial(np.random.default_rng(0))
+    sides = our_sides(task, params, case.x, case.y)
+    wanted = sides["ours"]()
+    for mode in ("hooks", "fast", "ghost", "functorch", "ew"):
+        try:
+            side = opacus_side(case, task, params, mode)
+            lost = float((side() - wanted).norm() / wanted.norm())
+        except Exception as error:
+            print(f"  Opacus {mode}: cannot ({type(error).__name__})")
+            continue
+        if lost > 1e-3:
+            print(f"  Opacus {mode}: another sum, relative difference {lost:.0e}")
+        sides[f"Opacus {mode}"] = side
+    return sides
+
+
+def medians(sides: dict[str, Side], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
+    """The median seconds of each side, which take turns."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repeats + 2):
+        for name, side in sides.items():
+            start = clock()
+            side()
+            if turn >= 2:
+                times[name].append(clock() - start)
+    return {name: statistics.median(several) for name, several in times.items()}
+
+
+def main() -> None:
+    """Runs the cases that are asked for and prints a table for each."""
+    parser = argparse.ArgumentParser(description="Times of clipped sums.")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[250, 1024])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(asked.threads)
+    tune_allocator()
+    clock = time.process_time if asked.clock == "cpu" else time.perf_counter
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, opacus {opacus.__version__}")
+    print(f"{asked.threads} threads of {os.cpu_count()} cores, {asked.clock} time, {asked.repeats} turns")
+    for name in asked.cases:
+        for batch in asked.batches:
+            print(f"{name}, batch {batch}")
+            found = medians(sides_of(CASES[name](batch)), asked.repeats, clock)
+            for side, seconds in found.items():
+                print(f"  {side:18} {1e3 * seconds:9.2f} ms {seconds / found['ordinary']:7.2f}")
+
+
+if __name__ == "__main__":
+    main()
