@@ -56,7 +56,7 @@ def test_a_run_of_lost_replies_under_local_noise_ends_at_the_budget(tmp_path: Pa
             self.side = client_side(config.table())
 
         def gather(self, ask: Ask) -> Reply:
-            reply = self.side.answer(ask)
+            reply = self.side.gather(ask)
             return Reply(reply.sums, reply.parties - 1) if ask.release % 2 else reply
 
         def close(self) -> None:

@@ -35,7 +35,7 @@ class Engine:
 
     def gather(self, ask: Ask) -> Reply:
         self.happens(ask)
-        return self.side.answer(ask)
+        return self.side.gather(ask)
 
     def close(self) -> None:
         self.closed += 1
