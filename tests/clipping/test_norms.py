@@ -68,9 +68,7 @@ def test_two_points_divisors_and_clients_are_summed_exactly(layer, shape):
     assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
 
 
-@each_case
 @pytest.mark.filterwarnings("ignore:Full backward hook")
+@pytest.mark.parametrize(("layer", "shape"), CASES[:-1], ids=lambda value: type(value).__name__)
 def test_norms_are_those_of_opacus(layer, shape):
-    if isinstance(layer, Scale):
-        pytest.skip("Opacus has no such layer")
     assert_opacus_agrees(model_of(layer, torch.Size(shape)), noise(6, *shape), torch.arange(6) % 3)
