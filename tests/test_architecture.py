@@ -27,7 +27,7 @@ LAYERS = [
     {"clients"},
     {"round"},
     {"baselines"},
-    {"config", "plan", "recipes", "node", "node_books", "silos"},
+    {"config", "plan", "recipes", "node", "node_books", "refusals", "silos"},
     {"books", "report", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},

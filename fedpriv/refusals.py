@@ -1,0 +1,100 @@
+"""Settings that contradict each other, or that nothing in a run would use: refused before any work.
+
+Every function raises ArgumentError, in one line that says which setting and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedpriv import _check, recipes
+from fedpriv.config import DECAYS, Config
+
+
+def check_used(config: Config) -> None:
+    """Refuse a setting that was changed and that nothing in this run would use."""
+    single = config.partition in ("one-example", "natural")
+    other = "a partition other than one-example and natural"
+    gradient = config.work == "gradient"
+    unused = (
+        (config.level != "client", ("silo-steps",), "level=client"),
+        (single and config.unit == "client", ("examples-per-client",), other),
+        (single, ("client-sizes", "partition-seed"), other),
+        (config.partition != "dirichlet", ("dirichlet-alpha",), "partition=dirichlet"),
+        (config.partition != "shards", ("labels-per-client",), "partition=shards"),
+        (gradient, ("local-steps", "local-learning-rate", "local-batch-size"), "work=local-steps"),
+        (config.adaptive_quantile == 0, ("adaptive-step", "adaptive-share"), "adaptive-quantile above 0"),
+        (
+            config.noise_schedule != "given",
+            ("relative-noise-file", "clip-norm-file"),
+            "noise-schedule=given and a dynamic optimizer",
+        ),
+    )
+    now, defaults = config.table(), Config.parse({}).table()
+    for applies, keys, needed in unused:
+        for key in keys:
+            if applies and now[key] != defaults[key]:
+                raise _check.ArgumentError(f"{key} is {now[key]!r}, which needs {needed}")
+    found = recipes.unused(config)
+    if found is not None:
+        raise _check.ArgumentError(f"{found[0]} is {now[found[0]]!r}, which needs {found[1]}")
+
+
+def check_privacy(config: Config, units: int, delta: float) -> None:
+    """Refuse what gives no protection, or none that could be said: delta, clip norms, budget, unit."""
+    if delta >= 1 / units and config.placement != "none":
+        raise _check.fail("delta", delta, f"be below 1 / units = {1 / units:g}", "0 means 1 / (10 units)")
+    for key in ("clip-norm", "dp2-adaptive-clip-norm", "srm-difference-clip-norm"):
+        if config.placement != "none" and math.isinf(float(config.table()[key])):
+            raise _check.fail(key, math.inf, "be finite where noise is added")
+    if math.isinf(config.epsilon) and config.placement != "none":
+        raise _check.fail("epsilon", config.epsilon, "be finite", "use placement none to train unprotected")
+    if config.max_participations and config.placement != "local":
+        raise _check.fail("max-participations", config.max_participations, "be 0 unless placement is local")
+    if config.max_participations and config.nodes_own_data:
+        # A cap protects against the server only where clients count for themselves, which deployed nodes
+        # do not do yet.
+        raise _check.fail("max-participations", config.max_participations, "be 0 with nodes-own-data")
+    if config.max_participations > config.rounds:
+        raise _check.fail("max-participations", config.max_participations, "be at most rounds")
+    if config.unit == "example" and config.partition != "one-example":
+        raise _check.fail("partition", config.partition, "be one-example where the unit is an example")
+    if config.unit == "example" and config.work != "gradient":
+        raise _check.fail("work", config.work, "be gradient where the unit is an example")
+
+
+def check_client_level(config: Config) -> None:
+    """Refuse what silos cannot do by themselves (:mod:`fedpriv.silos`)."""
+    if config.unit != "example":
+        raise _check.fail("unit", config.unit, "be example with level client", "silos protect their examples")
+    if config.placement not in ("none", "central"):
+        hint = "each silo adds all the noise to its own sums"
+        raise _check.fail("placement", config.placement, "be central or none with level client", hint)
+    if config.optimizer == "adadp" and config.silo_steps % 2:
+        raise _check.fail("silo-steps", config.silo_steps, "be even with adadp", "its step is two releases")
+    if config.optimizer == "rrpsgd":
+        raise _check.fail("optimizer", "rrpsgd", "be another with level client", "its rounds are the run's")
+    if config.srm_random_iterate:
+        # A silo's iterates are not the server's models, of which it would be one.
+        raise _check.fail("srm-random-iterate", True, "be false with level client")
+
+
+def check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
+    """Refuse schedules' settings that the optimizer, or the noise schedule, does not take."""
+    static = {"rho-c": config.rho_c == 1, "rho-mu": config.rho_mu == 1}
+    static["noise-schedule"] = config.noise_schedule == "geometric"
+    for key, unused in static.items():
+        if not is_dynamic and not unused:
+            text = f"{key} is set but optimizer is {config.optimizer!r}, which has no schedule"
+            if config.optimizer not in recipes.PAPERS:
+                text += f"; use optimizer='dynamic-{config.optimizer}'"
+            raise _check.ArgumentError(text)
+    for key, rho in (("rho-c", config.rho_c), ("rho-mu", config.rho_mu)):
+        if config.noise_schedule in ("given", *DECAYS) and rho != 1:
+            raise _check.fail(key, rho, f"be 0 or 1 with noise-schedule {config.noise_schedule}")
+    if config.noise_schedule == "sqrt-clip" and config.rho_mu != 1:
+        raise _check.fail("rho-mu", config.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
+    if config.momentum and config.optimizer.endswith("adam"):
+        raise _check.fail("momentum", config.momentum, "be 0 with Adam", "Adam's is beta1")
+    if config.momentum and config.optimizer not in ("dp-sgd", "dynamic-dp-sgd"):
+        raise _check.fail("momentum", config.momentum, f"be 0 with {config.optimizer}")
