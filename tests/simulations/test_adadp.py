@@ -1,0 +1,65 @@
+"""simulations/adadp: the paper's setting, and the sign of the effect on the bundled digits."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+import pytest
+from scripts import script
+
+needs_mnist = pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs MNIST under FEDPRIV_DATA")
+
+
+@pytest.fixture(scope="module")
+def adadp() -> ModuleType:
+    return script("adadp/run.py")
+
+
+def on_digits(method: str, sigma: float, learning_rate: float, seed: int) -> float:
+    """The accuracy after 200 releases, softmax regression."""
+    from batches import Cell, run
+
+    config = {
+        "dataset": "digits",
+        "model": "logistic",
+        "sampling-rate": 0.1,
+        "rounds": 200,
+        "optimizer": method,
+        "learning-rate": learning_rate,
+        "delta": 1e-5,
+        "evaluate-every": 200,
+    }
+    return float(run(Cell("short", method, config, sigma), seed)["accuracy"])
+
+
+@pytest.mark.usefixtures("adadp")  # brings the scripts' folder onto the path
+def test_a_step_size_that_suits_little_noise_loses_to_adadp_where_there_is_much() -> None:
+    """Section 5.4 in small: DP-SGD's step size is good at sigma = 1; ADADP starts from 0.1, untuned."""
+    assert on_digits("dp-sgd", 1.0, 4.0, seed=0) > 0.9
+    assert on_digits("adadp", 20.0, 0.1, seed=0) > on_digits("dp-sgd", 20.0, 4.0, seed=0) + 0.05
+
+
+@needs_mnist
+@pytest.mark.data
+def test_adadp_is_run_in_the_papers_setting(adadp: ModuleType) -> None:
+    """Koskela & Honkela 2020, sections 5 and 5.2: 100 epochs of 200, half of them adaptive, tau = 1."""
+    from batches import make_plan
+
+    plan = make_plan(adadp.adadp(2.0, epochs=100), seed=0)
+    optimizer = plan.setup.optimizer
+    assert (plan.setup.rounds, plan.setup.scale, plan.config.delta) == (30_000, 2.0, 1e-6)
+    assert plan.config.sampling_rate == pytest.approx(200 / 60_000)
+    assert (optimizer.decay_after, optimizer.epoch, optimizer.decay) == (15_000, 300, 0.1)
+    assert (optimizer.tolerance, optimizer.alpha_min, optimizer.alpha_max) == (1.0, 0.9, 1.1)
+    assert optimizer.step_size == 0.1
+
+
+@needs_mnist
+@pytest.mark.slow
+@pytest.mark.data
+def test_untuned_adadp_beats_dp_sgd_tuned_for_less_noise_on_mnist(adadp: ModuleType) -> None:
+    from batches import run
+
+    accuracy = {made.method: run(made, seed)["accuracy"] for made, seed in adadp.short()}
+    assert accuracy["ADADP"] > accuracy["DP-SGD"] + 0.02
