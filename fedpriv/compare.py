@@ -166,15 +166,17 @@ def picture(rows: Sequence[Row]) -> bytes:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     by_round, by_epsilon = figure.subplots(1, 2, sharey=True)
     measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
+    every: list[float] = []
     for row in rows:
         rounds = [m["round"] for m in row.result.metrics]
         heights = measure.heights(row.result.metrics)
+        every += heights
         label = f"{row.placement} (against {_AGAINST[row.placement]})"
         by_round.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
         if row.plan.budget is not None:
             spent = [m["epsilon"] for m in row.result.metrics]
             by_epsilon.plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
-    by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits)
+    by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
     by_epsilon.set(xlabel="epsilon spent, against the adversary named in the legend")
     for axes in (by_round, by_epsilon):
         axes.grid(alpha=0.3)

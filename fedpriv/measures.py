@@ -46,10 +46,10 @@ class Measure:
         """The label of a plot's axis."""
         return f"test {self.words} (%)" if self.fraction else f"test {self.words}"
 
-    @property
-    def limits(self) -> tuple[float, float | None]:
-        """The range of a plot's axis; None is left to the values."""
-        return (0, 100) if self.fraction else (0, None)
+    def limits(self, heights: Sequence[float]) -> tuple[float, float]:
+        """The range of the axis of a plot with these heights."""
+        highest = max((height for height in heights if math.isfinite(height)), default=1.0)
+        return (0, 100) if self.fraction else (0, 1.1 * highest or 1.0)
 
     def heights(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
         """The records' values as a plot has them; NaN where there is none."""

@@ -61,7 +61,7 @@ NOT_COVERED = (
     "hyper-parameters, architecture and data set: choosing them on private data costs privacy that is "
     "not counted here",
     "the number of runs: this epsilon is of this run alone; runs on the same data compose",
-    "the test accuracy steered nothing here, but if it is used to choose among runs it is optimistic",
+    "the test score steered nothing here, but if it is used to choose among runs it is optimistic",
     "floating-point noise is simulation grade: an adversary who reads the last bits may learn more",
     "side channels: timing, message sizes and who was online",
 )
@@ -338,8 +338,9 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
     axes = figure.subplots()
     rounds = [m["round"] for m in metrics]
     measure = measures.shown(metrics[-1] if metrics else {})
-    axes.plot(rounds, measure.heights(metrics), color="tab:blue", marker=".")
-    axes.set(xlabel="round", ylabel=measure.axis, xlim=(0, None), ylim=measure.limits)
+    heights = measure.heights(metrics)
+    axes.plot(rounds, heights, color="tab:blue", marker=".")
+    axes.set(xlabel="round", ylabel=measure.axis, xlim=(0, None), ylim=measure.limits(heights))
     axes.yaxis.label.set_color("tab:blue")
     axes.grid(alpha=0.3)
     title = f"{summary['optimizer']}, {summary['privacy']['placement']} noise"

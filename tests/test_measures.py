@@ -28,8 +28,10 @@ def test_a_record_is_shown_by_its_first_measure(record: dict[str, float], key: s
 
 def test_axes_are_in_percent_where_scores_are_parts_of_one() -> None:
     accuracy, error = shown({}), shown({"mse": 1.0})
-    assert (accuracy.axis, accuracy.limits) == ("test accuracy (%)", (0, 100))
-    assert (error.axis, error.limits) == ("test mean squared error", (0, None))
+    assert (accuracy.axis, accuracy.limits([50, 60])) == ("test accuracy (%)", (0, 100))
+    assert (error.axis, error.limits([2.0, math.nan])) == ("test mean squared error", (0, 2.2))
+    assert error.limits([math.nan]) == error.limits([]) == (0, 1.1)
+    assert error.limits([0.0]) == (0, 1)
     assert accuracy.heights([{"accuracy": 0.5}]) == [50]
     heights = error.heights([{"mse": 2.0}, {"mse": None}, {}])
     assert heights[0] == 2

@@ -9,6 +9,9 @@ from torch import nn
 
 from fedpriv import models
 from fedpriv._check import ArgumentError
+from fedpriv.clipping.gradients import sum_gradients, sum_gradients_loop
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.tasks import Task
 from fedpriv.vectors import layout_of, vector_of
 
 MNIST = ((1, 28, 28), 10)
@@ -73,6 +76,40 @@ def drawn(name, *inputs, seed=0):
         for key, tensor in layout_of(model).split(vector).items():
             model.get_parameter(key).copy_(tensor)
     return model
+
+
+LOOPED = {  # inputs that a plain loop over examples can bear
+    "mlp-text": ((6,), 2, (9,)),
+    "lstm": ((6,), 3, (9,)),
+    "factors": ((2,), 1, (5, 7)),
+    "factors-biases": ((2,), 1, (5, 7)),
+    "logistic-binary": ((9,), 2),
+    "logistic-binary-no-bias": ((9,), 2),
+    "vgg11": ((3, 32, 32), 2),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "vgg11" else n for n in models.MODELS]
+)
+def test_clipped_sums_of_every_model_are_had_without_rows_and_are_the_loops(name):
+    """Neither vmap nor rows: each parameter is used through its layer, which book-keeping knows."""
+    shape, classes, *tokens = LOOPED.get(name, ((1, 28, 28), 10))
+    values = name.startswith("factors") or name == "linear"
+    task = Task(models.build(name, shape, classes, *tokens), "squared-error" if values else "cross-entropy")
+    generator = np.random.default_rng(0)
+    if tokens:
+        columns = tokens[0] * (shape[0] // len(tokens[0]))
+        x = torch.stack([torch.from_numpy(generator.integers(0, most, 3)) for most in columns], 1)
+    else:
+        x = torch.from_numpy(generator.random((3, *shape), dtype=np.float32))
+    y = torch.from_numpy(generator.integers(0, classes, 3))
+    y = y.float() + 3 if values else y
+    query = Query((task.initial(generator),), (SumBlock((Term(0.05),)),))
+    assert task.book.suits(task, query.points[0], x, y)
+    (total,), (plain,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
+    torch.testing.assert_close(total, plain, rtol=1e-3, atol=1e-5)
+    assert float(total.norm()) > 0.03
 
 
 @pytest.mark.parametrize("name", ["lstm", "mlp-text"])
