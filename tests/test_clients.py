@@ -229,3 +229,15 @@ def test_the_allocator_is_left_alone_where_it_cannot_be_tuned(monkeypatch):
 
     monkeypatch.setattr(clients.ctypes, "CDLL", missing)
     assert clients.tune_allocator.__wrapped__() is False
+
+
+@pytest.mark.parametrize("last_bit", [0.0, 1e-7])
+def test_examples_that_cancel_leave_no_more_than_the_clip_norm(last_bit):
+    """Two examples of huge inputs whose gradients all but cancel: their rounding would be 300 clip norms."""
+    task = Task(nn.Linear(300, 200), "squared-error")
+    query = Query((torch.zeros(task.dimension),), (SumBlock((Term(1.0),)),))
+    x = (1e8 * noise(1, 300)).float().repeat(2, 1)
+    y = noise(1, 200, seed=1).float() * torch.tensor([[1.0], [-1.0 - last_bit]])
+    owner = torch.zeros(2, dtype=torch.int64)
+    (total,) = clipped_sum(OneGradient(), task, query, x, y, owner, 1)
+    assert float(total.norm()) <= 1 + 1e-5

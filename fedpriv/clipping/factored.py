@@ -31,6 +31,7 @@ _SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
 _LONGEST = 2**11  # entries whose squares are added up in their own precision
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
+_CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
 
 _Memory = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -39,7 +40,8 @@ class Factored(Protocol):
     """The gradients of n examples for one parameter, at one point or combined over several.
 
     ``squares`` may answer NaN or infinity for an example whose norm it cannot tell (it is broken, or
-    leaves the range of its dtype): that example is then summed by rows. It must never answer too little.
+    leaves the range of its dtype): that example is then summed by rows. It must never answer less than
+    what ``total`` adds for the example, rounding included.
     """
 
     def squares(self, divisor: Tensor | None = None) -> Tensor:
@@ -148,18 +150,21 @@ class Outer:
 
         One place: norm(delta)^2 norm(a)^2, or sum_jk delta_j^2 a_k^2 / D_jk^2. Several: the sum over
         places l, m of (delta_l . delta_m)(a_l . a_m), the ghost norm of Bu et al. 2022 ("Scalable and
-        efficient training of large convolutional neural networks with differential privacy").
+        efficient training of large convolutional neural networks with differential privacy"). NaN where
+        the places all but cancel: ``total`` rounds each of them, and what is left of an example may be
+        many times its norm then.
         """
-        if divisor is not None:
-            squares = self._divided_squares(divisor) if self._places == 1 else None
-            return self._formed_squares(divisor) if squares is None else squares
         if self._places == 1:
-            delta, a = self.pairs[0]
-            return (_lengths(delta) * _lengths(a)).square().sum((1, 2))
-        # In float64, since the products cancel; what float32 inputs are worth is then all there.
-        delta, a = (torch.cat(part, 2).double() for part in zip(*self.pairs, strict=True))
-        grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
-        return grams.flatten(1).sum(1).clamp_(min=0.0)
+            if divisor is None:
+                delta, a = self.pairs[0]
+                return (_lengths(delta) * _lengths(a)).square().sum((1, 2))
+            squares = self._divided_squares(divisor)
+            return self._formed_squares(divisor) if squares is None else squares
+        if divisor is None:
+            squares, summands = self._gram_squares()
+        else:
+            squares, summands = self._formed_squares(divisor), self._most(divisor)
+        return torch.where(squares < (_CANCELLED * summands).square(), math.nan, squares)
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
@@ -230,6 +235,27 @@ class Outer:
     def _shaped(self, formed: Tensor) -> Tensor:
         """(..., groups, out, in) -> (..., *shape)."""
         return restored(formed.reshape(*formed.shape[:-3], *self._permuted_shape), self.order)
+
+    def _gram_squares(self) -> tuple[Tensor, Tensor]:
+        """The squared norms (n,), and the sums over places of norm(delta_l) norm(a_l)."""
+        # In float64, since the products cancel; what float32 inputs are worth is then all there.
+        delta, a = (torch.cat(part, 2).double() for part in zip(*self.pairs, strict=True))
+        grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
+        summands = grams.diagonal(dim1=-2, dim2=-1).sqrt().sum((1, 2))
+        return grams.flatten(1).sum(1).clamp_(min=0.0), summands
+
+    def _most(self, divisor: Tensor) -> Tensor:
+        """No less than the norms (n,) of the sums over places of abs(delta_l) abs(a_l)^T, divided.
+
+        By Cauchy and Schwarz, entry j k of a pair's is at most norm(delta_.j) norm(a_.k), over places.
+        """
+
+        def across(part: Tensor) -> Tensor:
+            lengths: Tensor = torch.linalg.vector_norm(part, dim=2, keepdim=True)
+            return lengths
+
+        bounds = [replace(self, pairs=((across(delta), across(a)),)) for delta, a in self.pairs]
+        return functools.reduce(torch.Tensor.add_, [bound.squares(divisor).sqrt() for bound in bounds])
 
     def _formed_squares(self, divisor: Tensor) -> Tensor:
         """The divided squares of a few formed gradients at a time: while they are in cache, that is cheap."""

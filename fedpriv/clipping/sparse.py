@@ -50,8 +50,10 @@ class Sparse:
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`fedpriv.clipping.factored.Factored`."""
-        weighted = self.added * factors.view(-1, *[1] * (self.added.dim() - 1))
-        return factors.new_zeros(self.shape).index_add_(0, self.taken.flatten(), weighted.flatten(0, 1))
+        # Merged as for the norms: what cancels within a row would leave its rounding among the others' sums.
+        example, row, entries = self._merged
+        weighted = entries * factors[example].view(-1, *[1] * (entries.dim() - 1))
+        return factors.new_zeros(self.shape).index_add_(0, row, weighted)
 
     def scaled(self, coefficient: float) -> Sparse:
         """See :class:`fedpriv.clipping.factored.Factored`."""

@@ -157,3 +157,10 @@ def test_no_table_for_each_example_is_formed():
 def test_what_makes_a_table_depend_on_the_batch_is_refused(kind, wrong):
     with pytest.raises(ArgumentError, match="embedding"):
         Task(Text(kind(5, 3, **wrong)))
+
+
+def test_what_cancels_within_a_row_leaves_no_rounding_in_its_sum():
+    added = torch.tensor([[[0.75], [0.0]], [[1e10], [-1e10]]])
+    form = sparse.Sparse(torch.zeros(2, 2, dtype=torch.int64), added, (5000, 1))
+    assert form.squares().tolist() == [0.5625, 0.0]
+    assert form.total(torch.ones(2))[0].tolist() == [0.75]

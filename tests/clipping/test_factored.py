@@ -48,6 +48,17 @@ def formed(form):
     return restored(total.reshape(len(total), *shape), form.order)
 
 
+def summands(form):
+    """No less than the sums over places of norm(delta_l) norm(a_l), for each example."""
+    pairs = [(d.double(), a.double()) for d, a in form.pairs]
+    return sum(across(d) * across(a) for d, a in pairs)
+
+
+def across(part):
+    """A factor's norm over all but the examples."""
+    return part.flatten(1).norm(dim=1)
+
+
 def assert_stands_for(form, gradients, tolerance=1e-10):
     """Norms, divided norms, sums and rows of the form are those of the gradients (n, *shape)."""
     divisor = noise(*gradients.shape[1:], seed=8).abs().to(gradients) + 0.1
@@ -58,7 +69,13 @@ def assert_stands_for(form, gradients, tolerance=1e-10):
         divided = (wanted if by is None else wanted / by.double()).flatten(1)
         squares = form.squares(by)
         assert squares.dtype == torch.float64
-        torch.testing.assert_close(squares, divided.square().sum(1), rtol=tolerance, atol=0.0)
+        known = ~squares.isnan()
+        expected = divided.square().sum(1)
+        torch.testing.assert_close(squares[known], expected[known], rtol=tolerance, atol=0.0)
+        if not known.all():  # allowed where places cancel, and only there
+            assert isinstance(form, Outer)
+            least = 1.0 if by is None else float(by.min())
+            assert bool((expected.sqrt() < 0.011 * summands(form) / least)[~known].all())
     torch.testing.assert_close(form.rows().double(), wanted, **close)
     summed = torch.einsum("n,n...->...", factors.double(), wanted)
     torch.testing.assert_close(form.total(factors).double(), summed, rtol=0, atol=50 * close["atol"])
@@ -160,3 +177,18 @@ def test_a_broken_example_is_not_told(broken, places):
         for by in (None, torch.ones(4, 5).double()):
             told = form.squares(by) < 1e18
             assert told.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_sum_that_cancels_is_not_told_less_than_the_rounding_of_its_total(divided):
+    """Of three examples the first two cancel over their places, one but for its last bit."""
+    outs, ins, places = 30, 40, 3
+    delta, a = noise(3, 1, places, outs, seed=1), noise(3, 1, 1, ins, seed=2).expand(3, 1, places, ins)
+    delta[:2, :, -1] = -delta[:2, :, :-1].sum(2)
+    delta[1, 0, -1] *= 1 + 1e-7
+    form = cast(outer(delta, 1e8 * a, (outs, ins)), torch.float32)
+    divisor = noise(outs, ins, seed=3).abs().float() + 0.1 if divided else None
+    squares = form.squares(divisor)
+    assert squares.isnan().tolist() == [True, True, False]
+    assert 2 * places * (outs + ins) < outs * ins  # so that it is kept in factors
+    assert form.settled() is form
