@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -25,7 +25,6 @@ PAPER = {
     "sensitivity-decay": (93.95, 95.17, 96.17),
     "dynamic": (94.35, 95.21, 96.34),
 }
-EPSILONS = (0.4, 0.6, 1.2)
 
 
 def cell(
@@ -105,33 +104,35 @@ def search_cells() -> Iterator[Cell]:
         yield cell("search", "dynamic", epsilon, *setting)
 
 
-def table() -> str:
-    """Markdown: a row per method, test accuracy in percent, mean and spread over seeds."""
-    heads = [f"epsilon {epsilon:g}" for epsilon in EPSILONS]
-    lines = ["| run | " + " | ".join(heads) + " |", "|---" * 4 + "|"]
-    rows: dict[str, list[str]] = {}
-    for made in table_cells():
-        found = scores(RESULTS, made, "accuracy")
+def table(path: Path, cells: Iterable[Cell], paper: Mapping[str, Sequence[float]]) -> str:
+    """Markdown of a table of the paper: a row per method, test accuracy in percent, mean and spread over
+    seeds, the paper's in brackets; and below it what each method of accounting says that the runs cost.
+
+    Args:
+        path: the finished runs.
+        cells: the table's, each of a method and an epsilon.
+        paper: the paper's accuracies of a method, by ascending epsilon.
+    """
+    cells = list(cells)
+    epsilons = sorted({made.config["epsilon"] for made in cells})
+    rows: dict[str, dict[float, str]] = {}
+    costs = ["| run | epsilon | GDP-CLT | PLD | RDP | multiplier, first to last |", "|---" * 6 + "|"]
+    records = {(Cell(**r["cell"]).key(), r["seed"]): r for r in read(path)}
+    for made in cells:
+        epsilon, name = made.config["epsilon"], f"{made.method}, {made.config['accounting']}"
+        found = scores(path, made, "accuracy")
+        target = paper[made.method][epsilons.index(epsilon)]
         if found:
-            name = f"{made.method}, {made.config['accounting']}"
-            target = PAPER[made.method][EPSILONS.index(made.config["epsilon"])]
-            rows.setdefault(name, []).append(f"{spread(found, 100)} ({target:.2f})")
-    lines += [f"| {name} | " + " | ".join(cells) + " |" for name, cells in rows.items()]
-    return "\n".join([*lines, "", costs()])
-
-
-def costs() -> str:
-    """Markdown: what each method of accounting says that the table's runs cost."""
-    lines = ["| run | epsilon | GDP-CLT | PLD | RDP | multiplier, first to last |", "|---" * 6 + "|"]
-    known = {made.key(): made for made in table_cells()}
-    for record in read(RESULTS):
-        made = known.get(Cell(**record["cell"]).key())
-        if made is not None and record["seed"] == SEEDS[0]:
-            said = (f"{record['epsilon'][m]['epsilon']:.3f}" for m in ("gdp-clt", "pld", "rdp"))
+            rows.setdefault(name, {})[epsilon] = f"{spread(found, 100)} ({target:.2f})"
+        if record := records.get((made.key(), SEEDS[0])):
+            said = " | ".join(f"{record['epsilon'][m]['epsilon']:.3f}" for m in ("gdp-clt", "pld", "rdp"))
             z = record["noise multiplier"]
-            name = f"{made.method}, {made.config['accounting']} | {made.config['epsilon']:g}"
-            lines.append(f"| {name} | {' | '.join(said)} | {z['first']:.3f} to {z['last']:.3f} |")
-    return "\n".join(lines)
+            costs.append(f"| {name} | {epsilon:g} | {said} | {z['first']:.3f} to {z['last']:.3f} |")
+    head = "| run | " + " | ".join(f"epsilon {epsilon:g}" for epsilon in epsilons) + " |"
+    lines = [head, "|---" * (1 + len(epsilons)) + "|"]
+    for name, shown in rows.items():
+        lines.append(f"| {name} | " + " | ".join(shown.get(epsilon, "") for epsilon in epsilons) + " |")
+    return "\n".join([*lines, "", *costs])
 
 
 def main() -> None:
@@ -145,7 +146,7 @@ def main() -> None:
         batch(RESULTS, [(made, seed) for made in table_cells() for seed in SEEDS])
     if options.search:
         batch(RESULTS, [(made, SEEDS[0]) for made in search_cells()])
-    print(table())
+    print(table(RESULTS, table_cells(), PAPER))
 
 
 if __name__ == "__main__":
