@@ -91,7 +91,8 @@ class Status:
 
     Attributes:
         round, rounds: the round that ended, of how many.
-        score, epsilon: as of the last evaluation; None before it, and epsilon without noise.
+        score, epsilon: as of the last evaluation; None before it, and epsilon without noise. The score of a
+            model that has diverged is NaN.
         budget: the budget's epsilon, or None without noise.
         spent: no less than the epsilon spent by now, and cheap; None without noise.
         measure: what the score is.
@@ -206,12 +207,15 @@ class _Job:
             self._evaluate(progress.round)
         last = self.metrics[-1] if self.metrics else {}
         measure = measures.shown(last)
+        score = last.get(measure.key)
+        if last and score is None:
+            score = math.nan
         budget = self.plan.budget.epsilon if self.plan.budget else None
         self.show(
             Status(
                 progress.round,
                 self.plan.rounds,
-                last.get(measure.key),
+                score,
                 last.get("epsilon"),
                 budget,
                 None if budget is None else self.books.progress(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from small import SMALL, small
 from fedpriv import compare, report
 from fedpriv._check import ArgumentError
 from fedpriv.centralised import SET, settle
+from fedpriv.cli.display import Lines
 from fedpriv.config import Config
 from fedpriv.data import Arrays, DataError
 from fedpriv.node import initial_params, make_public, make_source, make_task, make_view
@@ -199,7 +201,7 @@ KINDS = [
 def test_every_kind_of_data_is_learned_and_reported(
     target: str, model: str, key: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.data.load", lambda name, folder: toy(target))
+    monkeypatch.setattr("fedpriv.data.load", lambda name, folder, **sizes: toy(target))
     common: dict[str, object] = {"model": model, "examples-per-client": 900, "optimizer": "dp-adam"}
     config = centralised(**common, learning_rate=0.05, sampling_rate=0.3, rounds=40, epsilon=20.0)
     result = simulate(config, folder=RunFolder.create(tmp_path / "out"))
@@ -210,6 +212,20 @@ def test_every_kind_of_data_is_learned_and_reported(
     rows = compare.compare(compare.plans(config.changed(rounds=2), ["none", "central"]))
     assert all(f"{words} " in row for row in compare.markdown(rows).splitlines() if row.startswith("| none"))
     assert compare.picture(rows).startswith(b"\x89PNG")
+
+
+def test_a_model_that_diverges_has_no_score_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedpriv.data.load", lambda name, folder, **sizes: toy("value"))
+    common: dict[str, object] = {"model": "factors-biases", "examples-per-client": 900, "rounds": 4}
+    config = centralised(**common, learning_rate=1e30, placement="none", clip_norm=math.inf)
+    result = simulate(config, Lines(), RunFolder.create(tmp_path / "out"))
+    assert [record["mse"] for record in result.metrics] == [None, None]
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [None, None]
+    assert "round 2/4  mean squared error nan" in capsys.readouterr().out
+    assert "Test mean squared error - after 4 rounds" in (tmp_path / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +241,7 @@ def test_every_kind_of_data_is_learned_and_reported(
 def test_a_model_that_does_not_suit_the_data_is_refused(
     target: str, changes: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.data.load", lambda name, folder: toy(target))
+    monkeypatch.setattr("fedpriv.data.load", lambda name, folder, **sizes: toy(target))
     with pytest.raises(ArgumentError, match=message):
         check(centralised(**{"examples-per-client": 900}, **changes))
 
