@@ -6,7 +6,12 @@ nothing twice, and charges its ledger, in one locked read and append, before it 
 
 The configuration is what whoever started the run says: an owner who wants a bound of their own, over all runs
 together, starts the node with ``epsilon-limit`` and ``delta-limit``. Events of the ledger then compose, by
-PLD, and what would pass the limit is refused, as is every ask that leaves without this node's noise.
+PLD, and what would pass the limit is refused, as is every ask that leaves without this node's noise. Under
+distributed noise a message holds a share of it: the limit then bounds what the models tell, as the run's own
+epsilon does.
+
+A client that is sampled is asked in the releases that it was drawn for and in no others, so that its ledger
+has only those: they cost what they would without sampling (:func:`as_answered`).
 """
 
 from __future__ import annotations
@@ -67,7 +72,21 @@ def held(plan: Plan, ask: Ask) -> tuple[Ask, Event]:
         math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(asked, stds, strict=True)
     ):
         raise RefusedError("the ask names another noise than the plan has this party add")
-    return replace(ask, party_stds=stds), setup.event(multiplier, planned.rate_factor)
+    return replace(ask, party_stds=stds), as_answered(plan, setup.event(multiplier, planned.rate_factor))
+
+
+def as_answered(plan: Plan, event: Event) -> Event:
+    """A planned event as the books of a node that answers it have it.
+
+    Sampling amplifies all releases together, those without the unit among them, of which a node that is a
+    sampled unit knows nothing. So its answers get no credit for sampling: given which releases it was drawn
+    for, they are all that tells of it. A silo answers in every release.
+    """
+    if not plan.setup.placement.per_unit or plan.by_silo or event.sampling == "none":
+        return event
+    if event.sampling == "poisson":
+        return replace(event, rate=1.0)
+    return replace(event, sampling="none", rate=1.0, cohort=None)
 
 
 @dataclass(frozen=True)
@@ -106,19 +125,23 @@ class NodeBooks:
         ]
         if any(charged == number for charged, _ in own):
             raise RefusedError(f"round {number} was answered before")
+        # Also without a limit: a later run may have one, and then adds up all that is here.
+        if record.header.get("unit") != self.plan.config.unit:
+            raise RefusedError(
+                "the ledger is of another privacy unit than the run; give it a ledger-file of its own"
+            )
         if not self._fits([*(event for _, event in own), *events]):
             raise RefusedError(f"round {number} would pass the run's budget")
         if self.limit is None:
             return
-        if record.header.get("unit") != self.plan.config.unit:
-            raise RefusedError("the limit is of another privacy unit than the run's")
         spent = epsilon([*record.events, *events], self.limit.delta, self.limit.method).epsilon
         if spent > self.limit.epsilon:
             raise RefusedError(f"round {number} would pass this node's epsilon-limit")
 
     def _fits(self, events: Sequence[Event]) -> bool:
         """Whether a run of these events spends the plan's budget at most."""
-        budget, planned = self.plan.budget, tally(self.plan.events)
+        budget = self.plan.budget
+        planned = tally([as_answered(self.plan, event) for event in self.plan.events])
         if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
             return True  # a part of what was calibrated to the budget
         return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon

@@ -104,6 +104,36 @@ def test_the_owners_limit_is_of_all_runs_and_one_unit(plan: Plan, tmp_path: Path
         books(other, tmp_path, 3, limit).charge(0, plan.events[:1])
 
 
+def test_a_ledger_is_of_one_unit_with_and_without_a_limit(plan: Plan, tmp_path: Path) -> None:
+    """Else a run without a limit could leave events of examples among those of clients, for a later limit."""
+    books(plan, tmp_path).charge(0, plan.events[:1])
+    other = replace(plan, config=plan.config.changed(unit="client"))
+    with pytest.raises(RefusedError, match="another privacy unit"):
+        books(other, tmp_path, 2).charge(0, plan.events[:1])
+    assert len(read(tmp_path / "ledger.jsonl").events) == 1
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])
+def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tmp_path: Path) -> None:
+    """It answers in few of the releases that sampling amplifies together, and its ledger has only those."""
+    changes = {"unit": "client", "clients": 2000, "examples_per_client": 1, "placement": "distributed"}
+    more = {"optimizer": "dp-sgd", "sampler": sampler, "delta": 1e-5, "rounds": 20}
+    plan = make_plan(small(**{**LOCAL, **changes, **more}))
+    query = Query((torch.zeros(3),), (SumBlock((Term(2.0),)),))
+    stds = plan.setup.placement.party_stds(query.noise_stds(plan.setup.scale))
+    _, event = held(plan, Ask(query, 0, (), stds))
+    plain = Event(event.noise_multiplier, "none", event.relation, population=2000)
+    for answers in (1, 3):
+        spent, wanted = (epsilon([e] * answers, 1e-5).epsilon for e in (event, plain))
+        assert spent == pytest.approx(wanted, rel=1e-2)
+        assert spent > 2 * epsilon(plan.events[:answers], 1e-5).epsilon
+    charge_all(books(plan, tmp_path), [event] * 20)  # as many as the run has, should it be drawn for all
+    with pytest.raises(RefusedError, match="would pass the run's budget"):
+        books(plan, tmp_path).charge(20, [event])
+    with pytest.raises(RefusedError, match="epsilon-limit"):
+        books(plan, tmp_path, 2, Budget(20.0, 1e-5)).charge(0, [event])
+
+
 def test_events_are_the_planned_ones_up_to_another_machines_calibration(plan: Plan) -> None:
     def noisier(factor: float) -> list[Event]:
         return [replace(event, noise_multiplier=event.noise_multiplier * factor) for event in plan.events]
