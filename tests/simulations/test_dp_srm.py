@@ -50,6 +50,17 @@ def test_table_2_is_run_in_the_papers_setting(a9a: ModuleType, epsilon: float, p
     assert (theirs["clip-norm"], theirs["srm-difference-clip-norm"], theirs["srm-gamma"]) == (1.0, 0.01, 0.01)
 
 
+def test_mnist_is_run_in_the_papers_setting() -> None:
+    """Section 7.2: delta, their network, a cohort of their grid; DP-SRM's keys are the only difference."""
+    mnist = script("dp_srm/mnist.py")
+    for epsilon in mnist.EPSILONS:
+        sgd, srm = (mnist.cell(epsilon, method).config for method in mnist.PAPER)
+        assert (sgd["epsilon"], sgd["delta"], sgd["model"]) == (epsilon, 1e-5, "cnn")
+        assert mnist.COHORT in (256, 512, 1024)
+        changed = {key for key in srm if srm[key] != sgd.get(key)}
+        assert changed == {"optimizer", "srm-gamma", "srm-difference-clip-norm"}
+
+
 @pytest.mark.slow
 @pytest.mark.data
 @needs_a9a

@@ -1,0 +1,101 @@
+"""Wang et al. 2023, section 7.2: DP-SRM against DP-SGD on MNIST, their network of four layers, centralised.
+
+    python simulations/dp_srm/mnist.py --run               # the table's runs, 3 seeds each
+    python simulations/dp_srm/mnist.py --run --epsilon 1.2 # one budget
+    python simulations/dp_srm/mnist.py                     # the table from mnist.jsonl
+
+Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). Finished runs are appended to ``mnist.jsonl``
+beside this file and skipped the next time. Runs are seeded to be repeatable; such runs are not private.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from batches import SEEDS, Cell, batch, read, spread
+
+RESULTS = Path(__file__).with_name("mnist.jsonl")
+EXAMPLES, DELTA = 60_000, 1e-5
+EPSILONS = (1.2, 3.0)
+PAPER = {"DP-SGD": (5.33, 3.81), "DP-SRM": (4.49, 3.62)}  # test errors in percent, Figure 2
+COHORT = 1024  # of their grid
+ROUNDS = {1.2: 200, 3.0: 300}
+RATE, CLIPS, GAMMA = 4.0, (0.5, 0.02), 0.5  # eta, (C_1, C_2), gamma
+
+
+def cell(epsilon: float, method: str) -> Cell:
+    """One number of the table."""
+    config: dict[str, Any] = {
+        "dataset": "mnist",
+        "model": "cnn",
+        "input-mean": 0.1307,  # the published constants of MNIST
+        "input-std": 0.3081,
+        "sampling-rate": COHORT / EXAMPLES,
+        "rounds": ROUNDS[epsilon],
+        "optimizer": method.lower(),
+        "learning-rate": RATE,
+        "clip-norm": CLIPS[0],
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "evaluate-every": 50,
+    }
+    if method == "DP-SRM":
+        config |= {"srm-difference-clip-norm": CLIPS[1], "srm-gamma": GAMMA}
+    return Cell(f"eps {epsilon:g}", method, config)
+
+
+def cells(epsilons: tuple[float, ...] = EPSILONS) -> Iterator[Cell]:
+    """The cells of these budgets."""
+    for epsilon in epsilons:
+        for method in PAPER:
+            yield cell(epsilon, method)
+
+
+def table() -> str:
+    """Markdown of mnist.jsonl: a row per budget and method."""
+    lines = [
+        "| epsilon | method | data passes | paper, error % | test error, % | test loss | PLD "
+        "| RDP (theirs) |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    records = read(RESULTS)
+    for own in cells():
+        found = [r for r in records if json.dumps(r["cell"], sort_keys=True) == own.key()]
+        if not found:
+            continue
+        epsilon = own.config["epsilon"]
+        row = (
+            f"{epsilon:g}",
+            own.method,
+            f"{own.config['rounds'] * own.config['sampling-rate']:.1f}",
+            f"{PAPER[own.method][EPSILONS.index(epsilon)]:.2f}",
+            spread((1 - r["accuracy"] for r in found), 100),
+            spread((r["loss"] for r in found), digits=4),
+            f"{found[0]['epsilon']['pld']['epsilon']:.3f}",
+            f"{found[0]['epsilon']['rdp']['epsilon']:.3f}",
+        )
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--epsilon", type=float, choices=EPSILONS)
+    options = parser.parse_args()
+    if options.run:
+        wanted = (options.epsilon,) if options.epsilon else EPSILONS
+        batch(RESULTS, [(c, seed) for seed in SEEDS for c in cells(wanted)])
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
