@@ -143,7 +143,7 @@ def clipped_sum_loop(
         torch.stack(vectors) if vectors else point.new_zeros(0, task.dimension)
         for vectors, point in zip(rows, query.points, strict=True)
     ]
-    return sum_rows_loop(stacked, query.blocks)
+    return sum_rows_loop(stacked, query.blocks, task.layout.layer_sizes)
 
 
 def _vector_of_one(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -179,7 +179,8 @@ def _sum_at_once(
         counts: how many of them are the client's own, int64 (c,), each at least 1.
     """
     if isinstance(work, LocalSteps):
-        return sum_rows([_changes(work, task, p, x, y, counts) for p in query.points], query.blocks)
+        changes = [_changes(work, task, p, x, y, counts) for p in query.points]
+        return sum_rows(changes, query.blocks, task.layout.layer_sizes)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
     return sum_gradients(task, query, x, y, len(x), weights)
 

@@ -125,6 +125,9 @@ class Config(BaseModel):
     clip_norm: float = Field(
         1.0, gt=0, allow_inf_nan=True, description="C (C_0 where it decays); inf: no clipping"
     )
+    clipping: Literal["flat", "per-layer"] = Field(
+        "flat", description="clip whole vectors to C, or each of the model's L layers to C / sqrt(L)"
+    )
     rho_c: float = Field(
         0.0, ge=0, description="C_0 / C_T >= 1, sensitivity decay; 0: 2 for dynamic optimizers, else 1"
     )

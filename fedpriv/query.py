@@ -37,12 +37,16 @@ class Term:
         at: coefficients a_j over the query's points; (1.0,) is the vector at the first point,
             (1.0, -1.0) the difference between two points.
         divisor: D, a positive vector of shape (d,) that divides A before the clip, or None.
+        per_layer: clip the part of A that belongs to each of the model's L layers to C / sqrt(L), in place
+            of all of A to C (McMahan et al. 2018, "Learning differentially private recurrent language
+            models", section 4). The parts' bounds make C together, so the sensitivity is the same.
     """
 
     clip_norm: float
     weight: float = 1.0
     at: tuple[float, ...] = (1.0,)
     divisor: Tensor | None = None
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
         _check.positive("clip-norm", self.clip_norm)
@@ -55,6 +59,10 @@ class Term:
     def sensitivity(self) -> float:
         """|w| C."""
         return abs(self.weight) * self.clip_norm if self.weight else 0.0
+
+    def bound(self, layers: int) -> float:
+        """What each clipped part of A is held to, for a model of this many layers: C, or C / sqrt(L)."""
+        return self.clip_norm / math.sqrt(layers) if self.per_layer else self.clip_norm
 
     def combine(self, vectors: Sequence[Tensor]) -> Tensor:
         """A before clipping, from the vectors (..., d) at the query's points."""
@@ -97,6 +105,10 @@ class BitBlock:
     term: Term
     threshold: float
     share: float
+
+    def __post_init__(self) -> None:
+        if self.term.per_layer:
+            raise _check.fail("bit", "per-layer", "compare the norm of a whole vector")
 
     @property
     def sensitivity(self) -> float:

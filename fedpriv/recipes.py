@@ -29,6 +29,7 @@ from fedpriv.optimizers import (
     Nonconvex,
     NormalisedStep,
     PdaDpmd,
+    PerLayer,
     Polynomial,
     PrivateOptimizer,
     Regularised,
@@ -135,11 +136,16 @@ def _alpha(config: Config) -> Constant | None:
 
 
 def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer:
-    """The optimizer of the loss plus the configured regulariser.
+    """The optimizer as configured around it: clipped layer by layer, of the loss plus a regulariser.
 
     Raises:
-        ArgumentError: clients make several local steps, which regularise nothing.
+        ArgumentError: clients make several local steps, which regularise nothing; or the clip norm adapts
+            to the norms of whole vectors while layers are clipped.
     """
+    if config.clipping == "per-layer":
+        if config.adaptive_quantile:
+            raise _check.fail("clipping", config.clipping, "be flat where the clip norm adapts")
+        optimizer = PerLayer(optimizer)
     if config.regulariser == "none":
         return optimizer
     if config.work != "gradient":

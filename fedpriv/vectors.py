@@ -18,6 +18,7 @@ True
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,18 @@ class Layout:
     def dimension(self) -> int:
         """d, the number of trained parameters."""
         return sum(slot.size for slot in self.slots)
+
+    @cached_property
+    def layers(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the tensors of each layer: those that follow one another in one module."""
+        groups = itertools.groupby(self.names, lambda name: name.rpartition(".")[0])
+        return tuple(tuple(own) for _, own in groups)
+
+    @cached_property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """The number of entries of each layer, in order; they add to d."""
+        sizes = {slot.name: slot.size for slot in self.slots}
+        return tuple(sum(sizes[name] for name in layer) for layer in self.layers)
 
     @cached_property
     def _sizes(self) -> list[int]:

@@ -65,6 +65,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("beta2", -0.1),
     ("adam-epsilon", 0.0),
     ("clip-norm", 0.0),
+    ("clipping", "by-layer"),
     ("clip-norm", math.nan),
     ("rho-c", -2.0),
     ("rho-mu", math.inf),

@@ -58,13 +58,15 @@ def assert_all_ways_agree(task, query, x, y, tolerance, fast=True):
     sum_gradients(task, query, x, y)
     if fast:
         task.gradients = _refuse
+    layers = task.layout.layer_sizes
+    wanted = sum_rows_loop(rows, query.blocks, layers)
     for chunk in (None, 3):
-        _assert_close(sum_gradients(task, query, x, y, chunk), sum_rows_loop(rows, query.blocks), tolerance)
+        _assert_close(sum_gradients(task, query, x, y, chunk), wanted, tolerance)
     pairs = 2 * (len(x) // 2)
     weights = noise(pairs // 2, 2, seed=8).abs().to(query.points[0]) + 0.1
     x, y = x[:pairs].unflatten(0, (-1, 2)), y[:pairs].unflatten(0, (-1, 2))
     vectors = [(own[:pairs].unflatten(0, (-1, 2)) * weights[..., None]).sum(1) for own in rows]
-    wanted = sum_rows_loop(vectors, query.blocks)
+    wanted = sum_rows_loop(vectors, query.blocks, layers)
     _assert_close(sum_gradients(task, query, x, y, weights=weights), wanted, tolerance)
 
 

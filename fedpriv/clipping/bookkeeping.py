@@ -48,6 +48,10 @@ class Differentiable(Protocol):
         """d, the number of parameters."""
 
     @property
+    def layout(self) -> Layout:
+        """Which tensors make up the parameters."""
+
+    @property
     def book(self) -> Book:
         """How the task's model is summed by book-keeping."""
 

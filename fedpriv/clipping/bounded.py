@@ -8,7 +8,7 @@ units one weighted total of each form.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -42,15 +42,15 @@ class FactoredSum:
         """
         self._points, self._layout, self._like = points, layout, like
         self._combined: dict[tuple[float, ...], Forms] = {}
-        self._known: dict[tuple[tuple[float, ...], int], Tensor] = {}
+        self._known: dict[tuple[tuple[float, ...], int], dict[str, Tensor]] = {}
         vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
         self.totals = tuple(self._total(block) for block in blocks)
-        norms = torch.stack(list(self._known.values()))
+        norms = torch.stack([_length(squares.values()) for squares in self._known.values()])
         self.told = (norms < _LARGEST).all(0) & (vanished < smallest_bound(blocks) ** 2 * _VANISHED)
 
     def _total(self, block: Block) -> Tensor:
         if isinstance(block, BitBlock):
-            norms = self._norms(block.term)
+            norms = _length(self._squares(block.term).values())
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)
         parts = [self._divided_total(terms) for terms in _groups(block.terms, lambda term: id(term.divisor))]
@@ -60,21 +60,30 @@ class FactoredSum:
         """sum_k w_k clip(A_k, C_k) over all units, for terms of one divisor."""
         total, divisor = torch.empty_like(self._like), terms[0].divisor
         vectors = [
-            (self._forms(same[0].at), clip_factors(self._norms(same[0]), same).to(total.dtype))
-            for same in _groups(terms, lambda term: term.at)
+            (self._forms(same[0].at), self._factors(same))
+            for same in _groups(terms, lambda term: (term.at, term.per_layer))
         ]
         for name, place in self._layout.split(total).items():
-            place.copy_(total_of([(forms[name], factors) for forms, factors in vectors]))
+            place.copy_(total_of([(forms[name], factors[name]) for forms, factors in vectors]))
         return total if divisor is None else total.div_(divisor)
 
-    def _norms(self, term: Term) -> Tensor:
-        """The norms of a term's A before clipping, float64 (n,)."""
+    def _factors(self, terms: Sequence[Term]) -> dict[str, Tensor]:
+        """What each tensor of the vector that the terms share is multiplied by, (n,) by its name."""
+        layers = self._layout.layers if terms[0].per_layer else (self._layout.names,)
+        squares = self._squares(terms[0])
+        factors: dict[str, Tensor] = {}
+        for layer in layers:
+            norms = _length([squares[name] for name in layer])
+            factors |= dict.fromkeys(layer, clip_factors(norms, terms, len(layers)).to(self._like.dtype))
+        return factors
+
+    def _squares(self, term: Term) -> dict[str, Tensor]:
+        """The squared norms of each tensor of a term's A before clipping, float64 (n,) by its name."""
         key = (term.at, id(term.divisor))
         if key not in self._known:
             divisors = {} if term.divisor is None else self._layout.split(term.divisor)
             forms = self._forms(term.at).items()
-            squares = [form.squares(divisors.get(name)) for name, form in forms]
-            self._known[key] = torch.stack(squares).sum(0).sqrt()
+            self._known[key] = {name: form.squares(divisors.get(name)) for name, form in forms}
         return self._known[key]
 
     def _forms(self, at: tuple[float, ...]) -> Forms:
@@ -84,6 +93,10 @@ class FactoredSum:
                 name: combine([point[name] for point in self._points], at) for name in self._points[0]
             }
         return self._combined[at]
+
+
+def _length(squares: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(squares)).sum(0).sqrt()
 
 
 def terms_of(blocks: Sequence[Block]) -> Iterator[Term]:

@@ -76,20 +76,22 @@ def _sum_by_book(task: Differentiable, query: Query, x: Tensor, y: Tensor, weigh
 
 def _sum_by_rows(task: Differentiable, query: Query, x: Tensor, y: Tensor, weights: Tensor | None) -> Sums:
     """By forming every unit's vector."""
+    layers = task.layout.layer_sizes
     if weights is None:
-        return sum_rows([task.gradients(point, x, y) for point in query.points], query.blocks)
+        return sum_rows([task.gradients(point, x, y) for point in query.points], query.blocks, layers)
 
     def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (task.losses(params, x, y) * weights).sum()
 
     gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0))
-    return sum_rows([gradients(point, x, y, weights) for point in query.points], query.blocks)
+    return sum_rows([gradients(point, x, y, weights) for point in query.points], query.blocks, layers)
 
 
 def sum_gradients_loop(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     """:func:`sum_gradients` as a plain loop: one backward pass an example and point."""
     _check_batch(task, query, x, y)
-    return sum_rows_loop([gradients_loop(task, point, x, y) for point in query.points], query.blocks)
+    rows = [gradients_loop(task, point, x, y) for point in query.points]
+    return sum_rows_loop(rows, query.blocks, task.layout.layer_sizes)
 
 
 def gradients_loop(task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -41,26 +41,32 @@ from fedpriv.query import BitBlock, Block, SumBlock, Term
 _SMALLEST, _LARGEST = 1e-18, 1e18  # peaks between them need no scaling: squares stay in range
 
 
-def sum_rows(rows: Sequence[Tensor], blocks: Sequence[Block]) -> tuple[Tensor, ...]:
+def sum_rows(
+    rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int] = ()
+) -> tuple[Tensor, ...]:
     """The bounded sum of each block over the units' rows.
 
     Args:
         rows: for each point of the query, a float tensor (n, d); row i is unit i's vector there.
         blocks: what to sum; a term's coefficients run over the points.
+        layers: how many entries each layer has, for terms that are clipped layer by layer.
 
     Returns:
         for each block a tensor of the rows' dtype: (d,) for a SumBlock, () for a BitBlock.
 
     Raises:
-        ArgumentError: rows of different shapes, or a term that names more points than there are rows.
+        ArgumentError: rows of different shapes, a term that names more points than there are rows, or a
+            term that is clipped by layers which do not add to d.
     """
-    _check_rows(rows, blocks)
-    return tuple(_sum_block(rows, block) for block in blocks)
+    _check_rows(rows, blocks, layers)
+    return tuple(_sum_block(rows, block, layers) for block in blocks)
 
 
-def sum_rows_loop(rows: Sequence[Tensor], blocks: Sequence[Block]) -> tuple[Tensor, ...]:
+def sum_rows_loop(
+    rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int] = ()
+) -> tuple[Tensor, ...]:
     """:func:`sum_rows` as a plain loop over units, summed in float64: the oracle it is held against."""
-    _check_rows(rows, blocks)
+    _check_rows(rows, blocks, layers)
     totals = []
     for block in blocks:
         terms = block.terms if isinstance(block, SumBlock) else (block.term,)
@@ -74,15 +80,22 @@ def sum_rows_loop(rows: Sequence[Tensor], blocks: Sequence[Block]) -> tuple[Tens
                 relative = float(torch.linalg.vector_norm(vector / peak)) if finite and peak else 0.0
                 if isinstance(block, BitBlock):
                     total += 0.5 if finite and peak * relative <= block.threshold else -0.5
-                elif finite and peak * relative <= term.clip_norm:
-                    total += term.weight * vector
                 elif finite:
-                    total += term.weight * (vector / peak) * (term.clip_norm / relative)
+                    parts = torch.split(vector, list(layers)) if term.per_layer else (vector,)
+                    clipped = [_clip_one(part, term.bound(len(layers))) for part in parts]
+                    total += term.weight * torch.cat(clipped)
         totals.append(total.to(rows[0].dtype))
     return tuple(totals)
 
 
-def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block]) -> None:
+def _clip_one(vector: Tensor, bound: float) -> Tensor:
+    """One finite vector (k,), clipped."""
+    peak = float(vector.abs().max()) if vector.numel() else 0.0
+    relative = float(torch.linalg.vector_norm(vector / peak)) if peak else 0.0
+    return vector if peak * relative <= bound else (vector / peak) * (bound / relative)
+
+
+def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int]) -> None:
     """Raises ArgumentError where rows and blocks do not fit together."""
     if not rows or len({point.shape for point in rows}) != 1 or rows[0].dim() != 2:
         widths = [tuple(point.shape[1:]) for point in rows]  # how many rows there are is private
@@ -91,20 +104,33 @@ def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block]) -> None:
         for term in block.terms if isinstance(block, SumBlock) else (block.term,):
             if len(term.at) > len(rows):
                 raise _check.fail("term coefficients", term.at, f"name {len(rows)} points at most")
+            if term.per_layer and sum(layers) != rows[0].shape[1]:
+                raise _check.fail("layers", tuple(layers), f"add to {rows[0].shape[1]}, the vector's length")
 
 
-def _sum_block(rows: Sequence[Tensor], block: Block) -> Tensor:
+def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> Tensor:
     if isinstance(block, BitBlock):
         vectors, unit, finite = harmless(block.term.combine(rows))
         norms = unit * torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
         return count_bits(norms, finite, block.threshold).to(rows[0].dtype)
     total = rows[0].new_zeros(rows[0].shape[1])
     for term in block.terms:
-        vectors, unit, _ = harmless(term.combine(rows))
-        relative = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
-        factors = unit.clamp(max=term.clip_norm / relative) * term.weight
-        total += factors.to(vectors.dtype) @ vectors
+        vector = term.combine(rows)
+        parts = torch.split(vector, list(layers), 1) if term.per_layer else (vector,)
+        total += term.weight * torch.cat(_clipped_sums(parts, term.bound(len(layers))))
     return total
+
+
+def _clipped_sums(parts: Sequence[Tensor], bound: float) -> list[Tensor]:
+    """Each part (n, k) clipped to the bound and summed; a unit with one broken part adds nothing to any."""
+    safe = [harmless(part) for part in parts]
+    finite = torch.stack([each for _, _, each in safe]).all(0)
+    sums = []
+    for vectors, unit, _ in safe:
+        relative = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+        factors = torch.where(finite, unit.clamp(max=bound / relative), 0.0)
+        sums.append(factors.to(vectors.dtype) @ vectors)
+    return sums
 
 
 def harmless(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,9 +157,9 @@ def count_bits(norms: Tensor, finite: Tensor, threshold: float) -> Tensor:
     return ((norms <= threshold) & finite).double().sub_(0.5).sum()
 
 
-def clip_factors(norms: Tensor, terms: Sequence[Term]) -> Tensor:
+def clip_factors(norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
     """sum_k w_k min(1, C_k / norm), float64 (n,), for terms that share the vector with these norms."""
     total = torch.zeros_like(norms)
     for term in terms:
-        total += (term.clip_norm / norms).clamp_(max=1.0) * term.weight
+        total += (term.bound(layers) / norms).clamp_(max=1.0) * term.weight
     return total

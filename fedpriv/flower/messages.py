@@ -212,6 +212,7 @@ def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
         "clip-norm": _number(term.clip_norm),
         "weight": float(term.weight),
         "at": [float(coefficient) for coefficient in term.at],
+        "per-layer": term.per_layer,
     }
     if term.divisor is not None:
         table["divisor"] = f"divisor-{sum(name.startswith('divisor-') for name in arrays)}"
@@ -235,7 +236,9 @@ def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> T
         if divisor.shape != like.shape or not bool((divisor > 0).all()):
             raise MessageError("a divisor must be a positive vector of the points' length")
     at = tuple(_float(coefficient) for coefficient in table["at"])
-    return Term(_float(table["clip-norm"]), _float(table["weight"]), at, divisor)
+    if not isinstance(table["per-layer"], bool):
+        raise MessageError("a term is clipped by layers or it is not")
+    return Term(_float(table["clip-norm"]), _float(table["weight"]), at, divisor, table["per-layer"])
 
 
 def _read_block(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> Block:

@@ -34,6 +34,7 @@ from fedpriv.optimizers.first_order import (
     dp_yogi,
 )
 from fedpriv.optimizers.noise_decay import noise_decay
+from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
 from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised, Regulariser
 from fedpriv.optimizers.scheduled import Scheduled
@@ -54,6 +55,7 @@ __all__ = [
     "Nonconvex",
     "NormalisedStep",
     "PdaDpmd",
+    "PerLayer",
     "Planned",
     "Polynomial",
     "PrivateOptimizer",

@@ -50,6 +50,10 @@ def networks(draw):
     return nn.Sequential(*parts), shape
 
 
+pads = pytest.mark.filterwarnings("ignore:Using padding='same' with even")
+
+
+@pads
 @settings(deadline=None, max_examples=25)
 @given(networks(), st.integers(2, 9), st.sampled_from([torch.float32, torch.float64]))
 def test_random_networks_are_summed_exactly(network, n, dtype):
@@ -60,6 +64,7 @@ def test_random_networks_are_summed_exactly(network, n, dtype):
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
 
 
+@pads
 @settings(deadline=None, max_examples=25)
 @given(networks(), st.integers(2, 7))
 def test_random_networks_are_summed_exactly_at_two_points_and_divided(network, n):

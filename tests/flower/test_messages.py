@@ -41,7 +41,7 @@ def vectors(draw: st.DrawFn, elements: Any = anything) -> torch.Tensor:
 def terms(draw: st.DrawFn) -> Term:
     divisor = draw(st.none() | vectors(st.floats(0.0625, 64, width=32)))
     at = tuple(draw(st.lists(st.floats(-2, 2), min_size=1, max_size=2)))
-    return Term(draw(bounds), draw(st.floats(-2, 2)), at, divisor)
+    return Term(draw(bounds), draw(st.floats(-2, 2)), at, divisor, draw(st.booleans()))
 
 
 @st.composite
@@ -49,7 +49,7 @@ def queries(draw: st.DrawFn) -> Query:
     blocks: tuple[Block, ...] = (SumBlock(tuple(draw(st.lists(terms(), min_size=1, max_size=2)))),)
     if draw(st.booleans()):
         share = draw(st.floats(0.01, 0.99))
-        bit = BitBlock(draw(terms()), draw(bounds), share)
+        bit = BitBlock(replace(draw(terms()), per_layer=False), draw(bounds), share)
         blocks = (replace(blocks[0], share=1 - share), bit)
     points = tuple(draw(vectors()) for _ in range(draw(st.integers(1, 2))))
     return Query(points, blocks, draw(positive), draw(positive))
@@ -67,7 +67,8 @@ def chunk_lists(draw: st.DrawFn) -> tuple[Chunk, ...]:
 
 def same_term(a: Term, b: Term) -> bool:
     divisors = (a.divisor is None and b.divisor is None) or torch.equal(a.divisor, b.divisor)
-    return (a.clip_norm, a.weight, a.at) == (b.clip_norm, b.weight, b.at) and bool(divisors)
+    numbers = [(term.clip_norm, term.weight, term.at, term.per_layer) for term in (a, b)]
+    return numbers[0] == numbers[1] and bool(divisors)
 
 
 def same_block(a: Block, b: Block) -> bool:
@@ -204,14 +205,20 @@ def test_an_ask_needs_all_its_records(name: str) -> None:
         read_ask(records)
 
 
+def one_sum(clip_norm: str, per_layer: str) -> str:
+    term = f'{{"clip-norm": {clip_norm}, "weight": 1, "at": [1], "per-layer": {per_layer}}}'
+    return f'[{{"kind": "sum", "share": 1, "terms": [{term}]}}]'
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("blocks", "no JSON"),
         ("blocks", "[]"),
         ("blocks", '[{"kind": "median", "share": 1, "terms": []}]'),
-        ("blocks", '[{"kind": "sum", "share": 1, "terms": [{"clip-norm": -1, "weight": 1, "at": [1]}]}]'),
-        ("blocks", '[{"kind": "sum", "share": 1, "terms": [{"clip-norm": [], "weight": 1, "at": [1]}]}]'),
+        ("blocks", one_sum("-1", "false")),
+        ("blocks", one_sum("[]", "false")),
+        ("blocks", one_sum("1", "0")),
         ("blocks", "7"),
         ("release", -1),
         ("release", 1.5),

@@ -1,0 +1,56 @@
+"""Per-layer clipping around any optimizer: every layer's part of a vector is clipped to C / sqrt(L).
+
+As McMahan et al. 2018 ("Learning differentially private recurrent language models", section 4): one large
+layer no longer takes the bound of all others. The parts' bounds make C together, so that sensitivities,
+noise and accounting are those of the inner optimizer.
+
+>>> import torch
+>>> from fedpriv.optimizers.first_order import dp_sgd
+>>> method = PerLayer(dp_sgd(learning_rate=0.5, clip_norm=1.0))
+>>> query = method.query(method.init(torch.zeros(3)))
+>>> query.blocks[0].terms[0].per_layer, query.noise_stds(2.0)
+(True, (2.0,))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.query import Block, Query, SumBlock
+
+
+@dataclass(frozen=True)
+class PerLayer:
+    """An optimizer whose vectors are clipped layer by layer.
+
+    Attributes:
+        inner: the optimizer; bits that it releases stay those of whole vectors.
+    """
+
+    inner: PrivateOptimizer
+
+    def init(self, params: Tensor) -> State:
+        """As the inner optimizer."""
+        return self.inner.init(params)
+
+    def query(self, state: State) -> Query:
+        """The inner query, its sums clipped layer by layer."""
+        query = self.inner.query(state)
+        return replace(query, blocks=tuple(_per_layer(block) for block in query.blocks))
+
+    def update(self, state: State, answer: Answer) -> State:
+        """As the inner optimizer."""
+        return self.inner.update(state, answer)
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """As the inner optimizer."""
+        return self.inner.planned(rounds)
+
+
+def _per_layer(block: Block) -> Block:
+    if isinstance(block, SumBlock):
+        return replace(block, terms=tuple(replace(term, per_layer=True) for term in block.terms))
+    return block
