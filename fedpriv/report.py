@@ -165,6 +165,8 @@ def _unit_text(plan: Plan) -> str:
         return "example: one example of one silo"
     if plan.config.partition == "one-example":
         return "client: a client and its one example"
+    if plan.config.partition == "natural":
+        return "client: a user of the data set with all their training examples"
     return "client: a client with all its examples"
 
 
@@ -192,6 +194,12 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             "images deformed from one source digit count as separate units: the unit is the drawn image, "
             "not the person who wrote the digit"
+        )
+    elif not plan.by_silo and (plan.config.unit == "example" or plan.config.partition == "one-example"):
+        notes.append("a person who gave several examples: each is a unit of its own, and their epsilons add")
+    if plan.config.partition == "natural":
+        notes.append(
+            "what a user has in the public test part: it is scored, and public examples taken from it"
         )
     if plan.config.public_examples:
         notes.append(

@@ -162,6 +162,19 @@ def test_deformations_of_one_digit_are_said_to_be_separate_units() -> None:
     assert note not in both(dataset="digits")[1]
 
 
+def test_whose_examples_are_not_protected_together_is_said() -> None:
+    apart, tested = "a person who gave several examples", "what a user has in the public test part"
+    for changes, named in (
+        ({"dataset": "digits"}, (True, False)),
+        ({"dataset": "digits", "unit": "example", "clients": 4, "examples_per_client": 100}, (True, False)),
+        ({"dataset": "digits", "partition": "iid"}, (False, False)),
+        ({"dataset": "movielens-100k", "partition": "natural", "model": "factors"}, (False, True)),
+    ):
+        summary, text = both(**changes)
+        assert ((apart in text), (tested in text)) == named
+    assert summary["privacy"]["unit"] == "client: a user of the data set with all their training examples"
+
+
 def test_what_is_not_covered_is_listed() -> None:
     text = both()[1]
     for words in ("hyper-parameters", "number of runs", "floating-point noise", "side channels"):
