@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from fedpriv.config import Config
 from fedpriv.data import View
 from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.exact import on_grid
-from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv.query import Query, SumBlock, Term
 from fedpriv.release import add_party_noise
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Chunk, Reply
@@ -125,16 +125,16 @@ def moved(query: Query, device: torch.device) -> Query:
         return query
 
     def term(t: Term) -> Term:
-        return t if t.divisor is None else Term(t.clip_norm, t.weight, t.at, t.divisor.to(device))
+        return t if t.divisor is None else replace(t, divisor=t.divisor.to(device))
 
     blocks = tuple(
-        SumBlock(tuple(term(t) for t in block.terms), block.share)
+        replace(block, terms=tuple(term(t) for t in block.terms))
         if isinstance(block, SumBlock)
-        else BitBlock(term(block.term), block.threshold, block.share)
+        else replace(block, term=term(block.term))
         for block in query.blocks
     )
     points = tuple(point.to(device) for point in query.points)
-    return Query(points, blocks, query.relative_noise, query.rate_factor)
+    return replace(query, points=points, blocks=blocks)
 
 
 def make_task(config: Config, source: data.Source) -> Task:

@@ -1,6 +1,7 @@
 """Clipping layer by layer: rows, book-keeping, clients and the plain loop agree, and S stays |w| C."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fedpriv._check import ArgumentError
 from fedpriv.clients import LocalSteps, clipped_sum, clipped_sum_loop
 from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop
 from fedpriv.config import Config
+from fedpriv.node import moved
 from fedpriv.plan import make_plan
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
@@ -96,6 +98,15 @@ def test_local_steps_are_clipped_by_layers_too():
     got = clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner)
     want = clipped_sum_loop(LocalSteps(2, 0.1), task, query, x, y, owner)
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_query_that_moves_to_a_device_still_clips_by_layers():
+    term = Term(2.0, 0.5, (1.0, -1.0), torch.ones(3), per_layer=True)
+    query = Query((torch.zeros(3),) * 2, (SumBlock((term,)),), 1.5, 0.5, 2)
+    there = moved(query, torch.device("meta"))
+    assert there.points[1].device.type == there.blocks[0].terms[0].divisor.device.type == "meta"
+    same = replace(there.blocks[0].terms[0], divisor=term.divisor)
+    assert replace(there, points=query.points, blocks=(SumBlock((same,)),)) == query
 
 
 def test_layers_that_do_not_fit_and_bits_of_layers_are_refused():
