@@ -99,7 +99,7 @@ def _read_part(
     database: sqlite3.Connection, split: str, wanted: int, words: Mapping[str, int], tags: Mapping[str, int]
 ) -> tuple[list[_Bag], list[int]]:
     """At least one and at most ``wanted`` sentences, and the number of each one's user."""
-    query = "SELECT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id"
+    query = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id"
     users = [row[0] for row in database.execute(query, (split,))]
     bags: list[_Bag] = []
     owners: list[int] = []

@@ -104,6 +104,15 @@ def test_a_client_is_a_user(tmp_path):
     assert sorted(source.batch(index).y.sum(1).tolist()) == [1.0, 2.0]
 
 
+def test_a_user_who_is_listed_twice_is_one_client(tmp_path):
+    where = write(tmp_path)
+    with sqlite3.connect(where / FILES[0]) as database:
+        database.execute("INSERT INTO client_metadata SELECT * FROM client_metadata")
+    database.close()
+    source = load("stackoverflow-tags", tmp_path, vocabulary=3)
+    assert (source.size, source.owners.max()) == (4, 2)
+
+
 def test_a_public_part_is_read(tmp_path, monkeypatch):
     write(tmp_path, [*ROWS, *(("train", f"u{number}", sentence("a")) for number in range(30))])
     monkeypatch.setattr(stack_overflow, "PER_USER", 1)
