@@ -266,6 +266,9 @@ class Config(BaseModel):
     cpus_per_actor: float = Field(1.0, gt=0, description="CPUs of a Ray actor")
     gpus_per_actor: float = Field(0.0, ge=0, description="GPU share of a Ray actor")
     device: str = Field("auto", description="auto, cpu or cuda")
+    precision: Literal["float32", "tf32", "bf16"] = Field(
+        "float32", description="of forward and backward passes; norms and sums are float32 in any case"
+    )
     chunk_size: int = Field(
         0,
         ge=0,

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from fedpriv import _check, models
 from fedpriv.clipping.bookkeeping import Book
 from fedpriv.clipping.kinds import make_batched
+from fedpriv.clipping.precision import Precision
 from fedpriv.vectors import Layout, layout_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -107,8 +108,16 @@ class Task:
         book: how clipped sums of this model's gradients are had without forming them.
     """
 
-    def __init__(self, model: nn.Module | str, loss: Loss | str = "cross-entropy") -> None:
+    def __init__(
+        self,
+        model: nn.Module | str,
+        loss: Loss | str = "cross-entropy",
+        precision: Precision = "float32",
+    ) -> None:
         """A task for a module, or for a model of :mod:`fedpriv.models` by name.
+
+        ``precision`` is that of the passes whose gradients are summed by book-keeping; losses, rows and
+        evaluations are those of the parameters' dtype.
 
         Raises ArgumentError where the name or the loss is unknown, or where the module cannot be
         trained privately (see :func:`fedpriv.vectors.layout_of`).
@@ -123,7 +132,7 @@ class Task:
             if getattr(layer, "inplace", False):  # would overwrite what per-example norms are read from
                 layer.inplace = False  # type: ignore[assignment]
         make_batched(self.module)
-        self.book = Book(self.module, self.layout)
+        self.book = Book(self.module, self.layout, precision)
         trained = set(self.layout.names)
         self._fixed = {
             name: tensor.detach()

@@ -66,6 +66,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("adam-epsilon", 0.0),
     ("clip-norm", 0.0),
     ("clipping", "by-layer"),
+    ("precision", "float16"),
     ("clip-norm", math.nan),
     ("rho-c", -2.0),
     ("rho-mu", math.inf),

@@ -33,11 +33,13 @@ from torch import Tensor, nn
 from fedpriv.clipping.bounded import FactoredSum, Forms
 from fedpriv.clipping.factored import Factored, combine
 from fedpriv.clipping.kinds import KINDS, Call, UnsuitedError
+from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.rows import sum_rows
 from fedpriv.query import Block, SumBlock, Term
 from fedpriv.vectors import Layout
 
 _TRIALS, _TRIAL, _TRIAL_ERROR = 3, 3, 1e-3  # trials, examples in each, and what rounding may do
+_COARSE_ERROR = 0.2  # what it may do where the passes are of few digits
 
 
 class Differentiable(Protocol):
@@ -72,9 +74,9 @@ class Book:
         layers: the layers that hold the trained parameters, by name; empty where the model is not suited.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, precision: Precision = "float32") -> None:
         """The book of ``module``, whose layers' forwards are replaced during each pass."""
-        self._layout = layout
+        self._layout, self._precision = layout, precision
         self._tried: dict[tuple[Any, ...], bool] = {}
         slots = {id(p): name for name, p in module.named_parameters() if name in layout.names}
         self.layers = _trained_layers(module, set(slots))
@@ -100,6 +102,7 @@ class Book:
         x: Tensor,
         y: Tensor,
         weights: Tensor | None = None,
+        precision: Precision | None = None,
     ) -> FactoredSum:
         """The bounded sums of the units' gradients at ``points``.
 
@@ -107,13 +110,15 @@ class Book:
         x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
         of its examples' gradients. The sums hold where all units are told.
         """
-        forms = [self._measure(task, point, x, y, weights) for point in points]
+        with computing(precision or self._precision, x.device):
+            passes = [self._pass(task, point, x, y, weights) for point in points]
+        forms = [self._measure(*one, weights) for one in passes]
         return FactoredSum(forms, self._layout, blocks, points[0])
 
-    def _measure(
+    def _pass(
         self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, weights: Tensor | None
-    ) -> Forms:
-        """The units' factored gradients by tensor: one forward and one backward pass."""
+    ) -> tuple[list[tuple[str, Call]], list[tuple[Tensor, ...]]]:
+        """One forward and one backward pass: the layers' calls, and the gradients at each one's taps."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
         with torch.enable_grad(), _recorded(self.layers) as tape:
@@ -121,15 +126,21 @@ class Book:
         calls = [(name, call) for name, several in tape.items() for call in several]
         if not all(tape.values()):
             raise UnsuitedError
-        seeds = torch.ones_like(losses) if weights is None else weights.flatten()
+        seeds = torch.ones_like(losses) if weights is None else weights.flatten().to(losses.dtype)
         taps = [tensor for _, call in calls for tensor in call.taps]
-        deltas = iter(torch.autograd.grad(losses, taps, seeds, materialize_grads=True))
+        found = torch.autograd.grad(losses, taps, seeds, materialize_grads=True)
+        if any(len(delta) != len(x) for delta in found):
+            raise UnsuitedError
+        deltas = iter(delta.to(params.dtype) for delta in found)
+        return calls, [tuple(next(deltas) for _ in call.taps) for _, call in calls]
+
+    def _measure(
+        self, calls: list[tuple[str, Call]], deltas: list[tuple[Tensor, ...]], weights: Tensor | None
+    ) -> Forms:
+        """The units' factored gradients by tensor."""
         found: dict[str, list[Factored]] = {slot: [] for slot in self._layout.names}
-        for name, call in calls:
+        for (name, call), sent in zip(calls, deltas, strict=True):
             layer, own = self.layers[name], self._slots[name]
-            sent = tuple(next(deltas) for _ in call.taps)
-            if any(len(delta) != len(x) for delta in sent):
-                raise UnsuitedError
             for parameter, form in KINDS[type(layer)].measure(layer, call.seen, sent).items():
                 if parameter in own:
                     found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
@@ -144,6 +155,7 @@ class Book:
         generator = np.random.default_rng(0)
         labels = y.new_zeros((_TRIAL, *y.shape[1:]))
         proven = False
+        held: dict[Precision, float] = {self._precision: _COARSE_ERROR, "float32": _TRIAL_ERROR}
         for _ in range(_TRIALS):
             point = task.initial(generator).to(params)
             made_up = generator.standard_normal((_TRIAL, *x.shape[1:]))
@@ -152,14 +164,16 @@ class Book:
             rows = task.gradients(point, inputs, labels)
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
             blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
-            try:
-                sums = self.sum(task, [point], blocks, inputs, labels)
-            except (UnsuitedError, RuntimeError, IndexError):
-                return False
-            for got, want in zip(sums.totals, sum_rows([rows], blocks), strict=True):
-                if not bool((got - want).norm() <= _TRIAL_ERROR * want.norm()):
+            wanted = sum_rows([rows], blocks)
+            for precision, error in held.items():
+                try:
+                    sums = self.sum(task, [point], blocks, inputs, labels, precision=precision)
+                except (UnsuitedError, RuntimeError, IndexError):
                     return False
-                proven = proven or bool(want.norm() > 0)
+                for got, want in zip(sums.totals, wanted, strict=True):
+                    if not bool((got - want).norm() <= error * want.norm()):
+                        return False
+            proven = proven or any(bool(want.norm() > 0) for want in wanted)
         return proven
 
 

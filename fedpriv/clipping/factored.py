@@ -288,6 +288,7 @@ class Outer:
 
 def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...] = ()) -> Outer:
     """:class:`Outer` of one pair: delta (n, [[groups,] places,] out) and a (n, [[groups,] places,] in)."""
+    a = a.to(delta.dtype)  # where the passes had less precision
     delta, a = (part[:, None] if part.dim() == 2 else part for part in (delta, a))
     delta, a = (part[:, None] if part.dim() == 3 else part for part in (delta, a))
     return Outer(((delta, a),), tuple(shape), order)

@@ -1,0 +1,69 @@
+"""Passes of fewer digits: sums are near the exact ones, and no unit adds more than its clip norm."""
+
+import pytest
+import torch
+from ways import noise, one_point_question, two_point_question
+
+from fedpriv._check import ArgumentError
+from fedpriv.clipping import sum_gradients
+from fedpriv.clipping.precision import computing
+from fedpriv.config import Config
+from fedpriv.node import make_work
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.tasks import Task
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("asked", [one_point_question, two_point_question])
+def test_bf16_is_near_and_differs(name, asked, monkeypatch):
+    task, exact = Task(name, precision="bf16"), Task(name)
+    x, y = noise(8, 1, 28, 28).abs().float(), torch.arange(8)
+    query = asked(exact, x.double(), y, scale=0.05)
+    blocks = tuple(
+        SumBlock(tuple(Term(t.clip_norm, t.weight, t.at[:1]) for t in block.terms), block.share)
+        for block in query.blocks
+        if isinstance(block, SumBlock)
+    )
+    blocks = tuple(SumBlock(block.terms, 1 / len(blocks)) for block in blocks)
+    query = Query(tuple(p.float() for p in query.points), blocks)
+    wanted = sum_gradients(exact, query, x, y)
+    assert task.book.suits(task, query.points[0], x, y)
+    monkeypatch.setattr(task, "gradients", lambda *_: pytest.fail("rows were formed"))
+    for got, want in zip(sum_gradients(task, query, x, y), wanted, strict=True):
+        assert got.dtype == torch.float32
+        lost = float((got - want).norm() / want.norm())
+        assert 1e-5 < lost < 0.1
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_one_example_adds_at_most_its_clip_norm(name, per_layer):
+    task = Task(name, precision="bf16")
+    params = 0.1 * noise(task.dimension).float()
+    for seed in range(5):
+        x, y = noise(1, 1, 28, 28, seed=seed).float(), torch.tensor([seed])
+        query = Query((params,), (SumBlock((Term(0.1, per_layer=per_layer),)),))
+        (total,) = sum_gradients(task, query, x, y)
+        assert float(total.double().norm()) == pytest.approx(0.1, rel=2e-6)
+
+
+def test_tf32_is_float32_where_there_is_none():
+    x, y = noise(4, 1, 28, 28).float(), torch.arange(4)
+    one, other = (Task("mlp", precision=precision) for precision in ("tf32", "float32"))
+    params = 0.1 * noise(one.dimension).float()
+    query = Query((params,), (SumBlock((Term(0.1),)),))
+    assert torch.equal(sum_gradients(one, query, x, y)[0], sum_gradients(other, query, x, y)[0])
+
+
+def test_the_precision_ends_with_the_context():
+    ones = torch.ones(2, 2)
+    with computing("bf16", CPU):
+        assert (ones @ ones).dtype == torch.bfloat16
+    assert (ones @ ones).dtype == torch.float32
+
+
+def test_local_steps_of_few_digits_are_refused():
+    with pytest.raises(ArgumentError, match="precision"):
+        make_work(Config.parse({"work": "local-steps", "precision": "bf16"}))
