@@ -42,9 +42,9 @@ def two_point_question(task, x, y, scale=0.3):
 
 
 def _middle(rows):
-    """A number amid the rows' norms."""
+    """A number amid the rows' norms; 1 where they are all zero, as those of dead units are."""
     norms = rows.norm(dim=1).sort().values
-    return float(norms[max(0, len(norms) // 2 - 1) :][:2].mean())
+    return float(norms[max(0, len(norms) // 2 - 1) :][:2].mean()) or 1.0
 
 
 def assert_all_ways_agree(task, query, x, y, tolerance, fast=True):
