@@ -121,6 +121,6 @@ def spread(values: Iterable[float], factor: float = 1.0, digits: int = 2) -> str
     values = [factor * value for value in values]
     if not values:
         return ""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     count = "" if len(values) == len(SEEDS) else f" ({len(values)})"
-    return f"{statistics.mean(values):.{digits}f} ± {deviation:.{digits}f}{count}"
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}{count}"

@@ -89,7 +89,7 @@ def table() -> str:
         if found:
             costs = records[made.key()]["epsilon"]
             theirs = PAPER[made.method] if made.part == "factors" else ""
-            shown = f"{spread(found)} | {spread(found, 0.5)} | {theirs}"
+            shown = f"{spread(found, digits=3)} | {spread(found, 0.5, digits=3)} | {theirs}"
             spent = f"{costs['rdp']['epsilon']:.2f} | {costs['pld']['epsilon']:.2f}"
             name = f"{made.config['model']} | {made.method} | {made.config['rounds']}"
             lines.append(f"| {name} | {shown} | {spent} |")
