@@ -168,7 +168,7 @@ class Book:
             for precision, error in held.items():
                 try:
                     sums = self.sum(task, [point], blocks, inputs, labels, precision=precision)
-                except (UnsuitedError, RuntimeError, IndexError):
+                except (UnsuitedError, RuntimeError, IndexError, TypeError):
                     return False
                 for got, want in zip(sums.totals, wanted, strict=True):
                     if not bool((got - want).norm() <= error * want.norm()):
