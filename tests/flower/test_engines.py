@@ -75,6 +75,8 @@ def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str,
     config = Config.parse({**TOY, **CASES[case]})
     params = params_from(config, ENGINES[engine](config))
     torch.testing.assert_close(params, in_process(config), rtol=0, atol=1e-6)
+    if engine != "plain loop":  # whose sums are in another order, one unit after the other
+        assert torch.equal(params, in_process(config))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -85,12 +87,6 @@ def test_a_hundred_rounds_agree_to_the_last_bit_on_however_many_nodes(case: str)
     assert torch.equal(ends[0], in_process(config))
     assert torch.equal(ends[0], ends[1])
     assert torch.equal(ends[0], ends[2])
-
-
-def test_ray_actors_agree_to_the_last_bit(ray_instance: None) -> None:
-    config = Config.parse(TOY)
-    ends = [params_from(config, ray_engine(actors)(config)) for actors in (1, 2)]
-    assert torch.equal(ends[0], ends[1])
 
 
 def test_another_seed_gives_other_parameters() -> None:
