@@ -30,7 +30,7 @@ SIGMAS = (2.0, 4.0, 6.0, 8.0)
 TUNED_AT = 2.0  # where DP-SGD's step size is tuned, section 5.4
 CLIP_NORM = 1.0  # not published; one for all methods
 GRIDS = {
-    "DP-SGD": tuple(10.0 ** (k / 2) for k in (-2, -1, 0, 1)),
+    "DP-SGD": tuple(10.0 ** (k / 2) for k in (-3, -2, -1, 0)),
     "DP-Adam": tuple(10.0 ** (k / 2) for k in (-8, -7, -6, -5)),
 }
 METHODS = ("ADADP", "DP-Adam", "DP-SGD")
