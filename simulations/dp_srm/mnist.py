@@ -26,9 +26,8 @@ EPSILONS = (1.2, 3.0)
 PAPER = {"DP-SRM": (4.49, 3.62), "DP-SGD": (5.33, 3.81)}  # test errors in percent, Figure 2
 COHORT = 1024  # of their grid
 ROUNDS = {1.2: 200, 3.0: 250}
-RATES = {"DP-SRM": {1.2: 5.0, 3.0: 4.0}, "DP-SGD": {1.2: 4.0, 3.0: 4.0}}
-CLIPS = {1.2: (0.5, 0.005), 3.0: (1.0, 0.01)}  # C_1, C_2
-GAMMA = 0.3
+RATE = 4.0
+CLIPS, GAMMA = {1.2: (0.5, 0.01), 3.0: (1.0, 0.01)}, {1.2: 0.8, 3.0: 0.3}  # (C_1, C_2), gamma
 
 
 def cell(epsilon: float, method: str) -> Cell:
@@ -41,14 +40,14 @@ def cell(epsilon: float, method: str) -> Cell:
         "sampling-rate": COHORT / EXAMPLES,
         "rounds": ROUNDS[epsilon],
         "optimizer": method.lower(),
-        "learning-rate": RATES[method][epsilon],
+        "learning-rate": RATE,
         "clip-norm": CLIPS[epsilon][0],
         "epsilon": epsilon,
         "delta": DELTA,
         "evaluate-every": 50,
     }
     if method == "DP-SRM":
-        config |= {"srm-difference-clip-norm": CLIPS[epsilon][1], "srm-gamma": GAMMA}
+        config |= {"srm-difference-clip-norm": CLIPS[epsilon][1], "srm-gamma": GAMMA[epsilon]}
     return Cell(f"eps {epsilon:g}", method, config)
 
 
