@@ -203,7 +203,7 @@ def test_every_kind_of_data_is_learned_and_reported(
 ) -> None:
     monkeypatch.setattr("fedpriv.data.load", lambda name, folder, **sizes: toy(target))
     common: dict[str, object] = {"model": model, "examples-per-client": 900, "optimizer": "dp-adam"}
-    config = centralised(**common, learning_rate=0.05, sampling_rate=0.3, rounds=40, epsilon=20.0)
+    config = centralised(**common, learning_rate=0.05, sampling_rate=0.3, rounds=40, epsilon=20.0, seed=6)
     result = simulate(config, folder=RunFolder.create(tmp_path / "out"))
     first, last = result.metrics[0][key], result.metrics[-1][key]
     assert last < 0.7 * first if key == "mse" else last > max(0.6, first)
