@@ -58,7 +58,6 @@ CASES: dict[str, dict[str, object]] = {
 }
 ENGINES: dict[str, Callable[[Config], GridEngine]] = {
     "grid of 3": lambda config: GridEngine(InProcessGrid(3, config.table())),
-    "1 actor": lambda config: GridEngine(RayGrid(1, config.table(), num_cpus=0.5)),
     "2 actors": lambda config: GridEngine(RayGrid(2, config.table(), num_cpus=0.5)),
 }
 
@@ -66,7 +65,7 @@ ENGINES: dict[str, Callable[[Config], GridEngine]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", CASES)
 def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
-    """Silos 0 to 4 on one, two or three nodes: each is always the same one's, which remembers its slots."""
+    """Silos 0 to 4 on two or three nodes: each is always the same one's, which remembers its slots."""
     config = Config.parse({**SILOS, **CASES[case]})
     plan = make_plan(config)
     there = execute(plan, ENGINES[engine](config)).params
