@@ -16,6 +16,12 @@ from fedpriv.round import Ask, Chunk, Reply, Setup
 from fedpriv.sampling import Everyone, Sampler
 
 
+def two_layers(rows: torch.Tensor) -> tuple[int, int]:
+    """The entries of two layers that make up a row, for clipping layer by layer."""
+    half = rows.shape[1] // 2
+    return half, rows.shape[1] - half
+
+
 @dataclass
 class RowsEngine:
     """Unit i pulls theta towards row i: its gradient at theta is theta - row_i."""
@@ -44,7 +50,7 @@ class RowsEngine:
     def sums(self, query: Query, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The bounded sums over the units ``ids``."""
         rows = [point - self.rows[ids] for point in query.points]
-        return (sum_rows_loop if self.plain else sum_rows)(rows, query.blocks)
+        return (sum_rows_loop if self.plain else sum_rows)(rows, query.blocks, two_layers(self.rows))
 
     def close(self) -> None:
         self.closed = True

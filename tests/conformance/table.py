@@ -22,6 +22,7 @@ from fedpriv.optimizers import (
     Nonconvex,
     NormalisedStep,
     PdaDpmd,
+    PerLayer,
     Polynomial,
     PrivateOptimizer,
     Regularised,
@@ -164,6 +165,8 @@ def _wrapped() -> dict[str, Row]:
             textbook.adam(RATE),
             HUGE,
         ),
+        "dp-sgd, layer by layer": Row(lambda c: PerLayer(dp_sgd(RATE, c)), PLAIN),
+        "dp-srm, layer by layer": Row(lambda c: PerLayer(srm()(c)), textbook.storm(RATE, 0.5)),
         "dp-sgd with l2": Row(lambda c: Regularised(dp_sgd(RATE, c), small), PLAIN, regulariser=small),
         "dp-srm with a nonconvex regulariser": Row(
             lambda c: Regularised(srm()(c), bumpy), textbook.storm(RATE, 0.5), regulariser=bumpy
