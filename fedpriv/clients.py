@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fedpriv import _check
-from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop, zeros
+from fedpriv.clipping import added, sum_gradients, sum_rows, sum_rows_loop, zeros
 from fedpriv.clipping.bounded import terms_of
 from fedpriv.memory import bytes_per_unit
 from fedpriv.query import Query
@@ -68,6 +69,7 @@ class LocalSteps:
 Work = OneGradient | LocalSteps
 
 MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
+_GROUPS, _GROUP, _LENGTHS = 8, 32, 2  # of like length: how many at most, their size, and of what multiple
 _MOST = 1024  # examples, beyond which computing more at once saves nothing
 
 # What a client, and each of its examples, takes: by task, then by all that it depends on.
@@ -112,13 +114,18 @@ def clipped_sum(
     client, example = _cost(work, task, query, x, y)
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
         fits = max(1, min(memory // (client + example), _MOST))
-        return sum_gradients(task, query, x, y, min(fits, chunk or fits))
-    totals = zeros(query.blocks, query.points[0])
-    for positions, counts in _chunks(sizes, client, example, chunk or len(sizes), memory):
-        index, counts = positions.to(x.device), counts.to(x.device)
-        sums = _sum_at_once(work, task, query, x[index], y[index], counts)
-        totals = tuple(a + b for a, b in zip(totals, sums, strict=True))
-    return totals
+        fits = min(fits, chunk or fits)
+        if not task.right_padded:
+            return sum_gradients(task, query, x, y, fits)
+        groups = by_length(x)
+        return added(sum_gradients(task, query, x[own, :end], y[own], fits) for own, end in groups)
+
+    def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
+        index = positions.to(x.device)
+        return _sum_at_once(work, task, query, x[index], y[index], counts.to(x.device))
+
+    chunks = _chunks(sizes, client, example, chunk or len(sizes), memory)
+    return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
 
 
 def clipped_sum_loop(
@@ -270,6 +277,25 @@ def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Ten
         allowed = "ascend within 0 .. units - 1, one for each example"
         raise _check.fail("owner", "...", allowed)
     return torch.bincount(owner, minlength=count)
+
+
+def by_length(x: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Groups of sequences of like length: which they are, and how far they reach at the most.
+
+    Args:
+        x: sequences (n, L), padded with 0 on the right.
+
+    Yields:
+        positions in x, int64 (c,), and a length, at most L: all of the sequences that lies beyond is
+        padding. Lengths are rounded up to a few, since whatever is tried out or compiled for a shape is for
+        each of them; none is less than 1, and there is always a group.
+    """
+    reach = ((x != 0) * torch.arange(1, x.shape[1] + 1, device=x.device)).amax(1)
+    lengths, order = reach.sort(stable=True)
+    size = max(_GROUP, -(-len(x) // _GROUPS))
+    for start in range(0, max(1, len(x)), size):
+        longest = int(lengths[start : start + size].max()) if len(x) else 1
+        yield order[start : start + size], min(x.shape[1], _LENGTHS * max(1, -(-longest // _LENGTHS)))
 
 
 @functools.cache

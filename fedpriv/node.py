@@ -81,30 +81,29 @@ class ClientSide:
         """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
         query = moved(ask.query, self.device)
         key = self.key if self.key.reproducible else Key.fresh()
-        # Chunks are added without rounding, so that how they are dealt to nodes does not show in the result.
-        totals = tuple(total.double() for total in zeros(query))
-        owed = ask.party_stds or (0.0,) * len(totals)
-        parties = 0
-        for chunk in ask.chunks:
+        owed = ask.party_stds or (0.0,) * len(query.blocks)
+
+        def part(chunk: Chunk) -> tuple[Tensor, ...]:
             sums = self._chunk_sums(query, chunk)
             if ask.party_stds is not None:
                 sums = add_party_noise(sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index)
-            for total, part, block, std in zip(totals, sums, query.blocks, owed, strict=True):
-                total += on_grid(part, block, std)
-            parties += chunk.parties
-        return Reply(tuple(total.cpu() for total in totals), parties)
+            return tuple(map(on_grid, sums, query.blocks, owed))
+
+        # Parts are added without rounding, so that how they are dealt to nodes does not show in the result.
+        totals = clipping.added(map(part, ask.chunks)) or tuple(total.double() for total in zeros(query))
+        return Reply(tuple(total.cpu() for total in totals), sum(chunk.parties for chunk in ask.chunks))
 
     def _chunk_sums(self, query: Query, chunk: Chunk) -> tuple[Tensor, ...]:
         if self.own is not None and chunk.home != self.own:
             raise _check.fail("partition", chunk.home, f"be this node's own, {self.own}")
         if not len(chunk.ids):
             return zeros(query)
-        totals = zeros(query)
-        for ids in np.array_split(chunk.ids, -(-len(chunk.ids) * self.unit_memory // self.memory)):
-            x, y, owner = self.view.batch(ids, self.device)
-            sums = clipped_sum(self.work, self.task, query, x, y, owner, len(ids), memory=self.memory)
-            totals = tuple(total + part for total, part in zip(totals, sums, strict=True))
-        return totals
+        pieces = np.array_split(chunk.ids, -(-len(chunk.ids) * self.unit_memory // self.memory))
+        return clipping.added(self._units_sums(query, ids) for ids in pieces)
+
+    def _units_sums(self, query: Query, ids: data.Indices) -> tuple[Tensor, ...]:
+        x, y, owner = self.view.batch(ids, self.device)
+        return clipped_sum(self.work, self.task, query, x, y, owner, len(ids), memory=self.memory)
 
     def gather(self, ask: Ask) -> Reply:
         """The engine that is this process alone."""

@@ -106,6 +106,7 @@ class Task:
         layout: which tensors make up the parameter vector (d,), and where they lie.
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
         book: how clipped sums of this model's gradients are had without forming them.
+        right_padded: whether zeros at the right of an input are no part of it, as the module says.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Task:
         for layer in self.module.modules():
             if getattr(layer, "inplace", False):  # would overwrite what per-example norms are read from
                 layer.inplace = False  # type: ignore[assignment]
+        self.right_padded: bool = getattr(self.module, "right_padded", False)
         make_batched(self.module)
         self.book = Book(self.module, self.layout, precision)
         trained = set(self.layout.names)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedpriv import clients
+from fedpriv import clients, models
 from fedpriv._check import ArgumentError
 from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
 from fedpriv.clipping import gradients, sum_gradients
@@ -241,3 +241,35 @@ def test_examples_that_cancel_leave_no_more_than_the_clip_norm(last_bit):
     owner = torch.zeros(2, dtype=torch.int64)
     (total,) = clipped_sum(OneGradient(), task, query, x, y, owner, 1)
     assert float(total.norm()) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", ["lstm", "mlp-text"])
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
+    task = Task(models.build(name, (20,), 3, (9,)))
+    generator = torch.Generator().manual_seed(0)
+    reach = torch.randint(0, 12, (count, 1), generator=generator)  # some have no token at all
+    tokens = torch.randint(1, 9, (count, 20), generator=generator) * (torch.arange(20) < reach)
+    y = torch.arange(count) % 3
+    query = Query((noise(task.dimension) * 0.3,), (SumBlock((Term(0.05),)),))
+    want = sum_gradients(task, query, tokens, y)
+    widths = []
+    monkeypatch.setattr(
+        clients, "sum_gradients", lambda *a: widths.append(a[2].shape[1]) or sum_gradients(*a)
+    )
+    assert_equal(clipped_sum(OneGradient(), task, query, tokens, y), want)
+    assert max(widths) <= 12
+    assert count < 200 or min(widths) <= 4
+
+
+def test_groups_of_like_length_lose_no_token():
+    tokens = torch.randint(0, 2, (333, 15), generator=torch.Generator().manual_seed(0))
+    tokens *= torch.arange(15) < torch.arange(333)[:, None] % 16  # also zeros inside, which are no padding
+    groups = list(clients.by_length(tokens))
+    assert torch.cat([own for own, _ in groups]).sort().values.equal(torch.arange(333))
+    assert all(not tokens[own, end:].any() for own, end in groups)
+    assert len({end for _, end in groups}) > 1
+
+
+def test_ids_are_never_taken_for_padding():
+    assert not Task(models.build("factors", (2,), 1, (3, 4))).right_padded

@@ -12,6 +12,7 @@ tensor([3.6000, 4.8000])
 
 from fedpriv.clipping.bookkeeping import Differentiable
 from fedpriv.clipping.gradients import (
+    added,
     gradients_loop,
     sum_gradients,
     sum_gradients_loop,
@@ -21,6 +22,7 @@ from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 
 __all__ = [
     "Differentiable",
+    "added",
     "gradients_loop",
     "sum_gradients",
     "sum_gradients_loop",

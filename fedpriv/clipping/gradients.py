@@ -8,7 +8,7 @@ norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def _sum_by_book(task: Differentiable, query: Query, x: Tensor, y: Tensor, weigh
     if not bool(told.any()):
         return totals
     rest = _sum_by_book(task, query, x[told], y[told], None if weights is None else weights[told])
-    return tuple(a + b for a, b in zip(totals, rest, strict=True))
+    return added((totals, rest))
 
 
 def _sum_by_rows(task: Differentiable, query: Query, x: Tensor, y: Tensor, weights: Tensor | None) -> Sums:
@@ -115,12 +115,20 @@ def _in_chunks(
     sum_chunk: Callable[[Differentiable, Query, Tensor, Tensor, Tensor | None], Sums],
 ) -> Sums:
     """The sums over all chunks of ``step`` units, added in their order."""
-    totals: Sums | None = None
-    for start in range(0, len(x), step):
+
+    def one(start: int) -> Sums:
         own = slice(start, start + step)
-        sums = sum_chunk(task, query, x[own], y[own], None if weights is None else weights[own])
-        totals = sums if totals is None else tuple(a + b for a, b in zip(totals, sums, strict=True))
-    return zeros(query.blocks, query.points[0]) if totals is None else totals
+        return sum_chunk(task, query, x[own], y[own], None if weights is None else weights[own])
+
+    return added(map(one, range(0, len(x), step))) or zeros(query.blocks, query.points[0])
+
+
+def added(parts: Iterable[Sums]) -> Sums:
+    """The blocks' sums over all parts, added in their order; () where there is no part."""
+    totals: Sums = ()
+    for part in parts:
+        totals = tuple(map(Tensor.add, totals, part)) if totals else part
+    return totals
 
 
 def zeros(blocks: Sequence[Block], like: Tensor) -> Sums:

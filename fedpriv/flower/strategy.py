@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv import _check
+from fedpriv.clipping import added
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
 from fedpriv.flower.silo_messages import model_record, read_changes, training_content
@@ -120,18 +121,15 @@ class GridEngine:
 
     def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""
-        totals = tuple(total.double() for total in zeros(query))
-        parties, failures = 0, list[str]()
+        usable, failures = list[Reply](), list[str]()
         for node, chunks in work.items():
             try:
-                reply = _usable(replies.get(node.id), query, sum(c.parties for c in chunks))
+                usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in chunks)))
             except MessageError as error:
                 failures.append(self._failure(node, error))
-                continue
-            totals = tuple(total + part for total, part in zip(totals, reply.sums, strict=True))
-            parties += reply.parties
         self._tolerate(failures, len(work))
-        return Reply(totals, parties).to(query)
+        totals = added(reply.sums for reply in usable) or zeros(query)
+        return Reply(totals, sum(reply.parties for reply in usable)).to(query)
 
     def _failure(self, node: Node, error: MessageError) -> str:
         # Which nodes were asked tells who was sampled, where each node is a client.

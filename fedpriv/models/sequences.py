@@ -1,6 +1,7 @@
 """Models of sequences of tokens (n, length), padded with 0 on the right.
 
-Padding is no part of a sequence: how far one is padded changes nothing.
+Padding is no part of a sequence: how far one is padded changes nothing. A model that keeps this says so by
+``right_padded = True``, and is then given sequences of like length together, each as short as they allow.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class LastState(nn.Module):
         classes: outputs.
         embedding, hidden: the sizes of Du 2021, A.9: 64 and 128.
     """
+
+    right_padded = True
 
     def __init__(self, vocabulary: int, classes: int, embedding: int = 64, hidden: int = 128) -> None:
         super().__init__()
@@ -44,6 +47,8 @@ class MeanEmbedding(nn.Module):
         classes: outputs.
         size: of the embedding and of the hidden layer.
     """
+
+    right_padded = True
 
     def __init__(self, vocabulary: int, classes: int, size: int = 16) -> None:
         super().__init__()
