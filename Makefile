@@ -18,8 +18,8 @@ help: ## List the targets
 demo: $(VENV)/installed ## Run a private federation on embedded data; ARGS go to `fedpriv simulate`
 	$(BIN)/fedpriv simulate --out runs/demo --overwrite $(ARGS)
 
-test: $(VENV)/installed-test ## Run the tests; ARGS go to pytest
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/installed-test ## Run the tests, one process a core; ARGS go to pytest
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 test-slow: $(VENV)/installed-test ## Run the tests that take longer
 	$(BIN)/python -m pytest -m slow $(ARGS)

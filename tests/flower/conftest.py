@@ -14,3 +14,10 @@ def ray_instance() -> Iterator[None]:
     start_ray(num_cpus=8)
     yield
     ray.shutdown()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where tests run in several processes, those that share Ray share a process."""
+    if "ray_instance" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("ray"))

@@ -1,6 +1,6 @@
 """A ClientApp whose sums are known: each unit adds (its number + 1) at every coordinate, and misbehaves.
 
-``misbehave`` in the run-config makes partition 0 misbehave: see ``answer``.
+``misbehave`` in the run-config makes partition 0 misbehave: see ``answer``. It fails in release FAILING anyway.
 """
 
 import torch
@@ -13,6 +13,8 @@ from fedpriv.query import BitBlock
 from fedpriv.round import Reply
 
 app = ClientApp()
+
+FAILING = 13
 
 
 @app.query()
@@ -30,7 +32,7 @@ def place(message: Message, context: Context) -> Message:
 def answer(message: Message, context: Context) -> Message:
     ask, bad = read_ask(message.content), context.run_config.get("misbehave", "")
     first = context.node_config["partition-id"] == 0
-    if bad == "raise-all" or (bad == "raise" and first):
+    if bad == "raise-all" or ((bad == "raise" or ask.release == FAILING) and first):
         raise ZeroDivisionError("secret 0.25")
     total = float(sum((chunk.ids + 1).sum() for chunk in ask.chunks))
     parties = sum(chunk.parties for chunk in ask.chunks)

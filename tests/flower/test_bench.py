@@ -32,15 +32,11 @@ def test_parts_add_up_to_rounds_in_this_process() -> None:
     assert not measured.by_rows
 
 
-def test_nodes_say_where_their_time_went(ray_instance: None) -> None:
+def test_nodes_say_where_their_time_went_and_whether_one_is_idle(ray_instance: None) -> None:
     apart = {"placement": "distributed", "sampler": "fixed-size"}
-    measured = figures({"actors": 2, "cpus-per-actor": 0.5, **apart})
+    measured = figures({"actors": 2, "cpus-per-actor": 0.5, "chunk-size": 500, **apart})
     assert min(measured.parts["transport"], measured.parts["data"], measured.parts["clipped sum"]) > 0
     assert measured.overhead == pytest.approx(1 - measured.parts["clipped sum"] / measured.round)
-
-
-def test_idle_actors_are_pointed_out(ray_instance: None) -> None:
-    measured = figures({"actors": 2, "cpus-per-actor": 0.5, "chunk-size": 500})
     assert any("chunk-size=20" in line for line in measured.advice)
 
 

@@ -18,7 +18,7 @@ from fedpriv.release import add_party_noise
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Engine, Reply
 
-from .toy import TOY, in_process, params_from
+from .toy import TOY, in_process, pairs, params_from
 
 CASES: dict[str, dict[str, object]] = {
     "central": {},
@@ -68,8 +68,7 @@ ENGINES: dict[str, Callable[[Config], Engine]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=[("local", "2 actors")]))
 def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
     config = Config.parse({**TOY, **CASES[case]})
     params = params_from(config, ENGINES[engine](config))

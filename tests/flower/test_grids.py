@@ -98,11 +98,17 @@ def test_an_unknown_node_is_refused(grid: HostedGrid) -> None:
         grid.push_messages([ask(grid, "query", 3)])
 
 
+NOT_AN_APP = APP.replace(":app", ":not_an_app")
+
+
 @pytest.mark.parametrize(
-    ("app", "error"),
-    [(APP.replace(":app", ":not_an_app"), "not a ClientApp"), (APP + "s", "Unable to load")],
+    ("kind", "app", "error"),
+    [
+        (InProcessGrid, APP + "s", "Unable to load"),
+        (InProcessGrid, NOT_AN_APP, "not a ClientApp"),
+        (RayGrid, NOT_AN_APP, "not a ClientApp"),
+    ],
 )
-@pytest.mark.parametrize("kind", [InProcessGrid, RayGrid])
 def test_what_is_not_a_client_app_is_refused(kind: Any, app: str, error: str, ray_instance: None) -> None:
     with pytest.raises(GridError, match=error):
         kind(nodes=1, client_app=app, **({"num_cpus": 0.5} if kind is RayGrid else {}))

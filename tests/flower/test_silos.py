@@ -38,7 +38,7 @@ from fedpriv.round import Ask, Chunk
 from fedpriv.runs import execute
 from fedpriv.silos import Change, Memory, Training, round_events, silo_side
 
-from .toy import TOY
+from .toy import TOY, pairs
 
 SILOS: dict[str, object] = {
     **TOY,
@@ -62,8 +62,7 @@ ENGINES: dict[str, Callable[[Config], GridEngine]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=[("momentum", "2 actors")]))
 def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
     """Silos 0 to 4 on two or three nodes: each is always the same one's, which remembers its slots."""
     config = Config.parse({**SILOS, **CASES[case]})

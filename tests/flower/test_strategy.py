@@ -205,23 +205,27 @@ class Counting(RayGrid):
         return replies
 
 
-def test_actors_add_their_replies_in_a_tree(ray_instance: None) -> None:
+@pytest.fixture(scope="module")
+def five(ray_instance: None) -> Iterator[Counting]:
     with Counting(nodes=5, client_app=APP, num_cpus=0.1) as grid:
-        engine = GridEngine(grid)
-        for chunks, one_by_one in ((11, 0), (4, 0), (3, 3)):  # three replies are not worth a tree
-            ask = make_ask(chunks=chunks, home=lambda index: index)
-            before, reply = grid.received, engine.gather(ask)
-            assert torch.equal(reply.sums[0], torch.full((3,), total(ask)))
-            assert torch.equal(reply.sums[1], torch.tensor(total(ask)))
-            assert reply.parties == 3 * chunks
-            assert grid.received - before == one_by_one
+        yield grid
 
 
-def test_a_failure_comes_through_the_tree(ray_instance: None) -> None:
-    with RayGrid(nodes=4, client_app=APP, num_cpus=0.1, run_config={"misbehave": "raise"}) as grid:
-        with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
-            GridEngine(grid).gather(make_ask(chunks=8))
-        assert "secret" not in str(caught.value)
+def test_actors_add_their_replies_in_a_tree(five: Counting) -> None:
+    engine = GridEngine(five)
+    for chunks, one_by_one in ((11, 0), (4, 0), (3, 3)):  # three replies are not worth a tree
+        ask = make_ask(chunks=chunks, home=lambda index: index)
+        before, reply = five.received, engine.gather(ask)
+        assert torch.equal(reply.sums[0], torch.full((3,), total(ask)))
+        assert torch.equal(reply.sums[1], torch.tensor(total(ask)))
+        assert reply.parties == 3 * chunks
+        assert five.received - before == one_by_one
+
+
+def test_a_failure_comes_through_the_tree(five: Counting) -> None:
+    with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
+        GridEngine(five).gather(make_ask(chunks=8, release=summing.FAILING))
+    assert "secret" not in str(caught.value)
 
 
 def test_replies_of_different_queries_do_not_add() -> None:

@@ -1,8 +1,12 @@
 """One toy federation that every engine runs, and how its parameters are read back."""
 
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pytest
 import torch
+from _pytest.mark import ParameterSet
 from safetensors.torch import load_file
 
 from fedpriv.config import Config
@@ -25,6 +29,16 @@ TOY: dict[str, object] = {
     "evaluate-every": 4,
     "seed": 3,
 }
+
+
+def pairs(
+    cases: Iterable[str], engines: Iterable[str], slow: Sequence[tuple[str, str]]
+) -> list[ParameterSet]:
+    """Each case with each engine, some of them among the slow tests."""
+    return [
+        pytest.param(*pair, marks=pytest.mark.slow if pair in slow else ())
+        for pair in itertools.product(cases, engines)
+    ]
 
 
 def params_from(config: Config, engine: Engine | Trainer) -> torch.Tensor:
