@@ -2,7 +2,8 @@
 
 What travels to a node is three records: ``points`` (the query's parameter vectors and divisors, ONE
 ArrayRecord object shared by all messages of a release, so that a grid can ship it once), ``query`` (the
-blocks as JSON, the release index, the parties' noise) and ``chunks`` (the node's part of the cohort).
+blocks as JSON, the release index, the parties' noise) and ``chunks`` (the node's part of the cohort, in
+columns of 64-bit numbers, as bytes).
 What comes back is ``sums``, one array a block, and ``reply``, the number of parties behind them.
 
 Arrays are Flower's NumPy serialisation, read with ``allow_pickle=False``; every reader checks shapes and
@@ -38,6 +39,7 @@ from fedpriv.round import Ask, Chunk, Reply
 Records = dict[str, ArrayRecord | ConfigRecord]
 
 _FLOATS = {"float32", "float64"}
+_WHOLE = "<i8"  # of a chunk record's columns
 
 
 class MessageError(ValueError):
@@ -69,7 +71,7 @@ def ask_content(shared: Mapping[str, Any], chunks: Sequence[Chunk]) -> RecordDic
         "parties": np.array([chunk.parties for chunk in chunks], np.int64),
         "homes": np.array([-1 if c.home is None else c.home for c in chunks], np.int64),
     }
-    record = ArrayRecord({name: Array(column) for name, column in columns.items()})
+    record = ConfigRecord({name: column.astype(_WHOLE).tobytes() for name, column in columns.items()})
     return RecordDict({**shared, "chunks": record})
 
 
@@ -99,7 +101,7 @@ def read_ask(content: RecordDict) -> Ask:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise MessageError(f"an ask's query cannot be read ({type(error).__name__})") from None
-    return Ask(query, release, _read_chunks(array_record(content, "chunks")), stds)
+    return Ask(query, release, _read_chunks(config_record(content, "chunks")), stds)
 
 
 def reply_content(reply: Reply) -> RecordDict:
@@ -152,24 +154,19 @@ def encode(values: Tensor) -> Array:
     return Array(values.detach().cpu().contiguous().numpy())
 
 
-def _decode(record: ArrayRecord, name: str, dtypes: set[str]) -> np.ndarray[Any, Any]:
-    """The array ``name``, checked against what its envelope declares."""
+def read_vector(record: ArrayRecord, name: str) -> Tensor:
+    """The float array ``name``, checked against what its envelope declares. Raises MessageError."""
     if name not in record:
         raise MessageError(f"the array {name!r} is missing")
     try:
         values = record[name].numpy()
     except (TypeError, ValueError, EOFError, OSError, SyntaxError) as error:
         raise MessageError(f"the array {name!r} cannot be read ({type(error).__name__})") from None
-    if str(values.dtype) not in dtypes or str(values.dtype) != record[name].dtype:
-        raise MessageError(f"the array {name!r} must hold {' or '.join(sorted(dtypes))}")
+    if str(values.dtype) not in _FLOATS or str(values.dtype) != record[name].dtype:
+        raise MessageError(f"the array {name!r} must hold {' or '.join(sorted(_FLOATS))}")
     if tuple(values.shape) != tuple(record[name].shape):
         raise MessageError(f"the array {name!r} does not have the shape that it declares")
-    return cast("np.ndarray[Any, Any]", values)
-
-
-def read_vector(record: ArrayRecord, name: str) -> Tensor:
-    """The float array ``name``. Raises MessageError."""
-    return torch.from_numpy(_decode(record, name, _FLOATS))
+    return torch.from_numpy(values)
 
 
 def array_record(content: RecordDict, name: str) -> ArrayRecord:
@@ -255,13 +252,17 @@ def _check_stds(stds: tuple[float, ...], blocks: int) -> None:
         raise MessageError("the party noise must be one finite std of 0 or more for each block")
 
 
-def _read_chunks(record: ArrayRecord) -> tuple[Chunk, ...]:
-    names = ("ids", "sizes", "indices", "parties", "homes")
-    ids, *columns = (_decode(record, name, {"int64"}) for name in names)
-    if ids.ndim != 1 or any(column.shape != columns[0].shape for column in columns):
+def _read_chunks(record: ConfigRecord) -> tuple[Chunk, ...]:
+    def column(name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+        value = record.get(name)
+        if not isinstance(value, bytes) or len(value) % 8:
+            raise MessageError(f"a chunk record's column {name!r} must be the bytes of 64-bit numbers")
+        return np.frombuffer(value, _WHOLE).astype(np.int64)
+
+    ids, sizes, indices, parties, homes = map(column, ("ids", "sizes", "indices", "parties", "homes"))
+    if any(len(other) != len(sizes) for other in (indices, parties, homes)):
         raise MessageError("a chunk record must hold one number a chunk in every column")
-    sizes, indices, parties, homes = columns
-    if sizes.ndim != 1 or (sizes < 0).any() or int(sizes.sum()) != ids.size:
+    if (sizes < 0).any() or int(sizes.sum()) != ids.size:
         raise MessageError("the chunk sizes must add to the number of ids")
     if any((column < 0).any() for column in (ids, indices)) or (parties < 1).any():
         raise MessageError("ids and chunk numbers must be 0 or more, and parties 1 or more")

@@ -1,6 +1,6 @@
 """A ClientApp whose sums are known: each unit adds (its number + 1) at every coordinate, and misbehaves.
 
-``misbehave`` in the run-config makes partition 0 misbehave: see ``answer``. It fails in release FAILING anyway.
+``misbehave`` in the run-config makes partition 0 misbehave: see ``answer``. In release FAILING it fails.
 """
 
 import torch

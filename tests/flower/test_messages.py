@@ -249,13 +249,21 @@ def test_an_ask_with_a_malformed_query_is_refused(key: str, value: Any) -> None:
         ("parties", [0, 1]),
         ("indices", [0, -1]),
         ("indices", [1, 1]),
-        ("homes", [[0, 0]]),
+        ("homes", [0]),
     ],
 )
 def test_an_ask_with_malformed_chunks_is_refused(column: str, values: list[Any]) -> None:
     records = ask_records()
-    records["chunks"][column] = Array(np.array(values, np.int64))
+    records["chunks"][column] = np.array(values, "<i8").tobytes()
     with pytest.raises(MessageError):
+        read_ask(records)
+
+
+@pytest.mark.parametrize("value", [b"1234567", 7, [1, 2]])
+def test_an_asks_columns_are_bytes_of_whole_numbers(value: Any) -> None:
+    records = ask_records()
+    records["chunks"]["ids"] = value
+    with pytest.raises(MessageError, match="'ids' must be the bytes of 64-bit numbers"):
         read_ask(records)
 
 

@@ -2,8 +2,8 @@
 
 Each actor imports the ClientApp once, keeps its Context, and answers messages one at a time; the driver
 blocks in ``ray.wait``. Records that several messages of a batch share (the model) are put into Ray's
-object store once. Ray serialises between processes that this grid started itself on the user's own
-machine or cluster; messages of a deployment never pass here.
+object store once. Messages are pickled between processes that this grid started itself on the user's own
+machine or cluster; those of a deployment never pass here.
 
 An actor that dies, or an app that raises, becomes an error reply, as in Flower's own engine.
 """
@@ -11,15 +11,16 @@ An actor that dies, or an app that raises, becomes an error reply, as in Flower'
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import ray
 import torch
-from flwr.app import ArrayRecord, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.user_config import UserConfig, UserConfigValue
 from ray.exceptions import GetTimeoutError, RayError
@@ -55,20 +56,21 @@ class _Node:
         """The actor's process id, once it can answer."""
         return os.getpid()
 
-    def answer(self, metadata: Metadata, names: tuple[str, ...], *records: Any) -> Message:
+    def answer(self, letter: bytes, *stored: ArrayRecord) -> bytes:
         """The app's reply; its exceptions become error replies that name their type only."""
-        message = make_message(metadata, RecordDict(dict(zip(names, records, strict=True))))
+        message = _open(letter, stored)
         try:
-            return self._app(message, self._context)
+            return pickle.dumps(self._app(message, self._context))
         except Exception as error:
-            return error_reply(message, error)
+            return pickle.dumps(error_reply(message, error))
 
-    def add(self, one: Message, other: Message) -> Message:
+    def add(self, one: bytes, other: bytes) -> bytes:
         """The two replies' sum."""
+        reply, more = pickle.loads(one), pickle.loads(other)
         try:
-            return add_replies(one, other)
+            return pickle.dumps(add_replies(reply, more))
         except Exception as error:
-            return error_reply(one, error)
+            return pickle.dumps(error_reply(reply, error))
 
 
 class RayGrid(HostedGrid):
@@ -158,9 +160,9 @@ class RayGrid(HostedGrid):
     def _submit(self, messages: list[Message]) -> None:
         stored = self._store_shared(messages)
         for message in messages:
-            records = [stored.get(id(record), record) for record in message.content.values()]
+            references = [stored[id(record)] for record in message.content.values() if id(record) in stored]
             handle = self._actors[message.metadata.dst_node_id]
-            future = handle.answer.remote(message.metadata, tuple(message.content), *records)
+            future = handle.answer.remote(_letter(message, stored), *references)
             self._pending[message.metadata.message_id] = (future, message)
 
     def _store_shared(self, messages: Iterable[Message]) -> dict[int, Any]:
@@ -185,10 +187,9 @@ class RayGrid(HostedGrid):
     def _reply(self, name: str) -> Message:
         future, message = self._pending.pop(name)
         try:
-            reply = ray.get(future)
+            reply: Message = pickle.loads(ray.get(future))
         except RayError as error:
-            reply = error_reply(message, error, crashed=True)
-        assert isinstance(reply, Message)
+            return error_reply(message, error, crashed=True)
         return reply
 
     def close(self) -> None:
@@ -200,6 +201,24 @@ class RayGrid(HostedGrid):
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()
         self._owns_ray = False
+
+
+def _letter(message: Message, stored: Collection[int]) -> bytes:
+    """The message without those of its records that are stored elsewhere, which it names.
+
+    In bytes of our own: Ray takes several times as long for an argument of many parts.
+    """
+    own = {name: None if id(record) in stored else record for name, record in message.content.items()}
+    return pickle.dumps((message.metadata, own))
+
+
+def _open(letter: bytes, stored: Iterable[ArrayRecord]) -> Message:
+    """The message of a letter, with its stored records in their places."""
+    metadata, own = pickle.loads(letter)
+    rest = iter(stored)
+    return make_message(
+        metadata, RecordDict({name: next(rest) if r is None else r for name, r in own.items()})
+    )
 
 
 def start_ray(num_cpus: int | None = None) -> int:
