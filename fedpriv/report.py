@@ -130,6 +130,9 @@ def summarise(
             "note": NOT_PRIVATE if config.seed >= 0 else "noise and sampling from OS entropy",
         },
         "optimizer": config.optimizer,
+        "regulariser": None
+        if config.regulariser == "none"
+        else {"kind": config.regulariser, "lambda": config.regularisation},
         "versions": versions(),
     }
 
@@ -242,6 +245,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
         ("noise placement", privacy["placement"] + (", in each silo" if privacy["silos"] else "")),
         ("who is trusted", privacy["trust"]),
         ("optimizer", summary["optimizer"]),
+        *_regulariser_rows(summary["regulariser"]),
         (f"releases charged{' to each silo' if privacy['silos'] else ''}", privacy["releases"]),
         ("noise multiplier, first and last", _pair(privacy["noise multiplier"])),
     ]
@@ -252,6 +256,13 @@ def markdown(summary: Mapping[str, Any]) -> str:
     lines += ["## What is not covered", "", *(f"- {text}" for text in privacy["not covered"]), ""]
     lines += ["## Versions", "", ", ".join(f"{k} {v}" for k, v in summary["versions"].items()), ""]
     return "\n".join(lines)
+
+
+def _regulariser_rows(regulariser: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if regulariser is None:
+        return []
+    text = f"{regulariser['kind']}, lambda {regulariser['lambda']:g}; it touches no data, and is not clipped"
+    return [("regulariser", text)]
 
 
 def _silo_rows(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:

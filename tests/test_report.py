@@ -175,6 +175,14 @@ def test_whose_examples_are_not_protected_together_is_said() -> None:
     assert summary["privacy"]["unit"] == "client: a user of the data set with all their training examples"
 
 
+def test_a_regulariser_is_named() -> None:
+    summary, text = both(regulariser="nonconvex", regularisation=0.01)
+    assert summary["regulariser"] == {"kind": "nonconvex", "lambda": 0.01}
+    assert "| regulariser | nonconvex, lambda 0.01; it touches no data, and is not clipped |" in text
+    assert both()[0]["regulariser"] is None
+    assert "regulariser" not in both()[1]
+
+
 def test_what_is_not_covered_is_listed() -> None:
     text = both()[1]
     for words in ("hyper-parameters", "number of runs", "floating-point noise", "side channels"):
