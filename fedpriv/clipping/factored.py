@@ -29,6 +29,7 @@ from torch import Tensor
 
 _SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own precision
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
+_PLAIN = 1e3  # norms between it and its inverse need no scaling before their entries are squared
 _LONGEST = 2**11  # entries whose squares are added up in their own precision
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
 _CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
@@ -271,8 +272,8 @@ class Outer:
     def _divided_squares(self, divisor: Tensor) -> Tensor | None:
         """sum_jk delta_j^2 a_k^2 / D_jk^2 as one product of matrices, or None where it loses too much.
 
-        Each factor is scaled to norm 1 and the weights to a largest of 1: then what is too small for a
-        float32 square is at most 1e-38 of a factor, and 1e-14 of the sum while D spans a ratio of 1e12.
+        Each factor is scaled to about norm 1 and the weights to a largest of 1: then what is too small for a
+        float32 square is at most 1e-32 of a factor, and 1e-8 of the sum while D spans a ratio of 1e12.
         """
         delta, a = self.pairs[0]
         divisor = divisor.permute(self.order) if self.order else divisor
@@ -280,10 +281,13 @@ class Outer:
         if not bool(most < least * _WIDEST):
             return None
         weights = (least / divisor).square_().reshape(delta.shape[1], delta.shape[3], a.shape[3])
-        (sent, delta), (seen, a) = _unit(delta), _unit(a)
-        # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product
-        inner = _across(delta.square_()).matmul(weights).mul_(_across(a.square_())).sum(2).mT
-        return (inner * (sent * seen / least.double()).square()).sum(1)
+        (sent, delta), (seen, a) = _squared(delta), _squared(a)
+        # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product; of the two orders the
+        # one whose product is the smaller
+        delta, a = _across(delta), _across(a)
+        wide = a.shape[2] > delta.shape[2]
+        inner = a.matmul(weights.mT).mul_(delta) if wide else delta.matmul(weights).mul_(a)
+        return (inner.sum(2).mT * (sent * seen / least.double()).square()).sum(1)
 
 
 def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...] = ()) -> Outer:
@@ -340,15 +344,18 @@ def _lengths(part: Tensor) -> Tensor:
     return norms
 
 
-def _unit(part: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms (n, groups), float64, and a new tensor of the parts (n, groups, 1, k) divided by them.
+def _squared(part: Tensor) -> tuple[Tensor, Tensor]:
+    """A scale (n, groups), float64, and the squares of the parts (n, groups, 1, k) divided by it.
 
-    A norm is NaN where it is too small or too large to divide by; a part of zeros stays one.
+    The scale is the part's norm, or 1 where all norms are near enough to that. It is NaN where the norm is
+    too small or too large to divide by; a part of zeros stays one.
     """
     norms = _lengths(part)
+    if part.device.type == "cpu" and bool(((norms > 1 / _PLAIN) & (norms < _PLAIN)).all()):
+        return torch.ones_like(norms[..., 0]), part.square()
     safe = (norms == 0) | ((norms > _SMALLEST) & (norms < 1 / _SMALLEST))
     tell = torch.where(safe, norms, math.nan)
-    return tell[..., 0], part / norms.clamp(min=_SMALLEST).to(part.dtype)[..., None]
+    return tell[..., 0], (part / norms.clamp(min=_SMALLEST).to(part.dtype)[..., None]).square_()
 
 
 def _in_groups(part: Tensor, size: int) -> Tensor:
