@@ -25,7 +25,7 @@ EXAMPLES, DELTA = 60_000, 1e-5
 EPSILONS = (1.2, 3.0)
 PAPER = {"DP-SRM": (4.49, 3.62), "DP-SGD": (5.33, 3.81)}  # test errors in percent, Figure 2
 COHORT = 1024  # of their grid
-ROUNDS = {1.2: 200, 3.0: 250}
+ROUNDS = {1.2: 400, 3.0: 250}
 RATE = 4.0
 CLIPS, GAMMA = {1.2: (0.5, 0.01), 3.0: (1.0, 0.01)}, {1.2: 0.8, 3.0: 0.3}  # (C_1, C_2), gamma
 
