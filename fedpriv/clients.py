@@ -70,6 +70,7 @@ Work = OneGradient | LocalSteps
 
 MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
 _GROUPS, _GROUP, _LENGTHS = 8, 32, 2  # of like length: how many at most, their size, and of what multiple
+_CACHED, _FEW = 2**22, 8  # entries of models that a CPU trains at once while they fit its cache; clients
 _MOST = 1024  # examples, beyond which computing more at once saves nothing
 
 # What a client, and each of its examples, takes: by task, then by all that it depends on.
@@ -124,7 +125,10 @@ def clipped_sum(
         index = positions.to(x.device)
         return _sum_at_once(work, task, query, x[index], y[index], counts.to(x.device))
 
-    chunks = _chunks(sizes, client, example, chunk or len(sizes), memory)
+    most = chunk or len(sizes)
+    if isinstance(work, LocalSteps) and x.device.type == "cpu":
+        most = min(most, max(_FEW, _CACHED // task.dimension))
+    chunks = _chunks(sizes, client, example, most, memory)
     return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
 
 
@@ -200,8 +204,8 @@ def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, 
         counts: how many of them are the client's own, int64 (c,), each at least 1.
     """
 
-    def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return (task.losses(params, x, y) * weights).sum()
+    def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return (task.losses_at(tensors, x, y) * weights).sum()
 
     gradients = torch.func.vmap(torch.func.grad(loss))
     clients, longest = x.shape[:2]
@@ -209,12 +213,15 @@ def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, 
     own = torch.arange(int(batches.max()), device=x.device)
     weights = _mean_weights(len(own), batches, point)
     each = torch.arange(clients, device=x.device)[:, None]
-    start = point.expand(clients, -1)
-    params = start
+    start = task.layout.split(point)
+    mine = {name: tensor.repeat(clients, *(1,) * tensor.dim()) for name, tensor in start.items()}
     for step in range(work.steps):
         taken = (step * batches[:, None] + own) % counts[:, None]
-        params = params - work.learning_rate * gradients(params, x[each, taken], y[each, taken], weights)
-    return start - params
+        slopes = gradients(mine, x[each, taken], y[each, taken], weights)
+        for name, tensor in mine.items():
+            tensor.sub_(slopes[name], alpha=work.learning_rate)
+    changes = [tensor.neg_().add_(start[name]).flatten(1) for name, tensor in mine.items()]
+    return torch.cat(changes, 1)
 
 
 def _cost(work: Work, task: Task, query: Query, x: Tensor, y: Tensor) -> tuple[int, int]:

@@ -20,7 +20,7 @@ never changes yours; the copy runs in evaluation mode. ``task.layout`` says whic
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -153,16 +153,18 @@ class Task:
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The model's outputs (n, ...) for inputs x (n, ...) at the parameters (d,)."""
-        tensors = {**self._fixed_like(params), **self.layout.split(params)}
-        result: Tensor = torch.func.functional_call(self.module, tensors, (x,))
-        return result
+        return self._outputs_at(self.layout.split(params), x)
 
     def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The losses (n,) of the examples (n, ...) at the parameters (d,).
 
         Raises ArgumentError where the loss does not give one number for each example.
         """
-        losses = self.loss(self.outputs(params, x), y)
+        return self.losses_at(self.layout.split(params), x, y)
+
+    def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them."""
+        losses = self.loss(self._outputs_at(tensors, x), y)
         if losses.shape != x.shape[:1]:
             shape = tuple(losses.shape[1:])  # the first axis is private
             raise _check.fail("loss shape after the first axis", shape, "be (): one for each example")
@@ -206,8 +208,15 @@ class Task:
                     total[side] += float(values.double().sum())
         return {name: value / most if most else 0.0 for name, (value, most) in sums.items()}
 
+    def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        trained = next(iter(tensors.values()))
+        result: Tensor = torch.func.functional_call(
+            self.module, {**self._fixed_like(trained), **tensors}, (x,)
+        )
+        return result
+
     def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:
-        """Frozen parameters and buffers on the vector's device, and floats in its precision."""
+        """Frozen parameters and buffers on that device, and floats in that precision."""
         for name, tensor in self._fixed.items():
             dtype = params.dtype if tensor.is_floating_point() else tensor.dtype
             if tensor.device != params.device or tensor.dtype != dtype:
