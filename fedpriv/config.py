@@ -220,6 +220,9 @@ class Config(BaseModel):
         "none", description="added to the loss outside the clip; nonconvex: sum of theta^2 / (1 + theta^2)"
     )
     regularisation: float = Field(0.001, gt=0, description="lambda, the weight of the regulariser")
+    averaging: float = Field(
+        0.0, ge=0, lt=1, description="decay of the average of models that is handed out; 0: the newest is"
+    )
     public_examples: int = Field(
         0,
         ge=0,

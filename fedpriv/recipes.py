@@ -23,6 +23,7 @@ from fedpriv.optimizers import (
     AdaGrad,
     Adam,
     AdaptiveAdpSgd,
+    Averaged,
     Dp2,
     DpSrm,
     ExtraQuery,
@@ -136,22 +137,26 @@ def _alpha(config: Config) -> Constant | None:
 
 
 def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer:
-    """The optimizer as configured around it: clipped layer by layer, of the loss plus a regulariser.
+    """The optimizer as configured around it: clipped layer by layer, with a regulariser, averaged.
 
     Raises:
-        ArgumentError: clients make several local steps, which regularise nothing; or the clip norm adapts
-            to the norms of whole vectors while layers are clipped.
+        ArgumentError: clients make several local steps, which regularise nothing; the clip norm adapts to
+            the norms of whole vectors while layers are clipped; or what is averaged is not handed out.
     """
     if config.clipping == "per-layer":
         if config.adaptive_quantile:
             raise _check.fail("clipping", config.clipping, "be flat where the clip norm adapts")
         optimizer = PerLayer(optimizer)
-    if config.regulariser == "none":
+    if config.regulariser != "none":
+        if config.work != "gradient":
+            raise _check.fail("regulariser", config.regulariser, f"be none with work {config.work}")
+        kinds: dict[str, type[L2 | Nonconvex]] = {"l2": L2, "nonconvex": Nonconvex}
+        optimizer = Regularised(optimizer, kinds[config.regulariser](config.regularisation))
+    if not config.averaging:
         return optimizer
-    if config.work != "gradient":
-        raise _check.fail("regulariser", config.regulariser, f"be none with work {config.work}")
-    kinds: dict[str, type[L2 | Nonconvex]] = {"l2": L2, "nonconvex": Nonconvex}
-    return Regularised(optimizer, kinds[config.regulariser](config.regularisation))
+    if config.srm_random_iterate:
+        raise _check.fail("averaging", config.averaging, "be 0 with srm-random-iterate")
+    return Averaged(optimizer, config.averaging)
 
 
 def _adadp(config: Config) -> Adadp:

@@ -77,6 +77,8 @@ def check_client_level(config: Config) -> None:
     if config.srm_random_iterate:
         # A silo's iterates are not the server's models, of which it would be one.
         raise _check.fail("srm-random-iterate", True, "be false with level client")
+    if config.averaging:
+        raise _check.fail("averaging", config.averaging, "be 0 with level client")
 
 
 def check_dynamic_keys(config: Config, is_dynamic: bool) -> None:

@@ -130,6 +130,7 @@ def summarise(
             "note": NOT_PRIVATE if config.seed >= 0 else "noise and sampling from OS entropy",
         },
         "optimizer": config.optimizer,
+        "averaging": config.averaging or None,
         "regulariser": None
         if config.regulariser == "none"
         else {"kind": config.regulariser, "lambda": config.regularisation},
@@ -246,6 +247,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
         ("who is trusted", privacy["trust"]),
         ("optimizer", summary["optimizer"]),
         *_regulariser_rows(summary["regulariser"]),
+        *_averaging_rows(summary["averaging"]),
         (f"releases charged{' to each silo' if privacy['silos'] else ''}", privacy["releases"]),
         ("noise multiplier, first and last", _pair(privacy["noise multiplier"])),
     ]
@@ -263,6 +265,12 @@ def _regulariser_rows(regulariser: Mapping[str, Any] | None) -> list[tuple[str, 
         return []
     text = f"{regulariser['kind']}, lambda {regulariser['lambda']:g}; it touches no data, and is not clipped"
     return [("regulariser", text)]
+
+
+def _averaging_rows(decay: float | None) -> list[tuple[str, str]]:
+    if decay is None:
+        return []
+    return [("model", f"an average of all released models, decay {decay:g}, which costs no privacy")]
 
 
 def _silo_rows(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -108,6 +108,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("srm-random-iterate", 1),
     ("regulariser", "l1"),
     ("regularisation", 0.0),
+    ("averaging", 1.0),
     ("noise-decay", -1.0),
     ("noise-epoch", 0),
     ("noise-period", -1),

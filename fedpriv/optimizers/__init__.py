@@ -10,6 +10,7 @@ from fedpriv.optimizers.adp_sgd import (
     adp_sgd,
     predicted_gain,
 )
+from fedpriv.optimizers.averaged import Averaged
 from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
 from fedpriv.optimizers.dp2 import Dp2, ExtraQuery
 from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, draw_output_step
@@ -48,6 +49,7 @@ __all__ = [
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
     "Answer",
+    "Averaged",
     "Dp2",
     "DpSrm",
     "ExtraQuery",

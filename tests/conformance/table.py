@@ -16,6 +16,7 @@ from fedpriv.optimizers import (
     AdaDps,
     Adam,
     AdaptiveClipping,
+    Averaged,
     Dp2,
     DpSrm,
     ExtraQuery,
@@ -170,6 +171,10 @@ def _wrapped() -> dict[str, Row]:
         "dp-sgd with l2": Row(lambda c: Regularised(dp_sgd(RATE, c), small), PLAIN, regulariser=small),
         "dp-srm with a nonconvex regulariser": Row(
             lambda c: Regularised(srm()(c), bumpy), textbook.storm(RATE, 0.5), regulariser=bumpy
+        ),
+        "dp-adam, averaged": Row(lambda c: Averaged(dp_adam(RATE, c), 0.9), textbook.adam(RATE)),
+        "adadp, averaged": Row(
+            lambda c: Averaged(Adadp(RATE, c, tolerance=0.5), 0.9), textbook.extrapolating(RATE, 0.5)
         ),
         "dp2-adam with l2": Row(
             lambda c: Regularised(dp2("adam")(c), small), delayed("adam"), regulariser=small
