@@ -1,0 +1,80 @@
+"""What it costs that sums agree to the last bit on any number of nodes, as a part of the clipped sum.
+
+    python benchmarks/exact.py                  # some seconds
+
+A node's sums are rounded to a common grid in float64, travel and are added so (fedpriv/exact.py); the plain
+way is to send and add them in float32. Both encode, decode and check one reply and add it to another node's,
+within one process. Sides take turns; medians of wall time, batch 250.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from fedpriv.clients import OneGradient, clipped_sum
+from fedpriv.exact import on_grid
+from fedpriv.flower.messages import read_reply, reply_content
+from fedpriv.query import Query, SumBlock, Term
+from fedpriv.round import Reply
+from fedpriv.tasks import Task
+
+BATCH = 250
+
+
+def main() -> None:
+    """See the module's docstring."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--repeats", type=int, default=60)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(f"{platform.machine()}, {options.threads} threads, torch {torch.__version__}")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(BATCH, 1, 28, 28, generator=generator)
+    y = torch.randint(10, (BATCH,), generator=generator)
+    for name in ("cnn", "mlp"):
+        task = Task(name)
+        block = SumBlock((Term(1.0),))
+        query = Query((task.initial(np.random.default_rng(0)),), (block,))
+        [part] = clipped_sum(OneGradient(), task, query, x, y)
+
+        def there_and_back(sums: torch.Tensor, query: Query = query) -> torch.Tensor:
+            return read_reply(reply_content(Reply((sums,), BATCH)), query).sums[0]
+
+        other = on_grid(part, block, 0.0)
+
+        def exact(part: torch.Tensor = part, block: SumBlock = block, other: torch.Tensor = other) -> object:
+            return (there_and_back(on_grid(part, block, 0.0)) + other).float()
+
+        def plain(part: torch.Tensor = part) -> object:
+            return there_and_back(part) + part
+
+        sides: dict[str, Callable[[], object]] = {
+            "sum": lambda task=task, query=query: clipped_sum(OneGradient(), task, query, x, y),
+            "exact": exact,
+            "plain": plain,
+        }
+        taken: dict[str, list[float]] = {side: [] for side in sides}
+        for _ in range(options.repeats):
+            for side, run in sides.items():
+                started = time.perf_counter()
+                run()
+                taken[side].append(time.perf_counter() - started)
+        ms = {side: 1000 * statistics.median(seconds[5:]) for side, seconds in taken.items()}
+        print(
+            f"{name}: clipped sum {ms['sum']:.2f} ms; reply and addition {ms['plain']:.2f} ms plain, "
+            f"{ms['exact']:.2f} ms exact: {(ms['exact'] - ms['plain']) / ms['sum']:.1%} of the sum"
+        )
+
+
+if __name__ == "__main__":
+    main()
