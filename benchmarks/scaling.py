@@ -1,6 +1,7 @@
 """What a round's cost depends on: not on N, in proportion on the cohort, on the actors; and a long run.
 
-    python benchmarks/scaling.py                 # populations, cohorts and actors: a few minutes on 2 cores
+    python benchmarks/scaling.py                 # populations, cohorts and actors: ten minutes on 2 cores
+    python benchmarks/scaling.py --only cohorts  # one of the three
     python benchmarks/scaling.py --long          # 5,000 rounds of MNIST-250K, from start to report
 
 Synthetic populations (the long run's is InfiniteMNIST), the 26,010-parameter network, central noise,
@@ -85,6 +86,7 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--only", choices=["populations", "cohorts", "actors"])
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
@@ -96,13 +98,13 @@ def main() -> None:
         long_run()
         return
     usual = {"population": 10**6, "cohort": 250, "actors": options.actors, "rounds": options.rounds}
-    sweep("Populations, cohorts of 250:", "population", [{**usual, "population": n} for n in POPULATIONS])
-    sweep(
-        "Cohorts, of 10^6 clients:",
-        "cohort",
-        [{**usual, "cohort": m, "rounds": max(14, options.rounds * 250 // m)} for m in COHORTS],
-    )
-    sweep("Actors, cohorts of 250:", "actors", [{**usual, "actors": a} for a in ACTORS])
+    if options.only in (None, "populations"):
+        sweep("Populations, cohorts of 250:", "population", [{**usual, "population": n} for n in POPULATIONS])
+    if options.only in (None, "cohorts"):
+        cases = [{**usual, "cohort": m, "rounds": max(14, options.rounds * 250 // m)} for m in COHORTS]
+        sweep("Cohorts, of 10^6 clients:", "cohort", cases)
+    if options.only in (None, "actors"):
+        sweep("Actors, cohorts of 250:", "actors", [{**usual, "actors": a} for a in ACTORS])
 
 
 if __name__ == "__main__":
