@@ -9,15 +9,11 @@ within one process. Sides take turns; medians of wall time, batch 250.
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from turns import medians, options
 
 from fedpriv.clients import OneGradient, clipped_sum
 from fedpriv.exact import on_grid
@@ -31,13 +27,7 @@ BATCH = 250
 
 def main() -> None:
     """See the module's docstring."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--repeats", type=int, default=60)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    print(f"{platform.machine()}, {options.threads} threads, torch {torch.__version__}")
+    repeats = options(__doc__, repeats=60).repeats
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(BATCH, 1, 28, 28, generator=generator)
     y = torch.randint(10, (BATCH,), generator=generator)
@@ -63,13 +53,7 @@ def main() -> None:
             "exact": exact,
             "plain": plain,
         }
-        taken: dict[str, list[float]] = {side: [] for side in sides}
-        for _ in range(options.repeats):
-            for side, run in sides.items():
-                started = time.perf_counter()
-                run()
-                taken[side].append(time.perf_counter() - started)
-        ms = {side: 1000 * statistics.median(seconds[5:]) for side, seconds in taken.items()}
+        ms = medians(sides, repeats, first=5)
         print(
             f"{name}: clipped sum {ms['sum']:.2f} ms; reply and addition {ms['plain']:.2f} ms plain, "
             f"{ms['exact']:.2f} ms exact: {(ms['exact'] - ms['plain']) / ms['sum']:.1%} of the sum"

@@ -10,17 +10,13 @@ medians of wall time.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import os
-import platform
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from turns import medians, options
 
 from fedpriv import models
 from fedpriv.clients import LocalSteps, clipped_sum
@@ -59,15 +55,9 @@ def one_by_one(model: nn.Module, x: Tensor, y: Tensor, owner: Tensor) -> Tensor:
 
 def main() -> None:
     """See the module's docstring."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    repeats = options(__doc__, repeats=5).repeats
     x, y, owner = federation()
     work = LocalSteps(STEPS, RATE, BATCH)
-    print(f"{platform.machine()}, {options.threads} threads, torch {torch.__version__}")
     print(f"{CLIENTS} clients, {len(x)} examples, {STEPS} steps of {BATCH}")
     for name in ("logistic", "cnn", "mlp"):
         task = Task(models.build(name))
@@ -87,16 +77,11 @@ def main() -> None:
             "ours, 64 MiB": lambda ours=ours: ours(2**26),
         }
         want = sides["one by one"]()
-        taken: dict[str, list[float]] = {side: [] for side in sides}
-        for _ in range(options.repeats + 1):
-            for side, run in sides.items():
-                started = time.perf_counter()
-                got = run()
-                taken[side].append(time.perf_counter() - started)
-                assert torch.linalg.vector_norm(got - want) < 1e-3 * torch.linalg.vector_norm(want)
-        medians = {side: statistics.median(seconds[1:]) for side, seconds in taken.items()}
-        first = medians["one by one"]
-        shown = ", ".join(f"{side} {1000 * s:.0f} ms ({first / s:.2f} x)" for side, s in medians.items())
+        for side in sides.values():
+            assert torch.linalg.vector_norm(side() - want) < 1e-3 * torch.linalg.vector_norm(want)
+        taken = medians(sides, repeats)
+        first = taken["one by one"]
+        shown = ", ".join(f"{side} {ms:.0f} ms ({first / ms:.2f} x)" for side, ms in taken.items())
         print(f"{name} ({task.dimension:,} parameters): {shown}", flush=True)
 
 
