@@ -107,6 +107,7 @@ NOT_AN_APP = APP.replace(":app", ":not_an_app")
         (InProcessGrid, APP + "s", "Unable to load"),
         (InProcessGrid, NOT_AN_APP, "not a ClientApp"),
         (RayGrid, NOT_AN_APP, "not a ClientApp"),
+        pytest.param(RayGrid, APP + "s", "Unable to load", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_not_a_client_app_is_refused(kind: Any, app: str, error: str, ray_instance: None) -> None:
