@@ -189,7 +189,9 @@ class Config(BaseModel):
     dp2_noise_correction: bool = Field(
         False, description="DP2: subtract the noise's variance from the preconditioner"
     )
-    adadp_tolerance: float = Field(1.0, gt=0, description="ADADP: tau; the theory's is sqrt(d / 2T)")
+    adadp_tolerance: float = Field(
+        1.0, ge=0, description="ADADP: tau; 0: the largest starting weight times sqrt(d / 2T)"
+    )
     adadp_alpha_min: float = Field(0.9, gt=0, le=1, description="ADADP: least change of the step size")
     adadp_alpha_max: float = Field(1.1, ge=1, description="ADADP: largest change of the step size")
     adadp_discard: bool = Field(False, description="ADADP: throw steps away whose error is above tau")

@@ -162,10 +162,12 @@ def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer
 def _adadp(config: Config) -> Adadp:
     if config.rounds < 2:
         raise _check.fail("rounds", config.rounds, "be at least 2 with optimizer adadp", "a step is two")
+    adaptive = min(config.rounds, config.adadp_decay_after or config.rounds)
     return Adadp(
         config.learning_rate,
         config.clip_norm,
-        tolerance=config.adadp_tolerance,
+        tolerance=config.adadp_tolerance or None,
+        steps=adaptive // 2,
         alpha_min=config.adadp_alpha_min,
         alpha_max=config.adadp_alpha_max,
         discard=config.adadp_discard,

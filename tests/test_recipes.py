@@ -63,7 +63,11 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
             "adadp-decay": 0.5,
             "adadp-authors-code": True,
         },
-        Adadp(0.5, 2.0, 2.0, 0.8, 1.2, True, 8, 3, 0.5, True),
+        Adadp(0.5, 2.0, 2.0, 0.8, 1.2, True, 8, 3, 0.5, True, steps=4),
+    ),
+    "adadp by its starting weights": (
+        {"optimizer": "adadp", "adadp-tolerance": 0, "rounds": 30},
+        Adadp(0.5, 2.0, None, steps=15),
     ),
     "dp-srm": (
         {"srm-gamma": 0.5, "srm-difference-clip-norm": 0.3, "srm-first-cohort": 2.0},

@@ -23,6 +23,11 @@ Section 5.2 ends with plain steps of eta / (1 + 0.1 k), k = 1, 2, ... epochs aft
 ``authors_code`` is the variant of the authors' published code, which keeps the point of the two half steps
 and multiplies the step size by sqrt(tau / err), clamped alike; the paper is the default.
 
+The paper's tau lets the noise in each parameter grow to a variance of 1 (section 4.2), which is large or
+small by the parameters' own scale alone: a layer of 256 inputs starts below 1/16. Without a ``tolerance``,
+tau follows from theta_0 instead, which no data has touched: the noise of T steps may grow as large as the
+largest of the starting weights (:func:`default_tolerance`). That is ours, and not in the paper.
+
 >>> import torch
 >>> method = Adadp(step_size=1.0, clip_norm=1.0, tolerance=0.1)
 >>> state = method.init(torch.zeros(1))
@@ -44,7 +49,7 @@ from fedpriv import _check
 from fedpriv.optimizers.base import Answer, Planned, State
 from fedpriv.query import Query, SumBlock, Term
 
-_STEP_SIZE, _FIRST = "step_size", "first_gradient"
+_STEP_SIZE, _TOLERANCE, _FIRST = "step_size", "tolerance", "first_gradient"
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ class Adadp:
     Attributes:
         step_size: eta_0 > 0; the algorithm soon forgets it.
         clip_norm: C > 0.
-        tolerance: tau > 0; see :func:`default_tolerance`.
+        tolerance: tau > 0; or None, which takes :func:`default_tolerance` by the largest of theta_0.
+        steps: T, the steps of two releases that the run is meant to make; needed without a tolerance.
         alpha_min, alpha_max: bounds of a step size's change, 0 < alpha_min <= 1 <= alpha_max.
         discard: whether a step with err > tau is thrown away (algorithm 1's stabiliser; the paper's networks
             go without).
@@ -66,7 +72,7 @@ class Adadp:
 
     step_size: float
     clip_norm: float
-    tolerance: float = 1.0
+    tolerance: float | None = 1.0
     alpha_min: float = 0.9
     alpha_max: float = 1.1
     discard: bool = False
@@ -74,11 +80,15 @@ class Adadp:
     epoch: int = 1
     decay: float = 0.1
     authors_code: bool = False
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         _check.finite_positive("learning-rate", self.step_size)
         _check.positive("clip-norm", self.clip_norm)
-        _check.finite_positive("tolerance", self.tolerance)
+        if self.tolerance is not None:
+            _check.finite_positive("tolerance", self.tolerance)
+        if self.tolerance is None or self.steps is not None:
+            _check.integer("steps", self.steps, minimum=1)
         if not 0 < _check.real("alpha-min", self.alpha_min) <= 1:
             raise _check.fail("alpha-min", self.alpha_min, "lie in (0, 1]")
         if _check.finite_positive("alpha-max", self.alpha_max) < 1:
@@ -90,9 +100,10 @@ class Adadp:
             raise _check.fail("decay", self.decay, "be finite")
 
     def init(self, params: Tensor) -> State:
-        """theta_0 and eta_0."""
-        step_size = torch.tensor(self.step_size, dtype=torch.float64)
-        return State(params, slots={_STEP_SIZE: step_size, _FIRST: torch.zeros_like(params)})
+        """theta_0, eta_0 and tau."""
+        numbers = {_STEP_SIZE: self.step_size, _TOLERANCE: self._tolerance_from(params)}
+        slots = {name: torch.tensor(number, dtype=torch.float64) for name, number in numbers.items()}
+        return State(params, slots={**slots, _FIRST: torch.zeros_like(params)})
 
     def query(self, state: State) -> Query:
         """The gradient at theta_l, then at theta_{l+1/2}; at theta in the decaying phase."""
@@ -113,12 +124,13 @@ class Adadp:
         eta = self.step_size_of(state)
         full = state.params - eta * state.slots[_FIRST]
         halves = self._half_way(state) - eta / 2 * answer[0]
-        error = scaled_error(full, halves)
+        error, tolerance = scaled_error(full, halves), self.tolerance_of(state)
         taken = halves if self.authors_code else full
-        if self.discard and not error <= self.tolerance:
+        if self.discard and not error <= tolerance:
             taken = state.params.clone()
         slots = {
-            _STEP_SIZE: state.slots[_STEP_SIZE] * self._factor(error),
+            **state.slots,
+            _STEP_SIZE: state.slots[_STEP_SIZE] * self._factor(error, tolerance),
             _FIRST: torch.zeros_like(state.params),
         }
         return state.advanced(taken, slots)
@@ -126,6 +138,10 @@ class Adadp:
     def step_size_of(self, state: State) -> float:
         """eta of the adaptive phase as it stands: public, since it follows from noisy answers."""
         return float(state.slots[_STEP_SIZE])
+
+    def tolerance_of(self, state: State) -> float:
+        """tau, the same all run long: public, since theta_0 is."""
+        return float(state.slots[_TOLERANCE])
 
     def planned(self, rounds: int) -> tuple[Planned, ...]:
         """The releases that this many rounds have room for: whole steps of two, then single ones."""
@@ -143,10 +159,16 @@ class Adadp:
     def _half_way(self, state: State) -> Tensor:
         return state.params - self.step_size_of(state) / 2 * state.slots[_FIRST]
 
-    def _factor(self, error: float) -> float:
+    def _tolerance_from(self, params: Tensor) -> float:
+        if self.tolerance is not None:
+            return self.tolerance
+        assert self.steps is not None
+        return default_tolerance(params.numel(), self.steps, float(params.abs().max()) or 1.0)
+
+    def _factor(self, error: float, tolerance: float) -> float:
         if error == 0:
             return self.alpha_max
-        ratio = self.tolerance / error
+        ratio = tolerance / error
         if self.authors_code:
             ratio = math.sqrt(ratio)
         # In this order an error that overflowed to NaN, too, gives alpha_min.
@@ -159,11 +181,12 @@ def scaled_error(full: Tensor, halves: Tensor) -> float:
     return float(torch.linalg.vector_norm(scaled))
 
 
-def default_tolerance(dimension: int, steps: int) -> float:
-    """tau = sqrt(d / (2 T)) for d parameters and T steps of two releases (section 4.2).
+def default_tolerance(dimension: int, steps: int, scale: float = 1.0) -> float:
+    """tau = scale * sqrt(d / (2 T)) for d parameters and T steps of two releases (section 4.2).
 
-    The noise that the parameters gather in the run then has a variance of about 1 each. Raises
-    ArgumentError for numbers < 1.
+    The noise that each parameter gathers in the run then has a std of about ``scale``, which is 1 in the
+    paper. Raises ArgumentError for numbers < 1, and a scale that is not finite and positive.
     """
     d = _check.integer("dimension", dimension, minimum=1)
-    return math.sqrt(d / (2 * _check.integer("steps", steps, minimum=1)))
+    per_step = d / (2 * _check.integer("steps", steps, minimum=1))
+    return _check.finite_positive("scale", scale) * math.sqrt(per_step)

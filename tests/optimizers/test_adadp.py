@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -184,6 +185,35 @@ def test_default_tolerance_keeps_the_accumulated_noise_at_variance_one() -> None
     assert 25 * 2 * tau**2 / 1000 == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("authors", [False, True])
+def test_without_a_tolerance_noise_grows_to_the_scale_of_the_starting_weights(authors: bool) -> None:
+    """On noise alone, whatever its size, T steps move each weight by a std of max |theta_0|, or by half of
+    the variance where two half steps are kept."""
+    d, steps, scale = 40_000, 50, 0.03
+    generator = torch.Generator().manual_seed(5)
+    start = scale * (2 * torch.rand(d, generator=generator) - 1)
+    method = Adadp(1e-6, 1.0, None, authors_code=authors, steps=steps)
+    for sigma in (0.01, 3.0):
+        state = method.init(start)
+        for _ in range(2 * 150):  # until the step size has settled
+            state = method.update(state, (sigma * torch.randn(d, generator=generator),))
+        state = replace(state, params=start)
+        for _ in range(2 * steps):
+            state = method.update(state, (sigma * torch.randn(d, generator=generator),))
+        moved = float((state.params - start).std())
+        assert moved == pytest.approx(scale * (0.5**0.5 if authors else 1), rel=0.05)
+
+
+def test_the_tolerance_is_the_papers_where_weights_start_at_zero_and_travels_with_the_state() -> None:
+    method = Adadp(1.0, 1.0, None, steps=7)
+    assert method.tolerance_of(method.init(torch.zeros(50))) == default_tolerance(50, 7)
+    state = method.init(torch.tensor([0.1, -0.4]))
+    assert method.tolerance_of(state) == pytest.approx(default_tolerance(2, 7, 0.4))
+    later = method.update(method.update(state, (torch.ones(2),)), (torch.ones(2),))
+    again = State.from_tensors(later.tensors(), later.step)
+    assert method.tolerance_of(again) == method.tolerance_of(state)
+
+
 def test_state_round_trips_in_mid_step() -> None:
     method = Adadp(0.5, 1.0)
     state = method.update(method.init(torch.zeros(3)), (torch.ones(3),))
@@ -199,6 +229,8 @@ def test_state_round_trips_in_mid_step() -> None:
         ({"step_size": 0.0}, "learning-rate"),
         ({"clip_norm": 0.0}, "clip-norm"),
         ({"tolerance": 0.0}, "tolerance"),
+        ({"tolerance": None}, "steps"),
+        ({"steps": 0}, "steps"),
         ({"alpha_min": 0.0}, "alpha-min"),
         ({"alpha_min": 1.1}, "alpha-min"),
         ({"alpha_max": 0.9}, "alpha-max"),
@@ -219,3 +251,5 @@ def test_bad_tolerance_arguments_are_named() -> None:
         default_tolerance(0, 1)
     with pytest.raises(ArgumentError, match="steps"):
         default_tolerance(1, 0)
+    with pytest.raises(ArgumentError, match="scale"):
+        default_tolerance(1, 1, 0.0)

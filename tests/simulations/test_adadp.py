@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -43,7 +44,8 @@ def test_a_step_size_that_suits_little_noise_loses_to_adadp_where_there_is_much(
 @needs_mnist
 @pytest.mark.data
 def test_adadp_is_run_in_the_papers_setting(adadp: ModuleType) -> None:
-    """Koskela & Honkela 2020, sections 5 and 5.2: 100 epochs of 200, half of them adaptive, tau = 1."""
+    """Koskela & Honkela 2020, sections 5 and 5.2: 100 epochs of 200, half of them adaptive; tau = 1 beside
+    the one that follows from the starting weights."""
     from batches import make_plan
 
     plan = make_plan(adadp.adadp(2.0, epochs=100), seed=0)
@@ -51,8 +53,11 @@ def test_adadp_is_run_in_the_papers_setting(adadp: ModuleType) -> None:
     assert (plan.setup.rounds, plan.setup.scale, plan.config.delta) == (30_000, 2.0, 1e-6)
     assert plan.config.sampling_rate == pytest.approx(200 / 60_000)
     assert (optimizer.decay_after, optimizer.epoch, optimizer.decay) == (15_000, 300, 0.1)
-    assert (optimizer.tolerance, optimizer.alpha_min, optimizer.alpha_max) == (1.0, 0.9, 1.1)
+    assert (optimizer.tolerance, optimizer.steps) == (None, 7_500)
+    assert (optimizer.alpha_min, optimizer.alpha_max) == (0.9, 1.1)
     assert optimizer.step_size == 0.1
+    papers = make_plan(adadp.adadp(2.0, 100, adadp.PAPERS), seed=0).setup.optimizer
+    assert papers == replace(optimizer, tolerance=1.0)
 
 
 @needs_mnist
