@@ -145,6 +145,20 @@ def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None
             assert alive.has_content()
 
 
+def test_small_messages_go_by_a_line_until_one_is_large(ray_instance: None) -> None:
+    """And whatever comes after the large one is answered, too."""
+    with RayGrid(nodes=1, client_app=APP, num_cpus=0.5) as grid:
+        lines = grid._lines
+        assert lines is not None
+        for size, by_line in ((7, True), (2_000_000, False), (7, False)):
+            content = RecordDict({"points": ArrayRecord([np.ones(size, np.float32)])})
+            names = list(grid.push_messages([ask(grid, "train", 1, content)]))
+            assert (set(names) == set(grid._pending)) != by_line
+            assert (1 in lines) == by_line
+            [reply] = grid._collect(names, timeout=30)
+            assert reply.content["points"].to_numpy_ndarrays()[0].sum() == 2 * size
+
+
 def test_waiting_is_bounded_and_late_replies_can_still_be_pulled(ray_grid: RayGrid) -> None:
     messages = [ask(ray_grid, "train.sleep", node) for node in (1, 2)]
     [quick] = ray_grid.send_and_receive(messages, timeout=0.5)

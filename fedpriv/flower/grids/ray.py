@@ -1,9 +1,10 @@
 """Nodes in persistent Ray actors: no polling, one message an actor and release.
 
-Each actor imports the ClientApp once, keeps its Context, and answers messages one at a time; the driver
-blocks in ``ray.wait``. Records that several messages of a batch share (the model) are put into Ray's
-object store once. Ray serialises between processes that this grid started itself on the user's own
-machine or cluster; messages of a deployment never pass here.
+Each actor imports the ClientApp once, keeps its Context, and answers messages one at a time. An actor on
+this machine gets them over a line of its own (:mod:`fedpriv.flower.grids.lines`) until one is large; large
+ones, and those to other machines, go through Ray, which puts records that several messages of a batch share
+(the model) into its object store once. Ray serialises between processes that this grid started itself on the
+user's own machine or cluster; messages of a deployment never pass here.
 
 An actor that dies, or an app that raises, becomes an error reply, as in Flower's own engine.
 """
@@ -11,7 +12,9 @@ An actor that dies, or an app that raises, becomes an error reply, as in Flower'
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -32,12 +35,15 @@ from fedpriv.flower.grids.base import (
     load_client_app,
     node_context,
 )
+from fedpriv.flower.grids.lines import Lines, serve
 from fedpriv.flower.guard import error_reply
 from fedpriv.flower.messages import add_replies
 
 # Bytes up to which Ray sends an argument or a result inside the call instead of through its object store:
 # Ray's default, and ours, which makes a round of a 26,000-parameter model about four times as fast.
 _RAY_INLINE, _OUR_INLINE = 100 * 1024, 4 * 1024 * 1024
+_SMALL = 4 * 1024 * 1024  # bytes of arrays that a message on a line may have
+_LAST_WORDS = 10.0  # seconds that Ray has to say why an actor is gone
 
 Letter = tuple[Metadata, dict[str, Any]]  # a message; records that are stored elsewhere are None
 
@@ -53,13 +59,20 @@ class _Node:
         self._app = load_client_app(client_app)
         self._context = node_context(node, nodes, run_config)
 
-    def ready(self) -> int:
-        """The actor's process id, once it can answer."""
-        return os.getpid()
+    def ready(self) -> str:
+        """Ray's name of the machine, once the actor can answer."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def serve(self, address: str, key: bytes, node: int) -> None:
+        """Answer what comes on a line, until the driver ends it."""
+        serve(address, key, node, self._reply)
 
     def answer(self, letter: Letter, *stored: ArrayRecord) -> Message:
+        """Answer a message that Ray brought."""
+        return self._reply(_open(letter, stored))
+
+    def _reply(self, message: Message) -> Message:
         """The app's reply; its exceptions become error replies that name their type only."""
-        message = _open(letter, stored)
         try:
             return self._app(message, self._context)
         except Exception as error:
@@ -106,6 +119,9 @@ class RayGrid(HostedGrid):
             _check.finite_positive("num-cpus", num_cpus)
         self._actors: dict[int, Any] = {}
         self._pending: dict[str, tuple[Any, Message]] = {}
+        self._lines: Lines | None = None
+        self._serving: dict[int, Any] = {}
+        self._sent: set[str] = set()  # by a line
         self._owns_ray = not ray.is_initialized()
         self._inline = start_ray() if self._owns_ray else _RAY_INLINE
         try:
@@ -132,13 +148,24 @@ class RayGrid(HostedGrid):
                 self.client_app, node, self.nodes, self.run_config, paths, max(1, int(cpus))
             )
         try:
-            ray.get([handle.ready.remote() for handle in self._actors.values()], timeout=timeout)
-        except GetTimeoutError:
+            there = ray.get([handle.ready.remote() for handle in self._actors.values()], timeout=timeout)
+            here = ray.get_runtime_context().get_node_id()
+            near = [node for node, name in zip(self._actors, there, strict=True) if name == here]
+            self._open_lines(near, timeout)
+        except (GetTimeoutError, TimeoutError):
             raise GridError(
                 f"the actors did not start within {timeout:g} s; are Ray's resources in use elsewhere?"
             ) from None
         except RayError as error:
             raise GridError(f"an actor failed to start: {error}") from error
+
+    def _open_lines(self, nodes: list[int], timeout: float) -> None:
+        """Lines to these nodes, where the system has such sockets."""
+        if hasattr(socket, "AF_UNIX") and nodes:
+            lines = self._lines = Lines()
+            for node in nodes:
+                self._serving[node] = self._actors[node].serve.remote(lines.address, lines.key, node)
+            lines.accept(nodes, timeout)
 
     adds = True
 
@@ -146,6 +173,8 @@ class RayGrid(HostedGrid):
         """As :meth:`HostedGrid.send_and_add`: actors add their replies two by two, in a tree, so that the
         driver reads one model's worth of numbers however many actors there are."""
         batch = list(messages)
+        for message in batch:
+            self._end_line(message.metadata.dst_node_id)
         taken = [self._pending.pop(name)[0] for name in self.push_messages(batch)]
         level = [(self._actors[m.metadata.dst_node_id], reply) for m, reply in zip(batch, taken, strict=True)]
         while len(level) > 1:
@@ -158,6 +187,36 @@ class RayGrid(HostedGrid):
         return next(iter(self._collect([name], timeout)), None)
 
     def _submit(self, messages: list[Message]) -> None:
+        self._submit_to_ray([message for message in messages if not self._sent_by_line(message)])
+
+    def _sent_by_line(self, message: Message) -> bool:
+        """Send the message by its node's line, where there is one; a large message is that line's end."""
+        node, lines = message.metadata.dst_node_id, self._lines
+        if sum(record.count_bytes() for record in message.content.array_records.values()) > _SMALL:
+            self._end_line(node)
+        if lines is None or node not in lines:
+            return False
+        self._sent.add(message.metadata.message_id)
+        self._lost(node, lines.post(node, message))
+        return True
+
+    def _end_line(self, node: int) -> None:
+        """From here on, what the node gets comes through Ray."""
+        if self._lines is not None and node in self._lines:
+            self._lost(node, self._lines.post(node, None))
+
+    def _lost(self, node: int, messages: Iterable[Message]) -> None:
+        """Reply to the messages of a line whose actor is gone with what Ray says of it."""
+        assert self._lines is not None
+        for message in messages:
+            error: Exception = EOFError()
+            try:
+                ray.get(self._serving[node], timeout=_LAST_WORDS)
+            except RayError as found:
+                error = found
+            self._lines.replies[message.metadata.message_id] = error_reply(message, error, crashed=True)
+
+    def _submit_to_ray(self, messages: list[Message]) -> None:
         stored = self._store_shared(messages)
         for message in messages:
             references = [stored[id(record)] for record in message.content.values() if id(record) in stored]
@@ -177,14 +236,25 @@ class RayGrid(HostedGrid):
         }
 
     def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
+        started = time.monotonic()
+        replies = self._collect_from_lines(message_ids, timeout)
         wanted = {name: self._pending[name][0] for name in message_ids if name in self._pending}
-        if not wanted:
-            return []
-        done, _ = ray.wait(list(wanted.values()), num_returns=len(wanted), timeout=timeout)
-        ready = set(done)
-        return [self._reply(name) for name, future in wanted.items() if future in ready]
+        if wanted:
+            left = None if timeout is None else max(0.0, started + timeout - time.monotonic())
+            done, _ = ray.wait(list(wanted.values()), num_returns=len(wanted), timeout=left)
+            ready = set(done)
+            replies |= {name: self._from_ray(name) for name, future in wanted.items() if future in ready}
+        return [replies[name] for name in message_ids if name in replies]
 
-    def _reply(self, name: str) -> Message:
+    def _collect_from_lines(self, message_ids: list[str], timeout: float | None) -> dict[str, Message]:
+        if self._lines is None:
+            return {}
+        self._lines.collect([name for name in message_ids if name in self._sent], timeout, self._lost)
+        ready = [name for name in message_ids if name in self._lines.replies]
+        self._sent.difference_update(ready)
+        return {name: self._lines.replies.pop(name) for name in ready}
+
+    def _from_ray(self, name: str) -> Message:
         future, message = self._pending.pop(name)
         try:
             reply: Message = ray.get(future)
@@ -198,6 +268,9 @@ class RayGrid(HostedGrid):
         for handle in self._actors.values():
             ray.kill(handle)
         self._actors.clear()
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()
         self._owns_ray = False

@@ -1,0 +1,158 @@
+"""Lines between the driver and its actors: letters arrive whole and in turn, and no wait is in vain."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from fedpriv.flower.grids.lines import Lines, read, receive, send, serve, write
+from fedpriv.flower.grids.local import InProcessGrid
+
+from . import echo
+
+BIG = 500_000  # numbers: more than a socket holds
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    made = Lines()
+    yield made
+    made.close()
+    made.close()
+
+
+def message(number: int, node: int = 1, size: int = 1) -> Message:
+    grid = InProcessGrid(nodes=9, client_app=f"{echo.__name__}:app")
+    content = RecordDict({"values": ArrayRecord([np.full(size, number, np.float64)])})
+    made = grid.create_message(content, "train", node, "group")
+    made.metadata.__dict__["_message_id"] = str(number)
+    return made
+
+
+def doubled(asked: Message) -> Message:
+    [values] = asked.content["values"].to_numpy_ndarrays()
+    return Message(RecordDict({"values": ArrayRecord([2 * values])}), reply_to=asked)
+
+
+def dial(lines: Lines, node: int, answer: Callable[[Message], Message]) -> threading.Thread:
+    thread = threading.Thread(target=serve, args=(lines.address, lines.key, node, answer), daemon=True)
+    thread.start()
+    return thread
+
+
+def nothing_lost(node: int, messages: list[Message]) -> None:
+    raise AssertionError(f"node {node} lost {len(messages)} messages")
+
+
+def value(reply: Message) -> float:
+    return float(reply.content["values"].to_numpy_ndarrays()[0][-1])
+
+
+def test_many_letters_larger_than_the_sockets_come_back_in_turn(lines: Lines) -> None:
+    """None is under way while another is: two ends that both send, and neither reads, would wait for ever."""
+    for node in (1, 2):
+        dial(lines, node, doubled)
+    lines.accept([1, 2], 10)
+    for number in range(6):
+        assert lines.post(1 + number % 2, message(number, 1 + number % 2, BIG)) == []
+    names = [str(number) for number in range(6)]
+    lines.collect(names, 30, nothing_lost)
+    assert [value(lines.replies[name]) for name in names] == [2 * number for number in range(6)]
+    assert all(lines.replies[name].metadata.reply_to_message_id == name for name in names)
+
+
+def test_an_ended_line_answers_what_it_was_sent_and_takes_no_more(lines: Lines) -> None:
+    actor = dial(lines, 1, doubled)
+    lines.accept([1], 10)
+    assert 1 in lines
+    assert 2 not in lines
+    lines.post(1, message(4))
+    lines.post(1, message(5))
+    lines.post(1, None)
+    assert 1 not in lines
+    lines.collect(["4", "5"], 10, nothing_lost)
+    assert [value(lines.replies[name]) for name in ("4", "5")] == [8, 10]
+    actor.join(10)
+    assert not actor.is_alive()
+
+
+def test_a_broken_line_names_every_message_that_is_lost(lines: Lines) -> None:
+    """The one under way, and those that waited."""
+    dialled = threading.Event()
+
+    def vanish() -> None:
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(lines.address)
+            send(end, lines.key + (1).to_bytes(4, "little"))
+            dialled.wait(10)
+            receive(end)
+
+    threading.Thread(target=vanish, daemon=True).start()
+    lines.accept([1], 10)
+    for number in (1, 2, 3):
+        lines.post(1, message(number))
+    dialled.set()
+    lost: list[tuple[int, list[str]]] = []
+
+    def note(node: int, messages: list[Message]) -> None:
+        lost.append((node, [m.metadata.message_id for m in messages]))
+        lines.replies |= {m.metadata.message_id: m for m in messages}
+
+    lines.collect(["1", "2", "3"], 10, note)
+    assert lost == [(1, ["1", "2", "3"])]
+    assert 1 not in lines
+
+
+def test_waiting_is_bounded_and_a_late_reply_is_kept(lines: Lines) -> None:
+    go = threading.Event()
+
+    def slow(asked: Message) -> Message:
+        go.wait(10)
+        return doubled(asked)
+
+    dial(lines, 1, slow)
+    lines.accept([1], 10)
+    lines.post(1, message(7))
+    before = time.monotonic()
+    lines.collect(["7"], 0.05, nothing_lost)
+    assert time.monotonic() - before < 5
+    assert lines.replies == {}
+    go.set()
+    lines.collect(["7"], 10, nothing_lost)
+    assert value(lines.replies["7"]) == 14
+
+
+def test_who_does_not_show_the_key_gets_no_line(lines: Lines) -> None:
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(lines.address)
+        send(stranger, bytes(len(lines.key)) + (1).to_bytes(4, "little"))
+        with pytest.raises(TimeoutError):
+            lines.accept([1], 0.2)
+        assert 1 not in lines
+        assert stranger.recv(1) == b""  # hung up on
+    dial(lines, 1, doubled)
+    lines.accept([1], 10)
+    assert 1 in lines
+
+
+def test_nobody_else_can_enter_and_nothing_stays_behind(lines: Lines) -> None:
+    folder = os.path.dirname(lines.address)
+    assert os.stat(folder).st_mode & 0o077 == 0
+    lines.close()
+    assert not os.path.exists(folder)
+
+
+def test_letters_keep_all_that_a_message_holds() -> None:
+    asked = message(3)
+    asked.content["numbers"] = MetricRecord({"loss": 0.5, "counts": [1, 2]})
+    asked.content["fields"] = ConfigRecord({"bytes": b"\x00\xff", "text": "ü", "flag": True})
+    again = read(write(asked))
+    assert again.metadata.__dict__ == asked.metadata.__dict__
+    assert again.content == asked.content
+    failed = read(write(Message(Error(7, "ZeroDivisionError"), reply_to=asked)))
+    assert (failed.error.code, failed.error.reason) == (7, "ZeroDivisionError")
