@@ -50,6 +50,7 @@ SIDE = 28
 FIELDS_FILE = "fields_float_1522x28x28.bin"
 TANGENTS_FILE = "tangVec_float_60000x28x28.bin"
 _STILL = 8  # the translation that moves nothing
+_SMALL_BASE = 4096  # base images whose tangents are kept: 24 MiB
 
 
 @functools.lru_cache(maxsize=1)
@@ -103,7 +104,8 @@ class InfiniteMNIST:
         classes: the number of labels.
         alpha: strength of the deformations.
         fields: displacement fields float32 (an even number of at least 2, 784); None: computed.
-        tangents: float32 (n_train, 2, 784), planes T0 and T1; None: computed for each batch.
+        tangents: float32 (n_train, 2, 784), planes T0 and T1; None: computed, once for a small base
+            and for each batch of a large one.
 
     Raises:
         DataError: the arrays do not fit together.
@@ -140,6 +142,8 @@ class InfiniteMNIST:
             raise DataError(f"{name}: fields must be float32 of shape (at least 2, 784)")
         if tangents is not None and tangents.shape != (len(x), 2, PIXELS):
             raise DataError(f"{name}: tangents must have the shape ({len(x)}, 2, 784)")
+        if tangents is None and len(x) <= _SMALL_BASE:
+            tangents = deformation.tangents(torch.from_numpy(x))
         images = np.concatenate([test_x, x]).reshape(-1, PIXELS)
         here = _Tables(
             torch.from_numpy(images),
