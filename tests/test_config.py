@@ -89,7 +89,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("dp2-epsilon", 0.0),
     ("dp2-beta", 1.0),
     ("dp2-noise-correction", 1),
-    ("adadp-tolerance", 0.0),
+    ("adadp-tolerance", -1.0),
     ("adadp-alpha-min", 1.1),
     ("adadp-alpha-max", 0.9),
     ("adadp-discard", "no"),
