@@ -165,12 +165,11 @@ def read_vector(record: ArrayRecord, name: str) -> Tensor:
     array, shape = record[name], tuple(record[name].shape)
     if array.dtype not in _FLOATS:
         raise MessageError(f"the array {name!r} must hold {' or '.join(sorted(_FLOATS))}")
-    values = _plain(array, shape)
-    if values is None:
-        try:
-            values = array.numpy()
-        except (TypeError, ValueError, EOFError, OSError, SyntaxError) as error:
-            raise MessageError(f"the array {name!r} cannot be read ({type(error).__name__})") from None
+    try:
+        plain = _plain(array, shape)
+        values = array.numpy() if plain is None else plain
+    except (TypeError, ValueError, EOFError, OSError, SyntaxError) as error:
+        raise MessageError(f"the array {name!r} cannot be read ({type(error).__name__})") from None
     if str(values.dtype) != array.dtype:
         raise MessageError(f"the array {name!r} does not hold the {array.dtype} that it declares")
     if tuple(values.shape) != shape:

@@ -153,6 +153,14 @@ def raw_pickle() -> Array:
     return Array("float32", (D,), "numpy.ndarray", pickle.dumps(Bomb()))
 
 
+def many_dimensions() -> Array:
+    """More than NumPy has, behind the header that they should have."""
+    shape, buffer = (1,) * 100, io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return Array("float32", shape, "numpy.ndarray", buffer.getvalue() + bytes(4))
+
+
 def lying_array() -> Array:
     values = Array(np.zeros(D, np.float32))
     return Array("float32", (D + 1,), "numpy.ndarray", values.data)
@@ -162,6 +170,8 @@ BAD_ARRAYS = [
     pickled_array(),
     raw_pickle(),
     lying_array(),
+    many_dimensions(),
+    Array("float32", (1,) * 40_000, "numpy.ndarray", b""),
     Array("float32", (D,), "numpy.ndarray", b""),
     Array("float32", (D,), "something else", b""),
     Array(np.zeros(D, np.int64)),
