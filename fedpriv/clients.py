@@ -71,7 +71,7 @@ Work = OneGradient | LocalSteps
 MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
 _GROUPS, _GROUP, _LENGTHS = 8, 32, 2  # of like length: how many at most, their size, and of what multiple
 _CACHED, _FEW = 2**22, 8  # entries of models that a CPU trains at once while they fit its cache; clients
-_MOST = 1024  # examples, beyond which computing more at once saves nothing
+_MOST = 1024  # examples, beyond which a CPU saves nothing by computing more at once
 
 # What a client, and each of its examples, takes: by task, then by all that it depends on.
 _costs: WeakKeyDictionary[Task, dict[Hashable, tuple[int, int]]] = WeakKeyDictionary()
@@ -114,7 +114,9 @@ def clipped_sum(
     sizes = _sizes(x, y, owner, units)
     client, example = _cost(work, task, query, x, y)
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
-        fits = max(1, min(memory // (client + example), _MOST))
+        fits = max(1, memory // (client + example))
+        if x.device.type == "cpu":
+            fits = min(fits, _MOST)
         fits = min(fits, chunk or fits)
         if not task.right_padded:
             return sum_gradients(task, query, x, y, fits)
@@ -123,7 +125,7 @@ def clipped_sum(
 
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
         index = positions.to(x.device)
-        return _sum_at_once(work, task, query, x[index], y[index], counts.to(x.device))
+        return _sum_at_once(work, task, query, x[index], y[index], counts)
 
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
@@ -176,8 +178,8 @@ def _vector_of_one(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor) 
 
 def _mean_weights(longest: int, counts: Tensor, like: Tensor) -> Tensor:
     """What each of a client's places weighs in its mean, (c, longest): 1/count, and 0 for padding."""
-    own = torch.arange(longest, device=counts.device) < counts[:, None]
-    return own.to(like) / counts[:, None]
+    own = torch.arange(longest) < counts[:, None]
+    return (own.to(like.dtype) / counts[:, None]).to(like.device)
 
 
 def _sum_at_once(
@@ -187,7 +189,7 @@ def _sum_at_once(
 
     Args:
         x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
-        counts: how many of them are the client's own, int64 (c,), each at least 1.
+        counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
     """
     if isinstance(work, LocalSteps):
         changes = [_changes(work, task, p, x, y, counts) for p in query.points]
@@ -201,7 +203,7 @@ def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, 
 
     Args:
         x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
-        counts: how many of them are the client's own, int64 (c,), each at least 1.
+        counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
     """
 
     def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
@@ -210,13 +212,13 @@ def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, 
     gradients = torch.func.vmap(torch.func.grad(loss))
     clients, longest = x.shape[:2]
     batches = counts.clamp(max=work.batch_size or longest)
-    own = torch.arange(int(batches.max()), device=x.device)
+    own = torch.arange(int(batches.max()))
     weights = _mean_weights(len(own), batches, point)
     each = torch.arange(clients, device=x.device)[:, None]
     start = task.layout.split(point)
     mine = {name: tensor.repeat(clients, *(1,) * tensor.dim()) for name, tensor in start.items()}
     for step in range(work.steps):
-        taken = (step * batches[:, None] + own) % counts[:, None]
+        taken = ((step * batches[:, None] + own) % counts[:, None]).to(x.device)
         slopes = gradients(mine, x[each, taken], y[each, taken], weights)
         for name, tensor in mine.items():
             tensor.sub_(slopes[name], alpha=work.learning_rate)
@@ -235,7 +237,7 @@ def _cost(work: Work, task: Task, query: Query, x: Tensor, y: Tensor) -> tuple[i
 
         def compute(clients: int, each: int) -> None:
             made_up, labels = (t.new_zeros((clients, each, *t.shape[1:])) for t in (x, y))
-            counts = torch.full((clients,), each, device=x.device)
+            counts = torch.full((clients,), each)
             _sum_at_once(once, task, query, made_up, labels, counts)
 
         both = bytes_per_unit(lambda clients: compute(clients, 1))
@@ -299,6 +301,7 @@ def by_length(x: Tensor) -> Iterator[tuple[Tensor, int]]:
     """
     reach = ((x != 0) * torch.arange(1, x.shape[1] + 1, device=x.device)).amax(1)
     lengths, order = reach.sort(stable=True)
+    lengths = lengths.cpu()
     size = max(_GROUP, -(-len(x) // _GROUPS))
     for start in range(0, max(1, len(x)), size):
         longest = int(lengths[start : start + size].max()) if len(x) else 1

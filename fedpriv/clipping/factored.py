@@ -27,6 +27,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from fedpriv.clipping import waiting
+
 _SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own precision
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
 _PLAIN = 1e3  # norms between it and its inverse need no scaling before their entries are squared
@@ -165,7 +167,7 @@ class Outer:
             squares, summands = self._gram_squares()
         else:
             squares, summands = self._formed_squares(divisor), self._most(divisor)
-        return torch.where(squares < (_CANCELLED * summands).square(), math.nan, squares)
+        return torch.where(squares >= (_CANCELLED * summands).square(), squares, math.nan)
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
@@ -176,8 +178,8 @@ class Outer:
         """The sum of all gradients of all forms: (*shape)."""
         merged: dict[_Memory, tuple[Tensor, Tensor]] = {}
         for delta, a in (pair for form in forms for pair in form.pairs):
-            sent = merged[_memory(a)][0] + delta if _memory(a) in merged else delta
-            merged[_memory(a)] = sent, a
+            sent = merged[memory_of(a)][0] + delta if memory_of(a) in merged else delta
+            merged[memory_of(a)] = sent, a
         parts = [_across(delta).mT.matmul(_across(a)) for delta, a in merged.values()]
         return forms[0]._shaped(functools.reduce(torch.Tensor.add_, parts))
 
@@ -270,7 +272,7 @@ class Outer:
         return torch.cat([Rows(part.rows()).squares(divisor) for part in few])
 
     def _divided_squares(self, divisor: Tensor) -> Tensor | None:
-        """sum_jk delta_j^2 a_k^2 / D_jk^2 as one product of matrices, or None where it loses too much.
+        """sum_jk delta_j^2 a_k^2 / D_jk^2 as one product of matrices, or None or NaN where it loses too much.
 
         Each factor is scaled to about norm 1 and the weights to a largest of 1: then what is too small for a
         float32 square is at most 1e-32 of a factor, and 1e-8 of the sum while D spans a ratio of 1e12.
@@ -278,7 +280,8 @@ class Outer:
         delta, a = self.pairs[0]
         divisor = divisor.permute(self.order) if self.order else divisor
         least, most = divisor.aminmax()
-        if not bool(most < least * _WIDEST):
+        narrow = most < least * _WIDEST
+        if waiting.at_hand(divisor) and not bool(narrow):
             return None
         weights = (least / divisor).square_().reshape(delta.shape[1], delta.shape[3], a.shape[3])
         (sent, delta), (seen, a) = _squared(delta), _squared(a)
@@ -287,7 +290,8 @@ class Outer:
         delta, a = _across(delta), _across(a)
         wide = a.shape[2] > delta.shape[2]
         inner = a.matmul(weights.mT).mul_(delta) if wide else delta.matmul(weights).mul_(a)
-        return (inner.sum(2).mT * (sent * seen / least.double()).square()).sum(1)
+        squares = (inner.sum(2).mT * (sent * seen / least.double()).square()).sum(1)
+        return torch.where(narrow, squares, math.nan)
 
 
 def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...] = ()) -> Outer:
@@ -315,7 +319,7 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[tu
     """
     (delta, a), (delta_, a_) = one, other
     both = delta + delta_
-    if _memory(a) == _memory(a_):
+    if memory_of(a) == memory_of(a_):
         return ((both, a),)
     moved = a_ - a
     near = _norms(both) * _norms(a) + _norms(delta_) * _norms(moved)
@@ -324,7 +328,7 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[tu
     return (torch.where(closer, both, delta), a), (delta_, torch.where(closer, moved, a_))
 
 
-def _memory(part: Tensor) -> _Memory:
+def memory_of(part: Tensor) -> _Memory:
     """The piece of memory that a tensor is: one for the inputs of a first layer at two points."""
     return part.data_ptr(), tuple(part.shape), part.stride(), part.dtype
 
@@ -336,7 +340,7 @@ def _norms(part: Tensor) -> Tensor:
 
 def _lengths(part: Tensor) -> Tensor:
     """Norms along the last axis, which neither overflow nor vanish; float64."""
-    if part.device.type == "cpu" and part.shape[-1] <= _LONGEST:  # elsewhere to look would be to wait
+    if waiting.at_hand(part) and part.shape[-1] <= _LONGEST:
         norms: Tensor = torch.linalg.vector_norm(part, dim=-1)
         if bool(((norms > _SMALLEST) & (norms < torch.inf)).all()):
             return norms.double()
@@ -351,7 +355,7 @@ def _squared(part: Tensor) -> tuple[Tensor, Tensor]:
     too small or too large to divide by; a part of zeros stays one.
     """
     norms = _lengths(part)
-    if part.device.type == "cpu" and bool(((norms > 1 / _PLAIN) & (norms < _PLAIN)).all()):
+    if waiting.at_hand(part) and bool(((norms > 1 / _PLAIN) & (norms < _PLAIN)).all()):
         return torch.ones_like(norms[..., 0]), part.square()
     safe = (norms == 0) | ((norms > _SMALLEST) & (norms < 1 / _SMALLEST))
     tell = torch.where(safe, norms, math.nan)

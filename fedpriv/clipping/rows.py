@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from fedpriv import _check
+from fedpriv.clipping import waiting
 from fedpriv.query import BitBlock, Block, SumBlock, Term
 
 _SMALLEST, _LARGEST = 1e-18, 1e18  # peaks between them need no scaling: squares stay in range
@@ -146,7 +147,7 @@ def harmless(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     finite = peak < torch.inf  # false for NaN, which amax hands on
     ordinary = (peak == 0) | ((peak >= _SMALLEST) & (peak <= _LARGEST))
     unit = torch.ones_like(peak)
-    if not bool(ordinary.all()):
+    if not (waiting.at_hand(vectors) and bool(ordinary.all())):
         unit = torch.where(ordinary | ~finite, unit, peak)
         vectors = torch.where(finite[:, None], vectors, 0.0) / unit[:, None]
     return vectors, unit.double(), finite

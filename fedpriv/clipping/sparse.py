@@ -16,7 +16,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedpriv.clipping.factored import Rows
+from fedpriv.clipping import waiting
+from fedpriv.clipping.factored import Rows, memory_of
 from fedpriv.clipping.kinds.base import UnsuitedError
 
 _LARGEST = 2**16  # entries of a table that is formed for each example, where other uses of it need that
@@ -61,10 +62,15 @@ class Sparse:
 
     def plus(self, other: Sparse) -> Sparse:
         """See :class:`fedpriv.clipping.factored.Factored`."""
-        if torch.equal(self.taken, other.taken):  # the same examples at two points
+        if self._takes_what(other):
             return replace(self, added=self.added + other.added)
         taken = torch.cat([self.taken, other.taken], 1)
         return replace(self, taken=taken, added=torch.cat([self.added, other.added], 1))
+
+    def _takes_what(self, other: Sparse) -> bool:
+        """Whether both are known to take the same rows, as the same examples do at two points."""
+        same = memory_of(self.taken) == memory_of(other.taken)
+        return same or (waiting.at_hand(self.taken) and torch.equal(self.taken, other.taken))
 
     def grouped(self, size: int) -> Sparse:
         """See :class:`fedpriv.clipping.factored.Factored`."""
@@ -96,8 +102,14 @@ class Sparse:
 
     @cached_property
     def _merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The m distinct (example, row) and what each adds up to: (m,), (m,), (m, *row)."""
-        keys, where = torch.unique(self._keys, return_inverse=True)
-        sums = self.added.new_zeros(len(keys), *self.shape[1:])
-        sums.index_add_(0, where, self.added.flatten(0, 1))
+        """Every (example, row) once and what it adds up to: (m,), (m,), (m, *row), zeros to fill it up.
+
+        m is the number of places, so that nothing has to be counted.
+        """
+        ascending, order = self._keys.sort()
+        rank = (ascending.diff(prepend=ascending[:1]) != 0).cumsum(0)
+        keys = torch.zeros_like(ascending).scatter_(0, rank, ascending)
+        where = torch.empty_like(rank).scatter_(0, order, rank)
+        added = self.added.flatten(0, 1)
+        sums = torch.zeros_like(added).index_add_(0, where, added)
         return keys // self.shape[0], keys % self.shape[0], sums

@@ -131,7 +131,7 @@ class FileView:
         at = np.flatnonzero(whole("client_ids", client_ids) == self.client)
         rows = np.tile(np.arange(self.file.size), len(at))
         x, y = self.file.rows(rows, device)
-        return Batch(x, y, torch.from_numpy(np.repeat(at, self.file.size)).to(x.device))
+        return Batch(x, y, torch.from_numpy(np.repeat(at, self.file.size)))
 
     def units(self, silos: Silos, unit_ids: Indices, device: torch.device | str = "cpu") -> Batch:
         """The rows of those of ``unit_ids`` (k,) that lie in this silo; owners are positions in them.
@@ -143,4 +143,4 @@ class FileView:
         ids = whole("unit_ids", unit_ids)
         at = np.flatnonzero((ids >= low) & (ids < min(high, low + self.file.size)))
         x, y = self.file.rows(ids[at] - low, device)
-        return Batch(x, y, torch.from_numpy(at).to(x.device))
+        return Batch(x, y, torch.from_numpy(at))

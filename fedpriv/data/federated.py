@@ -28,7 +28,8 @@ class Batch(NamedTuple):
     Attributes:
         x, y: as of :class:`fedpriv.data.source.Pair`, (total, ...).
         owner: int64 (total,), ascending: the position, among the clients asked for, of the owner.
-            A position that does not occur is a client that has no examples.
+            A position that does not occur is a client that has no examples. It is on the CPU, which deals
+            examples to units; a device that has made x and y need not be waited for to know it.
     """
 
     x: Tensor
@@ -55,4 +56,4 @@ class View:
         """
         indices, owner = self.population.examples(client_ids)
         x, y = self.source.batch(indices, device)
-        return Batch(x, y, torch.from_numpy(owner).to(x.device))
+        return Batch(x, y, torch.from_numpy(owner))
