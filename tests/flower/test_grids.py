@@ -4,9 +4,11 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from flwr.supercore.run import Run
 
 from fedpriv._check import ArgumentError
 from fedpriv.flower.grids.base import GridError, HostedGrid
+from fedpriv.flower.grids.lines import Lines
 from fedpriv.flower.grids.local import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
 
@@ -143,6 +146,29 @@ def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None
             assert dead.error.code == ErrorCode.CLIENT_APP_CRASHED
             assert dead.metadata.src_node_id == 1
             assert alive.has_content()
+
+
+def test_where_no_socket_can_be_all_goes_through_ray(
+    ray_instance: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with RayGrid(nodes=1, client_app=APP, num_cpus=0.5) as grid:
+        assert grid._lines is None
+        [reply] = grid.send_and_receive([ask(grid, "query", 1)], timeout=30)
+        assert reply.has_content()
+
+
+def test_an_actor_that_cannot_dial_is_named(ray_instance: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(Lines):
+        def __init__(self) -> None:
+            super().__init__()
+            self.address += "-elsewhere"
+
+    monkeypatch.setattr("fedpriv.flower.grids.ray.Lines", Elsewhere)
+    with pytest.raises(GridError, match="actor failed to start"):
+        RayGrid(nodes=1, client_app=APP, num_cpus=0.5, start_timeout=300)
 
 
 def test_small_messages_go_by_a_line_until_one_is_large(ray_instance: None) -> None:

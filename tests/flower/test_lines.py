@@ -2,9 +2,11 @@
 
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +51,10 @@ def nothing_lost(node: int, messages: list[Message]) -> None:
     raise AssertionError(f"node {node} lost {len(messages)} messages")
 
 
+def all_is_well() -> None:
+    """What has to be seen while actors have not dialled: nothing."""
+
+
 def value(reply: Message) -> float:
     return float(reply.content["values"].to_numpy_ndarrays()[0][-1])
 
@@ -57,7 +63,7 @@ def test_many_letters_larger_than_the_sockets_come_back_in_turn(lines: Lines) ->
     """None is under way while another is: two ends that both send, and neither reads, would wait for ever."""
     for node in (1, 2):
         dial(lines, node, doubled)
-    lines.accept([1, 2], 10)
+    lines.accept([1, 2], 10, all_is_well)
     for number in range(6):
         assert lines.post(1 + number % 2, message(number, 1 + number % 2, BIG)) == []
     names = [str(number) for number in range(6)]
@@ -68,7 +74,7 @@ def test_many_letters_larger_than_the_sockets_come_back_in_turn(lines: Lines) ->
 
 def test_an_ended_line_answers_what_it_was_sent_and_takes_no_more(lines: Lines) -> None:
     actor = dial(lines, 1, doubled)
-    lines.accept([1], 10)
+    lines.accept([1], 10, all_is_well)
     assert 1 in lines
     assert 2 not in lines
     lines.post(1, message(4))
@@ -93,7 +99,7 @@ def test_a_broken_line_names_every_message_that_is_lost(lines: Lines) -> None:
             receive(end)
 
     threading.Thread(target=vanish, daemon=True).start()
-    lines.accept([1], 10)
+    lines.accept([1], 10, all_is_well)
     for number in (1, 2, 3):
         lines.post(1, message(number))
     dialled.set()
@@ -116,7 +122,7 @@ def test_waiting_is_bounded_and_a_late_reply_is_kept(lines: Lines) -> None:
         return doubled(asked)
 
     dial(lines, 1, slow)
-    lines.accept([1], 10)
+    lines.accept([1], 10, all_is_well)
     lines.post(1, message(7))
     before = time.monotonic()
     lines.collect(["7"], 0.05, nothing_lost)
@@ -132,12 +138,34 @@ def test_who_does_not_show_the_key_gets_no_line(lines: Lines) -> None:
         stranger.connect(lines.address)
         send(stranger, bytes(len(lines.key)) + (1).to_bytes(4, "little"))
         with pytest.raises(TimeoutError):
-            lines.accept([1], 0.2)
+            lines.accept([1], 0.2, all_is_well)
         assert 1 not in lines
         assert stranger.recv(1) == b""  # hung up on
     dial(lines, 1, doubled)
-    lines.accept([1], 10)
+    lines.accept([1], 10, all_is_well)
     assert 1 in lines
+
+
+def test_whoever_waits_for_an_actor_hears_of_its_end(lines: Lines) -> None:
+    def gone() -> None:
+        raise ProcessLookupError
+
+    before = time.monotonic()
+    with pytest.raises(ProcessLookupError):
+        lines.accept([1], 60, gone)
+    assert time.monotonic() - before < 30
+
+
+def test_where_no_socket_can_be_nothing_stays_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path may have some 100 bytes."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(OSError, match="too long"):
+        Lines()
+    assert list(folder.iterdir()) == []
 
 
 def test_nobody_else_can_enter_and_nothing_stays_behind(lines: Lines) -> None:

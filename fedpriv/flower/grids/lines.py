@@ -32,6 +32,7 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 _LENGTH = struct.Struct("<Q")
 _NUMBER = struct.Struct("<I")
 _KEY = 32  # bytes
+_LOOK = 1.0  # seconds between looks at actors that have not dialled
 
 
 class Line:
@@ -64,24 +65,42 @@ class Lines:
     """The driver's ends of its actors' lines, by node, and the replies that came."""
 
     def __init__(self) -> None:
-        """Open a socket for actors to dial: ``address``, with ``key``."""
+        """Open a socket for actors to dial: ``address``, with ``key``.
+
+        Raises OSError where there can be none: the path of the temporary folder is too long for one, say.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="fedpriv-"))
         self.address, self.key = str(self._folder / "lines"), secrets.token_bytes(_KEY)
         self.replies: dict[str, Message] = {}
         self._lines: dict[int, Line] = {}
         self._selector = selectors.DefaultSelector()
         self._door = socket.socket(socket.AF_UNIX)
-        self._door.bind(self.address)
+        try:
+            self._door.bind(self.address)
+        except OSError:
+            self.close()
+            raise
         self._door.listen()
 
-    def accept(self, nodes: Collection[int], timeout: float) -> None:
-        """Wait for all ``nodes`` to have dialled. Raises TimeoutError."""
+    def accept(self, nodes: Collection[int], timeout: float, watch: Callable[[], None]) -> None:
+        """Wait for all ``nodes`` to have dialled. Raises TimeoutError, and what ``watch`` does meanwhile."""
         deadline = time.monotonic() + timeout
         while len(self._lines) < len(nodes):
-            self._door.settimeout(max(0.001, deadline - time.monotonic()))
-            end, _ = self._door.accept()
-            end.settimeout(self._door.gettimeout())
-            name = bytes(receive(end))
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._door.settimeout(min(_LOOK, left))
+            try:
+                end, _ = self._door.accept()
+            except TimeoutError:
+                watch()
+                continue
+            end.settimeout(left)
+            try:
+                name = bytes(receive(end))
+            except (OSError, EOFError):  # gone again: who watches the actors will see it
+                end.close()
+                continue
             end.settimeout(None)
             if hmac.compare_digest(name[:_KEY], self.key):
                 (node,) = _NUMBER.unpack(name[_KEY:])

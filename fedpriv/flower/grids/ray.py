@@ -161,11 +161,20 @@ class RayGrid(HostedGrid):
 
     def _open_lines(self, nodes: list[int], timeout: float) -> None:
         """Lines to these nodes, where the system has such sockets."""
-        if hasattr(socket, "AF_UNIX") and nodes:
+        if not hasattr(socket, "AF_UNIX") or not nodes:
+            return
+        try:
             lines = self._lines = Lines()
-            for node in nodes:
-                self._serving[node] = self._actors[node].serve.remote(lines.address, lines.key, node)
-            lines.accept(nodes, timeout)
+        except OSError:
+            return
+        for node in nodes:
+            self._serving[node] = self._actors[node].serve.remote(lines.address, lines.key, node)
+        lines.accept(nodes, timeout, self._look_at_serving)
+
+    def _look_at_serving(self) -> None:
+        """Raises RayError where an actor has ended that has a line to serve."""
+        done, _ = ray.wait(list(self._serving.values()), num_returns=len(self._serving), timeout=0)
+        ray.get(done)
 
     adds = True
 
