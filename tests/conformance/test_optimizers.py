@@ -166,10 +166,8 @@ def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: s
 
 
 @every
-@pytest.mark.parametrize(
-    ("target", "placement"),  # elsewhere other tests have none and central
-    [*(("quadratic", kind) for kind in PLACEMENTS), ("logistic", "distributed"), ("network", "local")],
-)
+@everywhere
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_runs_and_parties_owe_what_the_query_says(
     name: str, target: str, placement: str
 ) -> None:
