@@ -2,13 +2,15 @@
 
     python benchmarks/clipping.py                                  # all cases, about ten minutes
     python benchmarks/clipping.py --cases mlp cnn --batches 250 --threads 2 --clock wall
+    python benchmarks/clipping.py --device cuda --batches 256 4096 65536
 
 Sides take turns in one process, so that whatever else the machine does falls on all of them; medians are
 printed, in milliseconds and as multiples of the ordinary gradient (loss.mean().backward() through the same
 functional model). Each Opacus mode computes what ours does, a clipped sum, on the same layers (for recurrent
 ones on Opacus' own): "fast" is its fast gradient clipping without ghost norms. Side by side they are checked
 to agree. The DP2 and DP-SRM sums have no peer. The clock is the process' CPU time unless told otherwise,
-which on a busy machine with one thread is the steadier.
+which on a busy machine with one thread is the steadier; on a GPU it is the wall's, once the GPU is done. A
+side that asks for more memory than there is is named, and left out.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import opacus
@@ -38,6 +41,7 @@ from fedpriv.tasks import Task
 
 Side = Callable[[], Tensor]
 CLIP_NORM = 1.0
+_HELD = 2**14  # examples that a GPU sums at once
 
 
 class ChannelsFirst(models.Pool):
@@ -72,8 +76,9 @@ CASES: dict[str, Callable[[int], Case]] = {
 def our_sides(task: Task, params: Tensor, x: Tensor, y: Tensor) -> dict[str, Side]:
     """The ordinary gradient, and our sums for the queries of DP-SGD, DP2 and DP-SRM."""
     generator = torch.Generator().manual_seed(1)
-    near = params + 1e-3 * torch.randn(task.dimension, generator=generator)
-    divisor = torch.rand(task.dimension, generator=generator) + 0.1
+    near = params + 1e-3 * torch.randn(task.dimension, generator=generator).to(params)
+    divisor = (torch.rand(task.dimension, generator=generator) + 0.1).to(params)
+    chunk = None if x.device.type == "cpu" else _HELD
     plain = Query((params,), (SumBlock((Term(CLIP_NORM),)),))
     divided = Query((params,), (SumBlock((Term(CLIP_NORM, divisor=divisor),)),))
     both = SumBlock((Term(CLIP_NORM, 0.2), Term(0.1, 0.8, (1.0, -1.0))))
@@ -86,9 +91,9 @@ def our_sides(task: Task, params: Tensor, x: Tensor, y: Tensor) -> dict[str, Sid
 
     return {
         "ordinary": ordinary,
-        "ours": lambda: sum_gradients(task, plain, x, y)[0],
-        "ours, DP2": lambda: sum_gradients(task, divided, x, y)[0],
-        "ours, DP-SRM": lambda: sum_gradients(task, Query((params, near), (both,)), x, y)[0],
+        "ours": lambda: sum_gradients(task, plain, x, y, chunk)[0],
+        "ours, DP2": lambda: sum_gradients(task, divided, x, y, chunk)[0],
+        "ours, DP-SRM": lambda: sum_gradients(task, Query((params, near), (both,)), x, y, chunk)[0],
         "vmap": lambda: sum_rows([task.gradients(params, x, y)], plain.blocks)[0],
     }
 
@@ -139,8 +144,15 @@ def _in_two_passes(module: nn.Module, case: Case, task: Task, ghost: bool) -> Si
 def sides_of(case: Case) -> dict[str, Side]:
     """All that can run on the case; a mode that cannot, or that disagrees with ours, is named with why."""
     task = Task(case.model)
-    params = task.initial(np.random.default_rng(0))
-    sides = our_sides(task, params, case.x, case.y)
+    params = task.initial(np.random.default_rng(0)).to(case.x.device)
+    sides = {}
+    for name, side in our_sides(task, params, case.x, case.y).items():
+        try:
+            side()
+        except torch.OutOfMemoryError:
+            print(f"  {name}: out of memory")
+            continue
+        sides[name] = side
     wanted = sides["ours"]()
     for mode in ("hooks", "fast", "ghost", "functorch", "ew"):
         try:
@@ -167,6 +179,18 @@ def medians(sides: dict[str, Side], repeats: int, clock: Callable[[], float]) ->
     return {name: statistics.median(several) for name, several in times.items()}
 
 
+def clock_of(device: str, clock: str) -> Callable[[], float]:
+    """Seconds: of the CPU, or of the wall once the device has done all that it was given."""
+    if device == "cpu":
+        return time.process_time if clock == "cpu" else time.perf_counter
+
+    def wall() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return wall
+
+
 def main() -> None:
     """Runs the cases that are asked for and prints a table for each."""
     parser = argparse.ArgumentParser(description="Times of clipped sums.")
@@ -175,19 +199,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(asked.threads)
     tune_allocator()
-    clock = time.process_time if asked.clock == "cpu" else time.perf_counter
+    on_gpu = asked.device == "cuda"
+    clock = clock_of(asked.device, asked.clock)
     print(f"Python {platform.python_version()}, torch {torch.__version__}, opacus {opacus.__version__}")
-    print(f"{asked.threads} threads of {os.cpu_count()} cores, {asked.clock} time, {asked.repeats} turns")
+    where = torch.cuda.get_device_name() if on_gpu else f"{asked.threads} threads of {os.cpu_count()} cores"
+    print(f"{where}, {'wall' if on_gpu else asked.clock} time, {asked.repeats} turns")
     for name in asked.cases:
         for batch in asked.batches:
             print(f"{name}, batch {batch}")
-            found = medians(sides_of(CASES[name](batch)), asked.repeats, clock)
+            case = CASES[name](batch)
+            models_there = {"model": case.model.to(asked.device), "theirs": case.theirs.to(asked.device)}
+            case = replace(case, **models_there, x=case.x.to(asked.device), y=case.y.to(asked.device))
+            found = medians(sides_of(case), asked.repeats, clock)
             for side, seconds in found.items():
-                print(f"  {side:18} {1e3 * seconds:9.2f} ms {seconds / found['ordinary']:7.2f}")
+                times = seconds / found["ordinary"]
+                print(f"  {side:18} {1e3 * seconds:9.2f} ms {times:7.2f} {batch / seconds:12,.0f} examples/s")
 
 
 if __name__ == "__main__":
