@@ -184,7 +184,7 @@ class Config(BaseModel):
     dp2_adaptive_clip_norm: float = Field(
         3.0, gt=0, allow_inf_nan=True, description="DP2: C_2, of preconditioned gradients"
     )
-    dp2_epsilon: float = Field(1e-3, gt=0, description="DP2: offset of the preconditioner")
+    dp2_epsilon: float = Field(1e-3, ge=1e-12, description="DP2: offset of the preconditioner")
     dp2_beta: float = Field(0.9, ge=0, lt=1, description="DP2: decay of the preconditioner")
     dp2_noise_correction: bool = Field(
         False, description="DP2: subtract the noise's variance from the preconditioner"
@@ -231,7 +231,7 @@ class Config(BaseModel):
         description="AdaDPS, PDA-DPMD: public examples, out of the test part and not evaluated on",
     )
     public_batch: int = Field(0, ge=0, description="AdaDPS, PDA-DPMD: public examples of a step; 0: all")
-    adadps_epsilon: float = Field(1e-3, gt=0, description="AdaDPS: offset of the preconditioner")
+    adadps_epsilon: float = Field(1e-3, ge=1e-12, description="AdaDPS: offset of the preconditioner")
     adadps_beta: float = Field(0.9, ge=0, lt=1, description="AdaDPS: decay of the preconditioner")
     pda_horizon: int = Field(0, ge=0, description="PDA-DPMD: K, when only public steps are left; 0: rounds")
 

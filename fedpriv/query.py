@@ -26,14 +26,19 @@ from torch import Tensor
 
 from fedpriv import _check
 
+# What one unit may add to a sum, where a clip bounds it. Sums are of float32 and noise comes after: within
+# this range neither the sum of any cohort nor a step on the way to it leaves what float32 holds, and nothing
+# that float32 rounds to a denormal number counts. An overflow would show through any noise.
+LEAST, MOST = 1e-12, 1e12
+
 
 @dataclass(frozen=True)
 class Term:
     """One clipped vector of a unit's contribution.
 
     Attributes:
-        clip_norm: C > 0, the bound on the Euclidean norm; infinity means no clipping.
-        weight: w, any finite number.
+        clip_norm: C, the bound on the Euclidean norm, from LEAST to MOST; infinity means no clipping.
+        weight: w, 0 or of a size from LEAST to MOST, as has to be |w| C; a term of weight 0 is left out.
         at: coefficients a_j over the query's points; (1.0,) is the vector at the first point,
             (1.0, -1.0) the difference between two points.
         divisor: D, a positive vector of shape (d,) that divides A before the clip, or None.
@@ -50,8 +55,10 @@ class Term:
 
     def __post_init__(self) -> None:
         _check.positive("clip-norm", self.clip_norm)
-        if not math.isfinite(_check.real("term weight", self.weight)):
-            raise _check.fail("term weight", self.weight, "be finite")
+        check_range("clip-norm", self.clip_norm)
+        if self.weight:
+            check_range("term weight", abs(_check.real("term weight", self.weight)), unless=None)
+            check_range("term weight times clip-norm", self.sensitivity)
         if not self.at:
             raise _check.fail("term coefficients", self.at, "name at least one point")
 
@@ -72,6 +79,13 @@ class Term:
         return total if self.divisor is None else total / self.divisor
 
 
+def check_range(name: str, value: float, unless: float | None = math.inf) -> None:
+    """Raises ArgumentError unless LEAST <= value <= MOST, or it is ``unless``."""
+    if value != unless and not LEAST <= value <= MOST:
+        other = "" if unless is None else f"be {unless:g} or "
+        raise _check.fail(name, value, f"{other}lie in [{LEAST:g}, {MOST:g}]", "sums are of float32")
+
+
 @dataclass(frozen=True)
 class SumBlock:
     """A block whose units each add ``sum_k w_k clip(A_k, C_k)``, a vector of shape (d,).
@@ -85,8 +99,10 @@ class SumBlock:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.terms:
-            raise _check.fail("terms", self.terms, "hold at least one term")
+        if not any(term.weight for term in self.terms):
+            weights = [term.weight for term in self.terms]
+            raise _check.fail("term weights", weights, "hold one at least that is not 0")
+        check_range("a block's sensitivity", self.sensitivity)
 
     @property
     def sensitivity(self) -> float:

@@ -9,6 +9,7 @@ import math
 
 from fedpriv import _check, recipes
 from fedpriv.config import DECAYS, Config
+from fedpriv.query import check_range
 
 
 def check_used(config: Config) -> None:
@@ -45,6 +46,7 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
     if delta >= 1 / units and config.placement != "none":
         raise _check.fail("delta", delta, f"be below 1 / units = {1 / units:g}", "0 means 1 / (10 units)")
     for key in ("clip-norm", "dp2-adaptive-clip-norm", "srm-difference-clip-norm"):
+        check_range(key, float(config.table()[key]))
         if config.placement != "none" and math.isinf(float(config.table()[key])):
             raise _check.fail(key, math.inf, "be finite where noise is added")
     if math.isinf(config.epsilon) and config.placement != "none":

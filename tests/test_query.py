@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -15,7 +16,14 @@ from fedpriv.query import BitBlock, Query, SumBlock, Term
 POINT = (torch.zeros(4),)
 
 
-@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(0.01, 10)), min_size=1, max_size=4))
+WEIGHTS = st.just(0.0) | st.floats(1e-6, 3) | st.floats(-3, -1e-6)
+
+
+@given(
+    st.lists(st.tuples(WEIGHTS, st.floats(0.01, 10)), min_size=1, max_size=4).filter(
+        lambda terms: any(weight for weight, _ in terms)
+    )
+)
 def test_sensitivity_is_the_sum_of_weighted_clip_norms(terms: list[tuple[float, float]]) -> None:
     block = SumBlock(tuple(Term(clip_norm=c, weight=w) for w, c in terms))
     assert block.sensitivity == pytest.approx(sum(abs(w) * c for w, c in terms))
@@ -33,6 +41,33 @@ def test_blocks_on_one_cohort_are_one_event(z: float, share: float, clip: float)
 def test_one_block_has_std_z_times_sensitivity() -> None:
     query = Query(POINT, (SumBlock((Term(1.5), Term(0.5, weight=-2.0))),))
     assert query.noise_stds(3.0) == (pytest.approx(7.5),)
+
+
+@pytest.mark.parametrize(
+    ("term", "name"),
+    [
+        ({"clip_norm": 2e12}, "clip-norm is 2"),
+        ({"clip_norm": 1e-13}, "clip-norm is 1e-13"),
+        ({"clip_norm": 1.0, "weight": 1e13}, "term weight is"),
+        ({"clip_norm": 1.0, "weight": -1e-13}, "term weight is"),
+        ({"clip_norm": math.inf, "weight": math.inf}, "term weight is inf"),
+        ({"clip_norm": 1e9, "weight": 1e9}, "term weight times clip-norm is"),
+        ({"clip_norm": 1e-9, "weight": 1e-9}, "term weight times clip-norm is"),
+    ],
+)
+def test_what_a_unit_may_add_stays_where_float32_neither_overflows_nor_vanishes(
+    term: dict[str, float], name: str
+) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(name)):
+        Term(**term)
+
+
+def test_all_terms_of_a_block_count_for_its_range_and_one_has_to_count() -> None:
+    with pytest.raises(ArgumentError, match="a block's sensitivity is 1400000000000"):
+        SumBlock((Term(7e11), Term(7e11)))
+    with pytest.raises(ArgumentError, match="hold one at least that is not 0"):
+        SumBlock((Term(1.0, 0.0), Term(math.inf, 0.0)))
+    assert SumBlock((Term(1.0), Term(math.inf, 0.0))).sensitivity == 1.0
 
 
 def test_no_noise_allows_no_clipping_and_noise_does_not() -> None:

@@ -53,7 +53,8 @@ class FactoredSum:
             norms = _length(self._squares(block.term).values())
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)
-        parts = [self._divided_total(terms) for terms in _groups(block.terms, lambda term: id(term.divisor))]
+        counted = [term for term in block.terms if term.weight]
+        parts = [self._divided_total(terms) for terms in _groups(counted, lambda term: id(term.divisor))]
         return functools.reduce(Tensor.add_, parts)
 
     def _divided_total(self, terms: Sequence[Term]) -> Tensor:

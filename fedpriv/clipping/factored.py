@@ -34,6 +34,7 @@ _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, o
 _PLAIN = 1e3  # norms between it and its inverse need no scaling before their entries are squared
 _LONGEST = 2**11  # entries whose squares are added up in their own precision
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
+_HEAVY = 1e18  # entries of factors from which on to weigh them may overflow: such examples are left to rows
 _CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
 
 _Memory = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -154,20 +155,23 @@ class Outer:
         One place: norm(delta)^2 norm(a)^2, or sum_jk delta_j^2 a_k^2 / D_jk^2. Several: the sum over
         places l, m of (delta_l . delta_m)(a_l . a_m), the ghost norm of Bu et al. 2022 ("Scalable and
         efficient training of large convolutional neural networks with differential privacy"). NaN where
-        the places all but cancel: ``total`` rounds each of them, and what is left of an example may be
-        many times its norm then.
+        a delta is too large to weigh, and where the places all but cancel: ``total`` rounds each of them,
+        and what is left of an example may be many times its norm then.
         """
         if self._places == 1:
             if divisor is None:
-                delta, a = self.pairs[0]
-                return (_lengths(delta) * _lengths(a)).square().sum((1, 2))
-            squares = self._divided_squares(divisor)
-            return self._formed_squares(divisor) if squares is None else squares
+                sent, seen = (_lengths(part) for part in self.pairs[0])
+                squares = (sent * seen).square().sum((1, 2))
+            else:
+                found = self._divided_squares(divisor)
+                squares = self._formed_squares(divisor) if found is None else found
+            return torch.where(self._light(), squares, math.nan)
         if divisor is None:
             squares, summands = self._gram_squares()
         else:
             squares, summands = self._formed_squares(divisor), self._most(divisor)
-        return torch.where(squares >= (_CANCELLED * summands).square(), squares, math.nan)
+        told = self._light() & (squares >= (_CANCELLED * summands).square())
+        return torch.where(told, squares, math.nan)
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
@@ -230,6 +234,11 @@ class Outer:
     @property
     def _permuted_shape(self) -> tuple[int, ...]:
         return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
+
+    def _light(self) -> Tensor:
+        """Bool (n,): whose deltas can be weighed without an overflow, which no clip would undo."""
+        peaks = [delta.flatten(1).abs().amax(1) for delta, _ in self.pairs]
+        return functools.reduce(torch.maximum, peaks) < _HEAVY
 
     def _formed(self) -> Tensor:
         """The gradients, (n, groups, out, in)."""

@@ -70,7 +70,7 @@ def sum_rows_loop(
     _check_rows(rows, blocks, layers)
     totals = []
     for block in blocks:
-        terms = block.terms if isinstance(block, SumBlock) else (block.term,)
+        terms = [t for t in block.terms if t.weight] if isinstance(block, SumBlock) else [block.term]
         shape = (rows[0].shape[1],) if isinstance(block, SumBlock) else ()
         total = torch.zeros(shape, dtype=torch.float64, device=rows[0].device)
         for unit in range(rows[0].shape[0]):
@@ -116,6 +116,8 @@ def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> T
         return count_bits(norms, finite, block.threshold).to(rows[0].dtype)
     total = rows[0].new_zeros(rows[0].shape[1])
     for term in block.terms:
+        if not term.weight:
+            continue
         vector = term.combine(rows)
         parts = torch.split(vector, list(layers), 1) if term.per_layer else (vector,)
         total += term.weight * torch.cat(_clipped_sums(parts, term.bound(len(layers))))

@@ -42,6 +42,7 @@ Records = dict[str, ArrayRecord | ConfigRecord]
 
 _FLOATS = {"float32", "float64"}
 _WHOLE = "<i8"  # of a chunk record's columns
+_THIN = 1e-15  # divisors between it and its inverse keep sums in range before they are divided
 
 
 class MessageError(ValueError):
@@ -258,8 +259,10 @@ def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> T
     divisor = None
     if "divisor" in table:
         divisor = read_vector(points, str(table["divisor"]))
-        if divisor.shape != like.shape or not bool((divisor > 0).all()):
-            raise MessageError("a divisor must be a positive vector of the points' length")
+        if divisor.shape != like.shape or not bool(((divisor > _THIN) & (divisor < 1 / _THIN)).all()):
+            raise MessageError(
+                f"a divisor must be a vector of the points' length between {_THIN:g} and {1 / _THIN:g}"
+            )
     at = tuple(_float(coefficient) for coefficient in table["at"])
     if not isinstance(table["per-layer"], bool):
         raise MessageError("a term is clipped by layers or it is not")

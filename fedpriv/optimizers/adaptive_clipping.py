@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpriv import _check
 from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
-from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv.query import LEAST, MOST, BitBlock, Query, SumBlock, Term
 
 _SLOT = "adaptive_clip_norm"
 
@@ -70,7 +70,7 @@ class AdaptiveClipping:
             torch.tensor(-self.step * (fraction - self.quantile), dtype=torch.float64)
         )
         inner = self.inner.update(state, (total,))
-        return replace(inner, slots={**inner.slots, _SLOT: moved})
+        return replace(inner, slots={**inner.slots, _SLOT: moved.clamp(LEAST, MOST)})
 
     def planned(self, rounds: int) -> tuple[Planned, ...]:
         """As the inner optimizer: both blocks are one event."""

@@ -34,7 +34,8 @@ def questions(draw, elements=FLOATS):
     shape = (draw(st.integers(0, 5)), draw(st.integers(1, 6)))
     points = draw(st.integers(1, 2))
     rows = [torch.from_numpy(draw(hnp.arrays("float32", shape, elements=elements))) for _ in range(points)]
-    several = draw(st.lists(terms(shape[1], points), min_size=1, max_size=3))
+    some = st.lists(terms(shape[1], points), min_size=1, max_size=3)
+    several = draw(some.filter(lambda found: any(term.weight for term in found)))
     bit = BitBlock(draw(terms(shape[1], points)), draw(NORMS), 0.5)
     return rows, (SumBlock(tuple(several), 0.5), bit)
 
@@ -140,3 +141,12 @@ def test_errors_do_not_tell_how_many_rows_there_are():
         with pytest.raises(ArgumentError) as error:
             sum_rows(rows, (block,))
         assert "54321" not in str(error.value)
+
+
+def test_a_term_of_no_weight_leaves_nothing_behind_not_even_an_overflow():
+    """Unclipped, the sum of 500 such rows is infinite, and 0 times that is NaN, which no noise would hide."""
+    rows = torch.full((500, 3), 3e38)
+    total, _ = sum_rows(
+        [rows], (SumBlock((Term(1.0), Term(INF, 0.0)), 0.5), SumBlock((Term(INF, 0.0), Term(2.0)), 0.5))
+    )
+    torch.testing.assert_close(total, torch.full((3,), 500 / math.sqrt(3)), rtol=1e-5, atol=0)

@@ -41,7 +41,8 @@ def vectors(draw: st.DrawFn, elements: Any = anything) -> torch.Tensor:
 def terms(draw: st.DrawFn) -> Term:
     divisor = draw(st.none() | vectors(st.floats(0.0625, 64, width=32)))
     at = tuple(draw(st.lists(st.floats(-2, 2), min_size=1, max_size=2)))
-    return Term(draw(bounds), draw(st.floats(-2, 2)), at, divisor, draw(st.booleans()))
+    weight = draw(st.sampled_from([-2.0, -0.3, 1e-3, 1.0]))
+    return Term(draw(bounds), weight, at, divisor, draw(st.booleans()))
 
 
 @st.composite
@@ -199,11 +200,11 @@ def test_a_reply_with_a_malformed_sum_is_refused_without_quoting_it(array: Array
     assert "0.125" not in str(caught.value)
 
 
-@pytest.mark.parametrize("values", [[-1.0, 1, 1], [0.0, 1, 1], [math.nan, 1, 1]])
-def test_a_divisor_must_be_positive(values: list[float]) -> None:
+@pytest.mark.parametrize("values", [[-1.0, 1, 1], [0.0, 1, 1], [math.nan, 1, 1], [1e16, 1, 1], [1e-16, 1, 1]])
+def test_a_divisor_must_be_positive_and_in_range(values: list[float]) -> None:
     records = ask_records()
     records["points"]["divisor-0"] = Array(np.array(values, np.float32))
-    with pytest.raises(MessageError, match="positive"):
+    with pytest.raises(MessageError, match="between 1e-15 and 1e\\+15"):
         read_ask(records)
 
 
