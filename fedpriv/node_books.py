@@ -5,8 +5,9 @@ distributed, and the client level) it takes the noise from that plan, refuses as
 nothing twice, and charges its ledger, in one locked read and append, before it computes.
 
 The configuration is what whoever started the run says: an owner who wants a bound of their own, over all runs
-together, starts the node with ``epsilon-limit`` and ``delta-limit``. Events of the ledger then compose, by
-PLD, and what would pass the limit is refused, as is every ask that leaves without this node's noise. Under
+together, starts the node with ``epsilon-limit`` and ``delta-limit``. What would pass the limit is refused
+then, as is every ask that leaves without this node's noise. Who starts a run has seen what earlier runs
+released, so adding their events up would not do: a privacy filter holds the limit (:func:`within`). Under
 distributed noise a message holds a share of it: the limit then bounds what the models tell, as the run's own
 epsilon does.
 
@@ -24,17 +25,36 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import _check
-from fedpriv.accounting import Budget, Ledger, epsilon
+from fedpriv.accounting import Budget, Filter, Ledger, epsilon, relations
+from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.ledger import Record
 from fedpriv.plan import Plan
 from fedpriv.round import Ask
 
+OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of a node that owns its data
 _CLOSE = 1e-6  # how far two machines' calibrations of one plan may lie apart, relatively
 
 
 class RefusedError(ValueError):
     """A node does not answer: the ask is not what its own plan holds. The text holds public numbers."""
+
+
+def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's configuration as a node takes it that may own its data.
+
+    An owner answers for the file that they named, and whether a run is of such nodes the server does not
+    decide; nor where this machine is read from: data sets lie in the owner's own ``data-folder``, by default
+    where ``FEDPRIV_DATA`` says.
+
+    Raises RefusedError where the node owns its data, and the run is not one of nodes that do.
+    """
+    taken = dict(run)
+    if any(name in node for name in OWNERS):
+        if taken.get("nodes-own-data") is not True:
+            raise RefusedError("this node owns its data, and the run is not of such nodes (nodes-own-data)")
+        taken["data-folder"] = node.get("data-folder", "")
+    return taken
 
 
 def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
@@ -134,8 +154,7 @@ class NodeBooks:
             raise RefusedError(f"round {number} would pass the run's budget")
         if self.limit is None:
             return
-        spent = epsilon([*record.events, *events], self.limit.delta, self.limit.method).epsilon
-        if spent > self.limit.epsilon:
+        if not within(self.limit, [*record.events, *events]):
             raise RefusedError(f"round {number} would pass this node's epsilon-limit")
 
     def _fits(self, events: Sequence[Event]) -> bool:
@@ -145,6 +164,30 @@ class NodeBooks:
         if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
             return True  # a part of what was calibrated to the budget
         return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon
+
+
+def within(limit: Budget, events: Sequence[Event]) -> bool:
+    """Whether these events keep to an owner's limit, each chosen by whoever has seen the answers before it.
+
+    Half of delta is for the Renyi filter at the order that suits the limit, the other half for how far
+    truncated cohorts are from whole ones: moving every release by its distance in total variation moves the
+    divergence by (1 + e^epsilon) times their sum at most. Poisson sampling under replace-one, for which the
+    filter has no theorem, gets no credit. Where runs have different neighbours, those of the limit are
+    examples (or clients) added or removed.
+
+    Raises RefusedError where events do not add up: two relations, or a kind that the filter does not know.
+    """
+    whole = [
+        replace(event, rate=1.0 if relations.replaced_poisson(event) else event.rate, truncation=0.0)
+        for event in relations.alike(events)
+    ]
+    moved = math.fsum(event.count * event.truncation for event in events)
+    if moved * (1 + math.exp(min(limit.epsilon, 700.0))) > limit.delta / 2:
+        return False
+    try:
+        return Filter(Budget(limit.epsilon, limit.delta / 2, "rdp")).affords(whole)
+    except UnsupportedEvent as error:
+        raise RefusedError(f"this node's epsilon-limit cannot be held: {error}") from None
 
 
 def node_books(plan: Plan, node: Mapping[str, Any], run: int) -> NodeBooks | None:

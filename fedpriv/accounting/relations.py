@@ -11,12 +11,30 @@ z / 2. Poisson sampling under replace-one is NOT z / 2: there the neighbours are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from fedpriv.accounting.events import Event
 
 
 def unsampled(event: Event) -> bool:
     """Whether everyone takes part, so that the release is a plain Gaussian mechanism."""
     return event.sampling == "none" or event.rate == 1
+
+
+def alike(events: Sequence[Event]) -> list[Event]:
+    """Events of both relations, under add-remove where that can be; events of one as they are.
+
+    A release over everyone has its noise under either: z is noise std over S whatever the relation.
+    """
+    if len({event.relation for event in events}) < 2:
+        return list(events)
+    return [
+        replace(event, relation="add-remove")
+        if unsampled(event) and event.sampling != "without-replacement"
+        else event
+        for event in events
+    ]
 
 
 def plain_multiplier(event: Event) -> float:

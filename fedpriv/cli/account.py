@@ -29,7 +29,8 @@ Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [d
 _ACCOUNT_HELP = """Epsilon of a schedule of subsampled Gaussian releases or of a ledger, by one method or all.
 
 pld, rdp, tcdp, zcdp and advanced are bounds: epsilon is at most that. gdp-clt is an ESTIMATE that can
-understate several-fold. A ledger is verified first; an edited line is refused with its number.
+understate several-fold. A ledger is verified first; an edited line is refused with its number. Releases over
+everyone count under add-remove where a ledger has releases of both kinds of neighbours.
 
 \b
 Examples:
@@ -91,11 +92,11 @@ def _schedule(
 
 
 def _replayed(path: Path) -> list[Event]:
-    from fedpriv.accounting import ledger
+    from fedpriv.accounting import ledger, relations
 
     if not path.is_file():
         raise _check.fail("--ledger", str(path), "be an existing ledger file")
-    return list(ledger.read(path).events)
+    return relations.alike(ledger.read(path).events)
 
 
 def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:

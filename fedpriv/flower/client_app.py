@@ -25,7 +25,7 @@ from fedpriv.flower.guard import guarded
 from fedpriv.flower.messages import MessageError, read_ask, reply_content
 from fedpriv.flower.silo_messages import changes_content, read_memories, read_training, write_memories
 from fedpriv.node import ClientSide, client_side
-from fedpriv.node_books import NodeBooks, held, node_books
+from fedpriv.node_books import NodeBooks, as_taken, held, node_books
 from fedpriv.plan import make_plan
 from fedpriv.round import Ask
 from fedpriv.silos import SiloSide, silo_side
@@ -72,7 +72,9 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _configs(context: Context) -> tuple[_Items, _Items]:
-    return tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items()))
+    """The run's configuration, as far as this node takes it from a server, and the node's own."""
+    run = as_taken(context.run_config, context.node_config)
+    return tuple(sorted(run.items())), tuple(sorted(context.node_config.items()))
 
 
 @functools.lru_cache(maxsize=16)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from small import write_mnist
 
 from fedpriv.accounting.ledger import read
 from fedpriv.config import Config
@@ -32,6 +33,7 @@ from fedpriv.flower.silo_messages import (
 )
 from fedpriv.flower.strategy import SILOS_TRAIN, EngineError, GridEngine
 from fedpriv.node import make_source, make_task
+from fedpriv.node_books import as_taken
 from fedpriv.plan import make_plan
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk
@@ -305,6 +307,25 @@ def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placeme
     for release in (1, 5):
         assert sum_reply(context, local_ask(config, release)).has_content()
     assert sum_reply(context, local_ask(config, 6)).error.reason == "RefusedError"  # past the budget
+
+
+def test_an_owners_node_reads_nothing_else_whatever_the_run_says(own_file: Path, tmp_path: Path) -> None:
+    """Not a data set that lies beside the file, in a folder that the server names."""
+    write_mnist(tmp_path, seed=1)
+    config = Config.parse({**LOCAL, "dataset": "mnist", "data-folder": str(tmp_path)})
+    plain = replace(local_ask(config), party_stds=None)
+    for placement in ("none", "central"):
+        for own in ("data-file", "epsilon-limit"):
+            asked = config.changed(placement=placement, nodes_own_data=False)
+            context = node(asked, 1, **{own: str(own_file)})
+            assert sum_reply(context, plain).error.reason == "RefusedError"
+            assert sum_reply(node(asked, 1), plain).has_content()  # a node that owns nothing
+    silos = Config.parse({**SILOS, "dataset": "mnist", "data-folder": str(tmp_path)})
+    assert reply_of(node(silos, 1, **{"data-file": "x"}), ask_of(silos), (1,)).error.reason == "RefusedError"
+    taken = as_taken({"nodes-own-data": True, "data-folder": "/theirs"}, {"data-file": "x"})
+    assert taken["data-folder"] == ""
+    own = {"data-file": "x", "data-folder": "/ours"}
+    assert as_taken({"nodes-own-data": True, "data-folder": "/theirs"}, own)["data-folder"] == "/ours"
 
 
 def test_an_owners_limit_holds_over_runs(own_file: Path) -> None:
