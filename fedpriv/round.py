@@ -187,7 +187,11 @@ class Setup:
     server_view: bool = False
 
     def event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
-        """The event that gates the budget, for the adversary that the placement defends against."""
+        """The event that gates the budget, for the adversary that the placement defends against.
+
+        Raises ArgumentError where the sampler draws no cohort of this factor, whoever the adversary is.
+        """
+        sampler = self.sampler.resized(rate_factor)
         if self.server_view:
             return Event(
                 noise_multiplier,
@@ -195,7 +199,7 @@ class Setup:
                 relation="replace-one",
                 population=self.sampler.population,
             )
-        return self.sampler.resized(rate_factor).event(noise_multiplier)
+        return sampler.event(noise_multiplier)
 
     def observer_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
         """The event as who sees only the models has it: amplified, on the constant summed noise.

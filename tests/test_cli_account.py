@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ def test_a_ledger_is_replayed(ledger: Path) -> None:
         assert cell["kind"] == ("estimate" if name == "gdp-clt" else "bound")
     title = call("account", "--ledger", ledger, "--delta", 1e-5).stdout.splitlines()[0]
     assert title == f"epsilon at delta 1e-05 of the 5 releases in {ledger}"
+
+
+def test_releases_over_everyone_count_beside_sampled_ones_of_the_other_relation(tmp_path: Path) -> None:
+    """As in a ledger of a deployed node: runs of local noise, and of its own steps."""
+    local = Event(30.0, "none", "replace-one")
+    path = tmp_path / "mixed.jsonl"
+    with Ledger.create(path, {"unit": "example"}) as book:
+        book.record([local, *EVENTS])
+    shown = json.loads(call("account", "--ledger", path, "--delta", 1e-5, "--json").stdout)["methods"]
+    wanted = epsilon([replace(local, relation="add-remove"), *EVENTS], 1e-5, "pld").epsilon
+    assert shown["pld"]["epsilon"] == wanted
 
 
 def test_a_torn_ledger_is_read_and_an_edited_one_refused_with_its_line(ledger: Path) -> None:

@@ -38,6 +38,12 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"noise-schedule": "step", "rho-c": 2.0}, "rho-c is 2.0; it must be 0 or 1 with noise-schedule step"),
     ({"noise-schedule": "step", "noise-decay": 2.0}, "decay factor is 2.0"),
     ({"rho-c": 0.5}, "rho-c is 0.5; it must be at least 1"),
+    ({"clip-norm": 1e13}, "clip-norm is 10000000000000.0; it must be inf or lie in [1e-12, 1e+12]"),
+    ({"optimizer": "dp-srm", "srm-difference-clip-norm": 1e-13}, "srm-difference-clip-norm is 1e-13"),
+    (
+        {"optimizer": "dp-srm", "placement": "local", "srm-first-cohort": 2.0},
+        "sampler is 'truncated Poisson'; it must keep one rate all run",
+    ),
     ({"adaptive-quantile": 0.5, "rho-c": 2.0}, "adaptive-quantile is 0.5; it must be 0"),
     ({"adaptive-quantile": 0.5, "clip-norm": math.inf, "placement": "none"}, "clip-norm is inf"),
     ({"sampler": "fixed-size", "relation": "add-remove"}, "relation is 'add-remove'"),

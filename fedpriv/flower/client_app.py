@@ -38,7 +38,16 @@ _Items = tuple[tuple[str, UserConfigValue], ...]
 @app.query()  # type: ignore[untyped-decorator]
 @guarded
 def place(message: Message, context: Context) -> Message:
-    """Say which partition this node is, and of how many: ``partition-id`` and ``num-partitions``."""
+    """Say which partition this node is, and of how many: ``partition-id`` and ``num-partitions``.
+
+    A node that could answer nothing (its data cannot be read, its owner allows no such run) fails here,
+    before anything is sampled or charged.
+    """
+    run_config, node_config = _configs(context)
+    if dict(run_config).get("level") == "client":
+        _silo_side(run_config, node_config, context.run_id)
+    elif _side(run_config, node_config).own is not None:
+        _books(run_config, node_config, context.run_id)
     names = ("partition-id", "num-partitions")
     fields = {name: context.node_config[name] for name in names if name in context.node_config}
     return Message(RecordDict({"node": ConfigRecord(dict(fields))}), reply_to=message)

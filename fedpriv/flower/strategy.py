@@ -60,7 +60,8 @@ class GridEngine:
         nodes: how many nodes there must be, where that is settled; default: as many as they say.
 
     Raises:
-        EngineError: from ``gather``, where nodes do not assemble in time, or no node answers at all.
+        EngineError: from ``gather``, where nodes do not assemble in time, one is not ready, or none of
+            the federation is there any more; from ``train``, where no silo answers, too.
     """
 
     def __init__(
@@ -116,7 +117,9 @@ class GridEngine:
                 changes.extend(read_changes(_content(replies.get(node.id)), silos, ask.params))
             except MessageError as error:
                 failures.append(self._failure(node, error))
-        self._tolerate(failures, len(hands))
+        self._tolerate(failures)
+        if not changes:  # all silos are asked in every round, so that this tells of no one's being drawn
+            raise EngineError(f"no node answered: {_joined(failures)}")
         return tuple(sorted(changes, key=lambda change: change.silo))
 
     def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
@@ -127,7 +130,9 @@ class GridEngine:
                 usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in chunks)))
             except MessageError as error:
                 failures.append(self._failure(node, error))
-        self._tolerate(failures, len(work))
+        self._tolerate(failures)
+        if work and not usable:
+            self._look_for_life()
         totals = added(reply.sums for reply in usable) or zeros(query)
         return Reply(totals, sum(reply.parties for reply in usable)).to(query)
 
@@ -135,11 +140,18 @@ class GridEngine:
         # Which nodes were asked tells who was sampled, where each node is a client.
         return f"partition {node.partition}: {error}" if self._strict else str(error)
 
-    def _tolerate(self, failures: Sequence[str], asked: int) -> None:
+    def _tolerate(self, failures: Sequence[str]) -> None:
         """Raises EngineError where a failure is not to be done without."""
-        if failures and (self._strict or len(failures) == asked):
-            text = ("" if self._strict else "no node answered: ") + "; ".join(sorted(set(failures)))
-            raise EngineError(f"{text} (details are in the nodes' own logs)")
+        if failures and self._strict:
+            raise EngineError(_joined(failures))
+
+    def _look_for_life(self) -> None:
+        """Raises EngineError where no node of the whole federation is there any more.
+
+        That nobody of a cohort answered is no reason to stop: that the run stops would tell who was drawn.
+        """
+        if not self._ask_partitions([node.id for node in self._nodes]):
+            raise EngineError("no node answers any more, sampled or not (see the nodes' own logs)")
 
     def assemble(self) -> tuple[Node, ...]:
         """All nodes in the order of their partition ids; waits for them the first time."""
@@ -167,6 +179,9 @@ class GridEngine:
     def _ask_partitions(self, ids: Sequence[int]) -> list[Node]:
         asked = {Node(node, -1, 0): RecordDict() for node in ids}
         replies = self._exchange(asked, MessageType.QUERY, "nodes", self._start_timeout)
+        for reply in replies.values():
+            if reply.has_error() and (reply.error.reason or "").isidentifier():
+                raise EngineError(f"a node is not ready: {_joined([f'failed with {_error_name(reply)}'])}")
         return [_read_node(node, reply) for node, reply in replies.items() if reply.has_content()]
 
     def _exchange(
@@ -213,6 +228,10 @@ def deal(chunks: Sequence[Chunk], nodes: Sequence[Node]) -> dict[Node, list[Chun
         if chunk.home is not None:
             hands[_host(chunk.home, nodes)].append(chunk)
     return hands
+
+
+def _joined(failures: Iterable[str]) -> str:
+    return f"{'; '.join(sorted(set(failures)))} (details are in the nodes' own logs)"
 
 
 def _host(silo: int, nodes: Sequence[Node]) -> Node:

@@ -309,6 +309,27 @@ def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placeme
     assert sum_reply(context, local_ask(config, 6)).error.reason == "RefusedError"  # past the budget
 
 
+def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Path) -> None:
+    def ready(config: Config, **settings: object) -> str:
+        context = node(config, 1, **settings)
+        grid = InProcessGrid(2, config.table())
+        message = grid.create_message(RecordDict(), "query", 1, "nodes")
+        message.metadata.__dict__["_message_id"] = "1"
+        reply = app(message, context)
+        return "ready" if reply.has_content() else str(reply.error.reason)
+
+    limits = {"epsilon-limit": 8.0, "delta-limit": 1e-5}
+    for level in (LOCAL, DEPLOYED):
+        config = Config.parse(level)
+        assert ready(config, **{"data-file": str(own_file), **limits}) == "ready"
+        assert ready(config, **{"data-file": str(own_file), "epsilon-limit": 8.0}) == "ArgumentError"
+        assert ready(config, **{"data-file": str(own_file.with_name("none.npz"))}) == "FileNotFoundError"
+        assert ready(config.changed(nodes_own_data=False), **{"data-file": str(own_file)}) == "RefusedError"
+    central = Config.parse({**LOCAL, "placement": "central"})
+    assert ready(central, **{"data-file": str(own_file)}) == "ready"
+    assert ready(central, **{"data-file": str(own_file), **limits}) == "RefusedError"
+
+
 def test_an_owners_node_reads_nothing_else_whatever_the_run_says(own_file: Path, tmp_path: Path) -> None:
     """Not a data set that lies beside the file, in a folder that the server names."""
     write_mnist(tmp_path, seed=1)

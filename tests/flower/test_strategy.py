@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.local import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
+from fedpriv.flower.guard import error_reply
 from fedpriv.flower.messages import MessageError, add_replies, read_reply, reply_content
 from fedpriv.flower.strategy import EngineError, GridEngine, Node, deal
 from fedpriv.query import BitBlock, Query, SumBlock, Term
@@ -141,14 +142,45 @@ def test_a_failing_node_counts_nothing(
         GridEngine(grid).gather(ask)
 
 
-def test_no_answer_at_all_is_an_error_without_data() -> None:
+def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that stopped then would tell who was drawn; an empty cohort's release is what it gets."""
     grid = Failing(nodes=2, run_config={"misbehave": "raise-all"}, client_app=APP)
+    reply = GridEngine(grid, strict=False).gather(make_ask())
+    assert reply.parties == 0
+    assert all(not total.any() for total in reply.sums)
+    assert caplog.text == ""
+    assert capsys.readouterr() == ("", "")
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
-        GridEngine(grid, strict=False).gather(make_ask())
+        GridEngine(grid).gather(make_ask())
     assert "secret" not in str(caught.value)
-    # Nor who was asked, which is who was sampled where each node is a client, nor how many.
-    assert str(caught.value).startswith("no node answered: failed with ZeroDivisionError (")
-    assert not any(character.isdigit() for character in str(caught.value))
+
+
+def test_a_federation_that_is_gone_is_an_error() -> None:
+    grid = Rearranged(nodes=3, client_app=APP)
+    engine = GridEngine(grid, strict=False)
+    ask = make_ask(chunks=3, home=lambda index: index)
+    engine.gather(ask)
+    grid.lost = (1, 2, 3)
+    assert engine.gather(ask).parties == 0  # all are there, and say so
+    grid.send_and_receive = lambda messages, timeout=None: []  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="no node answers any more, sampled or not"):
+        engine.gather(ask)
+    assert engine.gather(make_ask(chunks=0)).parties == 0  # nobody was asked
+
+
+def test_a_node_that_is_not_ready_ends_the_run_before_anything_is_asked() -> None:
+    class NotReady(Failing):
+        def _answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id == 2:
+                return error_reply(message, ZeroDivisionError("secret"))
+            return super()._answer(message)
+
+    for strict in (False, True):
+        with pytest.raises(EngineError, match="a node is not ready: failed with ZeroDivisionError") as caught:
+            GridEngine(NotReady(nodes=2, client_app=APP), strict=strict).gather(make_ask())
+        assert "secret" not in str(caught.value)
 
 
 def test_debugging_in_process_names_the_node() -> None:
