@@ -109,7 +109,7 @@ def compare(
     """Run all plans; each has its own folder inside ``folder``, which also gets the table and picture."""
     rows = []
     for plan in chosen:
-        placement = SILOS if plan.by_silo else plan.config.placement
+        placement = _name(plan)
         own = RunFolder.create(folder.path / placement, overwrite=True) if folder else None
         result = simulate(plan.config, lambda s, p=placement: show(p, s), own, plan)  # type: ignore[misc]
         rows.append(Row(placement, plan, result))
@@ -117,14 +117,30 @@ def compare(
             break
     if folder is not None:
         folder.write("compare.json", json.dumps([row.json() for row in rows], indent=2) + "\n")
-        folder.write("compare.md", markdown(rows))
+        folder.write("compare.md", markdown(rows, left_out(chosen, rows)))
         folder.write("compare.png", picture(rows))
     return rows
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The comparison as a Markdown table."""
+def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
+    """What an interruption left out of the comparison, in a line; nothing where it is whole."""
+    last = rows[-1] if rows else None
+    if last is None or last.result.stopped != "interrupted":
+        return ""
+    done = last.result.metrics[-1]["round"] if last.result.metrics else 0
+    text = f"interrupted: {last.placement} was last scored at round {done} of {last.plan.config.rounds}"
+    missing = [_name(plan) for plan in chosen[len(rows) :]]
+    return text + (f"; not run: {', '.join(missing)}" if missing else "")
+
+
+def _name(plan: Plan) -> str:
+    return SILOS if plan.by_silo else plan.config.placement
+
+
+def markdown(rows: Sequence[Row], left: str = "") -> str:
+    """The comparison as a Markdown table; ``left`` says what is not in it."""
     lines = ["# Central against local noise", ""]
+    lines += [f"> **{left}**\n"] if left else []
     lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remark(row.plan.config))]
     lines += [" | ".join(["", *HEADER, ""]).strip(), "|" + "---|" * len(HEADER)]
     lines += [" | ".join(["", *cells(row), ""]).strip() for row in rows]

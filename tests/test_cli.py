@@ -133,8 +133,28 @@ def test_help_lists_every_setting_with_its_default() -> None:
     for key, default in Config.parse({}).table().items():
         assert f"{key} = {json.dumps(default)}" in text
     assert "Ctrl-C" in text
+    words = " ".join(text.split())
+    assert "one of: dp-sgd, dp-adam, dp-rmsprop," in words
+    assert "adadp, dp-srm, dp-gd, rrpsgd, adadps, pda-dpmd" in words
+    assert "one of: poisson, fixed-size, everyone" in words
     commands = call("--help").stdout
     assert all(name in commands for name in ("simulate", "compare", "account", "calibrate", "data"))
+
+
+@pytest.mark.parametrize("command", ["simulate", "train", "compare", "bench"])
+def test_a_setting_that_is_written_as_an_option_is_told_how_it_is_given(command: str) -> None:
+    for given in (["--sampling-rate", "0.1"], ["--sampling-rate=0.1"]):
+        result = call(command, *given)
+        assert result.exit_code == 2
+        assert "sampling-rate is a setting; give it as --set sampling-rate=VALUE" in result.stderr
+    assert "No such option" in call(command, "--no-such-thing").stderr
+
+
+def test_small_budgets_show_their_digits(tmp_path: Path) -> None:
+    shown = call("simulate", *SETTINGS, "--set", "epsilon=0.0001", "--out", tmp_path / "out").stdout
+    assert re.search(r"epsilon [1-9]\.\d\de-0[56] of 0\.0001", shown), shown
+    arguments = ["--epsilon", 1e-6, "--delta", 1e-6, "--sampling-rate", 0.01, "--steps", 10]
+    assert re.search(r"spends epsilon 9\.\d+e-07 by pld", call("calibrate", *arguments).stdout)
 
 
 def test_compare_prints_one_table_and_leaves_every_run(tmp_path: Path) -> None:
@@ -312,6 +332,10 @@ def test_ctrl_c_ends_after_the_round_whatever_it_comes_into(
     report = json.loads((folder / "report.json").read_text())
     assert report["result"]["stopped"] == "interrupted"
     assert (report["result"]["rounds"], report["privacy"]["releases"]) == (3, 3)
+    if command == "compare":
+        text = "; not run: central, distributed, local"
+        assert text in result.stdout
+        assert text in (tmp_path / "out" / "compare.md").read_text()
     assert signal.getsignal(signal.SIGINT) is handler
 
 

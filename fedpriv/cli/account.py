@@ -210,7 +210,9 @@ def _default_relation(sampler: str) -> str:
 def _figure(value: float | str | None) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else f"{value:.4f}"
+    if isinstance(value, str):
+        return value
+    return f"{value:.4f}" if value == 0 or value >= 0.01 else f"{value:.3g}"
 
 
 def _number(name: str, text: str) -> float:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated
 
+import click
 import typer
 import typer.core
 
@@ -35,6 +36,22 @@ data_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+
+class OfSettings(typer.core.TyperCommand):
+    """A command of settings, which tells whoever writes one as an option how it is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click, but for an unknown option that is a setting's key."""
+        from fedpriv.config import Config
+
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            key = error.option_name.lstrip("-")
+            if key.replace("-", "_") not in Config.model_fields:
+                raise
+            raise click.UsageError(f"{key} is a setting; give it as --set {key}=VALUE", ctx) from None
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 

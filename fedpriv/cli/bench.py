@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.app import AsJson, app, failing, print_table, refusing
+from fedpriv.cli.app import AsJson, OfSettings, app, failing, print_table, refusing
 from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
 from fedpriv.config import Config
 
@@ -25,7 +25,7 @@ Examples:
 """
 
 
-@app.command(help=_HELP, epilog=settings_help())
+@app.command(cls=OfSettings, help=_HELP, epilog=settings_help())
 def bench(
     config_file: ConfigFile = None,
     settings: Settings = None,

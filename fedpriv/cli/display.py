@@ -117,4 +117,5 @@ def conclude(result: Result, folder: str) -> None:
 def _spent(status: Status, epsilon: float | None) -> str:
     if status.budget is None:
         return "infinite"
-    return f"{'-' if epsilon is None else format(epsilon, '.3f')} of {status.budget:g}"
+    figures = ".3f" if status.budget >= 0.1 else ".2e"  # always three that count
+    return f"{'-' if epsilon is None else format(epsilon, figures)} of {status.budget:g}"

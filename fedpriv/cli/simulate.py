@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from fedpriv import _check
-from fedpriv.cli.app import AsJson, app, ending_cleanly, failing, print_table, refusing
+from fedpriv.cli.app import AsJson, OfSettings, app, ending_cleanly, failing, print_table, refusing
 from fedpriv.config import Config, read_assignment, read_file
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ def settings_help() -> str:
     for name, field in Config.model_fields.items():
         lines.append(f"  {name.replace('_', '-')} = {json.dumps(field.default)}")
         lines.append(f"      {field.description}")
+        if get_origin(field.annotation) is Literal:
+            choices = ", ".join(map(str, get_args(field.annotation)))
+            lines += wrap(f"      one of: {choices}", 90, subsequent_indent=" " * 14, break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -56,7 +60,7 @@ Examples:
 """
 
 
-@app.command(help=_SIMULATE_HELP, epilog=settings_help())
+@app.command(cls=OfSettings, help=_SIMULATE_HELP, epilog=settings_help())
 def simulate(
     config_file: ConfigFile = None,
     settings: Settings = None,
@@ -117,6 +121,7 @@ def _out(config: Config) -> str:
 
 
 @app.command(
+    cls=OfSettings,
     help="""Run the same federation with no, central, distributed and local noise at the same budget.
 
 Each budget is read against the adversary that the placement defends against; the table has both views.
@@ -162,6 +167,8 @@ def compare(
         typer.echo(json.dumps([row.json() for row in rows]))
         return
     typer.echo()
+    if left := comparison.left_out(chosen, rows):
+        typer.secho(left, bold=True)
     print_table(comparison.HEADER, [comparison.cells(row) for row in rows])
     for row in rows:
         if note := remark(row.plan.config):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.cli.app import AsJson, app
+from fedpriv.cli.app import AsJson, OfSettings, app
 from fedpriv.cli.simulate import ConfigFile, Out, Overwrite, Seed, Settings, given, run_one, settings_help
 
 _HELP = """Train without federation: one party holds all examples, and one example is the privacy unit.
@@ -22,7 +22,7 @@ Examples:
 """
 
 
-@app.command(help=_HELP, epilog=settings_help())
+@app.command(cls=OfSettings, help=_HELP, epilog=settings_help())
 def train(
     config_file: ConfigFile = None,
     settings: Settings = None,
