@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv import __version__, _check, measures, report, silos
-from fedpriv.accounting import Ledger
+from fedpriv.accounting import Ledger, participations
 from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.node import choose_device, initial_params, make_source, make_task
@@ -151,8 +151,10 @@ def execute(
 @contextmanager
 def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Ledger, Path]]:
     config = plan.config
-    header = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
+    header: dict[str, Any] = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
     header |= {"placement": config.placement}
+    if config.max_participations:
+        header |= {participations.LABEL: config.max_participations}
     header |= _remark(plan)
     with ExitStack() as stack:
         where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))

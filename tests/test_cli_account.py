@@ -60,6 +60,19 @@ def test_releases_over_everyone_count_beside_sampled_ones_of_the_other_relation(
     assert shown["pld"]["epsilon"] == wanted
 
 
+def test_a_runs_cap_on_participations_counts_as_in_its_report(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"clients": 300, "sampling-rate": 0.1, "rounds": 5, "model": "logistic"}
+    settings |= {"engine": "in-process", "placement": "local", "max-participations": 2}
+    given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    assert call("simulate", *given, "--out", tmp_path / "out").exit_code == 0
+    [view, _] = json.loads((tmp_path / "out" / "report.json").read_text())["privacy"]["views"]
+    arguments = ["account", "--ledger", tmp_path / "out" / "ledger.jsonl", "--delta", view["delta"]]
+    shown = json.loads(call(*arguments, "--json").stdout)["methods"]
+    assert shown["pld"]["epsilon"] == pytest.approx(view["epsilon"]["pld"]["epsilon"], rel=1e-9)
+    title = call(*arguments).stdout.splitlines()[0]
+    assert title.endswith("ledger.jsonl, against the server, for a client in the 2 costliest")
+
+
 def test_a_torn_ledger_is_read_and_an_edited_one_refused_with_its_line(ledger: Path) -> None:
     whole = ledger.read_bytes()
     ledger.write_bytes(whole[:-30])

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from fedpriv import _check
 from fedpriv.accounting.events import Event
 
+LABEL = "max participations"  # of the cap in a ledger's header
+
 
 def costliest(events: Sequence[Event], participations: int) -> tuple[Event, ...]:
     """The ``participations`` events of lowest noise multiplier: what the worst-placed client can spend.

@@ -58,12 +58,12 @@ def account(
 ) -> None:
     from fedpriv.accounting import METHODS, answers
 
-    methods = list(METHODS) if method == "all" else [method]
+    methods, of_what = list(METHODS) if method == "all" else [method], ""
     with refusing():
         if ledger is None:
             events = _schedule(sampling_rate, steps, noise_multiplier, sampler, relation)
         elif (sampling_rate, steps, noise_multiplier) == (None, None, None):
-            events = _replayed(ledger)
+            events, of_what = _replayed(ledger)
         else:
             raise _check.fail("--ledger", str(ledger), "be given without a schedule")
         result = answers.of_events(events, delta, methods)
@@ -72,10 +72,7 @@ def account(
     if as_json:
         typer.echo(json.dumps(result))
         return
-    title = f"epsilon at delta {delta:g}"
-    if ledger is not None:
-        title += f" of the {sum(event.count for event in events)} releases in {ledger}"
-    _print(result, title)
+    _print(result, f"epsilon at delta {delta:g}{of_what}")
     if plot is not None:
         typer.echo(f"{plot}: epsilon against releases")
 
@@ -91,12 +88,19 @@ def _schedule(
     return answers.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
 
 
-def _replayed(path: Path) -> list[Event]:
-    from fedpriv.accounting import ledger, relations
+def _replayed(path: Path) -> tuple[list[Event], str]:
+    """A ledger's events as they count for one unit, and what a table of them is titled."""
+    from fedpriv.accounting import ledger, participations, relations
 
     if not path.is_file():
         raise _check.fail("--ledger", str(path), "be an existing ledger file")
-    return relations.alike(ledger.read(path).events)
+    record = ledger.read(path)
+    title = f" of the {sum(event.count for event in record.events)} releases in {path}"
+    cap = record.header.get(participations.LABEL)
+    if cap is None:
+        return relations.alike(record.events), title
+    costliest = participations.costliest(record.events, cap)
+    return list(costliest), f"{title}, against the server, for a client in the {len(costliest)} costliest"
 
 
 def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:
