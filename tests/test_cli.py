@@ -339,6 +339,23 @@ def test_ctrl_c_ends_after_the_round_whatever_it_comes_into(
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+def test_a_schedulers_sigterm_ends_a_run_as_ctrl_c_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gather, handler = ClientSide.gather, signal.getsignal(signal.SIGTERM)
+
+    def terminated(self: ClientSide, ask: Ask) -> Reply:
+        if ask.release == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return gather(self, ask)
+
+    monkeypatch.setattr(ClientSide, "gather", terminated)
+    assert call("simulate", *SETTINGS, "--out", tmp_path / "out").exit_code == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["result"]["stopped"], report["result"]["rounds"]) == ("interrupted", 2)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
 def test_ctrl_c_ends_cleanly_with_a_valid_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "fedpriv", "simulate", *SETTINGS, "--out", str(out)]

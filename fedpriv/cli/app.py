@@ -94,7 +94,8 @@ def failing(code: int = 1) -> Iterator[None]:
 
 @contextmanager
 def ending_cleanly() -> Iterator[Callable[[], None]]:
-    """While a run goes on, Ctrl-C asks it to end after its round; a second one ends it at once.
+    """While a run goes on, Ctrl-C asks it to end after its round, as does the SIGTERM of a scheduler; a
+    second one ends it at once.
 
     Yields what to call between rounds: it raises KeyboardInterrupt once it was asked to. An exception at
     any other moment could be lost, or break what it lands in: an import under way, a charge half written.
@@ -104,18 +105,23 @@ def ending_cleanly() -> Iterator[Callable[[], None]]:
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        signal.signal(signal.SIGINT, previous)
+        restore()
         os.write(2, b"\nending after this round; Ctrl-C again ends at once\n")
 
     def check() -> None:
         if asked:
             raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGINT, ask)
+    def restore() -> None:
+        for number, handler in previous.items():
+            # None: not of Python's making (Ray's), and not to be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield check
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
 
 def on_terminal() -> bool:
