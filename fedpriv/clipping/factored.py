@@ -32,11 +32,13 @@ from fedpriv.clipping import waiting
 _SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own precision
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
 _PLAIN = 1e3  # norms between it and its inverse need no scaling before their entries are squared
+_RUN = 2**10  # entries whose squares are added up before float64 takes their sum
 _LONGEST = 2**11  # entries whose squares are added up in their own precision
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
 _HEAVY = 1e18  # entries of factors from which on to weigh them may overflow: such examples are left to rows
 _CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
 
+_Pair = tuple[Tensor, Tensor]
 _Memory = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
@@ -60,7 +62,7 @@ class Factored(Protocol):
     def plus(self, other: Self) -> Self:
         """The gradients plus those of ``other``, example by example; sound where they nearly cancel."""
 
-    def grouped(self, size: int) -> Self:
+    def grouped(self, size: int) -> Factored:
         """The n / size sums over each ``size`` examples that follow one another."""
 
     def settled(self) -> Factored:
@@ -104,7 +106,7 @@ class Rows:
     def squares(self, divisor: Tensor | None = None) -> Tensor:
         """See :class:`Factored`."""
         if divisor is None:
-            return self.formed.flatten(1).square().sum(1).double()
+            return _sums_of_squares(self.formed.flatten(1))
         divided = self.formed / (divisor.permute(self.order) if self.order else divisor)
         return _lengths(divided.flatten(1)).square()
 
@@ -203,7 +205,7 @@ class Outer:
         shapes, others = ([delta.shape for delta, _ in form.pairs] for form in (self, other))
         if shapes != others:
             return replace(self, pairs=self.pairs + other.pairs)
-        pairs = [pair for both in zip(self.pairs, other.pairs, strict=True) for pair in _added(*both)]
+        pairs = [pair for both in zip(self.pairs, other.pairs, strict=True) for pair in added_pairs(*both)]
         return replace(self, pairs=tuple(pairs))
 
     def grouped(self, size: int) -> Outer:
@@ -320,7 +322,7 @@ def restored(permuted: Tensor, order: tuple[int, ...]) -> Tensor:
     return permuted.permute(*range(lead), *(lead + axis for axis in back))
 
 
-def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
+def added_pairs(one: _Pair, other: _Pair) -> tuple[_Pair, ...]:
     """delta a^T + delta' a'^T, as (delta + delta') a^T + delta' (a' - a)^T for examples that are near.
 
     Where the two all but cancel (a gradient's difference between two near points), both products of the
@@ -333,7 +335,7 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[tu
     moved = a_ - a
     near = _norms(both) * _norms(a) + _norms(delta_) * _norms(moved)
     far = _norms(delta) * _norms(a) + _norms(delta_) * _norms(a_)
-    closer = (near < far)[:, None, None, None]
+    closer = (near < far).view(-1, *[1] * (a.dim() - 1))
     return (torch.where(closer, both, delta), a), (delta_, torch.where(closer, moved, a_))
 
 
@@ -355,6 +357,14 @@ def _lengths(part: Tensor) -> Tensor:
             return norms.double()
     norms = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
     return norms
+
+
+def _sums_of_squares(rows: Tensor) -> Tensor:
+    """Of the rows (n, k), float64 (n,): exact to the rows' rounding, and with no tensor of their size."""
+    whole = rows.shape[1] - rows.shape[1] % _RUN
+    runs = (rows[:, :whole].reshape(len(rows), whole // _RUN, _RUN), rows[:, None, whole:])
+    norms = torch.cat([torch.linalg.vector_norm(part, dim=2) for part in runs], 1)
+    return norms.double().square_().sum(1)
 
 
 def _squared(part: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """Bounded sums of gradients: book-keeping, rows and the plain loop are one function."""
 
+import copy
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from ways import assert_all_ways_agree, noise, one_point_question, two_point_que
 
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import factored, sum_gradients, sum_gradients_loop, sum_rows
+from fedpriv.clipping.kinds import convolution
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
 
@@ -301,3 +303,35 @@ def test_norms_that_overflow_in_a_convolution_are_clipped_not_zeroed():
     (total,) = sum_gradients(task, query, x, y)
     torch.testing.assert_close(total, sum_gradients_loop(task, query, x, y)[0])
     assert float(total.norm()) > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv1d(2, 3, 4, stride=3, padding=2, dilation=2),
+        nn.Conv2d(1, 4, (3, 2), stride=(2, 1), padding=1, padding_mode="reflect"),
+        nn.Conv2d(3, 2, 3, padding="same", dilation=2, bias=False),
+        nn.Conv3d(1, 2, 2, stride=2),
+    ],
+    ids=str,
+)
+def test_kernels_of_few_channels_are_summed_as_by_patches(layer, dtype, monkeypatch):
+    """Their gradients by one convolution with a group an example, and by copied patches."""
+    x = noise(5, layer.in_channels, *[9] * len(layer.kernel_size), seed=1).to(dtype)
+    head = nn.Linear(layer(x.float()).flatten(1).shape[1], 3)
+    y = torch.arange(5) % 3
+    totals = {}
+    for few in (4, 0):
+        monkeypatch.setattr(convolution, "_FEW", few)
+        task = Task(nn.Sequential(copy.deepcopy(layer), nn.Tanh(), nn.Flatten(), copy.deepcopy(head)))
+        near = one_point_question(task, x, y, dtype).points[0]
+        block = SumBlock((Term(0.5, 0.3), Term(0.01, 0.7, (1.0, -1.0))))
+        query = Query((near, near + 1e-4 * noise(task.dimension, seed=9).to(dtype)), (block,))
+        (totals[few],) = sum_gradients(task, query, x, y)
+        wanted = sum_gradients_loop(task, replace_points(query, torch.float64), x.double(), y)[0]
+        assert (totals[few] - wanted).norm() <= (1e-4 if dtype == torch.float32 else 1e-9) * wanted.norm()
+
+
+def replace_points(query, dtype):
+    return Query(tuple(point.to(dtype) for point in query.points), query.blocks)
