@@ -150,7 +150,9 @@ class GridEngine:
 
         That nobody of a cohort answered is no reason to stop: that the run stops would tell who was drawn.
         """
-        if not self._ask_partitions([node.id for node in self._nodes]):
+        # An error is life, too: which node it came from must not end the run either.
+        replies = self._exchange_places([node.id for node in self._nodes])
+        if not any(reply.has_content() or _by_app(reply) for reply in replies.values()):
             raise EngineError("no node answers any more, sampled or not (see the nodes' own logs)")
 
     def assemble(self) -> tuple[Node, ...]:
@@ -177,12 +179,15 @@ class GridEngine:
         return nodes
 
     def _ask_partitions(self, ids: Sequence[int]) -> list[Node]:
-        asked = {Node(node, -1, 0): RecordDict() for node in ids}
-        replies = self._exchange(asked, MessageType.QUERY, "nodes", self._start_timeout)
+        replies = self._exchange_places(ids)
         for reply in replies.values():
-            if reply.has_error() and (reply.error.reason or "").isidentifier():
+            if _by_app(reply):
                 raise EngineError(f"a node is not ready: {_joined([f'failed with {_error_name(reply)}'])}")
         return [_read_node(node, reply) for node, reply in replies.items() if reply.has_content()]
+
+    def _exchange_places(self, ids: Sequence[int]) -> dict[int, Message]:
+        asked = {Node(node, -1, 0): RecordDict() for node in ids}
+        return self._exchange(asked, MessageType.QUERY, "nodes", self._start_timeout)
 
     def _exchange(
         self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float
@@ -256,10 +261,14 @@ def _content(reply: Message | None) -> RecordDict:
     return reply.content
 
 
+def _by_app(reply: Message) -> bool:
+    """Whether the reply is an error of our app, which gives the exception's type for a reason."""
+    return reply.has_error() and (reply.error.reason or "").isidentifier()
+
+
 def _error_name(reply: Message) -> str:
     """The exception's type where the reply names one; other texts could quote data and are dropped."""
-    reason = reply.error.reason or ""
-    return reason if reason.isidentifier() else f"Flower's error code {reply.error.code}"
+    return reply.error.reason if _by_app(reply) else f"Flower's error code {reply.error.code}"
 
 
 def _read_node(node: int, reply: Message) -> Node:

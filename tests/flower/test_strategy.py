@@ -157,6 +157,25 @@ def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
     assert "secret" not in str(caught.value)
 
 
+def test_a_node_that_breaks_later_ends_no_run_though_it_was_drawn_alone() -> None:
+    """Not when it is asked whether it is there, either."""
+
+    class Breaking(Failing):
+        broken = False
+
+        def _answer(self, message: Message) -> Message:
+            if self.broken and message.metadata.dst_node_id == 1:
+                return error_reply(message, ZeroDivisionError("secret"))
+            return super()._answer(message)
+
+    for nodes in (1, 2):
+        grid = Breaking(nodes=nodes, client_app=APP)
+        engine, alone = GridEngine(grid, strict=False), make_ask(chunks=1, home=lambda index: 0)
+        assert engine.gather(alone).parties == 3
+        grid.broken = True
+        assert engine.gather(alone).parties == 0
+
+
 def test_a_federation_that_is_gone_is_an_error() -> None:
     grid = Rearranged(nodes=3, client_app=APP)
     engine = GridEngine(grid, strict=False)
