@@ -37,6 +37,7 @@ data_app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 
+
 class OfSettings(typer.core.TyperCommand):
     """A command of settings, which tells whoever writes one as an option how it is given."""
 

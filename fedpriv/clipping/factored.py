@@ -39,6 +39,7 @@ _HEAVY = 1e18  # entries of factors from which on to weigh them may overflow: su
 _CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
 
 _Pair = tuple[Tensor, Tensor]
+Pairs = tuple[_Pair, ...]
 _Memory = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
@@ -147,7 +148,7 @@ class Outer:
         order: as of :class:`Rows`: the axes whose row-major order is (groups, out, in).
     """
 
-    pairs: tuple[tuple[Tensor, Tensor], ...]
+    pairs: Pairs
     shape: tuple[int, ...]
     order: tuple[int, ...] = ()
 
@@ -163,11 +164,11 @@ class Outer:
         if self._places == 1:
             if divisor is None:
                 sent, seen = (_lengths(part) for part in self.pairs[0])
-                squares = (sent * seen).square().sum((1, 2))
-            else:
-                found = self._divided_squares(divisor)
-                squares = self._formed_squares(divisor) if found is None else found
-            return torch.where(self._light(), squares, math.nan)
+                return torch.where(sent < _HEAVY, (sent * seen).square(), math.nan).sum((1, 2))
+            squares = self._divided_squares(divisor)
+            if squares is not None:
+                return squares
+            return torch.where(self._light(), self._formed_squares(divisor), math.nan)
         if divisor is None:
             squares, summands = self._gram_squares()
         else:
@@ -196,17 +197,13 @@ class Outer:
 
     def scaled(self, coefficient: float) -> Outer:
         """See :class:`Factored`."""
-        return replace(self, pairs=tuple((delta * coefficient, a) for delta, a in self.pairs))
+        return replace(self, pairs=scaled_pairs(self.pairs, coefficient))
 
     def plus(self, other: Outer) -> Outer:
         """See :class:`Factored`."""
         if self.order != other.order:
             raise ValueError("forms of one parameter have one order")
-        shapes, others = ([delta.shape for delta, _ in form.pairs] for form in (self, other))
-        if shapes != others:
-            return replace(self, pairs=self.pairs + other.pairs)
-        pairs = [pair for both in zip(self.pairs, other.pairs, strict=True) for pair in added_pairs(*both)]
-        return replace(self, pairs=tuple(pairs))
+        return replace(self, pairs=added_pairs(self.pairs, other.pairs))
 
     def grouped(self, size: int) -> Outer:
         """See :class:`Factored`."""
@@ -322,7 +319,19 @@ def restored(permuted: Tensor, order: tuple[int, ...]) -> Tensor:
     return permuted.permute(*range(lead), *(lead + axis for axis in back))
 
 
-def added_pairs(one: _Pair, other: _Pair) -> tuple[_Pair, ...]:
+def scaled_pairs(pairs: Pairs, coefficient: float) -> Pairs:
+    """The pairs (delta, a) whose products are ``coefficient`` times theirs."""
+    return tuple((delta * coefficient, a) for delta, a in pairs)
+
+
+def added_pairs(ones: Pairs, others: Pairs) -> Pairs:
+    """Pairs (delta, a) whose products add up to those of both, by example; sound where they cancel."""
+    if [delta.shape for delta, _ in ones] != [delta.shape for delta, _ in others]:
+        return ones + others
+    return tuple(pair for both in zip(ones, others, strict=True) for pair in _added(*both))
+
+
+def _added(one: _Pair, other: _Pair) -> Pairs:
     """delta a^T + delta' a'^T, as (delta + delta') a^T + delta' (a' - a)^T for examples that are near.
 
     Where the two all but cancel (a gradient's difference between two near points), both products of the

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedpriv.clipping.factored import Factored, Rows, added_pairs, outer
+from fedpriv.clipping.factored import Factored, Pairs, Rows, added_pairs, outer, scaled_pairs
 from fedpriv.clipping.kinds.base import Kind, UnsuitedError
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -46,7 +46,7 @@ class Kernels:
     """
 
     layer: Convolution
-    pairs: tuple[tuple[Tensor, Tensor], ...]
+    pairs: Pairs
 
     def squares(self, divisor: Tensor | None = None) -> Tensor:
         """See :class:`fedpriv.clipping.factored.Factored`."""
@@ -58,15 +58,11 @@ class Kernels:
 
     def scaled(self, coefficient: float) -> Kernels:
         """See :class:`fedpriv.clipping.factored.Factored`."""
-        return replace(self, pairs=tuple((delta * coefficient, a) for delta, a in self.pairs))
+        return replace(self, pairs=scaled_pairs(self.pairs, coefficient))
 
     def plus(self, other: Kernels) -> Kernels:
         """See :class:`fedpriv.clipping.factored.Factored`."""
-        shapes, others = ([delta.shape for delta, _ in form.pairs] for form in (self, other))
-        if shapes != others:
-            return replace(self, pairs=self.pairs + other.pairs)
-        pairs = [pair for both in zip(self.pairs, other.pairs, strict=True) for pair in added_pairs(*both)]
-        return replace(self, pairs=tuple(pairs))
+        return replace(self, pairs=added_pairs(self.pairs, other.pairs))
 
     def grouped(self, size: int) -> Rows:
         """See :class:`fedpriv.clipping.factored.Factored`."""
