@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 import torch
 from torch import Tensor
 
-from fedpriv.clipping.factored import Factored, combine, total_of
+from fedpriv.clipping.factored import Factored, add_up, combine
 from fedpriv.clipping.rows import clip_factors, count_bits
 from fedpriv.query import BitBlock, Block, SumBlock, Term
 from fedpriv.vectors import Layout
@@ -65,7 +65,7 @@ class FactoredSum:
             for same in _groups(terms, lambda term: (term.at, term.per_layer))
         ]
         for name, place in self._layout.split(total).items():
-            place.copy_(total_of([(forms[name], factors[name]) for forms, factors in vectors]))
+            add_up([(forms[name], factors[name]) for forms, factors in vectors], place)
         return total if divisor is None else total.div_(divisor)
 
     def _factors(self, terms: Sequence[Term]) -> dict[str, Tensor]:

@@ -84,12 +84,16 @@ def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factore
     return functools.reduce(lambda total, form: total.plus(form), taken).settled()
 
 
-def total_of(terms: Sequence[tuple[Factored, Tensor]]) -> Tensor:
-    """The sum over (form, factors) of ``form.total(factors)``: one product for all that share an input."""
-    outers = [form.weighed(factors) for form, factors in terms if isinstance(form, Outer)]
-    if len(outers) < max(2, len(terms)):
-        return functools.reduce(torch.Tensor.add, [form.total(factors) for form, factors in terms])
-    return Outer.summed(outers)
+def add_up(terms: Sequence[tuple[Factored, Tensor]], place: Tensor) -> None:
+    """Writes the sum over (form, factors) of ``form.total(factors)`` to a contiguous ``place`` (*shape).
+
+    Outer products that share an input are one product of matrices.
+    """
+    outers = [(form, factors) for form, factors in terms if isinstance(form, Outer)]
+    if len(outers) == len(terms):
+        Outer.add_up(outers, place)
+    else:
+        place.copy_(functools.reduce(torch.Tensor.add, [form.total(factors) for form, factors in terms]))
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,62 @@ class Rows:
         """See :class:`Factored`."""
         return restored(self.formed, self.order)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The parameter's shape."""
+        return tuple(restored(self.formed, self.order).shape[1:])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Formed gradients in parts, each of which holds some slices along an axis of the parameter.
+
+    Attributes:
+        parts: the gradients' parts, in the order of the slices.
+        axis: the parameter's axis that is cut.
+    """
+
+    parts: tuple[Rows, ...]
+    axis: int
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """See :class:`Factored`."""
+        if divisor is None:
+            return functools.reduce(Tensor.add_, [part.squares() for part in self.parts])
+        pairs = zip(self.parts, torch.split(divisor, self._sizes, self.axis), strict=True)
+        return functools.reduce(Tensor.add_, [part.squares(own) for part, own in pairs])
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`Factored`."""
+        return torch.cat([part.total(factors) for part in self.parts], self.axis)
+
+    def scaled(self, coefficient: float) -> Cut:
+        """See :class:`Factored`."""
+        return replace(self, parts=tuple(part.scaled(coefficient) for part in self.parts))
+
+    def plus(self, other: Cut) -> Cut:
+        """See :class:`Factored`."""
+        if self._sizes != other._sizes:
+            return replace(self, parts=(Rows(self.rows() + other.rows()),))
+        pairs = zip(self.parts, other.parts, strict=True)
+        return replace(self, parts=tuple(one.plus(more) for one, more in pairs))
+
+    def grouped(self, size: int) -> Cut:
+        """See :class:`Factored`."""
+        return replace(self, parts=tuple(part.grouped(size) for part in self.parts))
+
+    def settled(self) -> Cut:
+        """See :class:`Factored`."""
+        return self
+
+    def rows(self) -> Tensor:
+        """See :class:`Factored`."""
+        return torch.cat([part.rows() for part in self.parts], 1 + self.axis)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [part.shape[self.axis] for part in self.parts]
+
 
 @dataclass(frozen=True)
 class Outer:
@@ -178,22 +238,30 @@ class Outer:
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
-        return Outer.summed([self.weighed(factors)])
+        place = factors.new_empty(self.shape)
+        Outer.add_up([(self, factors)], place)
+        return place
 
     @staticmethod
-    def summed(forms: Sequence[Outer]) -> Tensor:
-        """The sum of all gradients of all forms: (*shape)."""
-        merged: dict[_Memory, tuple[Tensor, Tensor]] = {}
-        for delta, a in (pair for form in forms for pair in form.pairs):
-            sent = merged[memory_of(a)][0] + delta if memory_of(a) in merged else delta
-            merged[memory_of(a)] = sent, a
-        parts = [_across(delta).mT.matmul(_across(a)) for delta, a in merged.values()]
-        return forms[0]._shaped(functools.reduce(torch.Tensor.add_, parts))
-
-    def weighed(self, factors: Tensor) -> Outer:
-        """Each example's gradient times its own factor (n,)."""
-        weigh = factors[:, None, None, None]
-        return replace(self, pairs=tuple((delta * weigh, a) for delta, a in self.pairs))
+    def add_up(terms: Sequence[tuple[Outer, Tensor]], place: Tensor) -> None:
+        """Writes the sum of all gradients of all forms, times their factors, to ``place`` (*shape)."""
+        merged: dict[_Memory, _Pair] = {}
+        for form, factors in terms:
+            for delta, a in form.pairs:
+                sent, key = delta * factors[:, None, None, None], memory_of(a)
+                merged[key] = (merged[key][0].add_(sent) if key in merged else sent), a
+        first, *rest = ((_across(sent).mT, _across(a)) for sent, a in merged.values())
+        form = terms[0][0]
+        if len(first[0]) == 1 and not form.order:  # one group: straight to its place
+            formed = place.view(first[0].shape[1], -1)
+            torch.mm(first[0][0], first[1][0], out=formed)
+            for sent, a in rest:
+                formed.addmm_(sent[0], a[0])
+            return
+        formed = first[0].matmul(first[1])
+        for sent, a in rest:
+            formed.baddbmm_(sent, a)
+        place.copy_(form._shaped(formed))
 
     def scaled(self, coefficient: float) -> Outer:
         """See :class:`Factored`."""
@@ -216,11 +284,9 @@ class Outer:
     def settled(self) -> Outer | Rows:
         """See :class:`Factored`."""
         delta, a = self.pairs[0]
-        outs, ins = delta.shape[3], a.shape[3]
-        # Gram matrices are taken in float64: hence twice the price.
-        if self._places == 1 or 2 * self._places * (outs + ins) < outs * ins:
-            return self
-        return Rows(self._formed().reshape(-1, *self._permuted_shape), self.order)
+        if worth_forming(self._places, delta.shape[3], a.shape[3]):
+            return Rows(self._formed().reshape(-1, *self._permuted_shape), self.order)
+        return self
 
     def rows(self) -> Tensor:
         """See :class:`Factored`."""
@@ -297,7 +363,7 @@ class Outer:
         # one whose product is the smaller
         delta, a = _across(delta), _across(a)
         wide = a.shape[2] > delta.shape[2]
-        inner = a.matmul(weights.mT).mul_(delta) if wide else delta.matmul(weights).mul_(a)
+        inner = _product(a, weights.mT).mul_(delta) if wide else _product(delta, weights).mul_(a)
         squares = (inner.sum(2).mT * (sent * seen / least.double()).square()).sum(1)
         return torch.where(narrow, squares, math.nan)
 
@@ -308,6 +374,12 @@ def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...]
     delta, a = (part[:, None] if part.dim() == 2 else part for part in (delta, a))
     delta, a = (part[:, None] if part.dim() == 3 else part for part in (delta, a))
     return Outer(((delta, a),), tuple(shape), order)
+
+
+def worth_forming(places: int, outs: int, ins: int) -> bool:
+    """Whether gradients of (outs, ins) entries, sums over these places, are cheaper to form than their norms
+    are to be had from Gram matrices; those are taken in float64, hence twice the price."""
+    return places > 1 and 2 * places * (outs + ins) >= outs * ins
 
 
 def restored(permuted: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -362,18 +434,29 @@ def _lengths(part: Tensor) -> Tensor:
     """Norms along the last axis, which neither overflow nor vanish; float64."""
     if waiting.at_hand(part) and part.shape[-1] <= _LONGEST:
         norms: Tensor = torch.linalg.vector_norm(part, dim=-1)
-        if bool(((norms > _SMALLEST) & (norms < torch.inf)).all()):
+        if _within(norms, _SMALLEST, math.inf):
             return norms.double()
     norms = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
     return norms
 
 
+def _within(norms: Tensor, least: float, most: float) -> bool:
+    """Whether all norms lie strictly between the two; a NaN does not."""
+    if not norms.numel():
+        return True
+    smallest, largest = norms.aminmax()
+    return float(smallest) > least and float(largest) < most
+
+
 def _sums_of_squares(rows: Tensor) -> Tensor:
     """Of the rows (n, k), float64 (n,): exact to the rows' rounding, and with no tensor of their size."""
-    whole = rows.shape[1] - rows.shape[1] % _RUN
-    runs = (rows[:, :whole].reshape(len(rows), whole // _RUN, _RUN), rows[:, None, whole:])
-    norms = torch.cat([torch.linalg.vector_norm(part, dim=2) for part in runs], 1)
-    return norms.double().square_().sum(1)
+    if rows.shape[1] <= _RUN:
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return norms.double().square_()
+    runs = rows[:, : rows.shape[1] // _RUN * _RUN].reshape(len(rows), -1, _RUN)
+    squares: Tensor = torch.linalg.vector_norm(runs, dim=2).double().square_().sum(1)
+    rest = rows[:, rows.shape[1] // _RUN * _RUN :]
+    return squares.add_(_sums_of_squares(rest)) if rest.shape[1] else squares
 
 
 def _squared(part: Tensor) -> tuple[Tensor, Tensor]:
@@ -383,11 +466,19 @@ def _squared(part: Tensor) -> tuple[Tensor, Tensor]:
     too small or too large to divide by; a part of zeros stays one.
     """
     norms = _lengths(part)
-    if waiting.at_hand(part) and bool(((norms > 1 / _PLAIN) & (norms < _PLAIN)).all()):
+    if waiting.at_hand(part) and _within(norms, 1 / _PLAIN, _PLAIN):
         return torch.ones_like(norms[..., 0]), part.square()
     safe = (norms == 0) | ((norms > _SMALLEST) & (norms < 1 / _SMALLEST))
     tell = torch.where(safe, norms, math.nan)
     return tell[..., 0], (part / norms.clamp(min=_SMALLEST).to(part.dtype)[..., None]).square_()
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """(groups, j, k) times (groups, k, l); a lone product goes by the call that is quickest for it."""
+    if len(one) > 1:
+        return one.matmul(other)
+    product: Tensor = one[0].mm(other[0])[None]
+    return product
 
 
 def _in_groups(part: Tensor, size: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.clipping.factored import Outer, Rows, combine, outer, restored, total_of
+from fedpriv.clipping.factored import Cut, Outer, Rows, add_up, combine, outer, restored
 
 CONVOLUTION = (0, 2, 3, 1)  # (out, in, height, width), kept as (out, height, width, in)
 
@@ -137,10 +137,37 @@ def test_one_product_serves_all_forms_of_one_input():
     forms = [outer(delta, a, (3, 4)), outer(other, a, (3, 4)), outer(other, a.clone(), (3, 4))]
     factors = [noise(5, seed=3 + i) for i in range(3)]
     want = sum(form.total(each) for form, each in zip(forms, factors, strict=True))
-    torch.testing.assert_close(total_of(list(zip(forms, factors, strict=True))), want)
-    mixed = [(Rows(forms[0].rows()), factors[0]), *zip(forms[1:], factors[1:], strict=True)]
-    torch.testing.assert_close(total_of(mixed), want)
+    mixed = [Rows(forms[0].rows()), *forms[1:]]
+    for several in (forms, mixed):
+        place = noise(3, 4, seed=9)
+        add_up(list(zip(several, factors, strict=True)), place)
+        torch.testing.assert_close(place, want)
     assert len(combine(forms[:2], (1.0, -1.0)).pairs) == 1
+
+
+@pytest.mark.parametrize("order", [(), (2, 0, 1)])
+def test_what_is_cut_is_what_is_whole(order):
+    """Squares, divided squares, sums and groups of gradients in parts, cut alike and not."""
+    formed, divisor, factors = noise(6, 5, 4, 3), noise(5, 4, 3, seed=1).abs() + 0.1, noise(6, seed=2)
+
+    def part(start, stop):
+        rows = formed[:, :, start:stop]
+        return Rows(rows.permute(0, *(1 + axis for axis in order)) if order else rows, order)
+
+    cut, otherwise = Cut((part(0, 1), part(1, 4)), 1), Cut((part(0, 2), part(2, 4)), 1)
+    whole = Rows(formed)
+    for form, want in (
+        (cut, whole),
+        (cut.scaled(-2.0), whole.scaled(-2.0)),
+        (cut.plus(cut), whole.plus(whole)),
+        (cut.plus(otherwise), whole.plus(whole)),
+        (cut.grouped(3), whole.grouped(3)),
+    ):
+        torch.testing.assert_close(form.rows(), want.rows())
+        torch.testing.assert_close(form.squares(), want.squares())
+        torch.testing.assert_close(form.squares(divisor), want.squares(divisor))
+        some = factors[: len(want.rows())]
+        torch.testing.assert_close(form.total(some), want.total(some))
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-16, 1e16, 1e30])

@@ -306,31 +306,58 @@ def test_norms_that_overflow_in_a_convolution_are_clipped_not_zeroed():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("wide", [1, 5, 16, 10**6])
 @pytest.mark.parametrize(
     "layer",
     [
         nn.Conv1d(2, 3, 4, stride=3, padding=2, dilation=2),
+        nn.Conv1d(4, 6, 5, stride=2, groups=2),
         nn.Conv2d(1, 4, (3, 2), stride=(2, 1), padding=1, padding_mode="reflect"),
         nn.Conv2d(3, 2, 3, padding="same", dilation=2, bias=False),
-        nn.Conv3d(1, 2, 2, stride=2),
+        nn.Conv2d(2, 4, (5, 3), stride=(2, 3), groups=2),
+        nn.Conv3d(1, 2, 3, stride=2),
     ],
     ids=str,
 )
-def test_kernels_of_few_channels_are_summed_as_by_patches(layer, dtype, monkeypatch):
-    """Their gradients by one convolution with a group an example, and by copied patches."""
+def test_kernels_are_summed_alike_however_many_rows_of_a_patch_are_laid_out(layer, dtype, wide, monkeypatch):
+    """From one row (the last product has fewer where they do not divide the kernel) to whole patches."""
+    monkeypatch.setattr(convolution, "_WIDE", wide)
+    monkeypatch.setattr(convolution, "worth_forming", lambda *sizes: True)
     x = noise(5, layer.in_channels, *[9] * len(layer.kernel_size), seed=1).to(dtype)
     head = nn.Linear(layer(x.float()).flatten(1).shape[1], 3)
     y = torch.arange(5) % 3
-    totals = {}
-    for few in (4, 0):
-        monkeypatch.setattr(convolution, "_FEW", few)
-        task = Task(nn.Sequential(copy.deepcopy(layer), nn.Tanh(), nn.Flatten(), copy.deepcopy(head)))
-        near = one_point_question(task, x, y, dtype).points[0]
-        block = SumBlock((Term(0.5, 0.3), Term(0.01, 0.7, (1.0, -1.0))))
-        query = Query((near, near + 1e-4 * noise(task.dimension, seed=9).to(dtype)), (block,))
-        (totals[few],) = sum_gradients(task, query, x, y)
-        wanted = sum_gradients_loop(task, replace_points(query, torch.float64), x.double(), y)[0]
-        assert (totals[few] - wanted).norm() <= (1e-4 if dtype == torch.float32 else 1e-9) * wanted.norm()
+    task = Task(nn.Sequential(copy.deepcopy(layer), nn.Tanh(), nn.Flatten(), head))
+    near = one_point_question(task, x, y, dtype).points[0]
+    block = SumBlock((Term(0.5, 0.3), Term(0.01, 0.7, (1.0, -1.0))))
+    query = Query((near, near + 1e-4 * noise(task.dimension, seed=9).to(dtype)), (block,))
+    assert task.book.suits(task, near, x, y)
+    (total,) = sum_gradients(task, query, x, y)
+    wanted = sum_gradients_loop(task, replace_points(query, torch.float64), x.double(), y)[0]
+    assert (total - wanted).norm() <= (1e-4 if dtype == torch.float32 else 1e-9) * wanted.norm()
+
+
+def test_kernels_shared_by_unlike_convolutions_and_inputs_are_summed_exactly():
+    """One weight, used with strides 1 and 2 and on two sizes of input: its uses are cut differently."""
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.near, self.far = nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3, stride=2)
+            self.far.weight = self.near.weight
+            self.classes = nn.Linear(10, 3)
+
+        def forward(self, x):
+            seen = [self.near(x), self.near(x[..., 2:]), self.far(x)]
+            seen += [seen[0] ** 2, seen[2] ** 2]
+            return self.classes(torch.cat([part.sum((2, 3)) for part in seen], 1))
+
+    task = Task(Shared())
+    x, y = noise(6, 2, 7, 7).float(), torch.arange(6) % 3
+    params = noise(task.dimension, seed=2).float() / 3
+    query = Query((params,), (SumBlock((Term(1.0),)),))
+    assert task.book.suits(task, params, x, y)
+    (total,) = sum_gradients(task, query, x, y)
+    torch.testing.assert_close(total, sum_gradients_loop(task, query, x, y)[0], rtol=1e-4, atol=1e-5)
 
 
 def replace_points(query, dtype):
