@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedpriv import release as releases
 from fedpriv.accounting.events import Event
+from fedpriv.noise import Normals
 from fedpriv.optimizers.base import PrivateOptimizer, State
 from fedpriv.query import Query
 from fedpriv.release import Placement
@@ -281,9 +282,11 @@ def advance(
             if not books.affords(event, query.releases):
                 return Outcome(state, charged, "budget")
             chunks = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
+            placement = setup.placement.resized(query.rate_factor)
+            ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
             books.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
             charged += 1
-            answer = _ask(setup, query, multiplier, chunks, engine, key, charged - 1)  # 4. and 5.
+            answer = _ask(setup, query, multiplier, chunks, engine, key, charged - 1, ahead)  # 4. and 5.
             if answer is None:
                 unanswered += 1
                 if unanswered == PATIENCE:
@@ -306,10 +309,10 @@ def _ask(
     engine: Engine,
     key: Key,
     index: int,
+    ahead: Normals | None,
 ) -> tuple[Tensor, ...] | None:
     placement = setup.placement.resized(query.rate_factor)
     stds = placement.party_stds(query.noise_stds(multiplier))
-    ahead = releases.draw_ahead(query, placement, key, index)
     reply = engine.gather(Ask(query, index, tuple(chunks), stds))
     return releases.release(
         reply.sums,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedpriv.flower.grids.lines import Lines, read, receive, send, serve, write
+from fedpriv.flower.grids.letters import read, write
+from fedpriv.flower.grids.lines import Lines, receive, send, serve
 from fedpriv.flower.grids.local import InProcessGrid
 
 from . import echo

@@ -4,9 +4,9 @@ Ray takes some 4 ms to call two actors with a model of 26,000 parameters and to 
 in threads of its own that the actors' computation then waits for; a socket takes 1. So a Ray actor on this
 machine serves a line for as long as its messages are small; Ray starts it, places it, watches it and ends it.
 
-A letter is a length in 8 bytes and a message in Flower's own protocol buffers; nothing is pickled. One letter
-an actor is under way at a time, and the rest wait here, so that neither end can wait for the other to read.
-An empty letter ends the line.
+A letter is a length in 8 bytes and a message (:mod:`fedpriv.flower.grids.letters`); nothing is pickled. One
+letter an actor is under way at a time, and the rest wait here, so that neither end can wait for the other to
+read. An empty letter ends the line.
 
 The socket lies in a folder that only this user can enter, and an actor shows the key that Ray brought it.
 """
@@ -26,8 +26,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from flwr.app import Message
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Message as ProtoMessage
+
+from fedpriv.flower.grids.letters import read, write
 
 _LENGTH = struct.Struct("<Q")
 _NUMBER = struct.Struct("<I")
@@ -174,17 +174,6 @@ def serve(address: str, key: bytes, node: int, answer: Callable[[Message], Messa
                 send(end, write(answer(read(letter))))
         except (OSError, EOFError):
             return
-
-
-def write(message: Message) -> bytes:
-    """The message in Flower's protocol buffers."""
-    data: bytes = message_to_proto(message).SerializeToString()
-    return data
-
-
-def read(letter: bytes | bytearray) -> Message:
-    """The message that :func:`write` wrote."""
-    return message_from_proto(ProtoMessage.FromString(bytes(letter)))
 
 
 def send(end: socket.socket, letter: bytes) -> None:
