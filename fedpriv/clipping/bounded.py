@@ -8,6 +8,7 @@ units one weighted total of each form.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -22,6 +23,7 @@ _LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before 
 _VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
 
 Forms = Mapping[str, Factored]
+_Key = tuple[tuple[float, ...], int]
 
 
 class FactoredSum:
@@ -42,15 +44,17 @@ class FactoredSum:
         """
         self._points, self._layout, self._like = points, layout, like
         self._combined: dict[tuple[float, ...], Forms] = {}
-        self._known: dict[tuple[tuple[float, ...], int], dict[str, Tensor]] = {}
-        vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
+        self._known: dict[_Key, dict[str, Tensor]] = {}
+        self._lengths: dict[_Key, Tensor] = {}
         self.totals = tuple(self._total(block) for block in blocks)
-        norms = torch.stack([_length(squares.values()) for squares in self._known.values()])
-        self.told = (norms < _LARGEST).all(0) & (vanished < smallest_bound(blocks) ** 2 * _VANISHED)
+        vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
+        most = _LARGEST if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
+        self.told = functools.reduce(Tensor.logical_and_, [self._length(key) < most for key in self._known])
 
     def _total(self, block: Block) -> Tensor:
         if isinstance(block, BitBlock):
-            norms = _length(self._squares(block.term).values())
+            self._squares(block.term)
+            norms = self._length(_key(block.term))
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)
         counted = [term for term in block.terms if term.weight]
@@ -70,9 +74,11 @@ class FactoredSum:
 
     def _factors(self, terms: Sequence[Term]) -> dict[str, Tensor]:
         """What each tensor of the vector that the terms share is multiplied by, (n,) by its name."""
-        layers = self._layout.layers if terms[0].per_layer else (self._layout.names,)
         squares = self._squares(terms[0])
-        factors: dict[str, Tensor] = {}
+        if not terms[0].per_layer:
+            norms = self._length(_key(terms[0]))
+            return dict.fromkeys(squares, clip_factors(norms, terms).to(self._like.dtype))
+        layers, factors = self._layout.layers, dict[str, Tensor]()
         for layer in layers:
             norms = _length([squares[name] for name in layer])
             factors |= dict.fromkeys(layer, clip_factors(norms, terms, len(layers)).to(self._like.dtype))
@@ -80,12 +86,18 @@ class FactoredSum:
 
     def _squares(self, term: Term) -> dict[str, Tensor]:
         """The squared norms of each tensor of a term's A before clipping, float64 (n,) by its name."""
-        key = (term.at, id(term.divisor))
+        key = _key(term)
         if key not in self._known:
             divisors = {} if term.divisor is None else self._layout.split(term.divisor)
             forms = self._forms(term.at).items()
             self._known[key] = {name: form.squares(divisors.get(name)) for name, form in forms}
         return self._known[key]
+
+    def _length(self, key: _Key) -> Tensor:
+        """The norms of a known term's A before clipping, float64 (n,)."""
+        if key not in self._lengths:
+            self._lengths[key] = _length(self._known[key].values())
+        return self._lengths[key]
 
     def _forms(self, at: tuple[float, ...]) -> Forms:
         """sum_j at_j (the forms at the j-th point)."""
@@ -94,6 +106,11 @@ class FactoredSum:
                 name: combine([point[name] for point in self._points], at) for name in self._points[0]
             }
         return self._combined[at]
+
+
+def _key(term: Term) -> _Key:
+    """What the norm of a term's A depends on."""
+    return term.at, id(term.divisor)
 
 
 def _length(squares: Iterable[Tensor]) -> Tensor:

@@ -224,7 +224,7 @@ class Outer:
         if self._places == 1:
             if divisor is None:
                 sent, seen = (_lengths(part) for part in self.pairs[0])
-                return torch.where(sent < _HEAVY, (sent * seen).square(), math.nan).sum((1, 2))
+                return torch.where(sent < _HEAVY, (sent * seen).square_(), math.nan).sum((1, 2))
             squares = self._divided_squares(divisor)
             if squares is not None:
                 return squares
@@ -247,20 +247,20 @@ class Outer:
         """Writes the sum of all gradients of all forms, times their factors, to ``place`` (*shape)."""
         merged: dict[_Memory, _Pair] = {}
         for form, factors in terms:
+            weigh = factors.view(-1, 1, 1, 1)
             for delta, a in form.pairs:
-                sent, key = delta * factors[:, None, None, None], memory_of(a)
+                sent, key = delta * weigh, memory_of(a)
                 merged[key] = (merged[key][0].add_(sent) if key in merged else sent), a
-        first, *rest = ((_across(sent).mT, _across(a)) for sent, a in merged.values())
-        form = terms[0][0]
-        if len(first[0]) == 1 and not form.order:  # one group: straight to its place
-            formed = place.view(first[0].shape[1], -1)
-            torch.mm(first[0][0], first[1][0], out=formed)
+        form, (first, *rest) = terms[0][0], merged.values()
+        if first[0].shape[1] == 1 and not form.order:  # one group: straight to its place
+            formed = place.view(first[0].shape[3], -1)
+            torch.mm(first[0].flatten(0, 2).t(), first[1].flatten(0, 2), out=formed)
             for sent, a in rest:
-                formed.addmm_(sent[0], a[0])
+                formed.addmm_(sent.flatten(0, 2).t(), a.flatten(0, 2))
             return
-        formed = first[0].matmul(first[1])
+        formed = _across(first[0]).mT.matmul(_across(first[1]))
         for sent, a in rest:
-            formed.baddbmm_(sent, a)
+            formed.baddbmm_(_across(sent).mT, _across(a))
         place.copy_(form._shaped(formed))
 
     def scaled(self, coefficient: float) -> Outer:
@@ -371,8 +371,8 @@ class Outer:
 def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...] = ()) -> Outer:
     """:class:`Outer` of one pair: delta (n, [[groups,] places,] out) and a (n, [[groups,] places,] in)."""
     a = a.to(delta.dtype)  # where the passes had less precision
-    delta, a = (part[:, None] if part.dim() == 2 else part for part in (delta, a))
-    delta, a = (part[:, None] if part.dim() == 3 else part for part in (delta, a))
+    lead = (1,) * (4 - delta.dim())
+    delta, a = (part.view(len(part), *lead, *part.shape[1:]) for part in (delta, a))
     return Outer(((delta, a),), tuple(shape), order)
 
 

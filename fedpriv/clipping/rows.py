@@ -29,6 +29,7 @@ nothing bounds the sum.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -162,7 +163,5 @@ def count_bits(norms: Tensor, finite: Tensor, threshold: float) -> Tensor:
 
 def clip_factors(norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
     """sum_k w_k min(1, C_k / norm), float64 (n,), for terms that share the vector with these norms."""
-    total = torch.zeros_like(norms)
-    for term in terms:
-        total += (term.bound(layers) / norms).clamp_(max=1.0) * term.weight
-    return total
+    parts = [(term.bound(layers) / norms).clamp_(max=1.0).mul_(term.weight) for term in terms]
+    return functools.reduce(Tensor.add_, parts)
