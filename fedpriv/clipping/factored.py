@@ -36,6 +36,8 @@ _RUN = 2**10  # entries whose squares are added up before float64 takes their su
 _LONGEST = 2**11  # entries whose squares are added up in their own precision
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
 _HEAVY = 1e18  # entries of factors from which on to weigh them may overflow: such examples are left to rows
+_SAFE = 1e9  # norms between it and its inverse may be multiplied entry by entry
+_CLEAR = 0.25  # of its summands' norms: what their own precision loses of a sum above is no more than it has
 _CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
 
 _Pair = tuple[Tensor, Tensor]
@@ -230,6 +232,9 @@ class Outer:
                 return squares
             return torch.where(self._light(), self._formed_squares(divisor), math.nan)
         if divisor is None:
+            clear = self._clear_squares()
+            if clear is not None:
+                return clear
             squares, summands = self._gram_squares()
         else:
             squares, summands = self._formed_squares(divisor), self._most(divisor)
@@ -249,8 +254,9 @@ class Outer:
         for form, factors in terms:
             weigh = factors.view(-1, 1, 1, 1)
             for delta, a in form.pairs:
-                sent, key = delta * weigh, memory_of(a)
-                merged[key] = (merged[key][0].add_(sent) if key in merged else sent), a
+                key = memory_of(a)
+                sent = merged[key][0].addcmul_(delta, weigh) if key in merged else delta * weigh
+                merged[key] = sent, a
         form, (first, *rest) = terms[0][0], merged.values()
         if first[0].shape[1] == 1 and not form.order:  # one group: straight to its place
             formed = place.view(first[0].shape[3], -1)
@@ -320,6 +326,23 @@ class Outer:
         grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
         summands = grams.diagonal(dim1=-2, dim2=-1).sqrt().sum((1, 2))
         return grams.flatten(1).sum(1).clamp_(min=0.0), summands
+
+    def _clear_squares(self) -> Tensor | None:
+        """The squared norms (n,) for two pairs of one place (two points, say), in the factors' own precision.
+
+        None where that would show: the two cancel, or leave the range in which products of theirs are safe.
+        """
+        if len(self.pairs) != 2 or self._places != 2 or not waiting.at_hand(self.pairs[0][0]):
+            return None
+        (delta, a), (delta_, a_) = self.pairs
+        lengths = [_lengths(part) for part in (delta, a, delta_, a_)]
+        if not all(_within(each, 1 / _SAFE, _SAFE) for each in lengths):
+            return None
+        one, other = lengths[0] * lengths[1], lengths[2] * lengths[3]
+        cross = (delta * delta_).sum(3).double() * (a * a_).sum(3)
+        squares = (one.square() + other.square() + 2 * cross).sum((1, 2))
+        least = (_CLEAR * (one + other).sum((1, 2))).square()
+        return squares if bool((squares > least).all()) else None
 
     def _most(self, divisor: Tensor) -> Tensor:
         """No less than the norms (n,) of the sums over places of abs(delta_l) abs(a_l)^T, divided.
@@ -416,7 +439,10 @@ def _added(one: _Pair, other: _Pair) -> Pairs:
     moved = a_ - a
     near = _norms(both) * _norms(a) + _norms(delta_) * _norms(moved)
     far = _norms(delta) * _norms(a) + _norms(delta_) * _norms(a_)
-    closer = (near < far).view(-1, *[1] * (a.dim() - 1))
+    closer = near < far
+    if waiting.at_hand(closer) and bool(closer.all()):
+        return (both, a), (delta_, moved)
+    closer = closer.view(-1, *[1] * (a.dim() - 1))
     return (torch.where(closer, both, delta), a), (delta_, torch.where(closer, moved, a_))
 
 

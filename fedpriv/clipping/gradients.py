@@ -19,7 +19,7 @@ from fedpriv.clipping.bounded import terms_of
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 from fedpriv.query import Block, Query, SumBlock
 
-_CHUNK = 1024  # examples and points whose layer inputs are held at once by book-keeping
+_CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
 _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
 
 Sums = tuple[Tensor, ...]
@@ -54,7 +54,7 @@ def sum_gradients(
     """
     _check_batch(task, query, x, y)
     examples = (x, y) if weights is None else (x.flatten(0, 1), y.flatten(0, 1))
-    each = len(query.points) * (1 if weights is None else max(1, weights.shape[1]))
+    each = 1 if weights is None else max(1, weights.shape[1])
     if len(x) and task.book.suits(task, query.points[0], *examples):
         return _in_chunks(task, query, x, y, weights, chunk or max(1, _CHUNK // each), _sum_by_book)
     fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))

@@ -170,6 +170,23 @@ def test_what_is_cut_is_what_is_whole(order):
         torch.testing.assert_close(form.total(some), want.total(some))
 
 
+@pytest.mark.parametrize("size", [1e-22, 1e-8, 1.0, 1e8, 1e22])
+@pytest.mark.parametrize("cosine", [1.0, 0.5, 0.0, -0.5, -0.99, -0.999999])
+def test_norms_of_two_products_are_right_however_the_two_lie(size, cosine):
+    """From one direction to nearly opposite ones, and where their own products leave float32."""
+    delta, a, turned = noise(7, 30), noise(7, 50, seed=1), noise(7, 30, seed=2)
+    turned -= delta * (turned * delta).sum(1, keepdim=True) / delta.square().sum(1, keepdim=True)
+    turned *= delta.norm(dim=1, keepdim=True) / turned.norm(dim=1, keepdim=True)
+    delta_ = cosine * delta + math.sqrt(1 - cosine**2) * turned
+    pairs = [((d * size).float(), (b / size).float()) for d, b in ((delta, a), (delta_, a * 1.1))]
+    formed = sum(d.double()[:, :, None] * b.double()[:, None] for d, b in pairs)
+    form = Outer(tuple((d[:, None, None], b[:, None, None]) for d, b in pairs), (30, 50))
+    squares, want = form.squares(), formed.flatten(1).square().sum(1)
+    told = ~squares.isnan()
+    torch.testing.assert_close(squares[told], want[told], rtol=2e-6, atol=0.0)
+    assert bool(told.all()) or cosine < -0.9 or size > 1e18
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e-16, 1e16, 1e30])
 @pytest.mark.parametrize("divided", [False, True])
 def test_norms_of_extreme_factors_are_right_or_not_told(size, divided):
