@@ -45,16 +45,16 @@ class FactoredSum:
         self._points, self._layout, self._like = points, layout, like
         self._combined: dict[tuple[float, ...], Forms] = {}
         self._known: dict[_Key, dict[str, Tensor]] = {}
-        self._lengths: dict[_Key, Tensor] = {}
+        self._norms: dict[_Key, Tensor] = {}
         self.totals = tuple(self._total(block) for block in blocks)
         vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
         most = _LARGEST if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
-        self.told = functools.reduce(Tensor.logical_and_, [self._length(key) < most for key in self._known])
+        self.told = functools.reduce(Tensor.logical_and_, [self._norm(key) < most for key in self._known])
 
     def _total(self, block: Block) -> Tensor:
         if isinstance(block, BitBlock):
             self._squares(block.term)
-            norms = self._length(_key(block.term))
+            norms = self._norm(_key(block.term))
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)
         counted = [term for term in block.terms if term.weight]
@@ -76,7 +76,7 @@ class FactoredSum:
         """What each tensor of the vector that the terms share is multiplied by, (n,) by its name."""
         squares = self._squares(terms[0])
         if not terms[0].per_layer:
-            norms = self._length(_key(terms[0]))
+            norms = self._norm(_key(terms[0]))
             return dict.fromkeys(squares, clip_factors(norms, terms).to(self._like.dtype))
         layers, factors = self._layout.layers, dict[str, Tensor]()
         for layer in layers:
@@ -93,11 +93,11 @@ class FactoredSum:
             self._known[key] = {name: form.squares(divisors.get(name)) for name, form in forms}
         return self._known[key]
 
-    def _length(self, key: _Key) -> Tensor:
+    def _norm(self, key: _Key) -> Tensor:
         """The norms of a known term's A before clipping, float64 (n,)."""
-        if key not in self._lengths:
-            self._lengths[key] = _length(self._known[key].values())
-        return self._lengths[key]
+        if key not in self._norms:
+            self._norms[key] = _length(self._known[key].values())
+        return self._norms[key]
 
     def _forms(self, at: tuple[float, ...]) -> Forms:
         """sum_j at_j (the forms at the j-th point)."""

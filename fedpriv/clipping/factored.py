@@ -32,12 +32,11 @@ from fedpriv.clipping import waiting
 _SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own precision
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
 _PLAIN = 1e3  # norms between it and its inverse need no scaling before their entries are squared
-_RUN = 2**10  # entries whose squares are added up before float64 takes their sum
-_LONGEST = 2**11  # entries whose squares are added up in their own precision
+_RUN = 2**8  # entries whose squares are added up before float64 takes their sum
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
-_HEAVY = 1e18  # entries of factors from which on to weigh them may overflow: such examples are left to rows
+_HEAVY = 1e18  # entries of factors from which on to weigh them, or the other factor, loses: left to rows
 _SAFE = 1e9  # norms between it and its inverse may be multiplied entry by entry
-_CLEAR = 0.25  # of its summands' norms: what their own precision loses of a sum above is no more than it has
+_CLEAR = 0.5  # of its summands' norms: what their own precision loses of a sum above is no more than it has
 _CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
 
 _Pair = tuple[Tensor, Tensor]
@@ -220,13 +219,14 @@ class Outer:
         One place: norm(delta)^2 norm(a)^2, or sum_jk delta_j^2 a_k^2 / D_jk^2. Several: the sum over
         places l, m of (delta_l . delta_m)(a_l . a_m), the ghost norm of Bu et al. 2022 ("Scalable and
         efficient training of large convolutional neural networks with differential privacy"). NaN where
-        a delta is too large to weigh, and where the places all but cancel: ``total`` rounds each of them,
+        a factor is too large to weigh, and where the places all but cancel: ``total`` rounds each of them,
         and what is left of an example may be many times its norm then.
         """
         if self._places == 1:
             if divisor is None:
                 sent, seen = (_lengths(part) for part in self.pairs[0])
-                return torch.where(sent < _HEAVY, (sent * seen).square_(), math.nan).sum((1, 2))
+                told = (sent < _HEAVY) & (seen < _HEAVY)
+                return torch.where(told, (sent * seen).square_(), math.nan).sum((1, 2))
             squares = self._divided_squares(divisor)
             if squares is not None:
                 return squares
@@ -307,8 +307,9 @@ class Outer:
         return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
 
     def _light(self) -> Tensor:
-        """Bool (n,): whose deltas can be weighed without an overflow, which no clip would undo."""
-        peaks = [delta.flatten(1).abs().amax(1) for delta, _ in self.pairs]
+        """Bool (n,): whose deltas can be weighed without an overflow, which no clip would undo, and whose
+        inputs make nothing of what rounds up where a delta is too small to be weighed well."""
+        peaks = [part.flatten(1).abs().amax(1) for pair in self.pairs for part in pair]
         return functools.reduce(torch.maximum, peaks) < _HEAVY
 
     def _formed(self) -> Tensor:
@@ -328,9 +329,9 @@ class Outer:
         return grams.flatten(1).sum(1).clamp_(min=0.0), summands
 
     def _clear_squares(self) -> Tensor | None:
-        """The squared norms (n,) for two pairs of one place (two points, say), in the factors' own precision.
+        """The squared norms (n,) for two pairs of one place (two points, say), without Gram matrices.
 
-        None where that would show: the two cancel, or leave the range in which products of theirs are safe.
+        None where entries' products, rounded as they are, would show: the two cancel, or leave their range.
         """
         if len(self.pairs) != 2 or self._places != 2 or not waiting.at_hand(self.pairs[0][0]):
             return None
@@ -339,7 +340,7 @@ class Outer:
         if not all(_within(each, 1 / _SAFE, _SAFE) for each in lengths):
             return None
         one, other = lengths[0] * lengths[1], lengths[2] * lengths[3]
-        cross = (delta * delta_).sum(3).double() * (a * a_).sum(3)
+        cross = (delta * delta_).sum(3, dtype=torch.float64) * (a * a_).sum(3, dtype=torch.float64)
         squares = (one.square() + other.square() + 2 * cross).sum((1, 2))
         least = (_CLEAR * (one + other).sum((1, 2))).square()
         return squares if bool((squares > least).all()) else None
@@ -458,11 +459,11 @@ def _norms(part: Tensor) -> Tensor:
 
 def _lengths(part: Tensor) -> Tensor:
     """Norms along the last axis, which neither overflow nor vanish; float64."""
-    if waiting.at_hand(part) and part.shape[-1] <= _LONGEST:
-        norms: Tensor = torch.linalg.vector_norm(part, dim=-1)
-        if _within(norms, _SMALLEST, math.inf):
-            return norms.double()
-    norms = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
+    if waiting.at_hand(part):
+        lengths = _sums_of_squares(part).sqrt_()
+        if _within(lengths, _SMALLEST, math.inf):
+            return lengths
+    norms: Tensor = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
     return norms
 
 
@@ -475,14 +476,17 @@ def _within(norms: Tensor, least: float, most: float) -> bool:
 
 
 def _sums_of_squares(rows: Tensor) -> Tensor:
-    """Of the rows (n, k), float64 (n,): exact to the rows' rounding, and with no tensor of their size."""
-    if rows.shape[1] <= _RUN:
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        return norms.double().square_()
-    runs = rows[:, : rows.shape[1] // _RUN * _RUN].reshape(len(rows), -1, _RUN)
-    squares: Tensor = torch.linalg.vector_norm(runs, dim=2).double().square_().sum(1)
-    rest = rows[:, rows.shape[1] // _RUN * _RUN :]
-    return squares.add_(_sums_of_squares(rest)) if rest.shape[1] else squares
+    """Of the last axis, float64 (...), to the entries' own rounding: in short runs, one after the other in
+    memory, which torch adds up in several sums at once; added up in one, their rounding would show."""
+    rows, length = rows.contiguous(), rows.shape[-1]
+    count = max(1, -(-length // _RUN))
+    each = length // count
+    runs = rows if count == 1 else rows[..., : count * each].unflatten(-1, (count, each))
+    norms: Tensor = torch.linalg.vector_norm(runs, dim=-1)
+    squares = norms.double().square_()
+    if count > 1:
+        squares = squares.sum(-1)
+    return squares.add_(_sums_of_squares(rows[..., count * each :])) if count * each < length else squares
 
 
 def _squared(part: Tensor) -> tuple[Tensor, Tensor]:

@@ -305,6 +305,18 @@ def test_norms_that_overflow_in_a_convolution_are_clipped_not_zeroed():
     assert float(total.norm()) > 0.1
 
 
+@pytest.mark.parametrize("share", [0.26, 0.51, 0.99])
+def test_an_output_gradient_too_small_to_be_weighed_is_not_rounded_up(share):
+    """The least float times a factor of a half or more is itself, which an enormous input makes much of."""
+    task = Task(nn.Linear(10_000, 1, bias=False), loss="squared-error")
+    x, y = torch.full((1, 10_000), 3e38), torch.full((1, 1), 1.4e-45)
+    params = torch.zeros(10_000)
+    norm = float(task.gradients(params, x, y).double().norm())
+    query = Query((params,), (SumBlock((Term(share * norm),)),))
+    (total,) = sum_gradients(task, query, x, y)
+    assert float(total.double().norm()) <= share * norm * (1 + 2e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("wide", [1, 5, 16, 10**6])
 @pytest.mark.parametrize(
@@ -336,8 +348,9 @@ def test_kernels_are_summed_alike_however_many_rows_of_a_patch_are_laid_out(laye
     assert (total - wanted).norm() <= (1e-4 if dtype == torch.float32 else 1e-9) * wanted.norm()
 
 
-def test_kernels_shared_by_unlike_convolutions_and_inputs_are_summed_exactly():
+def test_kernels_shared_by_unlike_convolutions_and_inputs_are_summed_exactly(monkeypatch):
     """One weight, used with strides 1 and 2 and on two sizes of input: its uses are cut differently."""
+    monkeypatch.setattr(convolution, "_WIDE", 1)
 
     class Shared(nn.Module):
         def __init__(self):

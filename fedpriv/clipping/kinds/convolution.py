@@ -53,7 +53,7 @@ def measure_convolution(layer: Convolution, a: Tensor, deltas: tuple[Tensor, ...
 
 @dataclass(frozen=True)
 class Kernels:
-    """The gradients of a kernel, which are formed once all calls and points are added up.
+    """The gradients of a kernel, which are formed once all of its calls at a point are known.
 
     Attributes:
         pairs: by the convolution that used the kernel, the (delta, a) whose gradients add up: of the shapes
