@@ -31,7 +31,11 @@ Label = tuple[str, *tuple[int, ...]]
 
 
 class Normals:
-    """Independent standard normals in the shapes, dtypes and devices of given tensors."""
+    """Independent standard normals in the shapes, dtypes and devices of given tensors.
+
+    Attributes:
+        label: what the draws are for: the purpose and its indices.
+    """
 
     def __init__(self, key: Key, label: Label, like: Sequence[Tensor]) -> None:
         """Start drawing.
@@ -42,6 +46,7 @@ class Normals:
             like: tensors of the shapes, dtypes and devices wanted. float64 is drawn for float64, else
                 float32.
         """
+        self.label = label
         self._like = [(tuple(t.shape), t.dtype, t.device) for t in like]
         self._parts: list[tuple[np.ndarray[Any, Any], list[Future[None]]]] = []
         for block, tensor in enumerate(like):

@@ -126,7 +126,7 @@ def add_party_noise(
 
 
 def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | None:
-    """Start drawing what the server may have to add to this release, while the parties compute."""
+    """Start drawing what the server may have to add to this release, while others are waited for."""
     if placement.kind == "none":
         return None
     like = query.points[0]
@@ -160,7 +160,12 @@ def release(
 
     Returns:
         The answer, or None where fewer than ``placement.min_replies`` parties replied.
+
+    Raises:
+        ValueError: what was drawn ahead is another release's noise, which this one must not share.
     """
+    if ahead is not None and ahead.label != (SERVER, index):
+        raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
     if placement.at_parties and replies < placement.min_replies:
         return None
     stds = placement.server_stds(query.noise_stds(noise_multiplier), replies)

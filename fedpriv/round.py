@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from fedpriv import release as releases
 from fedpriv.accounting.events import Event
-from fedpriv.noise import Normals
 from fedpriv.optimizers.base import PrivateOptimizer, State
 from fedpriv.query import Query
 from fedpriv.release import Placement
@@ -286,7 +285,12 @@ def advance(
             ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
             books.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
             charged += 1
-            answer = _ask(setup, query, multiplier, chunks, engine, key, charged - 1, ahead)  # 4. and 5.
+            ask = Ask(query, charged - 1, chunks, placement.party_stds(query.noise_stds(multiplier)))
+            reply = engine.gather(ask)  # 4. answered
+            size = setup.sampler.resized(query.rate_factor).expected_size
+            answer = releases.release(  # 5. and made noisy
+                reply.sums, reply.parties, query, multiplier, placement, size, key, ask.release, ahead
+            )
             if answer is None:
                 unanswered += 1
                 if unanswered == PATIENCE:
@@ -300,28 +304,3 @@ def advance(
         return Outcome(state, charged, "interrupted")
     return Outcome(state, charged, "rounds")
 
-
-def _ask(
-    setup: Setup,
-    query: Query,
-    multiplier: float,
-    chunks: Sequence[Chunk],
-    engine: Engine,
-    key: Key,
-    index: int,
-    ahead: Normals | None,
-) -> tuple[Tensor, ...] | None:
-    placement = setup.placement.resized(query.rate_factor)
-    stds = placement.party_stds(query.noise_stds(multiplier))
-    reply = engine.gather(Ask(query, index, tuple(chunks), stds))
-    return releases.release(
-        reply.sums,
-        reply.parties,
-        query,
-        multiplier,
-        placement,
-        setup.sampler.resized(query.rate_factor).expected_size,
-        key,
-        index,
-        ahead,
-    )

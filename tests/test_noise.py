@@ -62,3 +62,6 @@ def test_noise_drawn_ahead_is_the_noise_that_is_released() -> None:
     [sample] = draw((SERVER, 3), LONG)
     np.testing.assert_allclose(one[0].numpy(), (1 + 3 * sample) / 4, rtol=1e-5, atol=1e-6)
     assert draw_ahead(query, Placement("none"), KEY, 3) is None
+    for taken in (2, 4):
+        with pytest.raises(ValueError, match="cannot serve"):
+            release(sums, 5, query, 1.0, central, 10.0, KEY, taken, ahead)

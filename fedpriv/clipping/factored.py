@@ -481,7 +481,7 @@ def _sums_of_squares(rows: Tensor) -> Tensor:
     rows, length = rows.contiguous(), rows.shape[-1]
     count = max(1, -(-length // _RUN))
     each = length // count
-    runs = rows if count == 1 else rows[..., : count * each].unflatten(-1, (count, each))
+    runs = rows if count == 1 else rows[..., : count * each].reshape(*rows.shape[:-1], count, each)
     norms: Tensor = torch.linalg.vector_norm(runs, dim=-1)
     squares = norms.double().square_()
     if count > 1:

@@ -1,5 +1,6 @@
 """Lines between the driver and its actors: letters arrive whole and in turn, and no wait is in vain."""
 
+import enum
 import os
 import socket
 import tempfile
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +177,87 @@ def test_nobody_else_can_enter_and_nothing_stays_behind(lines: Lines) -> None:
     assert os.stat(folder).st_mode & 0o077 == 0
     lines.close()
     assert not os.path.exists(folder)
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+class Word(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float64(0.5), 0.5),
+        (np.str_("hi"), "hi"),
+        (np.bytes_(b"\x00hi"), b"\x00hi"),
+        (Colour.RED, 3),
+        (Word("word"), "word"),
+        (True, True),
+        (2**62, 2**62),
+        ([0.25, 1.5], [0.25, 1.5]),
+        ([], []),
+    ],
+    ids=repr,
+)
+def test_values_of_derived_types_arrive_as_what_they_are(value: Any, plain: Any) -> None:
+    asked = message(3)
+    asked.content["fields"] = ConfigRecord({Word("name"): value})
+    [(name, arrived)] = read(write(asked)).content["fields"].items()
+    assert (name, arrived, type(arrived)) == ("name", plain, type(plain))
+
+
+def test_a_reply_that_cannot_be_written_is_an_error_and_the_line_goes_on(lines: Lines) -> None:
+    def answer(asked: Message) -> Message:
+        reply = doubled(asked)
+        if asked.metadata.message_id == "1":
+            reply.content["values"].__dict__["_data"]["values"] = object()  # which Flower would not let in
+        return reply
+
+    dial(lines, 1, answer)
+    lines.accept([1], 10, all_is_well)
+    for number in (1, 2):
+        assert lines.post(1, message(number)) == []
+    lines.collect(["1", "2"], 10, nothing_lost)
+    assert lines.replies["1"].error.reason == "AttributeError"
+    assert value(lines.replies["2"]) == 4
+
+
+def test_a_message_that_cannot_be_written_is_refused_and_the_line_goes_on(lines: Lines) -> None:
+    dial(lines, 1, doubled)
+    lines.accept([1], 10, all_is_well)
+    broken = message(1)
+    broken.content["fields"] = ConfigRecord({})
+    broken.content["fields"].__dict__["_data"]["x"] = object()
+    with pytest.raises(ValueError, match="holds a object"):
+        lines.post(1, broken)
+    lines.post(1, message(2))
+    lines.collect(["2"], 10, nothing_lost)
+    assert value(lines.replies["2"]) == 4
+
+
+def test_what_is_no_letter_breaks_the_line_and_names_what_is_lost(lines: Lines) -> None:
+    def babble() -> None:
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(lines.address)
+            send(end, lines.key + (1).to_bytes(4, "little"))
+            receive(end)
+            send(end, b"no letter")
+
+    threading.Thread(target=babble, daemon=True).start()
+    lines.accept([1], 10, all_is_well)
+    lines.post(1, message(1))
+    lost: list[str] = []
+
+    def note(node: int, messages: list[Message]) -> None:
+        lost.extend(m.metadata.message_id for m in messages)
+        lines.replies |= {m.metadata.message_id: m for m in messages}
+
+    lines.collect(["1"], 10, note)
+    assert lost == ["1"]
+    assert 1 not in lines
 
 
 def test_letters_keep_all_that_a_message_holds() -> None:

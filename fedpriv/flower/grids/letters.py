@@ -14,6 +14,7 @@ would run; both ends are processes of one Python that one user started, and it i
 from __future__ import annotations
 
 import marshal
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
@@ -32,17 +33,25 @@ _METADATA = (
     "src_task_id",
     "dst_task_id",
 )
+# The types that records hold, and what makes one of a type derived from it.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    bool: bool,
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    bytes: lambda value: bytes(memoryview(value)),
+}
 
 Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 
 
 def write(message: Message) -> bytes:
-    """The message as bytes."""
+    """The message as bytes. Raises ValueError for values that no record may hold."""
     error, content = None, None
     if message.has_error():
-        error = message.error.code, message.error.reason
+        error = message.error.code, message.error.reason and _plain(message.error.reason)
     else:
-        content = [(name, *_plain(record)) for name, record in message.content.items()]
+        content = [(_plain(name), *_taken_apart(record)) for name, record in message.content.items()]
     return marshal.dumps(([getattr(message.metadata, name) for name in _METADATA], content, error))
 
 
@@ -55,10 +64,24 @@ def read(letter: bytes | bytearray) -> Message:
     return make_message(Metadata(*fields), RecordDict(records))
 
 
-def _plain(record: Record) -> tuple[str, Any]:
+def _taken_apart(record: Record) -> tuple[str, Any]:
     if isinstance(record, ArrayRecord):
-        return "array", [(name, a.dtype, tuple(a.shape), a.stype, a.data) for name, a in record.items()]
-    return "config" if isinstance(record, ConfigRecord) else "metric", dict(record.items())
+        arrays = [(a.dtype, tuple(map(int, a.shape)), a.stype, a.data) for a in record.values()]
+        return "array", [(_plain(name), *rest) for name, rest in zip(record, arrays, strict=True)]
+    kind = "config" if isinstance(record, ConfigRecord) else "metric"
+    return kind, {_plain(name): _plain(value) for name, value in record.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The value as one of Python's own types: records may hold NumPy's floats, say, which are floats too."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    for kind, made in _PLAIN.items():
+        if isinstance(value, kind):
+            return made(value)
+    raise ValueError(f"a record holds a {type(value).__name__}")
 
 
 def _record(kind: str, values: Any) -> Record:

@@ -28,6 +28,7 @@ from pathlib import Path
 from flwr.app import Message
 
 from fedpriv.flower.grids.letters import read, write
+from fedpriv.flower.guard import error_reply
 
 _LENGTH = struct.Struct("<Q")
 _NUMBER = struct.Struct("<I")
@@ -40,25 +41,29 @@ class Line:
 
     def __init__(self, end: socket.socket) -> None:
         self.end = end
-        self.waiting: deque[Message | None] = deque()  # None ends the line
+        self.waiting: deque[tuple[Message | None, bytes]] = deque()  # None ends the line
         self.under_way: Message | None = None
         self.ended = False
 
     def post(self, message: Message | None) -> None:
-        """Send the message as soon as the actor has answered all before it; None ends the line then."""
+        """Send the message as soon as the actor has answered all before it; None ends the line then.
+
+        Raises OSError where the actor is gone, and ValueError for a message that cannot be written.
+        """
+        letter = b"" if message is None else write(message)
         self.ended = message is None
-        self.waiting.append(message)
+        self.waiting.append((message, letter))
         self.forward()
 
     def forward(self) -> None:
         """Send the next letter, where none is under way. Raises OSError where the actor is gone."""
         if self.under_way is None and self.waiting:
-            self.under_way = self.waiting.popleft()
-            send(self.end, b"" if self.under_way is None else write(self.under_way))
+            self.under_way, letter = self.waiting.popleft()
+            send(self.end, letter)
 
     def unanswered(self) -> list[Message]:
         """The messages that no reply will come to, once the line is dead."""
-        return [m for m in (self.under_way, *self.waiting) if m is not None]
+        return [m for m in (self.under_way, *(message for message, _ in self.waiting)) if m is not None]
 
 
 class Lines:
@@ -138,7 +143,7 @@ class Lines:
                 node = int(key.data)
                 try:
                     self._read(self._lines[node])
-                except (OSError, EOFError):
+                except (OSError, EOFError, ValueError, TypeError):  # gone, or what it sent is no letter
                     lost(node, self._drop(node))
 
     def _read(self, line: Line) -> None:
@@ -171,9 +176,17 @@ def serve(address: str, key: bytes, node: int, answer: Callable[[Message], Messa
         send(end, key + _NUMBER.pack(node))
         try:
             while letter := receive(end):
-                send(end, write(answer(read(letter))))
+                send(end, _answered(read(letter), answer))
         except (OSError, EOFError):
             return
+
+
+def _answered(message: Message, answer: Callable[[Message], Message]) -> bytes:
+    """The letter of the reply, or of its error where it cannot be written."""
+    try:
+        return write(answer(message))
+    except Exception as error:
+        return write(error_reply(message, error))
 
 
 def send(end: socket.socket, letter: bytes) -> None:
