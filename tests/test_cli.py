@@ -106,7 +106,7 @@ REFUSALS: list[tuple[list[str], str]] = [
     (["--set", "device=abacus"], "device is 'abacus'"),
     (["--set", "nodes-own-data=true"], "it is for deployments"),
     (["--set", "delta=0.5"], "delta is 0.5; it must be below 1 / units"),
-    (["--set", "epsilon=1e-15"], "epsilon"),
+    pytest.param(["--set", "epsilon=1e-15"], "epsilon", marks=pytest.mark.slow),  # a long search
 ]
 
 

@@ -37,6 +37,7 @@ def test_epsilon_1_of_table_4_truly_costs_four_and_a_half(script: ModuleType) ->
     assert lower > 4.5
 
 
+@pytest.mark.slow
 def test_figures_and_table(script: ModuleType) -> None:
     small = script.Setting("small", 1000, 0.05, 60, (1.0,))
     assert script.figure_2(small).startswith(b"\x89PNG")

@@ -10,6 +10,7 @@ from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.flower import strategy
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.local import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
@@ -257,25 +258,27 @@ class Counting(RayGrid):
 
 
 @pytest.fixture(scope="module")
-def five(ray_instance: None) -> Iterator[Counting]:
-    with Counting(nodes=5, client_app=APP, num_cpus=0.1) as grid:
+def three(ray_instance: None) -> Iterator[Counting]:
+    """Three actors, for whom a tree is worth it; more take long to start."""
+    with pytest.MonkeyPatch.context() as patch, Counting(nodes=3, client_app=APP, num_cpus=0.1) as grid:
+        patch.setattr(strategy, "_TREE", 3)
         yield grid
 
 
-def test_actors_add_their_replies_in_a_tree(five: Counting) -> None:
-    engine = GridEngine(five)
-    for chunks, one_by_one in ((11, 0), (4, 0), (3, 3)):  # three replies are not worth a tree
+def test_actors_add_their_replies_in_a_tree(three: Counting) -> None:
+    engine = GridEngine(three)
+    for chunks, one_by_one in ((11, 0), (3, 0), (2, 2)):  # two replies are not worth a tree
         ask = make_ask(chunks=chunks, home=lambda index: index)
-        before, reply = five.received, engine.gather(ask)
+        before, reply = three.received, engine.gather(ask)
         assert torch.equal(reply.sums[0], torch.full((3,), total(ask)))
         assert torch.equal(reply.sums[1], torch.tensor(total(ask)))
         assert reply.parties == 3 * chunks
-        assert five.received - before == one_by_one
+        assert three.received - before == one_by_one
 
 
-def test_a_failure_comes_through_the_tree(five: Counting) -> None:
+def test_a_failure_comes_through_the_tree(three: Counting) -> None:
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
-        GridEngine(five).gather(make_ask(chunks=8, release=summing.FAILING))
+        GridEngine(three).gather(make_ask(chunks=8, release=summing.FAILING))
     assert "secret" not in str(caught.value)
 
 
