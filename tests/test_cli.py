@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from click.testing import Result
@@ -93,7 +93,7 @@ def test_a_file_gives_settings_and_flags_win(tmp_path: Path) -> None:
     assert document["reproducibility"]["seed"] == 1
 
 
-REFUSALS: list[tuple[list[str], str]] = [
+REFUSALS: list[Any] = [
     (["--set", "sampling-rat=1"], "unknown key 'sampling-rat'; did you mean 'sampling-rate'?"),
     (["--set", "sampling-rate=2"], "sampling-rate is 2; it must be less than or equal to 1"),
     (["--set", "rounds=true"], "rounds is True; it must be a valid integer"),
