@@ -303,4 +303,3 @@ def advance(
     except KeyboardInterrupt:
         return Outcome(state, charged, "interrupted")
     return Outcome(state, charged, "rounds")
-

@@ -23,7 +23,6 @@ _LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before 
 _VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
 
 Forms = Mapping[str, Factored]
-_Key = tuple[tuple[float, ...], int]
 
 
 class FactoredSum:
@@ -44,17 +43,15 @@ class FactoredSum:
         """
         self._points, self._layout, self._like = points, layout, like
         self._combined: dict[tuple[float, ...], Forms] = {}
-        self._known: dict[_Key, dict[str, Tensor]] = {}
-        self._norms: dict[_Key, Tensor] = {}
+        self._known: dict[tuple[tuple[float, ...], int], tuple[dict[str, Tensor], Tensor]] = {}
         self.totals = tuple(self._total(block) for block in blocks)
         vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
         most = _LARGEST if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
-        self.told = functools.reduce(Tensor.logical_and_, [self._norm(key) < most for key in self._known])
+        self.told = functools.reduce(Tensor.logical_and_, [norms < most for _, norms in self._known.values()])
 
     def _total(self, block: Block) -> Tensor:
         if isinstance(block, BitBlock):
-            self._squares(block.term)
-            norms = self._norm(_key(block.term))
+            _, norms = self._measured(block.term)
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)
         counted = [term for term in block.terms if term.weight]
@@ -74,9 +71,8 @@ class FactoredSum:
 
     def _factors(self, terms: Sequence[Term]) -> dict[str, Tensor]:
         """What each tensor of the vector that the terms share is multiplied by, (n,) by its name."""
-        squares = self._squares(terms[0])
+        squares, norms = self._measured(terms[0])
         if not terms[0].per_layer:
-            norms = self._norm(_key(terms[0]))
             return dict.fromkeys(squares, clip_factors(norms, terms).to(self._like.dtype))
         layers, factors = self._layout.layers, dict[str, Tensor]()
         for layer in layers:
@@ -84,20 +80,16 @@ class FactoredSum:
             factors |= dict.fromkeys(layer, clip_factors(norms, terms, len(layers)).to(self._like.dtype))
         return factors
 
-    def _squares(self, term: Term) -> dict[str, Tensor]:
-        """The squared norms of each tensor of a term's A before clipping, float64 (n,) by its name."""
-        key = _key(term)
+    def _measured(self, term: Term) -> tuple[dict[str, Tensor], Tensor]:
+        """Of a term's A before clipping: the squared norms of each tensor, float64 (n,) by its name, and the
+        norms of the whole, float64 (n,)."""
+        key = (term.at, id(term.divisor))
         if key not in self._known:
             divisors = {} if term.divisor is None else self._layout.split(term.divisor)
             forms = self._forms(term.at).items()
-            self._known[key] = {name: form.squares(divisors.get(name)) for name, form in forms}
+            squares = {name: form.squares(divisors.get(name)) for name, form in forms}
+            self._known[key] = squares, _length(squares.values())
         return self._known[key]
-
-    def _norm(self, key: _Key) -> Tensor:
-        """The norms of a known term's A before clipping, float64 (n,)."""
-        if key not in self._norms:
-            self._norms[key] = _length(self._known[key].values())
-        return self._norms[key]
 
     def _forms(self, at: tuple[float, ...]) -> Forms:
         """sum_j at_j (the forms at the j-th point)."""
@@ -106,11 +98,6 @@ class FactoredSum:
                 name: combine([point[name] for point in self._points], at) for name in self._points[0]
             }
         return self._combined[at]
-
-
-def _key(term: Term) -> _Key:
-    """What the norm of a term's A depends on."""
-    return term.at, id(term.divisor)
 
 
 def _length(squares: Iterable[Tensor]) -> Tensor:
