@@ -93,6 +93,8 @@ class FactoredSum:
 
     def _forms(self, at: tuple[float, ...]) -> Forms:
         """sum_j at_j (the forms at the j-th point)."""
+        if at == (1.0,):
+            return self._points[0]
         if at not in self._combined:
             self._combined[at] = {
                 name: combine([point[name] for point in self._points], at) for name in self._points[0]

@@ -112,7 +112,7 @@ class Rows:
     def squares(self, divisor: Tensor | None = None) -> Tensor:
         """See :class:`Factored`."""
         if divisor is None:
-            return _sums_of_squares(self.formed.flatten(1))
+            return _in_runs(self.formed.flatten(1)).square_()
         divided = self.formed / (divisor.permute(self.order) if self.order else divisor)
         return _lengths(divided.flatten(1)).square()
 
@@ -224,9 +224,7 @@ class Outer:
         """
         if self._places == 1:
             if divisor is None:
-                sent, seen = (_lengths(part) for part in self.pairs[0])
-                told = (sent < _HEAVY) & (seen < _HEAVY)
-                return torch.where(told, (sent * seen).square_(), math.nan).sum((1, 2))
+                return self._lone_squares()
             squares = self._divided_squares(divisor)
             if squares is not None:
                 return squares
@@ -319,6 +317,14 @@ class Outer:
     def _shaped(self, formed: Tensor) -> Tensor:
         """(..., groups, out, in) -> (..., *shape)."""
         return restored(formed.reshape(*formed.shape[:-3], *self._permuted_shape), self.order)
+
+    def _lone_squares(self) -> Tensor:
+        """norm(delta)^2 norm(a)^2, over groups, of one pair of one place."""
+        lengths = torch.stack([_in_runs(part) for part in self.pairs[0]])
+        if not (waiting.at_hand(lengths) and _within(lengths, _SMALLEST, _HEAVY)):
+            lengths = torch.stack([_lengths(part) for part in self.pairs[0]])
+            lengths = torch.where((lengths < _HEAVY).all(0), lengths, math.nan)
+        return lengths.prod(0).square_().sum((1, 2))
 
     def _gram_squares(self) -> tuple[Tensor, Tensor]:
         """The squared norms (n,), and the sums over places of norm(delta_l) norm(a_l)."""
@@ -460,7 +466,7 @@ def _norms(part: Tensor) -> Tensor:
 def _lengths(part: Tensor) -> Tensor:
     """Norms along the last axis, which neither overflow nor vanish; float64."""
     if waiting.at_hand(part):
-        lengths = _sums_of_squares(part).sqrt_()
+        lengths = _in_runs(part)
         if _within(lengths, _SMALLEST, math.inf):
             return lengths
     norms: Tensor = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64)
@@ -475,18 +481,20 @@ def _within(norms: Tensor, least: float, most: float) -> bool:
     return float(smallest) > least and float(largest) < most
 
 
-def _sums_of_squares(rows: Tensor) -> Tensor:
-    """Of the last axis, float64 (...), to the entries' own rounding: in short runs, one after the other in
-    memory, which torch adds up in several sums at once; added up in one, their rounding would show."""
+def _in_runs(rows: Tensor) -> Tensor:
+    """Norms along the last axis, float64 (...), to the entries' own rounding: of short runs, one after the
+    other in memory, which torch adds up in several sums at once; added up in one, their rounding would show.
+    """
     rows, length = rows.contiguous(), rows.shape[-1]
     count = max(1, -(-length // _RUN))
-    each = length // count
-    runs = rows if count == 1 else rows[..., : count * each].reshape(*rows.shape[:-1], count, each)
+    each, left = divmod(length, count)
+    if count == 1:
+        lone: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+        return lone.double()
+    runs = rows[..., : length - left].reshape(*rows.shape[:-1], count, each)
     norms: Tensor = torch.linalg.vector_norm(runs, dim=-1)
-    squares = norms.double().square_()
-    if count > 1:
-        squares = squares.sum(-1)
-    return squares.add_(_sums_of_squares(rows[..., count * each :])) if count * each < length else squares
+    norms = torch.linalg.vector_norm(norms, dim=-1, dtype=torch.float64)
+    return torch.hypot(norms, _in_runs(rows[..., length - left :])) if left else norms
 
 
 def _squared(part: Tensor) -> tuple[Tensor, Tensor]:
