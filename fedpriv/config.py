@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from fedpriv import _check
 
@@ -32,13 +33,23 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
+def _snake(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _whole(value: Any, field: FieldInfo) -> Any:
+    """The value, as an int where the field wants one and a whole number is written as 1e6 is."""
+    floats = field.annotation is int and isinstance(value, float)
+    return int(value) if floats and value.is_integer() and abs(value) < 2**53 else value
+
+
 class Config(BaseModel):
     """All settings of a run. Attributes are the keys with underscores for hyphens."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        strict=True,  # "1", 1.0 and true are not the number 1
+        strict=True,  # neither "1" nor true is the number 1
         alias_generator=_kebab,
         populate_by_name=True,
         allow_inf_nan=False,
@@ -294,13 +305,15 @@ class Config(BaseModel):
     def parse(cls, values: Mapping[str, Any]) -> Config:
         """The checked configuration. Raises ArgumentError, one line, on the first thing wrong."""
         known = cls.keys()
-        for key in values:
+        for key, value in values.items():
             if key not in known:
                 close = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else "see `fedpriv simulate --help`"
+                if isinstance(value, dict):
+                    hint = "all keys stand at the top, in no table"
                 raise _check.ArgumentError(f"unknown key {key!r}; {hint}")
         try:
-            return cls(**dict(values))
+            return cls(**{key: _whole(value, cls.model_fields[_snake(key)]) for key, value in values.items()})
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
@@ -382,7 +395,8 @@ def read_file(path: str | Path) -> dict[str, Any]:
     except OSError:
         raise _check.fail("CONFIG", str(path), "be an existing TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _check.ArgumentError(f"CONFIG {path} is not valid TOML: {error}") from None
+        text = f"CONFIG {path} is not valid TOML: {error}; texts stand in quotes, as in model = \"cnn\""
+        raise _check.ArgumentError(text) from None
 
 
 def read_assignment(text: str) -> tuple[str, Scalar]:

@@ -39,7 +39,8 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("input-std", 0.0),
     ("clients", 0),
     ("clients", 10**12 + 1),
-    ("clients", 2.0),
+    ("clients", 2.5),
+    ("clients", 1e300),
     ("partition", "random"),
     ("examples-per-client", 0),
     ("client-sizes", "zipf"),
@@ -159,8 +160,22 @@ def test_every_key_is_described_and_every_bounded_key_has_an_impossible_value() 
     assert {key for key, _ in IMPOSSIBLE} | free == set(Config.keys())
 
 
-def test_whole_numbers_are_numbers() -> None:
+def test_whole_numbers_are_numbers_however_they_are_written() -> None:
     assert Config.parse({"epsilon": 2}).epsilon == 2.0
+    million = Config.parse(dict([read_assignment("clients=1e6"), ("seed", -1.0)]))
+    assert (repr(million.clients), repr(million.seed)) == ("1000000", "-1")
+    assert Config.parse(tomllib.loads(million.toml())) == million
+
+
+def test_a_table_of_settings_is_told_to_be_flat(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[privacy]\nepsilon = 1\n")
+    assert "'privacy'; all keys stand at the top, in no table" in refusal(read_file(tmp_path / "c.toml"))
+
+
+def test_a_text_without_quotes_is_told_to_have_some(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("model = cnn\n")
+    with pytest.raises(ArgumentError, match=r'line 1.*texts stand in quotes, as in model = "cnn"$'):
+        read_file(tmp_path / "c.toml")
 
 
 def test_resolved_fills_in_what_zero_stands_for() -> None:

@@ -66,6 +66,8 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"dirichlet-alpha": 1.0, "partition": "iid"}, "dirichlet-alpha is 1.0, which needs partition=dirichlet"),
     ({"labels-per-client": 1}, "labels-per-client is 1, which needs partition=shards"),
     ({"local-steps": 5}, "local-steps is 5, which needs work=local-steps"),
+    ({"engine": "in-process", "actors": 2}, "actors is 2, which needs engine=ray"),
+    ({"engine": "in-process", "gpus-per-actor": 0.5}, "gpus-per-actor is 0.5, which needs engine=ray"),
     ({"beta2": 0.9}, "beta2 is 0.9, which needs an Adam optimizer"),
     ({"srm-gamma": 0.5}, "srm-gamma is 0.5, which needs optimizer=dp-srm"),
     ({"optimizer": "adadp", "momentum": 0.5}, "momentum is 0.5; it must be 0 with adadp"),
@@ -306,6 +308,6 @@ def test_a_chunk_is_an_actors_share_unless_chunks_key_the_noise() -> None:
 
     assert size() == 250
     assert size(actors=100) == 16
-    assert size(engine="in-process") == 512
+    assert size(engine="in-process", actors=0) == 512
     assert size(**{"chunk-size": 9}) == 9
     assert size(placement="distributed", actors=1) == size(placement="distributed", actors=9) == 128
