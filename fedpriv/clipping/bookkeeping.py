@@ -35,7 +35,7 @@ from fedpriv.clipping.factored import Factored, combine
 from fedpriv.clipping.kinds import KINDS, Call, UnsuitedError
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.rows import sum_rows
-from fedpriv.query import Block, SumBlock, Term
+from fedpriv.query import LEAST, MOST, Block, SumBlock, Term
 from fedpriv.vectors import Layout
 
 _TRIALS, _TRIAL, _TRIAL_ERROR = 3, 3, 1e-3  # trials, examples in each, and what rounding may do
@@ -149,8 +149,8 @@ class Book:
     def _try(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> bool:
         """Whether book-keeping agrees with vmap on examples that depend on no data.
 
-        Gradients that are all zero (units may be dead where the parameters fell) prove nothing, so one
-        of a few trials at least must have others.
+        Gradients that are all zero (units may be dead where the parameters fell), or outside what can be
+        clipped at, prove nothing, so one of a few trials at least must have others.
         """
         generator = np.random.default_rng(0)
         labels = y.new_zeros((_TRIAL, *y.shape[1:]))
@@ -163,6 +163,8 @@ class Book:
             inputs = torch.as_tensor(made_up if x.is_floating_point() else tokens).to(x)
             rows = task.gradients(point, inputs, labels)
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
+            if not LEAST <= clip <= MOST:
+                continue
             blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
             wanted = sum_rows([rows], blocks)
             for precision, error in held.items():

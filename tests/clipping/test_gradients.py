@@ -196,6 +196,25 @@ def test_agreement_on_nothing_proves_nothing():
     assert not task.book.suits(task, torch.ones(20), torch.ones(2, 4), torch.tensor([0, 1]))
 
 
+def test_models_whose_gradients_no_clip_norm_bounds_are_summed_by_rows():
+    class Faint(Beside):
+        def forward(self, x):
+            return 1e-14 * self.layer(x)
+
+    task = Task(Faint())
+    x, y = noise(3, 4).double(), torch.arange(3)
+    query = Query((torch.ones(task.dimension, dtype=torch.float64),), (SumBlock((Term(1e-12),)),))
+    assert not task.book.suits(task, query.points[0], x, y)
+    assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
+
+
+def test_units_of_no_examples_are_refused():
+    task = Task(nn.Linear(4, 3))
+    query = Query((torch.zeros(15),), (SumBlock((Term(1.0),)),))
+    with pytest.raises(ArgumentError, match=r"weights .* hold an example a unit"):
+        sum_gradients(task, query, torch.ones(2, 0, 4), torch.ones(2, 0).long(), weights=torch.ones(2, 0))
+
+
 def test_frozen_layers_do_not_hinder():
     module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     module[0].requires_grad_(False)
