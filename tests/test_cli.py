@@ -106,7 +106,6 @@ REFUSALS: list[Any] = [
     (["--set", "device=abacus"], "device is 'abacus'"),
     (["--set", "nodes-own-data=true"], "it is for deployments"),
     (["--set", "delta=0.5"], "delta is 0.5; it must be below 1 / units"),
-    pytest.param(["--set", "epsilon=1e-15"], "epsilon", marks=pytest.mark.slow),  # a long search
 ]
 
 

@@ -21,6 +21,7 @@ from fedpriv.accounting.methods import epsilons
 # A search ends where the log of the spent share of the budget is in [_LEAST, _MOST]; it aims between.
 _LEAST, _AIM, _MOST = math.log(0.995), math.log(0.998), -1e-9
 _LARGEST = math.log(1e9)
+_FAR = 10.0  # a log of the spent share, and a slope of it, that tells of a jump
 _COARSE = 12
 # Where epsilon jumps past the budget, no scale spends just that.
 _JUMP = 1e-7
@@ -47,8 +48,8 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     if len(events) > _COARSE:
         # A cheap upper bound finds where to look, and how steep it is there.
         floors = grouping.floors(events, _COARSE)
-        start, slope = search(_excess([floors[event] for event in events], budget), start, slope)
-    return math.exp(search(_excess(events, budget), start, slope)[0])
+        start, slope = search(_excess([floors[event] for event in events], budget), budget, start, slope)
+    return math.exp(search(_excess(events, budget), budget, start, slope)[0])
 
 
 def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]:
@@ -62,7 +63,9 @@ def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]
     return excess
 
 
-def search(excess: Callable[[float], float], at: float, slope: float) -> tuple[float, float]:
+def search(
+    excess: Callable[[float], float], budget: Budget, at: float, slope: float
+) -> tuple[float, float]:
     """(log scale with excess in [_LEAST, _MOST], slope there), by secants kept inside a bracket."""
     low, high = -math.inf, math.inf
     value = excess(at)
@@ -75,17 +78,18 @@ def search(excess: Callable[[float], float], at: float, slope: float) -> tuple[f
         guess = at + step
         if high - low < _JUMP:
             return high, slope
-        if not low < guess < high or (turn % 8 == 7 and math.isfinite(high - low)):
+        halve = turn % 8 == 7 or abs(value) > _FAR
+        if not low < guess < high or (halve and math.isfinite(high - low)):
             guess = (low + high) / 2
         if abs(guess) > _LARGEST:
             raise _check.fail(
                 "epsilon",
-                "the budget",
+                budget.epsilon,
                 "be one that a noise scale between 1e-9 and 1e9 spends",
                 "raise epsilon or delta" if value > 0 else "it is met with next to no noise",
             )
         found = excess(guess)
         if guess != at and abs(found) < 1e3 and abs(value) < 1e3 and found != value:
-            slope = min((found - value) / (guess - at), -0.05)
+            slope = max(min((found - value) / (guess - at), -0.05), -_FAR)
         at, value = guess, found
-    raise _check.fail("epsilon", "the budget", "be reachable", "the search did not settle")
+    raise _check.fail("epsilon", budget.epsilon, "be reachable", "the search did not settle")

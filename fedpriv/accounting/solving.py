@@ -105,4 +105,4 @@ def sampling_rate(events_at_rate_one: Sequence[Event], budget: Budget) -> float:
         raise _check.fail(
             "epsilon", budget.epsilon, f"be one that a rate above {_LEAST_RATE:g} meets", "raise the noise"
         )
-    return math.exp(-search(excess, 0.0, -1.0)[0])
+    return math.exp(-search(excess, budget, 0.0, -1.0)[0])

@@ -174,7 +174,7 @@ def calibrate(at_scale_one: Selection, budget: Budget) -> Selection:
         spent = at(log_scale).epsilon(budget.delta, budget.method).epsilon
         return min(math.log(max(spent, 1e-300) / budget.epsilon), 1e3)
 
-    return at(search(excess, 0.0, -1.5)[0])
+    return at(search(excess, budget, 0.0, -1.5)[0])
 
 
 def pay(selection: Selection, budget: Budget, path: str | os.PathLike[str] | None = None) -> None:

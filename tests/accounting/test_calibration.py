@@ -74,6 +74,12 @@ def test_a_budget_that_epsilon_jumps_past_is_kept() -> None:
     assert 0 < share([event], Budget(8.0, 1e-6)) < 4.7 / 8
 
 
+def test_a_budget_that_no_method_resolves_is_kept() -> None:
+    """All of it is spent by delta: epsilon falls from 1e-9 to 0 at once."""
+    events = [Event(float(z), "poisson", "add-remove", 1e-3) for z in np.geomspace(2.0, 1.0, 100)]
+    assert share(events, Budget(1e-15, 1e-6)) <= 1
+
+
 def test_no_budget_no_noise() -> None:
     assert calibrate([Event(1.0, "none", "add-remove")], Budget(math.inf, 1e-5)) == 0.0
 
