@@ -133,7 +133,9 @@ REFUSALS: list[tuple[list[object], str]] = [
     (["account", "--delta", 1e-5, "--steps", 3, "--noise-multiplier", 1], "--sampling-rate is None"),
     (["account", "--delta", 1e-5, "--ledger", "none"], "--ledger is 'none'; it must be an existing"),
     (["account", *SCHEDULE, "--ledger", "none.jsonl"], "--ledger is 'none.jsonl'; it must be given without"),
-    (["account", *SCHEDULE, "--method", "prv"], "accounting is 'prv'"),
+    (["account", *SCHEDULE, "--method", "prv"], "--method is 'prv'; it must be one of pld, rdp,"),
+    (["account", *SCHEDULE, "--sampler", "all"], "be one of poisson, fixed-size, everyone, without-repl"),
+    (["calibrate", *BUDGET, "--method", "all"], "--method is 'all'; it must be one of pld"),
     (["account", *SCHEDULE, "--plot", "/proc/none/x.png"], "/proc/none"),
     (["calibrate", *BUDGET, "--steps", 3], "--noise-multiplier is '1'; it must be left out"),
     (["calibrate", *BUDGET, "--solve-for", "delta"], "--solve-for is 'delta'"),
@@ -145,6 +147,19 @@ REFUSALS: list[tuple[list[object], str]] = [
         "--sampling-rate is 1.0; it must be left out",
     ),
 ]
+
+
+def test_samplers_have_the_names_of_a_runs_and_of_the_accountants() -> None:
+    for own, other in (("fixed-size", "without-replacement"), ("everyone", "none")):
+        one, two = (call("account", *SCHEDULE, "--sampler", name, "--json").stdout for name in (own, other))
+        assert one == two
+        assert one != call("account", *SCHEDULE, "--json").stdout
+
+
+def test_a_budget_below_one_release_is_said() -> None:
+    flags = ["--solve-for", "steps", "--epsilon", 0.1, "--delta", 1e-5, "--noise-multiplier", 0.3]
+    text = call("calibrate", *flags, "--sampling-rate", 0.5).stdout
+    assert text == "0 releases: a single one would pass the budget, by pld\n"
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSALS)

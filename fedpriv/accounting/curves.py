@@ -83,29 +83,47 @@ def _parts(events: Sequence[Event], points: int) -> list[list[Event]]:
     return parts
 
 
+def _alike(epsilon: Mapping[str, tuple[float, ...]]) -> list[list[str]]:
+    """The methods in groups whose curves no eye could tell apart."""
+    groups: list[list[str]] = []
+    for method, values in epsilon.items():
+        for group in groups:
+            pairs = zip(epsilon[group[0]], values, strict=True)
+            same_kind = METHODS[group[0]].kind == METHODS[method].kind
+            if same_kind and all(math.isclose(one, other, rel_tol=1e-3) for one, other in pairs):
+                group.append(method)
+                break
+        else:
+            groups.append([method])
+    return groups
+
+
 def draw(found: Curves, title: str = "") -> bytes:
     """A PNG of the curves: bounds as solid lines, estimates dashed and said to be ones.
 
     Epsilon is on a logarithmic scale where one loose method would flatten all others.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.5), layout="constrained")
     axes = figure.subplots()
     finite = [v for values in found.epsilon.values() for v in values if 0 < v < math.inf]
     if finite and max(finite) > 20 * min(values[-1] for values in found.epsilon.values()):
         axes.set_yscale("log")
-    for method, values in found.epsilon.items():
-        estimate = METHODS[method].kind == "estimate"
-        label = f"{method} (an estimate)" if estimate else f"{method} (upper bound)"
+    for methods in _alike(found.epsilon):
+        values = found.epsilon[methods[0]]
+        estimate = METHODS[methods[0]].kind == "estimate"
+        label = f"{', '.join(methods)} ({'an estimate' if estimate else 'upper bound'})"
         shown = [value if math.isfinite(value) else math.nan for value in values]
         [line] = axes.plot(found.steps, shown, linestyle="--" if estimate else "-", label=label)
-        if method in found.lower:
+        for method in found.lower.keys() & set(methods):
             axes.fill_between(found.steps, found.lower[method], values, color=line.get_color(), alpha=0.3)
     axes.set(xlabel="releases", ylabel=f"epsilon at delta {found.delta:.3g}", xlim=(0, None), title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     if found.epsilon:
-        axes.legend()
+        figure.legend(loc="outside right upper")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

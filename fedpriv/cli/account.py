@@ -11,6 +11,7 @@ import typer
 
 from fedpriv import _check
 from fedpriv.cli.app import AsJson, app, print_table, refusing
+from fedpriv.measures import counted
 
 if TYPE_CHECKING:
     from fedpriv.accounting import Event
@@ -23,7 +24,11 @@ Steps = Annotated[int | None, typer.Option(help="Number of releases T.", show_de
 Noise = Annotated[
     str | None, typer.Option(help="Noise multiplier z, or a CSV with one a step.", show_default=False)
 ]
-SamplerName = Annotated[str, typer.Option(help="poisson, without-replacement or none.")]
+# A run's samplers, and what the accountant calls what they do.
+_SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
+SamplerName = Annotated[
+    str, typer.Option(help="poisson, fixed-size (without-replacement) or everyone (none), as of a run.")
+]
 Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [default: the sampler's].")]
 
 _ACCOUNT_HELP = """Epsilon of a schedule of subsampled Gaussian releases or of a ledger, by one method or all.
@@ -58,8 +63,10 @@ def account(
 ) -> None:
     from fedpriv.accounting import METHODS, answers
 
-    methods, of_what = list(METHODS) if method == "all" else [method], ""
     with refusing():
+        _check.choice("--method", method, (*METHODS, "all"))
+        methods, of_what = list(METHODS) if method == "all" else [method], ""
+        sampler = _sampler(sampler)
         if ledger is None:
             events = _schedule(sampling_rate, steps, noise_multiplier, sampler, relation)
         elif (sampling_rate, steps, noise_multiplier) == (None, None, None):
@@ -95,7 +102,7 @@ def _replayed(path: Path) -> tuple[list[Event], str]:
     if not path.is_file():
         raise _check.fail("--ledger", str(path), "be an existing ledger file")
     record = ledger.read(path)
-    title = f" of the {sum(event.count for event in record.events)} releases in {path}"
+    title = f" of the {counted(sum(event.count for event in record.events), 'release')} in {path}"
     cap = record.header.get(participations.LABEL)
     if cap is None:
         return relations.alike(record.events), title
@@ -148,13 +155,14 @@ def calibrate(
     method: Annotated[str, typer.Option(help="As of `fedpriv account`; gdp-clt is an estimate.")] = "pld",
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.accounting import answers
+    from fedpriv.accounting import METHODS, answers
 
-    kind: dict[str, Any] = {
-        "target": epsilon, "delta": delta, "method": method, "sampler": sampler,
-        "relation": relation or _default_relation(sampler),
-    }
     with refusing():
+        sampler = _sampler(sampler)
+        kind: dict[str, Any] = {
+            "target": epsilon, "delta": delta, "method": _check.choice("--method", method, METHODS),
+            "sampler": sampler, "relation": relation or _default_relation(sampler),
+        }
         _check.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
         if solve_for == "noise":
             _absent("--noise-multiplier", noise_multiplier, solve_for)
@@ -181,7 +189,9 @@ def calibrate(
 
 def _sentence(result: dict[str, Any]) -> str:
     if "steps" in result:
-        found = f"{result['steps']} releases"
+        found = counted(result["steps"], "release")
+        if not result["steps"]:
+            return f"{found}: a single one would pass the budget, by {result['method']}"
     elif "sampling_rate" in result:
         found = f"sampling rate {result['sampling_rate']:.6g}"
     else:
@@ -201,6 +211,12 @@ def _given(name: str, value: _T | None) -> _T:
 def _absent(name: str, value: object, solve_for: str) -> None:
     if value is not None:
         raise _check.fail(name, value, f"be left out where --solve-for is {solve_for}")
+
+
+def _sampler(name: str) -> str:
+    """The accountant's name of a sampler that was given by either of its names."""
+    names = dict.fromkeys((*_SAMPLERS, *_SAMPLERS.values()))
+    return _SAMPLERS.get(name) or _check.choice("--sampler", name, names)
 
 
 def _rate(rate: float | None, sampler: str) -> float:

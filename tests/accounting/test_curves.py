@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from matplotlib.figure import Figure
 
 from fedpriv.accounting import METHODS, Event, epsilon
 from fedpriv.accounting.curves import curves, draw
@@ -35,6 +36,14 @@ def test_fewer_steps_than_points_and_none() -> None:
     empty = curves([], 1e-5)
     assert (empty.steps, empty.epsilon["pld"]) == ((), ())
     assert draw(empty).startswith(b"\x89PNG")
+
+
+def test_curves_that_coincide_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    draw(curves([Event(3.0, "none", "add-remove", count=20)], 1e-5, ["pld", "tcdp", "zcdp", "gdp-clt"]))
+    labels = [line.get_label() for line in drawn[0].axes[0].lines]
+    assert labels == ["pld (upper bound)", "tcdp, zcdp (upper bound)", "gdp-clt (an estimate)"]
 
 
 def test_methods_that_cannot_are_named_and_infinities_are_not_drawn() -> None:
