@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.config import Config
-from fedpriv.measures import scores, shown
+from fedpriv.measures import counted, scores, shown
 from fedpriv.plan import Plan, make_plan
 from fedpriv.report import remark
 from fedpriv.runs import Result, RunFolder, Status
@@ -151,8 +151,8 @@ def markdown(rows: Sequence[Row], left: str = "") -> str:
         if row.plan.max_participations:
             lines += [
                 "",
-                f"Under local noise a client gives data to at most {row.plan.max_participations} releases "
-                "and sends noise only after that.",
+                "Under local noise a client gives data to at most "
+                f"{counted(row.plan.max_participations, 'release')} and sends noise only after that.",
             ]
     return "\n".join([*lines, ""])
 
@@ -178,9 +178,11 @@ def _cell(placement: str, against: str, value: float | None) -> str:
 def picture(rows: Sequence[Row]) -> bytes:
     """The score against rounds and against epsilon; each line says whom its epsilon defends against."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    by_round, by_epsilon = figure.subplots(1, 2, sharey=True)
+    private = any(row.plan.budget is not None for row in rows)
+    figure = Figure(figsize=(11 if private else 7, 4.5), layout="constrained")
+    by_round, *others = figure.subplots(1, 1 + private, sharey=True, squeeze=False)[0]
     measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
     every: list[float] = []
     for row in rows:
@@ -191,16 +193,20 @@ def picture(rows: Sequence[Row]) -> bytes:
         by_round.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
         if row.plan.budget is not None:
             spent = [m["epsilon"] for m in row.result.metrics]
-            by_epsilon.plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
+            others[0].plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
     by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
-    by_epsilon.set(xlabel="epsilon spent, against the adversary named in the legend")
-    for axes in (by_round, by_epsilon):
+    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in others:
+        axes.set(xlabel="epsilon spent, against the adversary named in the legend")
+    for axes in (by_round, *others):
         axes.grid(alpha=0.3)
         axes.set_xlim(left=0)
     handles, labels = by_round.get_legend_handles_labels()
     figure.legend(handles, labels, ncols=len(rows), fontsize=9, loc="outside lower center")
     config = rows[0].plan.config
-    title = f"{config.dataset}, {config.clients:,} clients, {config.optimizer}, epsilon {config.epsilon:g}"
+    title = f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
+    if private:
+        title += f", epsilon {config.epsilon:g}"
     if config.seed >= 0:
         title += f"\n{remark(config.changed(placement='central'))}"
     figure.suptitle(title, fontsize=10)

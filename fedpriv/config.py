@@ -57,7 +57,9 @@ class Config(BaseModel):
 
     # Data and model
     dataset: str = Field("infinite-digits", description="data set: see `fedpriv data list`")
-    data_folder: str = Field("", description="where data files are; empty: $FEDPRIV_DATA, if set")
+    data_folder: str = Field(
+        "", description="where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv"
+    )
     image_size: int = Field(0, ge=0, description="pixels of a side, of pneumonia; 0: the data set's own")
     vocabulary: int = Field(
         0, ge=0, description="words told apart, of imdb, imdb-bag, stackoverflow-tags; 0: the data set's own"

@@ -65,6 +65,15 @@ MEASURES = (
 )
 
 
+def counted(number: int, noun: str) -> str:
+    """The number with its noun.
+
+    >>> counted(1, "round"), counted(5000, "round")
+    ('1 round', '5,000 rounds')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def shown(record: Mapping[str, Any]) -> Measure:
     """The measure of a record that is shown; accuracy where there is no record."""
     return next((measure for measure in MEASURES if measure.key in record), MEASURES[0])

@@ -66,6 +66,11 @@ NOT_COVERED = (
     "side channels: timing, message sizes and who was online",
 )
 
+NOTHING_COVERED = (
+    "anything: no noise is added, so nothing bounds what the released models tell of any unit",
+    "the test score steered nothing here, but if it is used to choose among runs it is optimistic",
+)
+
 
 def remark(config: Config) -> str | None:
     """What every output of a run must carry: that it is not private, and why; None where it is.
@@ -123,12 +128,14 @@ def summarise(
             },
             "max participations": plan.max_participations,
             "views": views(plan, events, silos),
-            "not covered": [*_notes(plan), *NOT_COVERED],
+            "not covered": [*_notes(plan), *NOT_COVERED] if plan.budget else [*NOTHING_COVERED],
         },
         "reproducibility": {
             "seed": config.seed if config.seed >= 0 else None,
-            "note": NOT_PRIVATE if config.seed >= 0 else "noise and sampling from OS entropy",
+            "note": NOT_PRIVATE if config.seed >= 0 else "all that is random from OS entropy",
         },
+        "data set": config.dataset,
+        "model": config.model,
         "optimizer": config.optimizer,
         "averaging": config.averaging or None,
         "regulariser": None
@@ -245,6 +252,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
         *_silo_rows(privacy),
         ("noise placement", privacy["placement"] + (", in each silo" if privacy["silos"] else "")),
         ("who is trusted", privacy["trust"]),
+        ("data set and model", f"{summary['data set']}, {summary['model']}"),
         ("optimizer", summary["optimizer"]),
         *_regulariser_rows(summary["regulariser"]),
         *_averaging_rows(summary["averaging"]),
@@ -286,7 +294,7 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any]) -> str:
     measure = measures.shown(result)
     evaluated = measure.key in result
     reached = f"Test {measure.said(result[measure.key])}" if evaluated else "No model was evaluated"
-    reached += f" after {result['rounds']} rounds (public test set)"
+    reached += f" after {measures.counted(result['rounds'], 'round')} (public test set)"
     ends = {
         "rounds": "all planned rounds were run",
         "budget": "stopped before the release that would have passed the budget",
@@ -360,6 +368,7 @@ def _pair(values: Mapping[str, float | None]) -> str:
 def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> bytes:
     """curves.png: the test score and epsilon spent against rounds."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -369,18 +378,20 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
     axes.plot(rounds, heights, color="tab:blue", marker=".")
     axes.set(xlabel="round", ylabel=measure.axis, xlim=(0, None), ylim=measure.limits(heights))
     axes.yaxis.label.set_color("tab:blue")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    title = f"{summary['optimizer']}, {summary['privacy']['placement']} noise"
+    title = f"{summary['data set']}, {summary['model']}, {summary['optimizer']}, "
+    title += f"{summary['privacy']['placement']} noise"
     budget = summary["privacy"]["budget"]
     if budget is not None:
         right = axes.twinx()
         spent = [m["epsilon"] if m["epsilon"] is not None else math.nan for m in metrics]
-        right.plot(rounds, spent, color="tab:red", linestyle="--")
+        right.plot(rounds, spent, color="tab:red", linestyle="--", marker="." if len(rounds) == 1 else "")
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
         kind = _gate_kind(summary)
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
         right.set_ylabel(f"epsilon spent ({_LABELS[budget['held by']]}, {kind})", color="tab:red")
-        title += f", budget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
+        title += f"\nbudget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
     if summary["remark"]:
         title += f"\n{summary['remark']}"
     axes.set_title(title, fontsize=10)

@@ -91,8 +91,9 @@ class Status:
 
     Attributes:
         round, rounds: the round that ended, of how many.
-        score, epsilon: as of the last evaluation; None before it, and epsilon without noise. The score of a
-            model that has diverged is NaN.
+        evaluated: the round of the last evaluation, 0 before it.
+        score, epsilon: as of then; None before it, and epsilon without noise. The score of a model that has
+            diverged is NaN.
         budget: the budget's epsilon, or None without noise.
         spent: no less than the epsilon spent by now, and cheap; None without noise.
         measure: what the score is.
@@ -100,6 +101,7 @@ class Status:
 
     round: int
     rounds: int
+    evaluated: int
     score: float | None
     epsilon: float | None
     budget: float | None
@@ -217,6 +219,7 @@ class _Job:
             Status(
                 progress.round,
                 self.plan.rounds,
+                last.get("round", 0),
                 score,
                 last.get("epsilon"),
                 budget,

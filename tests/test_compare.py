@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from small import small
 
 from fedpriv import compare
@@ -53,8 +54,21 @@ def test_the_table_has_both_views_and_says_what_distributed_needs(
     assert header.count("|") == rule.count("|") == len(compare.HEADER) + 1
     assert all(line.count("|") == header.count("|") for line in text.splitlines() if line.startswith("|"))
     assert "| as the next, if it sees sums only |" in text
-    assert "a client gives data to at most 1 releases" in text
+    assert "a client gives data to at most 1 release and sends" in text
     assert "not private: no noise is added" in text
+
+
+@pytest.mark.parametrize(("placements", "panels"), [(["none"], 1), (["none", "central"], 2)])
+def test_the_picture_has_a_side_for_epsilon_where_there_is_one(
+    placements: list[str], panels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    compare.picture(compare.compare(compare.plans(small(rounds=2), placements)))
+    assert [bool(axes.lines) for axes in drawn[0].axes] == [True] * panels
+    title = drawn[0].get_suptitle()
+    assert title.startswith("infinite-digits, 400 clients, logistic, dynamic-dp-sgd")
+    assert ("epsilon" in title) == (panels == 2)
 
 
 def test_local_noise_takes_the_expected_number_of_participations_unless_told() -> None:

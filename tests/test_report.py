@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from small import small
 
 from fedpriv import report, views
@@ -216,6 +217,9 @@ def test_no_noise_is_infinite() -> None:
     assert summary["privacy"]["budget"] is None
     assert "**No privacy: epsilon is infinite.**" in text
     assert summary["remark"] == "not private: no noise is added"
+    assert "- anything: no noise is added" in text
+    assert "floating-point noise" not in text
+    assert "data set and model | infinite-digits, logistic" in text
 
 
 def test_a_seed_is_named_and_both_marks_can_stand() -> None:
@@ -255,6 +259,20 @@ def test_a_run_without_accuracy_has_a_report_and_curves(scores: dict[str, float]
     assert ("accuracy" in summary["result"]) == ("accuracy" in scores)
     assert words in report.markdown(summary)
     assert report.curves(summary, metrics).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("rounds", "marker"), [([6], "."), ([3, 6], "")])
+def test_one_evaluation_shows_its_epsilon(
+    rounds: list[int], marker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    metrics = [{**METRICS[0], "round": r} for r in rounds]
+    report.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics)
+    scores, spent = drawn[0].axes
+    assert spent.lines[0].get_marker() == marker
+    assert all(float(tick).is_integer() for tick in scores.get_xticks())
+    assert scores.get_title().startswith("infinite-digits, logistic, dynamic-dp-sgd, central noise")
 
 
 def test_dropouts_are_named_where_they_would_tell_of_the_cohort() -> None:

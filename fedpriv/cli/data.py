@@ -71,7 +71,9 @@ def _described(file: File) -> str:
 @data_app.command("fetch", help="Download a data set, verified against the hash of its card.")
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")],
-    folder: Annotated[str | None, typer.Option(help="Data folder [default: $FEDPRIV_DATA].")] = None,
+    folder: Annotated[
+        str | None, typer.Option(help="Data folder [default: $FEDPRIV_DATA, else ~/.cache/fedpriv].")
+    ] = None,
     optional: Annotated[bool, typer.Option("--optional", help="Also the files it works without.")] = False,
     sha256: Annotated[
         list[str] | None, typer.Option(metavar="FILE=DIGEST", help="Digest of a file the card lacks one for.")

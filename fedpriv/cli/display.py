@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import typer
 
 from fedpriv.cli.app import on_terminal
-from fedpriv.measures import shown
+from fedpriv.measures import counted, shown
 from fedpriv.plan import Plan
 from fedpriv.report import remark
 from fedpriv.runs import Result, Status
@@ -20,12 +19,15 @@ Show = Callable[[Status], None]
 def announce(plan: Plan, err: bool) -> None:
     """What is about to run, and what it costs; on standard error where ``err``."""
     config = plan.config
-    who = f"{config.units:,} examples of" if config.centralised else f"{config.clients:,} clients on"
+    clients = counted(config.clients, "client")
+    who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients} on"
     placement = "no" if config.placement == "none" else config.placement
-    rounds, noise = f"{plan.rounds} rounds", f"{placement} noise"
+    rounds, noise = counted(plan.rounds, "round"), f"{placement} noise"
     if plan.by_silo:
-        who = f"{config.clients:,} silos of {config.examples_per_client:,} examples on"
-        rounds, noise = f"{rounds} of {config.silo_steps} private steps", f"{noise} in each silo"
+        each = counted(config.examples_per_client, "example")
+        who = f"{counted(config.clients, 'silo')} of {each} on"
+        rounds = f"{rounds} of {counted(config.silo_steps, 'private step')}"
+        noise = f"{noise} in each silo"
     typer.echo(f"{who} {config.dataset}, {config.model}, {config.optimizer}, {rounds}, {noise}", err=err)
     if plan.budget is not None:
         first = plan.setup.planned_events()[0].noise_multiplier
@@ -86,14 +88,13 @@ class Lines:
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = f"{prefix}: " if prefix else ""
-        self._last: tuple[Any, ...] = ()
+        self._last = 0
 
     def __call__(self, status: Status) -> None:
-        """Print the status where it says something new."""
-        seen = (status.score, status.epsilon)
-        if status.score is None or (seen == self._last and status.round < status.rounds):
+        """Print the status of a round that was evaluated."""
+        if status.evaluated == self._last:
             return
-        self._last = seen
+        self._last = status.evaluated
         typer.echo(
             f"{self._prefix}round {status.round}/{status.rounds}  {status.measure.said(status.score)}  "
             f"epsilon {_spent(status, status.epsilon)}"
