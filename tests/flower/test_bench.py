@@ -32,6 +32,7 @@ def test_parts_add_up_to_rounds_in_this_process() -> None:
     assert not measured.by_rows
 
 
+@pytest.mark.slow  # actors of its own
 def test_nodes_say_where_their_time_went_and_whether_one_is_idle(ray_instance: None) -> None:
     apart = {"placement": "distributed", "sampler": "fixed-size"}
     measured = figures({"actors": 2, "cpus-per-actor": 0.5, "chunk-size": 500, **apart})

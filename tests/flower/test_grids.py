@@ -148,6 +148,7 @@ def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None
             assert alive.has_content()
 
 
+@pytest.mark.slow  # actors of its own
 def test_where_no_socket_can_be_all_goes_through_ray(
     ray_instance: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

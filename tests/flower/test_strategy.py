@@ -61,7 +61,7 @@ class Failing(InProcessGrid):
         return self._app(message, self._contexts[message.metadata.dst_node_id])
 
 
-@pytest.fixture(scope="module", params=[(InProcessGrid, 1), (InProcessGrid, 3), (RayGrid, 1), (RayGrid, 2)])
+@pytest.fixture(scope="module", params=[(InProcessGrid, 1), (InProcessGrid, 3), (RayGrid, 2)])
 def grid(request: pytest.FixtureRequest) -> Iterator[HostedGrid]:
     kind, nodes = request.param
     if kind is RayGrid:

@@ -46,6 +46,7 @@ def test_five_private_epochs_are_better_than_always_predicting_the_mean(movielen
 
 
 @needs_ratings
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_preconditioned_half_gains_on_dp_sgd(movielens: ModuleType) -> None:
     """Table 1 in small: 800 steps, the second half preconditioned, against DP-SGD of the same step size.
