@@ -33,6 +33,7 @@ _SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
 _PLAIN = 1e3  # norms between it and its inverse need no scaling before their entries are squared
 _RUN = 2**8  # entries whose squares are added up before float64 takes their sum
+_LONG = 2**10  # summands of one matrix product of squares, for the same reason
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
 _HEAVY = 1e18  # entries of factors from which on to weigh them, or the other factor, loses: left to rows
 _SAFE = 1e9  # norms between it and its inverse may be multiplied entry by entry
@@ -393,9 +394,12 @@ class Outer:
         # one whose product is the smaller
         delta, a = _across(delta), _across(a)
         wide = a.shape[2] > delta.shape[2]
-        inner = _product(a, weights.mT).mul_(delta) if wide else _product(delta, weights).mul_(a)
-        squares = (inner.sum(2).mT * (sent * seen / least.double()).square()).sum(1)
-        return torch.where(narrow, squares, math.nan)
+        long, short, weights = (a, delta, weights.mT) if wide else (delta, a, weights)
+        # A product adds up in the factors' precision, which shows where it is long.
+        pieces = zip(torch.split(long, _LONG, 2), torch.split(weights, _LONG, 1), strict=True)
+        inner = [_product(part, own).mul_(short).sum(2).double() for part, own in pieces]
+        squares = functools.reduce(Tensor.add_, inner).mT * (sent * seen / least.double()).square()
+        return torch.where(narrow, squares.sum(1), math.nan)
 
 
 def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...] = ()) -> Outer:

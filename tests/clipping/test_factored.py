@@ -207,6 +207,14 @@ def test_norms_of_long_even_vectors_keep_their_digits(length, laid):
         torch.testing.assert_close(form.squares(), want, rtol=5e-7, atol=0.0)
 
 
+@pytest.mark.parametrize("shape", [(3, 20_000), (20_000, 3), (100, 50_000)])
+def test_divided_norms_of_long_even_vectors_keep_their_digits(shape):
+    delta, a = (torch.linspace(0.5, 1.5, 4)[:, None].expand(4, size).contiguous() for size in shape)
+    want = delta.double().square().sum(1) * a.double().square().sum(1)
+    got = outer(delta, a, shape).squares(torch.ones(shape))
+    torch.testing.assert_close(got, want, rtol=3e-6, atol=0.0)
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e-16, 1e16, 1e30])
 @pytest.mark.parametrize("divided", [False, True])
 def test_norms_of_extreme_factors_are_right_or_not_told(size, divided):
