@@ -37,6 +37,7 @@ _COLORS = {
 HEADER = (
     "placement",
     "defends against",
+    "neighbours",
     "on the test set",
     "epsilon against the server",
     "epsilon against who sees the models",
@@ -64,6 +65,7 @@ class Row:
         return {
             "placement": self.placement,
             "defends against": _AGAINST[self.placement],
+            "neighbours": self.result.report["privacy"]["relation"] if self.plan.budget else None,
             **scores(final),
             "epsilon against the server": self._view("the server"),
             "epsilon against who sees the models": self._view("who sees the released models"),
@@ -164,7 +166,7 @@ def cells(row: Row) -> list[str]:
     score = measure.said(data[measure.key]) if measure.key in data else ""
     views = ("the server", "who sees the models")
     epsilons = [_cell(row.placement, key, data[f"epsilon against {key}"]) for key in views]
-    return [row.placement, data["defends against"], score, *epsilons]
+    return [row.placement, data["defends against"], data["neighbours"] or "", score, *epsilons]
 
 
 def _cell(placement: str, against: str, value: float | None) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -205,10 +205,12 @@ class Setup:
         """The event as who sees only the models has it: amplified, on the constant summed noise.
 
         For local noise that is sqrt(m) z. Surplus noise of the distributed placement is not credited.
+        Neighbours are those of the gate's event, so that one report's epsilons are about the same ones.
         """
         shares = self.placement.resized(rate_factor).shares
         factor = shares**0.5 if self.placement.kind == "local" else 1.0
-        return self.sampler.resized(rate_factor).event(noise_multiplier * factor)
+        event = self.sampler.resized(rate_factor).event(noise_multiplier * factor)
+        return replace(event, relation="replace-one") if self.server_view else event
 
     def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
         """The gate's events of the whole run, from public settings alone."""

@@ -42,6 +42,11 @@ def test_each_budget_is_read_against_its_adversary(compared: tuple[Path, list[co
         assert rows[placement][server] is None
         assert 0.99 * 3 <= rows[placement][models] <= 3
     assert rows["local"]["defends against"] == "the server"
+    assert [rows[name]["neighbours"] for name in ("none", "central", "local")] == [
+        None,
+        "add-remove",
+        "replace-one",
+    ]
     assert 0.99 * 3 <= rows["local"][server] <= 3
     assert rows["local"][models] < 0.1  # much more noise on the sum than central
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from small import small
 
 from fedpriv import report, views
-from fedpriv.accounting import epsilon
+from fedpriv.accounting import Event, epsilon
 from fedpriv.optimizers import DpSrm
 from fedpriv.plan import Plan, make_plan
 from fedpriv.schedules import Constant
@@ -89,6 +89,21 @@ def test_local_noise_has_both_views() -> None:
     assert models["against"] == "who sees the released models"
     assert not models["gates the budget"]
     assert models["epsilon"]["pld"]["epsilon"] < server["epsilon"]["pld"]["epsilon"] / 5
+
+
+def test_all_epsilons_of_a_report_are_about_the_same_neighbours() -> None:
+    """Under local noise one client is replaced, for who sees the models no less than for the server."""
+    plan = make_plan(small(placement="local"))
+    summary, text = both(placement="local")
+    assert "| neighbouring data | replace one unit |" in text
+    for events in (plan.setup.planned_events(), views.observer_events(plan, plan.setup.planned_events())):
+        assert {event.relation for event in events} == {"replace-one"}
+    models = summary["privacy"]["views"][1]["epsilon"]["pld"]["epsilon"]
+    z = plan.setup.planned_events()[0].noise_multiplier * math.sqrt(plan.setup.placement.shares)
+    once = Event(z, "poisson", "replace-one", rate=0.1, count=1)
+    assert models > epsilon([once], plan.budget.delta).epsilon > epsilon(
+        [replace(once, relation="add-remove")], plan.budget.delta
+    ).epsilon
 
 
 def test_bounds_and_estimates_are_told_apart() -> None:
