@@ -30,7 +30,11 @@ def check_used(config: Config) -> None:
             ("relative-noise-file", "clip-norm-file"),
             "noise-schedule=given and a dynamic optimizer",
         ),
-        (config.engine == "in-process", ("actors", "cpus-per-actor", "gpus-per-actor"), "engine=ray"),
+        (
+            config.engine == "in-process",
+            ("actors", "cpus-per-actor", "gpus-per-actor"),
+            "a federation" if config.centralised else "engine=ray",
+        ),
     )
     now, defaults = config.table(), Config.parse({}).table()
     for applies, keys, needed in unused:

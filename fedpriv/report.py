@@ -128,7 +128,11 @@ def summarise(
             },
             "max participations": plan.max_participations,
             "views": views(plan, events, silos),
-            "not covered": [*_notes(plan), *NOT_COVERED] if plan.budget else [*NOTHING_COVERED],
+            "not covered": [
+                *(() if plan.budget else NOTHING_COVERED),
+                *_notes(plan),
+                *(NOT_COVERED if plan.budget else ()),
+            ],
         },
         "reproducibility": {
             "seed": config.seed if config.seed >= 0 else None,

@@ -72,7 +72,7 @@ def search(
     for turn in range(100):
         if _LEAST <= value <= _MOST:
             return at, slope
-        low, high = (max(low, at), high) if value > 0 else (low, min(high, at))
+        low, high = (low, min(high, at)) if value <= 0 else (max(low, at), high)  # NaN is too much
         # Far from the target only the direction counts.
         step = min(max((_AIM - value) / slope, -2.5), 2.5)
         guess = at + step
@@ -86,7 +86,7 @@ def search(
                 "epsilon",
                 budget.epsilon,
                 "be one that a noise scale between 1e-9 and 1e9 spends",
-                "raise epsilon or delta" if value > 0 else "it is met with next to no noise",
+                "it is met with next to no noise" if value <= 0 else "raise epsilon or delta",
             )
         found = excess(guess)
         if guess != at and abs(found) < 1e3 and abs(value) < 1e3 and found != value:

@@ -321,11 +321,13 @@ class Outer:
 
     def _lone_squares(self) -> Tensor:
         """norm(delta)^2 norm(a)^2, over groups, of one pair of one place."""
-        lengths = torch.stack([_in_runs(part) for part in self.pairs[0]])
-        if not (waiting.at_hand(lengths) and _within(lengths, _SMALLEST, _HEAVY)):
-            lengths = torch.stack([_lengths(part) for part in self.pairs[0]])
-            lengths = torch.where((lengths < _HEAVY).all(0), lengths, math.nan)
-        return lengths.prod(0).square_().sum((1, 2))
+        if waiting.at_hand(self.pairs[0][0]):
+            lengths = torch.stack([_in_runs(part) for part in self.pairs[0]])
+            if _within(lengths, _SMALLEST, _HEAVY):
+                return lengths.prod(0).square_().sum((1, 2))
+        lengths = torch.stack([_lengths(part) for part in self.pairs[0]])
+        told = (lengths < _HEAVY).all(0)
+        return torch.where(told, lengths.prod(0).square_(), math.nan).sum((1, 2))
 
     def _gram_squares(self) -> tuple[Tensor, Tensor]:
         """The squared norms (n,), and the sums over places of norm(delta_l) norm(a_l)."""

@@ -53,10 +53,10 @@ def sum_gradients(
             that names more points than the query has, or units of no examples.
     """
     _check_batch(task, query, x, y)
-    if weights is not None and not weights.shape[1:].numel():
+    if weights is not None and len(x) and not weights.shape[1]:
         raise _check.fail("weights", "...", "hold an example a unit at least", "others add nothing")
     examples = (x, y) if weights is None else (x.flatten(0, 1), y.flatten(0, 1))
-    each = 1 if weights is None else weights.shape[1]
+    each = 1 if weights is None else max(1, weights.shape[1])
     if len(x) and task.book.suits(task, query.points[0], *examples):
         return _in_chunks(task, query, x, y, weights, chunk or max(1, _CHUNK // each), _sum_by_book)
     fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))

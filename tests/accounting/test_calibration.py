@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import Budget, Event, UnsupportedEvent, calibrate, epsilon, scaled
+from fedpriv.accounting.calibration import search
 
 
 def share(events: list[Event], budget: Budget) -> float:
@@ -96,6 +97,29 @@ def test_no_budget_no_noise() -> None:
 def test_budgets_that_no_noise_meets_are_said(events: list[Event], budget: Budget) -> None:
     with pytest.raises(ArgumentError):
         calibrate(events, budget)
+
+
+def test_the_budget_that_no_scale_meets_is_named() -> None:
+    with pytest.raises(ArgumentError, match="epsilon is 1e-09; it must be one that a noise scale"):
+        calibrate([Event(1.0, "none", "add-remove", count=4)], Budget(1e-9, 1e-5, "zcdp"))
+
+
+def test_an_epsilon_that_is_no_number_is_too_much() -> None:
+    def excess(log_scale: float) -> float:
+        return math.nan if log_scale < 0 else -5.0
+
+    assert search(excess, Budget(1.0, 1e-5), 0.5, -1.5)[0] >= 0
+
+
+def test_a_jump_is_found_by_halving() -> None:
+    seen: list[float] = []
+
+    def excess(log_scale: float) -> float:
+        seen.append(log_scale)
+        return 20 - log_scale if log_scale < 11.2 else -600.0
+
+    assert 0 <= search(excess, Budget(1.0, 1e-5), 0.0, -1.5)[0] - 11.2 < 1e-6
+    assert len(seen) < 50
 
 
 def test_unsupported_events_are_said() -> None:

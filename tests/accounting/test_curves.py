@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedpriv.accounting import METHODS, Event, epsilon
-from fedpriv.accounting.curves import curves, draw
+from fedpriv.accounting.curves import Curves, curves, draw
 
 
 def poisson(z: float, count: int = 1) -> Event:
@@ -42,6 +42,8 @@ def test_curves_that_coincide_share_a_line(monkeypatch: pytest.MonkeyPatch) -> N
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     draw(curves([Event(3.0, "none", "add-remove", count=20)], 1e-5, ["pld", "tcdp", "zcdp", "gdp-clt"]))
+    draw(Curves(1e-5, (1, 2), {"pld": (1.0, 2.0), "rdp": (1.0, 2.1)}, {}, {}))
+    assert len(drawn[1].axes[0].lines) == 2
     labels = [line.get_label() for line in drawn[0].axes[0].lines]
     assert labels == ["pld (upper bound)", "tcdp, zcdp (upper bound)", "gdp-clt (an estimate)"]
 

@@ -207,6 +207,11 @@ def test_norms_of_long_even_vectors_keep_their_digits(length, laid):
         torch.testing.assert_close(form.squares(), want, rtol=5e-7, atol=0.0)
 
 
+def test_norms_of_millions_of_even_entries_keep_their_digits():
+    rows = torch.full((1, 2**22), 0.7)
+    torch.testing.assert_close(Rows(rows).squares(), rows.double().square().sum(1), rtol=1e-6, atol=0.0)
+
+
 @pytest.mark.parametrize("shape", [(3, 20_000), (20_000, 3), (100, 50_000)])
 def test_divided_norms_of_long_even_vectors_keep_their_digits(shape):
     delta, a = (torch.linspace(0.5, 1.5, 4)[:, None].expand(4, size).contiguous() for size in shape)

@@ -196,16 +196,25 @@ def test_agreement_on_nothing_proves_nothing():
     assert not task.book.suits(task, torch.ones(20), torch.ones(2, 4), torch.tensor([0, 1]))
 
 
-def test_models_whose_gradients_no_clip_norm_bounds_are_summed_by_rows():
-    class Faint(Beside):
+@pytest.mark.parametrize(("size", "clip_norm"), [(1e-14, 1e-12), (math.nan, 1.0)])
+def test_models_whose_gradients_no_clip_norm_bounds_are_summed_by_rows(size, clip_norm):
+    class Sized(Shared):
         def forward(self, x):
-            return 1e-14 * self.layer(x)
+            return size * self.layer(x)
 
-    task = Task(Faint())
+    task = Task(Sized())
     x, y = noise(3, 4).double(), torch.arange(3)
-    query = Query((torch.ones(task.dimension, dtype=torch.float64),), (SumBlock((Term(1e-12),)),))
+    query = Query((torch.ones(task.dimension, dtype=torch.float64),), (SumBlock((Term(clip_norm),)),))
     assert not task.book.suits(task, query.points[0], x, y)
-    assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
+    [got], [want] = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
+    assert float((got - want).norm()) <= 1e-10 * float(want.norm())
+
+
+def test_a_lone_coefficient_counts():
+    task = Task(nn.Linear(4, 3))
+    x, y = noise(5, 4), torch.arange(5) % 3
+    query = Query((noise(15, seed=2),), (SumBlock((Term(0.4, at=(0.5,)), Term(0.4))),))
+    assert_all_ways_agree(task, query, x, y, 1e-10)
 
 
 def test_units_of_no_examples_are_refused():
