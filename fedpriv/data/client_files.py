@@ -38,7 +38,7 @@ from fedpriv import _check
 from fedpriv.data import idx
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.federated import Batch
-from fedpriv.data.files import atomic
+from fedpriv.data.files import MissingDataError, atomic
 from fedpriv.data.populations import Silos
 from fedpriv.data.source import DataError, Indices, Pair, Source, whole
 
@@ -90,17 +90,16 @@ class ClientFile:
 
     Raises:
         DataError: the file is damaged, not of this format, or its examples are of another kind.
-        FileNotFoundError: there is no such file.
+        MissingDataError: there is no such file.
     """
 
     def __init__(self, path: str | Path, like: Source) -> None:
         path = Path(path)
-        if path.suffix == ".npz":
-            x, y = _read_npz(path)
-        elif "images-idx3" in path.name:
-            x, y = _read_pair(path)
-        else:
+        if path.suffix != ".npz" and "images-idx3" not in path.name:
             raise DataError(f"{path}: a client's file is an .npz file or IDX images (images-idx3)")
+        if not path.is_file():
+            raise MissingDataError(f"{path}: no such file; a node's data-file names its owner's examples")
+        x, y = _read_npz(path) if path.suffix == ".npz" else _read_pair(path)
         if not all(isinstance(part, np.ndarray) and part.ndim for part in (x, y)):
             raise DataError(f"{path}: x and y must have a row for each example")
         options: dict[str, Any] = {"tokens": like.tokens, "target": like.target}

@@ -2,7 +2,8 @@
 
 Flower puts the text of an exception into the error message that it sends to the server, and such a text
 can quote values. Functions of the ClientApp are therefore wrapped in :func:`guarded`, which answers with
-the type's name alone; the full traceback goes to the node's own log, at level DEBUG.
+the type's name alone. The node's own log gets the refusals and errors whose texts are ours, which hold no
+data, and of others the type, at level WARNING; the full traceback at level DEBUG.
 
 Only code in the same process can ask for the exception itself, with :func:`raising` (the in-process grid
 does, for debugging); no message and no configuration can.
@@ -19,7 +20,14 @@ from contextvars import ContextVar
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode
 
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import LedgerError, UnsupportedEvent
+from fedpriv.data import DataError
+from fedpriv.node_books import RefusedError
+
 Answerer = Callable[[Message, Context], Message]
+
+_OURS = (ArgumentError, DataError, LedgerError, RefusedError, UnsupportedEvent)
 
 _log = logging.getLogger("fedpriv.node")
 _raise: ContextVar[bool] = ContextVar("fedpriv-raise", default=False)
@@ -41,6 +49,8 @@ def guarded(function: Answerer) -> Answerer:
         except Exception as error:
             if _raise.get():
                 raise
+            text = f": {error}" if isinstance(error, _OURS) else ""
+            _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)
             _log.debug("%s failed", function.__name__, exc_info=True)
             return error_reply(message, error)
 

@@ -11,8 +11,11 @@ from datetime import datetime
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpriv import _check
+from fedpriv.accounting import UnsupportedEvent
 from fedpriv.config import Config
-from fedpriv.flower.strategy import GridEngine
+from fedpriv.data import DataError
+from fedpriv.flower.strategy import EngineError, GridEngine
 from fedpriv.plan import make_plan
 from fedpriv.runs import RunFolder, Status, execute
 
@@ -23,20 +26,38 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the configured federation over ``grid``; outputs go to the run-config's ``out``.
 
-    Raises ArgumentError for settings that do not fit together, before any node is asked.
+    What people can get wrong is said in one line, before the traceback that Flower prints.
+
+    Raises:
+        ArgumentError, DataError: settings that do not fit together, before any node is asked.
+        EngineError: nodes that do not assemble, or are not ready, before anything is charged; or that
+            cannot answer.
     """
-    config = Config.parse(context.run_config)
+    try:
+        _run(grid, Config.parse(context.run_config))
+    except (_check.ArgumentError, DataError, UnsupportedEvent, EngineError) as error:
+        print(f"fedpriv: {error}", flush=True)
+        raise
+
+
+def _run(grid: Grid, config: Config) -> None:
     plan = make_plan(config)
     out = config.out or f"runs/{datetime.now():%Y-%m-%d-%H%M%S}"
-    folder = RunFolder.create(out, config.overwrite)
+    RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
-    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes)
+    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, tell=_tell)
+    engine.assemble()
+    folder = RunFolder.create(out, config.overwrite)
     result = execute(plan, engine, folder, _print)
-    print(f"stopped: {result.stopped}; results are in {folder.path}", flush=True)
+    _tell(f"stopped: {result.stopped}; results are in {folder.path}")
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
 
 
 def _print(status: Status) -> None:
     score = "" if status.score is None else f", test {status.measure.said(status.score)}"
     spent = "" if status.spent is None else f", epsilon {status.spent:.2f}"
     budget = "" if status.budget is None else f" of {status.budget:g}"
-    print(f"round {status.round} of {status.rounds}{score}{spent}{budget}", flush=True)
+    _tell(f"round {status.round} of {status.rounds}{score}{spent}{budget}")

@@ -13,7 +13,7 @@ but into the :class:`~fedpriv.round.Reply`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -58,6 +58,7 @@ class GridEngine:
         strict: raise where any node fails, instead of doing without it. Default: on grids that host
             their own nodes, where a failure is a defect of this machine and not a dropout.
         nodes: how many nodes there must be, where that is settled; default: as many as they say.
+        tell: called with a line that says who is waited for, while the federation assembles.
 
     Raises:
         EngineError: from ``gather``, where nodes do not assemble in time, one is not ready, or none of
@@ -71,12 +72,13 @@ class GridEngine:
         start_timeout: float = 300.0,
         strict: bool | None = None,
         nodes: int | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._grid = grid
         self._reply_timeout = _check.finite_positive("reply-timeout", reply_timeout)
         self._start_timeout = _check.finite_positive("start-timeout", start_timeout)
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
-        self._expected = nodes
+        self._expected, self._tell = nodes, tell
         self._nodes: tuple[Node, ...] = ()
 
     def gather(self, ask: Ask) -> Reply:
@@ -159,9 +161,15 @@ class GridEngine:
         """All nodes in the order of their partition ids; waits for them the first time."""
         deadline = time.monotonic() + self._start_timeout
         known: dict[int, Node] = {}
+        told = -1
         while not self._nodes:
             new = [node for node in self._grid.get_node_ids() if node not in known]
             known.update({node.id: node for node in self._ask_partitions(new)})
+            wanted = next((node.partitions for node in known.values()), self._expected)
+            if len(known) not in (told, wanted):
+                told = len(known)
+                them = "the nodes" if wanted is None else f"{wanted} nodes"
+                self._tell(f"waiting for {them}, {told} there (up to {self._start_timeout:g} s)")
             if known and len(known) >= next(iter(known.values())).partitions:
                 self._nodes = self._settled(_in_order(known.values()))
             elif time.monotonic() > deadline:

@@ -6,6 +6,7 @@ from flwr.app import Context, Message, RecordDict
 from fedpriv.flower.grids.base import node_context
 from fedpriv.flower.grids.local import InProcessGrid
 from fedpriv.flower.guard import guarded, raising
+from fedpriv.node_books import RefusedError
 
 from . import echo
 
@@ -28,12 +29,22 @@ def test_the_error_reply_holds_the_type_and_no_text(message: Message) -> None:
     assert echo.SECRET not in repr(reply.error)
 
 
-def test_nothing_is_logged_unless_the_node_asks_for_it(
+@guarded
+def refusing(message: Message, context: Context) -> Message:
+    """Fails with a text of ours."""
+    raise RefusedError("round 3 was answered before")
+
+
+def test_a_nodes_own_log_has_the_type_and_only_texts_of_ours(
     message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
         leaky(message, node_context(1, 1, {}))
-    assert caplog.text == ""
+        refusing(message, node_context(1, 1, {}))
+    assert [record.getMessage() for record in caplog.records] == [
+        "leaky failed with KeyError",
+        "refusing failed with RefusedError: round 3 was answered before",
+    ]
     with caplog.at_level("DEBUG", logger="fedpriv.node"):
         leaky(message, node_context(1, 1, {}))
     assert echo.SECRET in caplog.text

@@ -323,7 +323,7 @@ def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Pat
         config = Config.parse(level)
         assert ready(config, **{"data-file": str(own_file), **limits}) == "ready"
         assert ready(config, **{"data-file": str(own_file), "epsilon-limit": 8.0}) == "ArgumentError"
-        assert ready(config, **{"data-file": str(own_file.with_name("none.npz"))}) == "FileNotFoundError"
+        assert ready(config, **{"data-file": str(own_file.with_name("none.npz"))}) == "MissingDataError"
         assert ready(config.changed(nodes_own_data=False), **{"data-file": str(own_file)}) == "RefusedError"
     central = Config.parse({**LOCAL, "placement": "central"})
     assert ready(central, **{"data-file": str(own_file)}) == "ready"
