@@ -160,8 +160,8 @@ def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer
 
 
 def _adadp(config: Config) -> Adadp:
-    if config.rounds < 2:
-        raise _check.fail("rounds", config.rounds, "be at least 2 with optimizer adadp", "a step is two")
+    if config.rounds % 2:
+        raise _check.fail("rounds", config.rounds, "be even with optimizer adadp", "a step is two")
     adaptive = min(config.rounds, config.adadp_decay_after or config.rounds)
     return Adadp(
         config.learning_rate,

@@ -126,6 +126,7 @@ def summarise(
                 "first": events[0].noise_multiplier if events else None,
                 "last": events[-1].noise_multiplier if events else None,
             },
+            "fewest replies": plan.setup.placement.min_replies,
             "max participations": plan.max_participations,
             "views": views(plan, events, silos),
             "not covered": [
@@ -223,8 +224,8 @@ def _notes(plan: Plan) -> list[str]:
         )
     if plan.setup.placement.min_replies and plan.setup.observer_event(1.0).truncation:
         notes.append(
-            "dropouts: where so many clients do not reply that nothing is released, that it is not tells of "
-            "the cohort's size; what this costs is counted for clients who all reply"
+            "dropouts: where too few clients reply, a round releases nothing; that this happened tells "
+            "something of the cohort's size, which is counted only for the case that all reply"
         )
     return notes
 
@@ -241,7 +242,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
             "a seed.",
             "",
         ]
-    lines += [_headline(result, privacy), ""]
+    lines += [_headline(result, privacy, summary["optimizer"]), ""]
     lines += ["## What is protected", ""]
     rows = [
         ("privacy unit", privacy["unit"]),
@@ -261,8 +262,13 @@ def markdown(summary: Mapping[str, Any]) -> str:
         *_regulariser_rows(summary["regulariser"]),
         *_averaging_rows(summary["averaging"]),
         (f"releases charged{' to each silo' if privacy['silos'] else ''}", privacy["releases"]),
-        ("noise multiplier, first and last", _pair(privacy["noise multiplier"])),
+        (
+            "noise multiplier, first and last (noise std over the clip norm, whatever the neighbours)",
+            _pair(privacy["noise multiplier"]),
+        ),
     ]
+    if privacy["placement"] == "distributed":
+        rows.append(("fewest replies that are released, n_min", privacy["fewest replies"]))
     if privacy["max participations"] is not None:
         rows.append(("releases a client gives data to, at most", privacy["max participations"]))
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
@@ -289,18 +295,22 @@ def _silo_rows(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     silos = privacy["silos"]
     if silos is None:
         return []
-    each = f"{silos['number']:,} silos of {silos['examples of each']:,} examples, disjoint"
-    steps = f"{silos['private steps a round']} private steps a round in each silo"
+    size = measures.counted(silos["examples of each"], "example")
+    each = f"{measures.counted(silos['number'], 'silo')} of {size}, disjoint"
+    steps = f"{measures.counted(silos['private steps a round'], 'private step')} a round in each silo"
     return [("who takes private steps", f"{each}; {steps}, whose change the server averages")]
 
 
-def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any]) -> str:
+_DRAWN = "all rounds up to the one that had been drawn at random were run"
+
+
+def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: str) -> str:
     measure = measures.shown(result)
     evaluated = measure.key in result
     reached = f"Test {measure.said(result[measure.key])}" if evaluated else "No model was evaluated"
     reached += f" after {measures.counted(result['rounds'], 'round')} (public test set)"
     ends = {
-        "rounds": "all planned rounds were run",
+        "rounds": _DRAWN if optimizer == "rrpsgd" else "all planned rounds were run",
         "budget": "stopped before the release that would have passed the budget",
         "unanswered": "stopped because too few clients replied, again and again",
         "interrupted": "interrupted by the user; what had been charged stays charged",
@@ -385,7 +395,8 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     title = f"{summary['data set']}, {summary['model']}, {summary['optimizer']}, "
-    title += f"{summary['privacy']['placement']} noise"
+    placement = summary["privacy"]["placement"]
+    title += f"{'no' if placement == 'none' else placement} noise"
     budget = summary["privacy"]["budget"]
     if budget is not None:
         right = axes.twinx()

@@ -243,12 +243,17 @@ class _Job:
         self.metrics.append(record)
         if self.folder is not None:
             self.folder.append("metrics.jsonl", record)
+            self._save()
 
-    def finish(self, stopped: str) -> Result:
-        if self.folder is not None:  # the model first: what follows may take seconds
+    def _save(self) -> None:
+        """Write the released model as it is by now."""
+        if self.folder is not None:
             tensors = {name: t.contiguous() for name, t in self.task.layout.split(self.params).items()}
             about = {"fedpriv": __version__, "round": str(self.round)}
             self.folder.write("model.safetensors", save(tensors, about | _remark(self.plan)))
+
+    def finish(self, stopped: str) -> Result:
+        self._save()  # first: what follows may take seconds
         charged = self.books.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
         summary = report.summarise(self.plan, charged.events, self.metrics, stopped, by_silo)

@@ -77,7 +77,7 @@ def views(
     if cap is None:
         return [models]
     server = {
-        "against": "the server, per client: the client that lost most",
+        "against": "the server, for the unit that lost most",
         "gates the budget": True,
         "delta": delta,
         "epsilon": all_methods(plan.of_worst_client(events), delta, held),

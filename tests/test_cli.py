@@ -403,3 +403,16 @@ def test_the_version_is_printed() -> None:
     from fedpriv import __version__
 
     assert call("--version").stdout.strip() == __version__
+
+
+def test_ctrl_c_before_the_first_round_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(config: Config) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedpriv.plan.make_plan", interrupted)
+    result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (
+        130,
+        "interrupted before the first round; nothing was charged\n",
+    )
+    assert not (tmp_path / "out").exists()

@@ -70,7 +70,7 @@ def test_a_runs_cap_on_participations_counts_as_in_its_report(tmp_path: Path) ->
     shown = json.loads(call(*arguments, "--json").stdout)["methods"]
     assert shown["pld"]["epsilon"] == pytest.approx(view["epsilon"]["pld"]["epsilon"], rel=1e-9)
     title = call(*arguments).stdout.splitlines()[0]
-    assert title.endswith("ledger.jsonl, against the server, for a client in the 2 costliest")
+    assert title.endswith("ledger.jsonl, against the server, for a client that gave data to the 2 costliest")
 
 
 def test_a_torn_ledger_is_read_and_an_edited_one_refused_with_its_line(ledger: Path) -> None:
@@ -129,9 +129,12 @@ def test_calibrate_solves_for_steps_and_for_the_rate() -> None:
 
 
 REFUSALS: list[tuple[list[object], str]] = [
-    (["account", "--delta", 1e-5], "--steps is None; it must be given"),
-    (["account", "--delta", 1e-5, "--steps", 3, "--noise-multiplier", 1], "--sampling-rate is None"),
+    (["account", "--delta", 1e-5], "--steps is missing; it must be given"),
+    (["account", "--delta", 1e-5, "--steps", 3, "--noise-multiplier", 1], "--sampling-rate is missing"),
     (["account", "--delta", 1e-5, "--ledger", "none"], "--ledger is 'none'; it must be an existing"),
+    (["account", "--delta", 1e-5, "--ledger", "a", "--relation", "replace-one"], "be given without"),
+    (["account", "--delta", 1e-5, "--ledger", "a", "--sampler", "everyone"], "be given without"),
+    (["account", *SCHEDULE, "--sampler", "everyone"], "--sampling-rate is 0.0"),
     (["account", *SCHEDULE, "--ledger", "none.jsonl"], "--ledger is 'none.jsonl'; it must be given without"),
     (["account", *SCHEDULE, "--method", "prv"], "--method is 'prv'; it must be one of pld, rdp,"),
     (["account", *SCHEDULE, "--sampler", "all"], "be one of poisson, fixed-size, everyone, without-repl"),
@@ -140,8 +143,8 @@ REFUSALS: list[tuple[list[object], str]] = [
     (["calibrate", *BUDGET, "--steps", 3], "--noise-multiplier is '1'; it must be left out"),
     (["calibrate", *BUDGET, "--solve-for", "delta"], "--solve-for is 'delta'"),
     (["calibrate", *BUDGET, "--solve-for", "steps", "--steps", 3], "--steps is 3; it must be left out"),
-    (["calibrate", *BUDGET, "--solve-for", "steps"], "--sampling-rate is None; it must be given"),
-    (["calibrate", *BUDGET, "--solve-for", "sampling-rate"], "--steps is None; it must be given"),
+    (["calibrate", *BUDGET, "--solve-for", "steps"], "--sampling-rate is missing; it must be given"),
+    (["calibrate", *BUDGET, "--solve-for", "sampling-rate"], "--steps is missing; it must be given"),
     (
         ["calibrate", *BUDGET, "--solve-for", "sampling-rate", "--steps", 3, "--sampling-rate", 1],
         "--sampling-rate is 1.0; it must be left out",
@@ -151,8 +154,10 @@ REFUSALS: list[tuple[list[object], str]] = [
 
 def test_samplers_have_the_names_of_a_runs_and_of_the_accountants() -> None:
     for own, other in (("fixed-size", "without-replacement"), ("everyone", "none")):
-        one, two = (call("account", *SCHEDULE, "--sampler", name, "--json").stdout for name in (own, other))
+        flags = SCHEDULE[2:] if own == "everyone" else SCHEDULE  # without a rate
+        one, two = (call("account", *flags, "--sampler", name, "--json").stdout for name in (own, other))
         assert one == two
+        assert json.loads(one)["methods"]["pld"]["epsilon"] > 0
         assert one != call("account", *SCHEDULE, "--json").stdout
 
 

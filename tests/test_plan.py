@@ -73,7 +73,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"srm-gamma": 0.5}, "srm-gamma is 0.5, which needs optimizer=dp-srm"),
     ({"optimizer": "adadp", "momentum": 0.5}, "momentum is 0.5; it must be 0 with adadp"),
     ({"optimizer": "adadp", "rho-c": 2.0}, "optimizer is 'adadp', which has no schedule"),
-    ({"optimizer": "adadp", "rounds": 1}, "rounds is 1; it must be at least 2 with optimizer adadp"),
+    ({"optimizer": "adadp", "rounds": 1}, "rounds is 1; it must be even with optimizer adadp"),
     ({"optimizer": "dp-srm", "adaptive-quantile": 0.5}, "be 0 with dp-srm, which has two clip norms"),
     ({"optimizer": "dp-srm", "srm-difference-clip-norm": math.inf}, "srm-difference-clip-norm is inf"),
     ({"optimizer": "dp2-adam", "dp2-adaptive-clip-norm": math.inf}, "dp2-adaptive-clip-norm is inf"),

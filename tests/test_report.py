@@ -85,7 +85,7 @@ def test_the_view_that_gates_spends_the_budget(placement: str) -> None:
 def test_local_noise_has_both_views() -> None:
     summary, _ = both(placement="local", sampler="fixed-size")
     server, models = summary["privacy"]["views"]
-    assert server["against"].startswith("the server, per client")
+    assert server["against"].startswith("the server, for the unit")
     assert models["against"] == "who sees the released models"
     assert not models["gates the budget"]
     assert models["epsilon"]["pld"]["epsilon"] < server["epsilon"]["pld"]["epsilon"] / 5
@@ -219,6 +219,15 @@ def test_how_it_ended_is_said(stopped: str, words: str) -> None:
     assert words in report.markdown(summary)
     assert summary["privacy"]["releases"] == 3
     assert summary["privacy"]["views"][0]["epsilon"]["pld"]["epsilon"] < 2
+
+
+def test_a_run_of_random_length_says_so_and_a_distributed_one_how_many_must_reply() -> None:
+    drawn = both(optimizer="rrpsgd", learning_rate=0.1)[1]
+    assert "all rounds up to the one that had been drawn at random were run" in drawn
+    summary, text = both(placement="distributed")
+    fewest = summary["privacy"]["fewest replies"]
+    assert fewest > 0
+    assert f"| fewest replies that are released, n_min | {fewest} |" in text
 
 
 def test_nothing_released_is_no_epsilon() -> None:

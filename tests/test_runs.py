@@ -289,3 +289,19 @@ def test_without_a_folder_nothing_is_written(
     assert seen[-1].budget == (None if placement == "none" else 3.0)
     shown = [status.spent for status in seen]
     assert shown == [None, None] if placement == "none" else 0 < shown[0] < shown[1] <= 3
+
+
+def test_the_model_is_on_disk_from_the_first_evaluation_on(tmp_path: Path) -> None:
+    """A run that is killed, and cannot write anything then, loses what came after its last evaluation."""
+    kept: dict[int, bool] = {}
+    path = tmp_path / "out" / "model.safetensors"
+
+    def look(status: Status) -> None:
+        kept[status.round] = path.exists()
+        if status.round == 2:
+            with safe_open(path, "pt") as file:
+                assert file.metadata()["round"] == "2"
+
+    config = small(evaluate_every=2, rounds=3)
+    execute(make_plan(config), client_side(config.table()), RunFolder.create(tmp_path / "out"), look)
+    assert kept == {1: False, 2: True, 3: True}

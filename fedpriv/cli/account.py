@@ -22,19 +22,32 @@ Delta = Annotated[float, typer.Option(help="Delta, in (0, 1).")]
 Rate = Annotated[float | None, typer.Option(help="Sampling rate q, in [0, 1].", show_default=False)]
 Steps = Annotated[int | None, typer.Option(help="Number of releases T.", show_default=False)]
 Noise = Annotated[
-    str | None, typer.Option(help="Noise multiplier z, or a CSV with one a step.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Noise multiplier z, or a CSV with one a step: the noise's std over the clip norm, also where "
+        "neighbours replace one unit, which moves a sum by two clip norms.",
+        show_default=False,
+    ),
 ]
 # A run's samplers, and what the accountant calls what they do.
 _SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
 SamplerName = Annotated[
     str, typer.Option(help="poisson, fixed-size (without-replacement) or everyone (none), as of a run.")
 ]
+GivenSampler = Annotated[
+    str | None,
+    typer.Option(
+        help="poisson, fixed-size (without-replacement) or everyone (none), as of a run [default: poisson].",
+        show_default=False,
+    ),
+]
 Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [default: the sampler's].")]
 
 _ACCOUNT_HELP = """Epsilon of a schedule of subsampled Gaussian releases or of a ledger, by one method or all.
 
 pld, rdp, tcdp, zcdp and advanced are bounds: epsilon is at most that. gdp-clt is an ESTIMATE that can
-understate several-fold. A ledger is verified first; an edited line is refused with its number. Releases over
+understate several-fold. A ledger is verified first; an edited line is refused with its number (lines
+that are missing at the end cannot be noticed). Releases over
 everyone count under add-remove where a ledger has releases of both kinds of neighbours.
 
 \b
@@ -53,7 +66,7 @@ def account(
     ledger: Annotated[
         Path | None, typer.Option(help="A run's ledger, instead of a schedule.", show_default=False)
     ] = None,
-    sampler: SamplerName = "poisson",
+    sampler: GivenSampler = None,
     relation: Relation = None,
     method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt, tcdp, zcdp, advanced or all.")] = "all",
     plot: Annotated[
@@ -66,10 +79,10 @@ def account(
     with refusing():
         _check.choice("--method", method, (*METHODS, "all"))
         methods, of_what = list(METHODS) if method == "all" else [method], ""
-        sampler = _sampler(sampler)
         if ledger is None:
-            events = _schedule(sampling_rate, steps, noise_multiplier, sampler, relation)
-        elif (sampling_rate, steps, noise_multiplier) == (None, None, None):
+            drawn = _sampler(sampler or "poisson")
+            events = _schedule(sampling_rate, steps, noise_multiplier, drawn, relation)
+        elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
             events, of_what = _replayed(ledger)
         else:
             raise _check.fail("--ledger", str(ledger), "be given without a schedule")
@@ -107,7 +120,8 @@ def _replayed(path: Path) -> tuple[list[Event], str]:
     if cap is None:
         return relations.alike(record.events), title
     costliest = participations.costliest(record.events, cap)
-    return list(costliest), f"{title}, against the server, for a client in the {len(costliest)} costliest"
+    whom = f"for a client that gave data to the {len(costliest)} costliest"
+    return list(costliest), f"{title}, against the server, {whom}"
 
 
 def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:
@@ -204,7 +218,7 @@ def _sentence(result: dict[str, Any]) -> str:
 
 def _given(name: str, value: _T | None) -> _T:
     if value is None:
-        raise _check.fail(name, None, "be given")
+        raise _check.ArgumentError(f"{name} is missing; it must be given")
     return value
 
 
@@ -220,6 +234,8 @@ def _sampler(name: str) -> str:
 
 
 def _rate(rate: float | None, sampler: str) -> float:
+    if sampler == "none" and rate not in (None, 1):
+        raise _check.fail("--sampling-rate", rate, "be left out, or 1, where everyone takes part")
     return 1.0 if sampler == "none" and rate is None else _given("--sampling-rate", rate)
 
 

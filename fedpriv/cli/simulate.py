@@ -26,7 +26,9 @@ Settings = Annotated[
 ]
 Out = Annotated[str | None, typer.Option(help="Output folder [default: runs/<date and time>].")]
 Seed = Annotated[int | None, typer.Option(help="Make the run reproducible, and NOT private.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output folder.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an existing output folder, its ledger too.")
+]
 
 
 def settings_help() -> str:
@@ -79,15 +81,19 @@ def run_one(configured: Callable[[], Config], as_json: bool) -> None:
     from fedpriv.runs import RunFolder, execute
     from fedpriv.simulate import check, make_engine
 
-    with refusing():
-        config = configured()
-        check(config)
-        plan = make_plan(config)
-        folder = RunFolder.check(_out(config), config.overwrite)
-    display.announce(plan, err=as_json)
-    with failing(code=2):
-        engine = make_engine(config)
-        output = RunFolder.create(folder, config.overwrite)
+    try:
+        with refusing():
+            config = configured()
+            check(config)
+            plan = make_plan(config)
+            folder = RunFolder.check(_out(config), config.overwrite)
+        display.announce(plan, err=as_json)
+        with failing(code=2):
+            engine = make_engine(config)
+            output = RunFolder.create(folder, config.overwrite)
+    except KeyboardInterrupt:
+        typer.echo("interrupted before the first round; nothing was charged", err=True)
+        raise typer.Exit(130) from None
     with failing(), display.progress(config.rounds, quiet=as_json) as show, ending_cleanly() as check_end:
 
         def after_round(status: Status) -> None:
