@@ -34,7 +34,7 @@ class Budget:
     Attributes:
         epsilon: in (0, inf]; infinite for a run that is only accounted.
         delta: in (0, 1).
-        method: ``pld``, ``rdp`` or ``gdp-clt`` (an estimate: it may let a run spend more than it says).
+        method: one of METHODS; ``gdp-clt`` is an estimate, which may let a run spend more than it says.
     """
 
     epsilon: float
