@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv import data
+from fedpriv._check import ArgumentError
 from fedpriv.data.client_files import write_client_file
 
 
@@ -37,8 +38,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--examples", type=int, default=5000, help="examples of each client")
     options = parser.parse_args()
-    for path in write_files(options.folder, options.dataset, options.clients, options.examples):
-        print(path)
+    for name in ("clients", "examples"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    try:
+        for path in write_files(options.folder, options.dataset, options.clients, options.examples):
+            print(path)
+    except (ArgumentError, data.DataError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

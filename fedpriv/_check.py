@@ -12,6 +12,7 @@ fedpriv._check.ArgumentError: sampling-rate is 7; it must lie in [0, 1]
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -80,5 +81,15 @@ def choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> str
     """``value`` as one of the ``allowed`` words."""
     words = list(allowed)
     if value not in words:
-        raise fail(name, value, "be one of " + ", ".join(words), hint)
+        raise fail(name, value, "be one of " + ", ".join(words), hint or near(value, words))
     return str(value)
+
+
+def near(value: Any, words: Iterable[str]) -> str:
+    """A question whether the word most like ``value`` was meant, or nothing where none is like it.
+
+    >>> near("dp-sdg", ["dp-sgd", "adadp"])
+    "did you mean 'dp-sgd'?"
+    """
+    close = difflib.get_close_matches(str(value), words, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""

@@ -14,12 +14,11 @@ fedpriv._check.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -309,8 +308,7 @@ class Config(BaseModel):
         known = cls.keys()
         for key, value in values.items():
             if key not in known:
-                close = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else "see `fedpriv simulate --help`"
+                hint = _check.near(key, known) or "see `fedpriv simulate --help`"
                 if isinstance(value, dict):
                     hint = "all keys stand at the top, in no table"
                 raise _check.ArgumentError(f"unknown key {key!r}; {hint}")
@@ -320,9 +318,9 @@ class Config(BaseModel):
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
             text = first["msg"].removeprefix("Input should ")
-            raise _check.ArgumentError(
-                f"{name} is {first['input']!r}; it must {text[0].lower()}{text[1:]}"
-            ) from None
+            words = get_args(cls.model_fields[_snake(name)].annotation)
+            hint = _check.near(first["input"], words) if first["type"] == "literal_error" else ""
+            raise _check.fail(name, first["input"], text[0].lower() + text[1:], hint) from None
 
     @classmethod
     def keys(cls) -> list[str]:

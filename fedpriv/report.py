@@ -401,8 +401,10 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
     if budget is not None:
         right = axes.twinx()
         spent = [m["epsilon"] if m["epsilon"] is not None else math.nan for m in metrics]
-        right.plot(rounds, spent, color="tab:red", linestyle="--", marker="." if len(rounds) == 1 else "")
+        right.plot([0, *rounds], [0, *spent], color="tab:red", linestyle="--")
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
+        across = right.get_yaxis_transform()
+        right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)
         kind = _gate_kind(summary)
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
         right.set_ylabel(f"epsilon spent ({_LABELS[budget['held by']]}, {kind})", color="tab:red")

@@ -27,6 +27,12 @@ def test_a_mistyped_key_is_named_with_the_nearest_one() -> None:
     assert "fedpriv simulate --help" in refusal({"zzz": 1})
 
 
+def test_a_mistyped_word_is_told_the_nearest_one() -> None:
+    assert refusal({"optimizer": "dp-sdg"}).endswith("(did you mean 'dp-sgd'?)")
+    assert "did you mean" not in refusal({"optimizer": "zzz"})
+    assert "did you mean" not in refusal({"rounds": "dp-sgd"})
+
+
 def test_keys_have_hyphens_only() -> None:
     assert "did you mean 'sampling-rate'?" in refusal({"sampling_rate": 0.1})
 

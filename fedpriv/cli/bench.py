@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedpriv import _check
 from fedpriv.cli.app import AsJson, OfSettings, app, failing, print_table, refusing
 from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
 from fedpriv.config import Config
@@ -38,6 +39,7 @@ def bench(
     with refusing():
         config = Config.parse(given(config_file, settings, None, None, False))
         check(config)
+        _check.integer("--rounds", rounds, minimum=1)
     with failing():
         figures = measure(config, rounds)
     if as_json:
