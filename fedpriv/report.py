@@ -263,7 +263,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
         *_averaging_rows(summary["averaging"]),
         (f"releases charged{' to each silo' if privacy['silos'] else ''}", privacy["releases"]),
         (
-            "noise multiplier, first and last (noise std over the clip norm, whatever the neighbours)",
+            "noise multiplier, first and last (noise std over the most that one unit adds)",
             _pair(privacy["noise multiplier"]),
         ),
     ]

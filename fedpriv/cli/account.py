@@ -32,9 +32,6 @@ Noise = Annotated[
 # A run's samplers, and what the accountant calls what they do.
 _SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
 SamplerName = Annotated[
-    str, typer.Option(help="poisson, fixed-size (without-replacement) or everyone (none), as of a run.")
-]
-GivenSampler = Annotated[
     str | None,
     typer.Option(
         help="poisson, fixed-size (without-replacement) or everyone (none), as of a run [default: poisson].",
@@ -46,9 +43,9 @@ Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [d
 _ACCOUNT_HELP = """Epsilon of a schedule of subsampled Gaussian releases or of a ledger, by one method or all.
 
 pld, rdp, tcdp, zcdp and advanced are bounds: epsilon is at most that. gdp-clt is an ESTIMATE that can
-understate several-fold. A ledger is verified first; an edited line is refused with its number (lines
-that are missing at the end cannot be noticed). Releases over
-everyone count under add-remove where a ledger has releases of both kinds of neighbours.
+understate several-fold. A ledger is verified first; an edited line is refused with its number, but that
+lines are missing at the end cannot be noticed. Releases over everyone count under add-remove where a ledger
+has releases of both kinds of neighbours.
 
 \b
 Examples:
@@ -66,7 +63,7 @@ def account(
     ledger: Annotated[
         Path | None, typer.Option(help="A run's ledger, instead of a schedule.", show_default=False)
     ] = None,
-    sampler: GivenSampler = None,
+    sampler: SamplerName = None,
     relation: Relation = None,
     method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt, tcdp, zcdp, advanced or all.")] = "all",
     plot: Annotated[
@@ -80,8 +77,7 @@ def account(
         _check.choice("--method", method, (*METHODS, "all"))
         methods, of_what = list(METHODS) if method == "all" else [method], ""
         if ledger is None:
-            drawn = _sampler(sampler or "poisson")
-            events = _schedule(sampling_rate, steps, noise_multiplier, drawn, relation)
+            events = _schedule(sampling_rate, steps, noise_multiplier, _sampler(sampler), relation)
         elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
             events, of_what = _replayed(ledger)
         else:
@@ -164,7 +160,7 @@ def calibrate(
     ] = None,
     solve_for: Annotated[str, typer.Option(help="noise, steps or sampling-rate.")] = "noise",
     noise_multiplier: Noise = None,
-    sampler: SamplerName = "poisson",
+    sampler: SamplerName = None,
     relation: Relation = None,
     method: Annotated[str, typer.Option(help="As of `fedpriv account`; gdp-clt is an estimate.")] = "pld",
     as_json: AsJson = False,
@@ -172,23 +168,23 @@ def calibrate(
     from fedpriv.accounting import METHODS, answers
 
     with refusing():
-        sampler = _sampler(sampler)
+        drawn = _sampler(sampler)
         kind: dict[str, Any] = {
             "target": epsilon, "delta": delta, "method": _check.choice("--method", method, METHODS),
-            "sampler": sampler, "relation": relation or _default_relation(sampler),
+            "sampler": drawn, "relation": relation or _default_relation(drawn),
         }
         _check.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
         if solve_for == "noise":
             _absent("--noise-multiplier", noise_multiplier, solve_for)
             steps = _given("--steps", steps)
             noise = None if relative_noise is None else _numbers("--relative-noise", relative_noise, steps)
-            rate = _rate(sampling_rate, sampler)
+            rate = _rate(sampling_rate, drawn)
             result = answers.calibration(**kind, sampling_rate=rate, steps=steps, relative_noise=noise)
         elif solve_for == "steps":
             _absent("--steps", steps, solve_for)
             _absent("--relative-noise", relative_noise, solve_for)
             multiplier = _number("--noise-multiplier", _given("--noise-multiplier", noise_multiplier))
-            rate = _rate(sampling_rate, sampler)
+            rate = _rate(sampling_rate, drawn)
             result = answers.solve_steps(**kind, sampling_rate=rate, noise_multiplier=multiplier)
         else:
             _absent("--sampling-rate", sampling_rate, solve_for)
@@ -227,8 +223,9 @@ def _absent(name: str, value: object, solve_for: str) -> None:
         raise _check.fail(name, value, f"be left out where --solve-for is {solve_for}")
 
 
-def _sampler(name: str) -> str:
-    """The accountant's name of a sampler that was given by either of its names."""
+def _sampler(name: str | None) -> str:
+    """The accountant's name of a sampler that was given by either of its names, or not."""
+    name = name or "poisson"
     names = dict.fromkeys((*_SAMPLERS, *_SAMPLERS.values()))
     return _SAMPLERS.get(name) or _check.choice("--sampler", name, names)
 

@@ -10,7 +10,7 @@ Traceback (most recent call last):
     ...
 fedpriv._check.ArgumentError: dataset is 'mnits'; it must be one of a9a, cifar-10, \
 cifar-100, digits, fashion-mnist, ijcnn1, imdb, imdb-bag, infinite-digits, infinite-mnist, mnist, \
-movielens-100k, names, pneumonia, stackoverflow-tags
+movielens-100k, names, pneumonia, stackoverflow-tags (did you mean 'mnist'?)
 """
 
 from __future__ import annotations
