@@ -36,6 +36,11 @@ OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # setting
 _CLOSE = 1e-6  # how far two machines' calibrations of one plan may lie apart, relatively
 
 
+def owns_data(node: Mapping[str, Any]) -> bool:
+    """Whether a node of this configuration is one that owns its data."""
+    return any(name in node for name in OWNERS)
+
+
 class RefusedError(ValueError):
     """A node does not answer: the ask is not what its own plan holds. The text holds public numbers."""
 
@@ -50,7 +55,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     Raises RefusedError where the node owns its data, and the run is not one of nodes that do.
     """
     taken = dict(run)
-    if any(name in node for name in OWNERS):
+    if owns_data(node):
         if taken.get("nodes-own-data") is not True:
             raise RefusedError("this node owns its data, and the run is not of such nodes (nodes-own-data)")
         taken["data-folder"] = node.get("data-folder", "")

@@ -2,8 +2,9 @@
 
 Flower puts the text of an exception into the error message that it sends to the server, and such a text
 can quote values. Functions of the ClientApp are therefore wrapped in :func:`guarded`, which answers with
-the type's name alone. The node's own log gets the refusals and errors whose texts are ours, which hold no
-data, and of others the type, at level WARNING; the full traceback at level DEBUG.
+the type's name alone. The full traceback goes to the node's own log, at level DEBUG. Where the node is an
+owner's, its log gets the type at level WARNING, too, with the texts that are ours and hold no data; the log
+of a node that hosts a simulation's clients is the run's own, and who failed is private there.
 
 Only code in the same process can ask for the exception itself, with :func:`raising` (the in-process grid
 does, for debugging); no message and no configuration can.
@@ -23,7 +24,7 @@ from flwr.common.constant import ErrorCode
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import LedgerError, UnsupportedEvent
 from fedpriv.data import DataError
-from fedpriv.node_books import RefusedError
+from fedpriv.node_books import RefusedError, owns_data
 
 Answerer = Callable[[Message, Context], Message]
 
@@ -49,8 +50,9 @@ def guarded(function: Answerer) -> Answerer:
         except Exception as error:
             if _raise.get():
                 raise
-            text = f": {error}" if isinstance(error, _OURS) else ""
-            _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)
+            if owns_data(context.node_config):
+                text = f": {error}" if isinstance(error, _OURS) else ""
+                _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)
             _log.debug("%s failed", function.__name__, exc_info=True)
             return error_reply(message, error)
 

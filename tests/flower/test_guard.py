@@ -35,19 +35,30 @@ def refusing(message: Message, context: Context) -> Message:
     raise RefusedError("round 3 was answered before")
 
 
-def test_a_nodes_own_log_has_the_type_and_only_texts_of_ours(
+def test_nothing_is_logged_unless_the_node_asks_for_it(
     message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
         leaky(message, node_context(1, 1, {}))
         refusing(message, node_context(1, 1, {}))
+    assert caplog.text == ""
+    with caplog.at_level("DEBUG", logger="fedpriv.node"):
+        leaky(message, node_context(1, 1, {}))
+    assert echo.SECRET in caplog.text
+
+
+def test_an_owners_log_has_the_type_and_only_texts_of_ours(
+    message: Message, caplog: pytest.LogCaptureFixture
+) -> None:
+    owners = node_context(1, 1, {})
+    owners.node_config["data-file"] = "mine.npz"
+    with caplog.at_level("INFO"):
+        leaky(message, owners)
+        refusing(message, owners)
     assert [record.getMessage() for record in caplog.records] == [
         "leaky failed with KeyError",
         "refusing failed with RefusedError: round 3 was answered before",
     ]
-    with caplog.at_level("DEBUG", logger="fedpriv.node"):
-        leaky(message, node_context(1, 1, {}))
-    assert echo.SECRET in caplog.text
 
 
 def test_the_same_process_can_ask_for_the_exception_itself(message: Message) -> None:

@@ -137,15 +137,10 @@ def test_a_failing_node_counts_nothing(
     grid = Failing(nodes=3, run_config={"misbehave": how}, client_app=APP)
     ask = make_ask(chunks=3, home=lambda index: index)
     assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(ask), ask)
-    assert said_by_the_server(caplog) == []  # how many replied is private
+    assert caplog.text == ""  # how many replied is private
     assert capsys.readouterr() == ("", "")
     with pytest.raises(EngineError, match=error):
         GridEngine(grid).gather(ask)
-
-
-def said_by_the_server(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The log, but for what a node says to its owner alone."""
-    return [record.getMessage() for record in caplog.records if record.name != "fedpriv.node"]
 
 
 def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
@@ -156,7 +151,7 @@ def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
     reply = GridEngine(grid, strict=False).gather(make_ask())
     assert reply.parties == 0
     assert all(not total.any() for total in reply.sums)
-    assert said_by_the_server(caplog) == []
+    assert caplog.text == ""
     assert capsys.readouterr() == ("", "")
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
         GridEngine(grid).gather(make_ask())
