@@ -170,7 +170,7 @@ class GridEngine:
                 told = len(known)
                 them = "the nodes" if wanted is None else f"{wanted} nodes"
                 self._tell(f"waiting for {them}, {told} there (up to {self._start_timeout:g} s)")
-            if known and len(known) >= next(iter(known.values())).partitions:
+            if wanted is not None and len(known) >= wanted:
                 self._nodes = self._settled(_in_order(known.values()))
             elif time.monotonic() > deadline:
                 raise EngineError(_still_missing(known.values(), self._start_timeout))
