@@ -55,7 +55,9 @@ class Config(BaseModel):
     )
 
     # Data and model
-    dataset: str = Field("infinite-digits", description="data set: see `fedpriv data list`")
+    dataset: str = Field(
+        "infinite-digits", description="data set: see `fedpriv data list`; or of your own, as module:name"
+    )
     data_folder: str = Field(
         "", description="where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv"
     )
@@ -64,7 +66,9 @@ class Config(BaseModel):
         0, ge=0, description="words told apart, of imdb, imdb-bag, stackoverflow-tags; 0: the data set's own"
     )
     sequence_length: int = Field(0, ge=0, description="words read of a text, of imdb; 0: the data set's own")
-    model: str = Field("cnn", description="a model of fedpriv.models: cnn, mlp, lstm, factors, ...")
+    model: str = Field(
+        "cnn", description="a model of fedpriv.models: cnn, mlp, lstm, ...; or of your own, as module:name"
+    )
     input_mean: float = Field(0.0, description="public constant: the model sees (x - mean) / std")
     input_std: float = Field(1.0, gt=0, description="public constant; the papers' MNIST has 0.1307, 0.3081")
     clients: int = Field(100_000, ge=1, le=10**12, description="N, the number of (virtual) clients")

@@ -141,7 +141,7 @@ def make_task(config: Config, source: data.Source) -> Task:
 
     Raises ArgumentError where the model does not suit them.
     """
-    model = models.build(config.model, source.shape, source.classes, source.tokens)
+    model = models.build(config.model, source.shape, source.classes, source.tokens, max(0, config.seed))
     for key, default in (("input-mean", 0.0), ("input-std", 1.0)):
         if source.tokens and config.table()[key] != default:
             raise _check.fail(key, config.table()[key], f"be {default:g}: {source.name} is of tokens")
@@ -155,7 +155,11 @@ def make_task(config: Config, source: data.Source) -> Task:
 def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
     """Raises ArgumentError unless the model's outputs are what the loss of the target takes."""
     x = torch.zeros(1, *source.shape, dtype=torch.int64 if source.tokens else torch.float32)
-    outputs = task.outputs(torch.zeros(task.dimension), x).shape[1:]
+    try:
+        outputs = task.outputs(torch.zeros(task.dimension), x).shape[1:]
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        allowed = f"take inputs (n, {', '.join(map(str, source.shape))}), as {source.name} has them"
+        raise _check.fail("model", config.model, allowed, str(error)) from error
     suited: dict[str, set[tuple[int, ...]]] = {
         "label": {(source.classes,), (1,)} if source.classes == 2 else {(source.classes,)},
         "value": {(), (1,)},

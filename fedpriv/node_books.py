@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv import _check
+from fedpriv import _check, user_code
 from fedpriv.accounting import Budget, Filter, Ledger, epsilon, relations
 from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.events import Event, tally
@@ -50,15 +50,24 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
 
     An owner answers for the file that they named, and whether a run is of such nodes the server does not
     decide; nor where this machine is read from: data sets lie in the owner's own ``data-folder``, by default
-    where ``FEDPRIV_DATA`` says.
+    where ``FEDPRIV_DATA`` says. Nor does it decide what code runs here: what ``model`` and ``dataset`` name
+    as ``module:name`` the owner has to have named in ``accept-code``.
 
-    Raises RefusedError where the node owns its data, and the run is not one of nodes that do.
+    Raises RefusedError where the node owns its data, and the run is not one of nodes that do, or names code
+    that its owner does not accept.
     """
     taken = dict(run)
     if owns_data(node):
         if taken.get("nodes-own-data") is not True:
             raise RefusedError("this node owns its data, and the run is not of such nodes (nodes-own-data)")
         taken["data-folder"] = node.get("data-folder", "")
+        accepted = str(node.get("accept-code", "")).split()
+        for key in ("model", "dataset"):
+            if user_code.named(taken.get(key)) and taken[key] not in accepted:
+                raise RefusedError(
+                    f"the run's {key} is code, {taken[key]}; a node that owns its data runs it where its "
+                    "owner says accept-code=\"" + str(taken[key]) + "\""
+                )
     return taken
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import doctest
+import re
+import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -15,3 +22,26 @@ def test_a_documents_examples_run(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False)
     assert found.attempted > 20
     assert found.failed == 0
+
+
+@pytest.fixture
+def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """docs/own.md, in a folder that holds its mine.py."""
+    text = (DOCS / "own.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield text
+    sys.modules.pop("mine", None)
+
+
+@pytest.mark.slow
+def test_the_commands_on_ones_own_code_do_what_the_page_says(own_page: str) -> None:
+    commands = re.findall(r"^    fedpriv (.*)$", own_page, re.MULTILINE)
+    assert [line.split()[0] for line in commands] == ["simulate", "bench", "compare"]
+    for line in commands:
+        told = CliRunner().invoke(app, [*shlex.split(line), "--set", "engine=in-process"])
+        assert told.exit_code == 0, told.output
+    report = max(Path("runs").glob("*/report.json")).read_text()
+    assert "mine:net" in report

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv import _check
+from fedpriv import _check, user_code
 from fedpriv.data import cifar, idx, libsvm, radiographs, ratings, reviews, stack_overflow, surnames
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.deformation import FIELDS
@@ -45,6 +45,7 @@ IDX_FILES = (
 )
 
 IMAGE_SIZE, VOCABULARY, LENGTH = "image-size", "vocabulary", "sequence-length"
+_PARTS = tuple(part for part in vars(Source) if not part.startswith("_"))
 _LEAST = {IMAGE_SIZE: 8, VOCABULARY: 3, LENGTH: 1}
 
 
@@ -165,7 +166,8 @@ def load(
     """The source called ``name``; ``digits`` and ``infinite-digits`` need no files.
 
     Args:
-        name: one of :func:`names`.
+        name: one of :func:`names`; or ``module:name`` of a function of your own that takes nothing and gives
+            a Source, such as :class:`fedpriv.data.Arrays`, the same one in every process.
         folder: where the data lies; None: $FEDPRIV_DATA, else ``~/.cache/fedpriv``.
         image_size: pixels of a side, of pneumonia; 0: the data set's own number, as below.
         vocabulary: words that are told apart, of imdb, imdb-bag and stackoverflow-tags.
@@ -176,12 +178,30 @@ def load(
         MissingDataError: its files are not there.
         DataError: its files are damaged.
     """
-    loader = _LOADERS[_check.choice("dataset", name, names())]
     given = {IMAGE_SIZE: image_size, VOCABULARY: vocabulary, LENGTH: sequence_length}
+    if user_code.named(name):
+        _require_options(name, given, {})
+        return _own(name)
+    loader = _LOADERS[_check.choice("dataset", name, names(), _check.near(name, names()) or user_code.HINT)]
+    _require_options(name, given, loader.options)
+    numbers = [given[key] or default for key, default in loader.options.items()]
+    return loader.read(loader.find(data_folder(folder)), *numbers)
+
+
+def _require_options(name: str, given: Mapping[str, int], options: Mapping[str, int]) -> None:
+    """Raises ArgumentError for an option that is given and not there, or too small."""
     for key, value in given.items():
-        if value and key not in loader.options:
+        if value and key not in options:
             raise _check.fail(key, value, f"be 0 for {name}, which has no such option")
         if value:
             _check.integer(key, value, _LEAST[key])
-    numbers = [given[key] or default for key, default in loader.options.items()]
-    return loader.read(loader.find(data_folder(folder)), *numbers)
+
+
+def _own(name: str) -> Source:
+    """The user's source. Raises ArgumentError where it is none."""
+    source: Source = user_code.called("dataset", name)
+    missing = [part for part in _PARTS if not hasattr(source, part)]
+    if missing:
+        hint = f"it gives {type(source).__name__}, without {missing[0]}"
+        raise _check.fail("dataset", name, "give a source, such as fedpriv.data.Arrays", hint)
+    return source

@@ -21,9 +21,13 @@ stride 2, pool, convolution of 32 filters 4x4 with stride 2, pool, 32 hidden uni
 2x2 max pooling of stride 1. Du 2021 give no sizes for ``mlp-text``: they are those of Bu et al. 2020, whose
 experiments theirs follow.
 
-Models are built with zero parameters, without touching torch's global generator; :func:`initial` draws
-the first parameter vector from a generator that is given. Each parameter is used through its layer alone,
-so that clipped sums can be had from what layers see.
+A model of your own is named ``module:name``: a function or a class that gives an ``nn.Module``, called
+with the :class:`Inputs` that it is for, or with nothing where all of its parameters have defaults. It starts
+from the values that it is built with.
+
+The models above are built with zero parameters, without touching torch's global generator; :func:`initial`
+draws the first parameter vector from a generator that is given. Each parameter is used through its layer
+alone, so that clipped sums can be had from what layers see.
 
 >>> import numpy as np
 >>> model = build("cnn")
@@ -38,13 +42,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedpriv import _check
+from fedpriv import _check, user_code
 from fedpriv.models import dense, factors, images, sequences
 from fedpriv.models.images import Pool
 from fedpriv.models.inputs import IDS, NUMBERS, SEQUENCE, Inputs, Shape
-from fedpriv.models.laws import initial
+from fedpriv.models.laws import initial, keep
 
-__all__ = ["MODELS", "Pool", "Standardised", "build", "initial"]
+__all__ = ["MODELS", "Inputs", "Pool", "Standardised", "build", "initial"]
 
 # Name -> what it takes, and how it is made.
 MODELS: dict[str, tuple[str, Callable[[Inputs], nn.Module]]] = {
@@ -64,17 +68,24 @@ MODELS: dict[str, tuple[str, Callable[[Inputs], nn.Module]]] = {
 }
 
 
-def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10, tokens: Shape = ()) -> nn.Module:
-    """The model of that name for inputs (n, *shape), with all parameters zero.
+def build(
+    name: str, shape: Shape = (1, 28, 28), classes: int = 10, tokens: Shape = (), seed: int = 0
+) -> nn.Module:
+    """The model of that name for inputs (n, *shape), with all parameters zero; or a model of your own.
 
     Args:
-        name: one of ``MODELS``.
+        name: one of ``MODELS``, or ``module:name``.
         shape, classes, tokens: see :class:`fedpriv.models.inputs.Inputs`.
+        seed: of torch's generator on the CPU while a model of your own is built, so that all nodes have the
+            same. The generator is put back.
 
     Raises ArgumentError where the name is unknown or the inputs do not suit the model.
     """
-    kind, make = MODELS[_check.choice("model", name, MODELS)]
     inputs = Inputs(tuple(shape), classes, tuple(tokens))
+    if user_code.named(name):
+        return _own(name, inputs, seed)
+    hint = _check.near(name, MODELS) or user_code.HINT
+    kind, make = MODELS[_check.choice("model", name, MODELS, hint)]
     if kind != inputs.kind:
         suited = ", ".join(other for other, (takes, _) in MODELS.items() if takes == inputs.kind)
         raise _check.fail("model", name, f"be one of {suited} for data that is {inputs.kind}")
@@ -85,6 +96,16 @@ def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10, tokens: Shap
         for parameter in model.parameters():
             parameter.zero_()
     return model
+
+
+def _own(name: str, inputs: Inputs, seed: int) -> nn.Module:
+    """The user's model, which is drawn from its own parameters, whatever its layers' laws are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = user_code.called("model", name, inputs)
+    if not isinstance(model, nn.Module):
+        raise _check.fail("model", name, "give an nn.Module", f"it gives {type(model).__name__}")
+    return keep(model.to("cpu"))
 
 
 class Standardised(nn.Module):

@@ -50,6 +50,17 @@ def zeros(generator: np.random.Generator, shape: Shape) -> npt.NDArray[np.float6
     return np.zeros(shape)
 
 
+def keep(module: nn.Module) -> nn.Module:
+    """The module, whose parameters start from what they are now, but for those that its ``laws`` name."""
+    named = {name: _kept(parameter.detach().clone()) for name, parameter in module.named_parameters()}
+    module.laws = {**named, **getattr(module, "laws", {})}  # type: ignore[assignment]
+    return module
+
+
+def _kept(values: Tensor) -> Law:
+    return lambda generator, shape: values.double().numpy()
+
+
 def initial(module: nn.Module, generator: np.random.Generator, layout: Layout | None = None) -> Tensor:
     """A first parameter vector (d,), float32, drawn from ``generator`` in the layout's order.
 

@@ -1,0 +1,86 @@
+"""Code of a user's own that a setting names, as ``module:name``.
+
+A module is looked for where Python is installed, and then in the current folder. Nothing is imported that a
+setting does not name; a node that owns its data imports what its owner accepts (:mod:`fedpriv.node_books`).
+
+>>> called("model", "torch.nn:Flatten")
+Flatten(start_dim=1, end_dim=-1)
+>>> called("model", "torch.nn:Flaten")
+Traceback (most recent call last):
+    ...
+fedpriv._check.ArgumentError: model is 'torch.nn:Flaten'; it must name something in torch.nn \
+(did you mean 'Flatten'?)
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedpriv import _check
+
+HINT = "one of your own is named module:name"
+
+
+def named(value: object) -> bool:
+    """Whether a setting's value names code."""
+    return isinstance(value, str) and ":" in value
+
+
+def called(key: str, reference: str, *arguments: Any) -> Any:
+    """What the function (or class) at ``module:name`` gives.
+
+    Args:
+        key: the setting, for errors.
+        reference: ``module:name``.
+        arguments: what it is called with, where it has parameters without a default.
+
+    Raises ArgumentError where there is nothing to call, or calling it fails.
+    """
+    make = _found(key, reference)
+    try:
+        return make(*(arguments if _takes_any(make) else ()))
+    except Exception as error:
+        raise _check.fail(key, reference, "work when it is called", _said(error)) from error
+
+
+def _found(key: str, reference: str) -> Callable[..., Any]:
+    module_name, _, name = reference.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
+        raise _check.fail(key, reference, "be written module:name, as in mymodel:build")
+    here = str(Path.cwd())
+    if here not in sys.path:  # at the end: a file in this folder never stands in for an installed module
+        sys.path.append(here)
+        importlib.invalidate_caches()
+    try:
+        found = importlib.import_module(module_name)
+    except Exception as error:
+        hint = f"{_said(error)}; modules are looked for where Python is installed, and in {here}"
+        raise _check.fail(key, reference, "name a module that can be imported", hint) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            hint = _check.near(part, dir(found)) or f"it is {getattr(found, '__file__', None) or found}"
+            raise _check.fail(key, reference, f"name something in {module_name}", hint)
+        found = getattr(found, part)
+    if not callable(found):
+        raise _check.fail(key, reference, "name a function or a class")
+    return found
+
+
+def _takes_any(make: Callable[..., Any]) -> bool:
+    """Whether it has positional parameters without a default."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # some of C
+        return False
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in by_place and p.default is p.empty for p in parameters)
+
+
+def _said(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,193 @@
+"""Models and data of a user's own, named in settings as module:name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv import models, user_code
+from fedpriv._check import ArgumentError
+from fedpriv.config import Config
+from fedpriv.data import load
+from fedpriv.node import initial_params, make_source, make_task
+from fedpriv.node_books import RefusedError, as_taken
+from fedpriv.rng import Key
+from fedpriv.simulate import check, simulate
+
+MINE = '''
+import numpy as np
+import torch
+from torch import nn
+
+from fedpriv.data import Arrays
+
+CONSTANT = 3
+
+
+class Net(nn.Module):
+    """Takes nothing; a layer that no kind knows, a frozen one, and one that starts where its author says."""
+
+    def __init__(self, hidden=8):
+        super().__init__()
+        self.first = nn.Linear(5, hidden)
+        self.scale = nn.Parameter(torch.rand(hidden))
+        self.fixed = nn.Linear(hidden, hidden).requires_grad_(False)
+        self.last = nn.Linear(hidden, 2)
+        nn.init.constant_(self.last.weight, 0.25)
+
+    def forward(self, x):
+        return self.last(self.fixed(torch.tanh(self.first(x)) * self.scale))
+
+
+def fitted(inputs):
+    return nn.Sequential(nn.Linear(inputs.shape[0], 16), nn.ReLU(), nn.Linear(16, inputs.classes))
+
+
+def wide(inputs):
+    return nn.Linear(inputs.shape[0] + 1, inputs.classes)
+
+
+def broken():
+    raise OSError("no such\\nfile")
+
+
+def number():
+    return 7
+
+
+def data():
+    generator = np.random.default_rng(3)
+    x = generator.standard_normal((2200, 5)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] > 0).astype(np.int64)
+    return Arrays("mine", x[:2000], y[:2000], x[2000:], y[2000:], classes=2)
+'''
+SETTINGS = {
+    "dataset": "users_mine:data", "clients": 2000, "sampling-rate": 0.1, "rounds": 30, "epsilon": 8.0,
+    "delta": 1e-5, "learning-rate": 1.0, "optimizer": "dp-sgd", "engine": "in-process", "seed": 5,
+}
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the user's module, which is the current one."""
+    (tmp_path / "users_mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("users_mine", None)
+
+
+@pytest.mark.parametrize("model", ["users_mine:Net", "users_mine:fitted"])
+def test_a_run_learns_with_a_users_model_and_data(mine: Path, model: str) -> None:
+    config = Config.parse({**SETTINGS, "model": model})
+    check(config)
+    result = simulate(config)
+    assert result.metrics[-1]["accuracy"] > 0.85
+    assert result.report["model"] == model
+    assert torch.equal(result.params, simulate(config).params)
+
+
+def test_a_users_model_starts_as_it_is_built(mine: Path) -> None:
+    config = Config.parse({**SETTINGS, "model": "users_mine:Net"})
+    task = make_task(config, make_source(config))
+    start = task.layout.split(initial_params(task, Key.fresh()))
+    assert (start["last.weight"] == 0.25).all()
+    torch.manual_seed(5)
+    net = user_code.called("model", "users_mine:Net")
+    assert all(torch.equal(start[name], p.detach()) for name, p in net.named_parameters() if name in start)
+
+
+def test_a_model_is_the_same_on_every_node_and_draws_nothing_from_the_global_generator(mine: Path) -> None:
+    config = Config.parse({**SETTINGS, "model": "users_mine:Net", "seed": -1})
+    source, before = make_source(config), torch.get_rng_state()
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    outputs = []
+    for _ in range(2):
+        task = make_task(config, source)
+        assert torch.equal(torch.get_rng_state(), before)
+        outputs.append(task.outputs(torch.ones(task.dimension), x))  # through its frozen layer
+    assert torch.equal(*outputs)
+    other = make_task(config.changed(seed=1), source)
+    assert not torch.equal(other.outputs(torch.ones(task.dimension), x), outputs[0])
+
+
+def test_a_modules_own_laws_hold(mine: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    module.laws = {"bias": models.laws.zeros}
+    task_start = models.initial(models.laws.keep(module), np.random.default_rng(0))
+    assert torch.equal(task_start[:4], module.weight.detach().reshape(-1))
+    assert not task_start[4:].any()
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("users_mine:", "module:name"),
+        ("users mine:net", "module:name"),
+        ("users_mine:fited", "did you mean 'fitted'"),
+        ("users_mine:nothing_like_it", "users_mine.py"),
+        ("users_myne:Net", "No module named 'users_myne'; modules are looked for"),
+        ("users_mine:CONSTANT", "a function or a class"),
+        ("users_mine:broken", "OSError: no such file"),
+        ("users_mine:number", "it gives int"),
+        ("users_mine:wide", "take inputs (n, 5), as mine has them"),
+        ("no-such", "module:name"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_said(mine: Path, reference: str, said: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        check(Config.parse({**SETTINGS, "model": reference}))
+    assert str(caught.value).startswith(f"model is {reference!r}; it must ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("users_mine:number", "it gives int, without"),
+        ("users_mine:data_", "'data'"),
+        ("no-such", "module:name"),
+    ],
+)
+def test_what_is_wrong_with_data_is_said(mine: Path, reference: str, said: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        load(reference)
+    assert str(caught.value).startswith(f"dataset is {reference!r}; it must ")
+    assert said in str(caught.value)
+
+
+def test_a_users_data_has_no_options(mine: Path) -> None:
+    with pytest.raises(ArgumentError, match="vocabulary is 5; it must be 0 for users_mine:data"):
+        load("users_mine:data", vocabulary=5)
+
+
+@pytest.mark.parametrize("key", ["model", "dataset"])
+def test_a_node_that_owns_its_data_runs_no_code_that_its_owner_does_not_name(key: str) -> None:
+    run = {"nodes-own-data": True, key: "os:abort"}
+    node: dict[str, object] = {"data-file": "mine.npz"}
+    with pytest.raises(RefusedError, match=f"the run's {key} is code, os:abort"):
+        as_taken(run, node)
+    with pytest.raises(RefusedError):
+        as_taken(run, {**node, "accept-code": "os:aborted users_mine:Net"})
+    assert as_taken(run, {**node, "accept-code": "users_mine:Net os:abort"})[key] == "os:abort"
+
+
+@pytest.mark.slow
+def test_actors_find_the_users_module_in_the_current_folder(mine: Path) -> None:
+    """Through the installed command, whose own folder is not the current one."""
+    settings = {**SETTINGS, "model": "users_mine:Net", "engine": "ray", "actors": 2, "rounds": 4}
+    flags = [f"--set={key}={value}" for key, value in settings.items()]
+    command = [Path(sys.executable).with_name("fedpriv"), "simulate", *flags, "--json"]
+    env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["model"] == "users_mine:Net"
