@@ -17,6 +17,7 @@ True
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,20 +33,24 @@ class RunBooks:
 
     Args:
         plan: the run; its gate events are all afforded when the plan is followed.
-        ledger: open and empty.
+        ledger: open.
         path: of the ledger's file.
+        charged: the gate's events that are in it already, of a run that is taken up again.
+        step: how many of the plan's releases that run still has the answers of.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger, path: Path) -> None:
+    def __init__(
+        self, plan: Plan, ledger: Ledger, path: Path, charged: Sequence[Event] = (), step: int = 0
+    ) -> None:
         self._plan, self._ledger, self._path = plan, ledger, path
-        self._charged: list[Event] = []
-        self._planned = plan.events
+        self._charged = list(charged)
+        self._planned = _what_is_left(plan, charged, step)
         self._follows = True
         self._stages: dict[int, float] = {}
         # Under a participation cap nobody loses by all releases, so events are not simply added up.
         self._accountant = None
         if plan.budget is not None and not plan.capped:
-            self._accountant = Accountant(plan.budget, plan=self._planned)
+            self._accountant = Accountant(plan.budget, plan=self._planned, charged=charged)
 
     def affords(self, event: Event, releases: int = 1) -> bool:
         """Whether the budget allows so many more releases of this event."""
@@ -130,3 +135,17 @@ class RunBooks:
         budget = self._plan.budget
         assert budget is not None
         return float(epsilon(self._plan.of_worst_client(events), budget.delta, budget.method).epsilon)
+
+
+def _what_is_left(plan: Plan, charged: Sequence[Event], step: int) -> tuple[Event, ...]:
+    """What was charged and the plan's releases from ``step`` on, as many of them as the budget affords."""
+    whole = (*charged, *plan.events[step:])
+    budget = plan.budget
+    if budget is None or tuple(charged) == plan.events[:step]:
+        return whole
+
+    def passes(count: int) -> bool:
+        return float(epsilon(whole[:count], budget.delta, budget.method).epsilon) > budget.epsilon
+
+    ends = range(len(charged), len(whole) + 1)
+    return whole[: len(charged) + max(0, bisect_left(ends, True, key=passes) - 1)]

@@ -92,9 +92,10 @@ def summarise(
     metrics: Sequence[Mapping[str, Any]],
     stopped: str,
     silos: Mapping[str, Sequence[Event]] | None = None,
+    resumed: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Everything report.json holds. ``events`` are the gate's, as charged; ``silos`` are each silo's, at the
-    client level."""
+    client level; ``resumed`` are the rounds after which the run was taken up again."""
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
     return {
@@ -104,6 +105,7 @@ def summarise(
             "measured on": "public test set",
             "rounds": last.get("round", 0),
             "stopped": stopped,
+            "resumed after rounds": list(resumed),
         },
         "privacy": {
             "level": config.level,
@@ -309,6 +311,8 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
     evaluated = measure.key in result
     reached = f"Test {measure.said(result[measure.key])}" if evaluated else "No model was evaluated"
     reached += f" after {measures.counted(result['rounds'], 'round')} (public test set)"
+    if resumed := result["resumed after rounds"]:
+        reached += f", taken up again after round {', '.join(map(str, resumed))}"
     ends = {
         "rounds": _DRAWN if optimizer == "rrpsgd" else "all planned rounds were run",
         "budget": "stopped before the release that would have passed the budget",

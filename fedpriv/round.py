@@ -266,12 +266,14 @@ def advance(
     key: Key,
     cohorts: Cohorts,
     observe: Callable[[Progress], None] = lambda progress: None,
+    first: int | None = None,
 ) -> Outcome:
     """As :func:`run`, from a state after any number of steps until it has made ``until``.
 
-    Releases are numbered on from ``state.step``.
+    Releases are numbered on from ``first``, by default ``state.step``: no number may have been used before.
     """
-    charged = done = state.step
+    done = state.step
+    charged = done if first is None else first
     unanswered = 0
     try:
         while done < until:

@@ -1,8 +1,9 @@
 """One run from plan to output folder, whatever the engine.
 
 The folder holds ``config.toml`` (resolved), ``metrics.jsonl`` (public test set only), ``ledger.jsonl``
-(on disk before each release), ``model.safetensors``, ``report.md``, ``report.json`` and ``curves.png``.
-Files are written atomically; a run that is interrupted or fails leaves a valid folder with what it had.
+(on disk before each release), ``model.safetensors``, ``state.safetensors``, ``report.md``, ``report.json``
+and ``curves.png``. Files are written atomically; a run that is interrupted or fails leaves a valid folder
+with what it had, and can be taken up again (:mod:`fedpriv.checkpoints`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import Any, cast
 from safetensors.torch import save
 from torch import Tensor
 
-from fedpriv import __version__, _check, measures, report, silos
-from fedpriv.accounting import Ledger, participations
+from fedpriv import __version__, _check, checkpoints, measures, report, silos
+from fedpriv.accounting import Ledger, LedgerError, participations
 from fedpriv.baselines import split
 from fedpriv.books import RunBooks
+from fedpriv.checkpoints import Checkpoint
 from fedpriv.node import choose_device, initial_params, make_source, make_task
+from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
-from fedpriv.round import Engine, Outcome, Progress, run
+from fedpriv.round import Engine, Outcome, Progress, advance
 from fedpriv.silos import Trainer
 
 FILES = (
@@ -34,6 +37,7 @@ FILES = (
     "metrics.jsonl",
     "ledger.jsonl",
     "model.safetensors",
+    checkpoints.FILE,
     "report.md",
     "report.json",
     "curves.png",
@@ -124,6 +128,7 @@ def execute(
     engine: Engine | Trainer,
     folder: RunFolder | None = None,
     show: Callable[[Status], None] = lambda status: None,
+    resumed: Checkpoint | None = None,
 ) -> Result:
     """Run a plan on an engine; the engine is closed at the end, also after errors.
 
@@ -132,12 +137,15 @@ def execute(
         engine: where the units are; a Trainer where the plan is of the client level.
         folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
         show: called after each round.
+        resumed: what the run in ``folder`` is taken up from; None for a new run.
 
     Returns:
         the result; ``stopped`` says "rounds", "budget", "interrupted" or "unanswered".
+
+    Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
     """
-    with _ledger(plan, folder) as (ledger, path):
-        job = _Job(plan, RunBooks(plan, ledger, path), folder, show)
+    with _books(plan, folder, resumed) as books:
+        job = _Job(plan, books, folder, show, resumed)
         try:
             stopped = job.train(engine).stopped
         except KeyboardInterrupt:  # while evaluating the last round, say
@@ -151,17 +159,28 @@ def execute(
 
 
 @contextmanager
-def _ledger(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Ledger, Path]]:
+def _books(plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None) -> Iterator[RunBooks]:
+    """The run's books, with its ledger open."""
+    with ExitStack() as stack:
+        where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        path = where / "ledger.jsonl"
+        if resumed is None:
+            yield RunBooks(plan, stack.enter_context(Ledger.create(path, _header(plan))), path)
+            return
+        ledger, record = Ledger.resume(path)
+        stack.enter_context(ledger)
+        if {**record.header, "fedpriv": __version__, "ledger": None} != {**_header(plan), "ledger": None}:
+            raise LedgerError(f"{path} is not the ledger of this run")
+        yield RunBooks(plan, ledger, path, record.events, resumed.state.step)
+
+
+def _header(plan: Plan) -> dict[str, Any]:
     config = plan.config
     header: dict[str, Any] = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
     header |= {"placement": config.placement}
     if config.max_participations:
         header |= {participations.LABEL: config.max_participations}
-    header |= _remark(plan)
-    with ExitStack() as stack:
-        where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        path = where / "ledger.jsonl"
-        yield stack.enter_context(Ledger.create(path, header)), path
+    return header | _remark(plan)
 
 
 def _remark(plan: Plan) -> dict[str, str]:
@@ -173,10 +192,16 @@ class _Job:
     """The moving parts of one execution: evaluation, metrics, and the files at the end."""
 
     def __init__(
-        self, plan: Plan, books: RunBooks, folder: RunFolder | None, show: Callable[[Status], None]
+        self,
+        plan: Plan,
+        books: RunBooks,
+        folder: RunFolder | None,
+        show: Callable[[Status], None],
+        resumed: Checkpoint | None,
     ) -> None:
         self.plan, self.books, self.folder, self.show = plan, books, folder, show
-        self.metrics: list[dict[str, Any]] = []
+        self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
+        self.resumed = resumed.resumed if resumed else ()
         source = make_source(plan.config)
         self.task = make_task(plan.config, source)
         self.key = plan.key()
@@ -185,11 +210,16 @@ class _Job:
         if plan.config.public_examples:  # what the optimizer learns from is not evaluated on
             _, self.test = split(self.test, plan.config.public_examples)
         self.device = device
-        self.params, self.round = initial_params(self.task, self.key), 0
+        self.state = resumed.state if resumed else self._start()
         if folder is not None:
             note = report.remark(plan.config)
             folder.write("config.toml", (f"# {note}\n" if note else "") + plan.config.toml())
-            folder.write("metrics.jsonl", "")
+            folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
+            self._save_state()
+
+    def _start(self) -> State:
+        params = initial_params(self.task, self.key)
+        return State(params) if self.plan.by_silo else self.plan.setup.optimizer.init(params)
 
     def train(self, engine: Engine | Trainer) -> Outcome:
         outcome = self._loop(engine)
@@ -198,14 +228,14 @@ class _Job:
         return outcome
 
     def _loop(self, engine: Engine | Trainer) -> Outcome:
-        if self.plan.by_silo:
-            return silos.run(self.plan, self.params, cast(Trainer, engine), self.books, self._observe)
-        cohorts = self.plan.cohorts(self.key)
-        loop = (self.plan.setup, self.params, cast(Engine, engine), self.books, self.key, cohorts)
-        return run(*loop, self._observe)
+        plan, books = self.plan, self.books
+        if plan.by_silo:
+            return silos.run(plan, self.state.params, cast(Trainer, engine), books, self._observe)
+        loop = (plan.setup, self.state, plan.setup.rounds, cast(Engine, engine), books, self.key)
+        return advance(*loop, plan.cohorts(self.key), self._observe, books.releases)
 
     def _observe(self, progress: Progress) -> None:
-        self.params, self.round = progress.state.output, progress.round
+        self.state = progress.state
         due = progress.round % self.plan.config.evaluate_every == 0
         if due or progress.round == self.plan.rounds:
             self._evaluate(progress.round)
@@ -229,7 +259,7 @@ class _Job:
         )
 
     def _evaluate(self, round_number: int) -> None:
-        scores = self.task.evaluate(self.params.to(self.device), *self.test)
+        scores = self.task.evaluate(self.state.output.to(self.device), *self.test)
         spent = self.books.spent()
         record = {
             "round": round_number,
@@ -248,17 +278,24 @@ class _Job:
     def _save(self) -> None:
         """Write the released model as it is by now."""
         if self.folder is not None:
-            tensors = {name: t.contiguous() for name, t in self.task.layout.split(self.params).items()}
-            about = {"fedpriv": __version__, "round": str(self.round)}
+            split = self.task.layout.split(self.state.output)
+            tensors = {name: t.contiguous() for name, t in split.items()}
+            about = {"fedpriv": __version__, "round": str(self.state.step)}
             self.folder.write("model.safetensors", save(tensors, about | _remark(self.plan)))
+            self._save_state()
+
+    def _save_state(self) -> None:
+        """Write what the run could be taken up from."""
+        if self.folder is not None and checkpoints.obstacle(self.plan.config) is None:
+            self.folder.write(checkpoints.FILE, checkpoints.packed(self.plan, self.state, self.resumed))
 
     def finish(self, stopped: str) -> Result:
         self._save()  # first: what follows may take seconds
         charged = self.books.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
-        summary = report.summarise(self.plan, charged.events, self.metrics, stopped, by_silo)
+        summary = report.summarise(self.plan, charged.events, self.metrics, stopped, by_silo, self.resumed)
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", report.markdown(summary))
             self.folder.write("curves.png", report.curves(summary, self.metrics))
-        return Result(summary, self.metrics, self.params, stopped)
+        return Result(summary, self.metrics, self.state.output, stopped)

@@ -28,7 +28,7 @@ LAYERS = [
     {"round"},
     {"baselines"},
     {"config", "plan", "recipes", "node", "node_books", "refusals", "silos"},
-    {"books", "report", "runs", "views"},
+    {"books", "checkpoints", "report", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},
     {"bench"},

@@ -85,7 +85,7 @@ class Ledger:
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
         """A new ledger with its header on disk. Raises FileExistsError where the file exists."""
-        ledger = cls(open(path, "xb"), "", 0)  # noqa: SIM115
+        ledger = cls(_held(open(path, "xb"), path), "", 0)  # noqa: SIM115
         ledger._write([{"ledger": _FORMAT, **header}])
         _sync_folder(Path(path).parent)
         return ledger
@@ -94,10 +94,14 @@ class Ledger:
     def resume(cls, path: str | os.PathLike[str]) -> tuple[Ledger, Record]:
         """The ledger opened for more events, and what it holds; a torn last line is cut off.
 
-        Raises LedgerError where a line was edited.
+        Raises LedgerError where a line was edited, or the ledger is open elsewhere.
         """
-        record = read(path)
-        file = open(path, "r+b")  # noqa: SIM115
+        file = _held(open(path, "r+b"), path)  # noqa: SIM115
+        try:
+            record = read(path)
+        except BaseException:
+            file.close()
+            raise
         file.truncate(record.size)
         file.seek(record.size)
         ledger = cls(file, record.chain, len(record.events))
@@ -144,6 +148,25 @@ class Ledger:
         self._file.write(data)
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def _held(file: BinaryIO, path: str | os.PathLike[str]) -> BinaryIO:
+    """The file, which nobody else may hold open so until it is closed.
+
+    Raises LedgerError where somebody does: two chains in one file would be none.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise LedgerError(f"{path} is in use: another run writes to it; wait for its end") from None
+    except OSError:  # a file system without locks
+        pass
+    return file
 
 
 def read(path: str | os.PathLike[str]) -> Record:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from fedpriv.checkpoints import Checkpoint, obstacle
 from fedpriv.cli.app import on_terminal
 from fedpriv.measures import counted, shown
 from fedpriv.plan import Plan
@@ -16,8 +17,8 @@ from fedpriv.runs import Result, Status
 Show = Callable[[Status], None]
 
 
-def announce(plan: Plan, err: bool) -> None:
-    """What is about to run, and what it costs; on standard error where ``err``."""
+def announce(plan: Plan, resumed: Checkpoint | None, err: bool) -> None:
+    """What is about to run, or to go on, and what it costs; on standard error where ``err``."""
     config = plan.config
     clients = counted(config.clients, "client")
     who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients} on"
@@ -41,6 +42,10 @@ def announce(plan: Plan, err: bool) -> None:
     note = remark(config)
     if note:
         typer.secho(f"NOTE: {note}", bold=True, err=err)
+    if resumed:
+        lost = f", {resumed.lost} of them after it: paid for and lost" if resumed.lost else ""
+        charged = counted(resumed.charged, "release")
+        typer.echo(f"taken up again after round {resumed.state.step}; {charged} charged{lost}", err=err)
 
 
 @contextmanager
@@ -84,24 +89,22 @@ def _bar(rounds: int) -> Iterator[Show]:
 
 
 class Lines:
-    """One plain line at each new evaluation."""
+    """One plain line at each evaluation."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = f"{prefix}: " if prefix else ""
-        self._last = 0
 
     def __call__(self, status: Status) -> None:
         """Print the status of a round that was evaluated."""
-        if status.evaluated == self._last:
+        if status.evaluated != status.round:
             return
-        self._last = status.evaluated
         typer.echo(
             f"{self._prefix}round {status.round}/{status.rounds}  {status.measure.said(status.score)}  "
             f"epsilon {_spent(status, status.epsilon)}"
         )
 
 
-def conclude(result: Result, folder: str) -> None:
+def conclude(plan: Plan, result: Result, folder: str) -> None:
     """How the run ended and where to read on."""
     ends = {
         "rounds": "all rounds done",
@@ -112,6 +115,8 @@ def conclude(result: Result, folder: str) -> None:
     last = result.metrics[-1] if result.metrics else {}
     measure = shown(last)
     typer.echo(f"{ends[result.stopped]}; test {measure.said(last.get(measure.key))}")
+    if result.stopped in ("interrupted", "unanswered") and obstacle(plan.config) is None:
+        typer.echo(f"`fedpriv resume {folder}` goes on from there")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
 
 

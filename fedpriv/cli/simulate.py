@@ -16,7 +16,11 @@ from fedpriv.cli.app import AsJson, OfSettings, app, ending_cleanly, failing, pr
 from fedpriv.config import Config, read_assignment, read_file
 
 if TYPE_CHECKING:
+    from fedpriv.checkpoints import Checkpoint
+    from fedpriv.plan import Plan
     from fedpriv.runs import Status
+
+    Job = tuple[Plan, Path, Checkpoint | None]  # a plan, its folder, and what it is taken up from
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", show_default=False, help="TOML file of settings.")
@@ -50,7 +54,8 @@ comes with the installation), central noise, epsilon 3. Training never logs anyt
 the model is measured on the public test set.
 
 The output folder gets config.toml (resolved), metrics.jsonl, ledger.jsonl, model.safetensors, report.md,
-report.json and curves.png. Ctrl-C ends the run cleanly and leaves a valid folder.
+report.json and curves.png. Ctrl-C ends the run cleanly and leaves a valid folder, from which
+`fedpriv resume` goes on.
 
 \b
 Examples:
@@ -71,40 +76,47 @@ def simulate(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    run_one(lambda: Config.parse(given(config_file, settings, out, seed, overwrite)), as_json)
+    run_one(lambda: new(Config.parse(given(config_file, settings, out, seed, overwrite))), as_json)
 
 
-def run_one(configured: Callable[[], Config], as_json: bool) -> None:
-    """Run the configuration and tell how it goes; what it cannot be is refused before any work."""
-    from fedpriv.cli import display
+def new(config: Config) -> Job:
+    """The run of this configuration, which is checked."""
     from fedpriv.plan import make_plan
+    from fedpriv.runs import RunFolder
+    from fedpriv.simulate import check
+
+    check(config)
+    return make_plan(config), RunFolder.check(_out(config), config.overwrite), None
+
+
+def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
+    """Run what is prepared and tell how it goes; what it cannot be is refused before any work."""
+    from fedpriv.cli import display
     from fedpriv.runs import RunFolder, execute
-    from fedpriv.simulate import check, make_engine
+    from fedpriv.simulate import make_engine
 
     try:
         with refusing():
-            config = configured()
-            check(config)
-            plan = make_plan(config)
-            folder = RunFolder.check(_out(config), config.overwrite)
-        display.announce(plan, err=as_json)
+            plan, folder, resumed = prepared()
+        display.announce(plan, resumed, err=as_json)
         with failing(code=2):
-            engine = make_engine(config)
-            output = RunFolder.create(folder, config.overwrite)
+            engine = make_engine(plan.config)
+            output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
     except KeyboardInterrupt:
         typer.echo("interrupted before the first round; nothing was charged", err=True)
         raise typer.Exit(130) from None
-    with failing(), display.progress(config.rounds, quiet=as_json) as show, ending_cleanly() as check_end:
+    rounds = plan.config.rounds
+    with failing(), display.progress(rounds, quiet=as_json) as show, ending_cleanly() as check_end:
 
         def after_round(status: Status) -> None:
             show(status)
             check_end()
 
-        result = execute(plan, engine, output, after_round)
+        result = execute(plan, engine, output, after_round, resumed)
     if as_json:
         typer.echo(json.dumps({"out": str(folder), **result.report}))
     else:
-        display.conclude(result, str(folder))
+        display.conclude(plan, result, str(folder))
 
 
 def given(

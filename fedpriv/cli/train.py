@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from fedpriv.cli.app import AsJson, OfSettings, app
-from fedpriv.cli.simulate import ConfigFile, Out, Overwrite, Seed, Settings, given, run_one, settings_help
+from fedpriv.cli.simulate import (
+    ConfigFile,
+    Out,
+    Overwrite,
+    Seed,
+    Settings,
+    given,
+    new,
+    run_one,
+    settings_help,
+)
 
 _HELP = """Train without federation: one party holds all examples, and one example is the privacy unit.
 
@@ -33,4 +43,4 @@ def train(
 ) -> None:
     from fedpriv.centralised import settle
 
-    run_one(lambda: settle(given(config_file, settings, out, seed, overwrite)), as_json)
+    run_one(lambda: new(settle(given(config_file, settings, out, seed, overwrite))), as_json)

@@ -1,0 +1,46 @@
+"""``fedpriv resume``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedpriv.cli.app import AsJson, app
+from fedpriv.cli.simulate import run_one
+from fedpriv.config import Config, read_file
+
+if TYPE_CHECKING:
+    from fedpriv.cli.simulate import Job
+
+_HELP = """Go on with a run of `fedpriv simulate` or `train` that was interrupted, failed or was killed.
+
+FOLDER is its output folder. The run goes on from its last evaluation under what is left of its budget: what
+was charged stays charged, also for rounds after that evaluation, which are made again. Without a seed all
+that is random from there on is new; nothing is drawn twice in any case.
+
+\b
+Example:
+  fedpriv resume runs/20261122-203321
+"""
+
+
+@app.command(help=_HELP)
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder of the run.")],
+    as_json: AsJson = False,
+) -> None:
+    run_one(lambda: _taken_up(folder), as_json)
+
+
+def _taken_up(folder: Path) -> Job:
+    from fedpriv import checkpoints
+    from fedpriv.plan import make_plan
+    from fedpriv.simulate import check
+
+    config = Config.parse(read_file(folder / "config.toml"))
+    plan = make_plan(config)
+    checkpoint = checkpoints.read(folder, plan)
+    check(config)
+    return plan, folder, checkpoint
