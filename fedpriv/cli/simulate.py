@@ -53,9 +53,9 @@ Without arguments it runs the demo: 100,000 virtual clients with one handwritten
 comes with the installation), central noise, epsilon 3. Training never logs anything about clients' data;
 the model is measured on the public test set.
 
-The output folder gets config.toml (resolved), metrics.jsonl, ledger.jsonl, model.safetensors, report.md,
-report.json and curves.png. Ctrl-C ends the run cleanly and leaves a valid folder, from which
-`fedpriv resume` goes on.
+The output folder gets config.toml (resolved), metrics.jsonl, ledger.jsonl, model.safetensors,
+state.safetensors, report.md, report.json and curves.png. Ctrl-C ends the run cleanly and leaves a valid
+folder, from which `fedpriv resume` goes on.
 
 \b
 Examples:
