@@ -33,6 +33,7 @@ _SMALLEST = 1e-14  # norms below it are not had from squares in the factors' own
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
 _PLAIN = 1e3  # norms between it and its inverse need no scaling before their entries are squared
 _RUN = 2**8  # entries whose squares are added up before float64 takes their sum
+_EVEN, _FEW = 1e6, 2**8  # divisors between it and its inverse need no scaling; examples weighed at once
 _LONG = 2**10  # summands of one matrix product of squares, for the same reason
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
 _HEAVY = 1e18  # entries of factors from which on to weigh them, or the other factor, loses: left to rows
@@ -226,7 +227,9 @@ class Outer:
         if self._places == 1:
             if divisor is None:
                 return self._lone_squares()
-            squares = self._divided_squares(divisor)
+            squares = self._plainly_divided_squares(divisor)
+            if squares is None:
+                squares = self._divided_squares(divisor)
             if squares is not None:
                 return squares
             return torch.where(self._light(), self._formed_squares(divisor), math.nan)
@@ -377,6 +380,27 @@ class Outer:
             for i in range(0, len(delta), step)
         ]
         return torch.cat([Rows(part.rows()).squares(divisor) for part in few])
+
+    def _plainly_divided_squares(self, divisor: Tensor) -> Tensor | None:
+        """As :meth:`_divided_squares`, a few examples at a time while they are in cache; None where a factor
+        or weight needs scaling. Within these ranges nothing that counts leaves float32's."""
+        delta, a = self.pairs[0]
+        if not waiting.at_hand(delta) or self.order or delta.shape[1] != 1:
+            return None
+        if not _within(divisor, 1 / _EVEN, _EVEN):
+            return None
+        delta, a, weights = delta[:, 0, 0], a[:, 0, 0], divisor.pow(-2).view(delta.shape[3], -1)
+        wide = a.shape[1] > delta.shape[1]
+        long, short, weights = (a, delta, weights.t()) if wide else (delta, a, weights)
+        if long.shape[1] > _LONG:
+            return None
+        squares = list[Tensor]()
+        for one, other in zip(torch.split(long, _FEW), torch.split(short, _FEW), strict=True):
+            parts = one.square(), other.square()
+            if not all(_within(part.sum(1), _PLAIN**-2, _PLAIN**2) for part in parts):
+                return None
+            squares.append(parts[0].mm(weights).mul_(parts[1]).sum(1))
+        return torch.cat(squares).double()
 
     def _divided_squares(self, divisor: Tensor) -> Tensor | None:
         """sum_jk delta_j^2 a_k^2 / D_jk^2 as one product of matrices, or None or NaN where it loses too much.

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -234,6 +235,25 @@ def test_norms_of_extreme_factors_are_right_or_not_told(size, divided):
     torch.testing.assert_close(got[told], want[told], rtol=1e-5, atol=0.0)
     assert told.all() or divided or max(size, 1 / size) > 1e18  # such factors are not weighed
     assert got[3] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("outs", "ins"), [(7, 40), (40, 7), (3, 1000)])
+def test_divisors_and_factors_as_uneven_as_need_no_scaling_are_exact(seed: int, outs: int, ins: int) -> None:
+    """Factors' entries down to 1e-22 of norms from 1e-3 to 1e3, weights over 24 orders of magnitude."""
+    generator = np.random.default_rng(seed)
+
+    def uneven(*shape: int) -> torch.Tensor:
+        drawn = 10 ** generator.uniform(-22, 0, shape) * generator.choice([-1, 1], shape)
+        norms = 10 ** generator.uniform(-2.9, 2.9, (shape[0], 1))
+        return torch.as_tensor(drawn / np.linalg.norm(drawn, axis=1, keepdims=True) * norms).float()
+
+    delta, a = uneven(300, outs), uneven(300, ins)
+    divisor = torch.as_tensor(10 ** generator.uniform(-5.9, 5.9, (outs, ins))).float()
+    form = outer(delta, a, (outs, ins))
+    assert form._plainly_divided_squares(divisor) is not None
+    want = torch.einsum("ij,jk,ik->i", delta.double() ** 2, divisor.double() ** -2, a.double() ** 2)
+    torch.testing.assert_close(form.squares(divisor), want, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("spread", [1e6, 1e11, 1e13, 1e25])
