@@ -86,6 +86,15 @@ def remark(config: Config) -> str | None:
     return "; ".join(notes) or None
 
 
+def noise(placement: str) -> str:
+    """The placement in words.
+
+    >>> noise("none"), noise("central")
+    ('no noise', 'central noise')
+    """
+    return f"{'no' if placement == 'none' else placement} noise"
+
+
 def summarise(
     plan: Plan,
     events: Sequence[Event],
@@ -400,7 +409,7 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
     axes.grid(alpha=0.3)
     title = f"{summary['data set']}, {summary['model']}, {summary['optimizer']}, "
     placement = summary["privacy"]["placement"]
-    title += f"{'no' if placement == 'none' else placement} noise"
+    title += noise(placement)
     budget = summary["privacy"]["budget"]
     if budget is not None:
         right = axes.twinx()

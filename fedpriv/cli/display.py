@@ -11,7 +11,7 @@ from fedpriv.checkpoints import Checkpoint, obstacle
 from fedpriv.cli.app import on_terminal
 from fedpriv.measures import counted, shown
 from fedpriv.plan import Plan
-from fedpriv.report import remark
+from fedpriv.report import noise, remark
 from fedpriv.runs import Result, Status
 
 Show = Callable[[Status], None]
@@ -22,14 +22,13 @@ def announce(plan: Plan, resumed: Checkpoint | None, err: bool) -> None:
     config = plan.config
     clients = counted(config.clients, "client")
     who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients} on"
-    placement = "no" if config.placement == "none" else config.placement
-    rounds, noise = counted(plan.rounds, "round"), f"{placement} noise"
+    rounds, added = counted(plan.rounds, "round"), noise(config.placement)
     if plan.by_silo:
         each = counted(config.examples_per_client, "example")
         who = f"{counted(config.clients, 'silo')} of {each} on"
         rounds = f"{rounds} of {counted(config.silo_steps, 'private step')}"
-        noise = f"{noise} in each silo"
-    typer.echo(f"{who} {config.dataset}, {config.model}, {config.optimizer}, {rounds}, {noise}", err=err)
+        added = f"{added} in each silo"
+    typer.echo(f"{who} {config.dataset}, {config.model}, {config.optimizer}, {rounds}, {added}", err=err)
     if plan.budget is not None:
         first = plan.setup.planned_events()[0].noise_multiplier
         typer.echo(
