@@ -112,12 +112,16 @@ class RunBooks:
         """How many releases were charged so far; at the client level to each silo."""
         return len(self._charged)
 
+    @property
+    def link(self) -> str:
+        """What marks the ledger as it stands (:attr:`fedpriv.accounting.Ledger.link`)."""
+        return self._ledger.link
+
     def settle(self) -> Record:
-        """Close the ledger; the gate's events as they are on disk, with their silos where they have any.
+        """The gate's events as they are on disk, with their silos where they have any.
 
         A Ctrl-C while the last charge was written leaves it on disk and nowhere else, and it counts.
         """
-        self._ledger.close()
         return read(self._path)
 
     def _is_next(self, event: Event) -> bool:
@@ -144,8 +148,12 @@ def _what_is_left(plan: Plan, charged: Sequence[Event], step: int) -> tuple[Even
     if budget is None or tuple(charged) == plan.events[:step]:
         return whole
 
-    def passes(count: int) -> bool:
-        return float(epsilon(whole[:count], budget.delta, budget.method).epsilon) > budget.epsilon
+    def fits(left_out: int) -> bool:
+        events = whole[: len(whole) - left_out]
+        return float(epsilon(events, budget.delta, budget.method).epsilon) <= budget.epsilon
 
-    ends = range(len(charged), len(whole) + 1)
-    return whole[: len(charged) + max(0, bisect_left(ends, True, key=passes) - 1)]
+    most, tried = len(whole) - len(charged), 0  # about as many are left out as were lost
+    while tried < most and not fits(tried):
+        tried = min(most, 2 * tried + 1)
+    counts = range(tried // 2, tried + 1)
+    return whole[: len(whole) - counts[bisect_left(counts[:-1], True, key=fits)]]

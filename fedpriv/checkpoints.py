@@ -18,14 +18,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedpriv import _check
-from fedpriv.accounting import ledger
+from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.ledger import Record
-from fedpriv.config import Config
+from fedpriv.books import RunBooks
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
 from fedpriv.report import remark
+from fedpriv.vectors import Layout
 
 FILE = "state.safetensors"
+REPORTS = ("report.json", "report.md", "curves.png")  # in the order in which a run's end writes them
 
 
 @dataclass(frozen=True)
@@ -34,39 +36,60 @@ class Checkpoint:
 
     Attributes:
         state: the optimizer's, as of an evaluation, or as the run began.
+        releases, link: how many the ledger held then, and its mark (:attr:`fedpriv.accounting.Ledger.link`).
+        model: a digest of the model's layout.
         metrics: the records up to then.
         resumed: the rounds after which the run was taken up, this time included.
-        charged: how many releases the ledger holds.
+        charged: how many releases the ledger holds by now.
     """
 
     state: State
+    releases: int
+    link: str
+    model: str
     metrics: tuple[Mapping[str, Any], ...] = ()
     resumed: tuple[int, ...] = ()
     charged: int = 0
 
     @property
     def lost(self) -> int:
-        """How many releases were paid for whose answers are gone."""
-        return self.charged - self.state.step
+        """How many releases were paid for since then, whose answers are gone."""
+        return self.charged - self.releases
+
+    def require_ledger(self, record: Record) -> None:
+        """Raises LedgerError unless this is the ledger that the state was written beside, or it went on.
+
+        A shorter one would have release numbers, and with them noise, used again.
+        """
+        if record.links[self.releases : self.releases + 1] != (self.link,):
+            raise LedgerError("the ledger is not of the run that the state is of, or lacks releases of it")
 
 
-def obstacle(config: Config) -> str | None:
-    """Why a run of this configuration cannot be taken up again; None where it can."""
-    if config.level == "client":
+def obstacle(plan: Plan) -> str | None:
+    """Why a run of this plan cannot be taken up again; None where it can."""
+    config = plan.config
+    if plan.by_silo:
         return "its silos' own states were kept in memory only (level client)"
     if config.nodes_own_data:
         return "its nodes own their data, and answered another run id"
-    if config.placement == "local" and 0 < config.max_participations < config.rounds:
+    if plan.capped:
         return "who has given data is kept in memory only (max-participations)"
     if config.seed < 0 and (config.optimizer == "rrpsgd" or config.srm_random_iterate):
         return "what was drawn before it began is kept in memory only"
     return None
 
 
-def packed(plan: Plan, state: State, resumed: tuple[int, ...]) -> bytes:
+def packed(plan: Plan, layout: Layout, state: State, books: RunBooks, resumed: tuple[int, ...]) -> bytes:
     """The content of FILE."""
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in state.tensors().items()}
-    about = {"step": state.step, "resumed": list(resumed), "config": _digest(plan.config)}
+    about = {
+        "step": state.step,
+        "resumed": list(resumed),
+        "releases": books.releases,
+        "link": books.link,
+        "config": _digest(plan.config.toml()),
+        "model": digest(layout),
+    }
     note = remark(plan.config)
     return save(tensors, {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {}))
 
@@ -75,20 +98,30 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     """What the run in ``folder``, of this plan, is taken up from.
 
     Raises ArgumentError where nothing is left to do, the run's kind cannot be taken up, or its files are not
-    there, damaged, or of another configuration; LedgerError where its ledger was changed.
+    there, damaged, or of another configuration; LedgerError where its ledger was changed or is another's.
     """
-    if why := obstacle(plan.config):
+    if why := obstacle(plan):
         raise _check.fail("FOLDER", str(folder), "hold a run that can be taken up", why)
     state, about = _state(folder)
-    if about.get("config") != _digest(plan.config):
+    if about["config"] != _digest(plan.config.toml()):
         hint = "config.toml was changed, or another version of fedpriv wrote it"
         raise _check.fail("FOLDER", str(folder), "hold a run as its configuration was", hint)
-    if _stopped(folder) == "budget":
+    record, stopped = _ledger(folder), _stopped(folder)
+    found = Checkpoint(
+        state,
+        about["releases"],
+        about["link"],
+        about["model"],
+        _metrics(folder, state.step),
+        (*about["resumed"], state.step),
+        len(record.events),
+    )
+    found.require_ledger(record)
+    if stopped == "budget":
         raise _check.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
-    if state.step >= plan.setup.rounds:
+    if stopped and state.step >= plan.setup.rounds:
         raise _check.fail("FOLDER", str(folder), "have rounds left", f"all {plan.setup.rounds} were run")
-    metrics, charged = _metrics(folder, state.step), len(_ledger(folder).events)
-    return Checkpoint(state, metrics, (*about["resumed"], state.step), charged)
+    return found
 
 
 def _state(folder: Path) -> tuple[State, dict[str, Any]]:
@@ -99,6 +132,8 @@ def _state(folder: Path) -> tuple[State, dict[str, Any]]:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["fedpriv"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            wanted = ("config", "link", "model", "releases", "resumed", "step")
+            about = {name: about[name] for name in wanted}
             return State.from_tensors(tensors, int(about["step"])), about
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise _check.fail("FOLDER", str(folder), f"hold an intact {FILE}") from None
@@ -112,7 +147,9 @@ def _ledger(folder: Path) -> Record:
 
 
 def _stopped(folder: Path) -> str | None:
-    """How the run ended; None where it was killed."""
+    """How the run ended; None where it was killed, and be it while it wrote its report."""
+    if not all((folder / name).is_file() for name in REPORTS):
+        return None
     try:
         return str(json.loads((folder / "report.json").read_text())["result"]["stopped"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -129,5 +166,10 @@ def _metrics(folder: Path, step: int) -> tuple[dict[str, Any], ...]:
         raise _check.fail("FOLDER", str(folder), "hold an intact metrics.jsonl") from None
 
 
-def _digest(config: Config) -> str:
-    return hashlib.sha256(config.toml().encode()).hexdigest()
+def digest(layout: Layout) -> str:
+    """A digest of a model's layout."""
+    return _digest(json.dumps(layout.to_json()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv import _check, clipping, data, models
+from fedpriv import _check, clipping, data, models, user_code
 from fedpriv.baselines import PublicGradient, split
 from fedpriv.clients import MEMORY, LocalSteps, OneGradient, Work, clipped_sum
 from fedpriv.config import Config
@@ -156,16 +156,19 @@ def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
     """Raises ArgumentError unless the model's outputs are what the loss of the target takes."""
     x = torch.zeros(1, *source.shape, dtype=torch.int64 if source.tokens else torch.float32)
     try:
-        outputs = task.outputs(torch.zeros(task.dimension), x).shape[1:]
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        outputs = task.outputs(torch.zeros(task.dimension), x)
+    except Exception as error:
         allowed = f"take inputs (n, {', '.join(map(str, source.shape))}), as {source.name} has them"
-        raise _check.fail("model", config.model, allowed, str(error)) from error
+        raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
+    if not isinstance(outputs, Tensor):
+        hint = f"it gives {type(outputs).__name__}"
+        raise user_code.fail("model", config.model, "give one tensor (n, ...)", hint)
     suited: dict[str, set[tuple[int, ...]]] = {
         "label": {(source.classes,), (1,)} if source.classes == 2 else {(source.classes,)},
         "value": {(), (1,)},
         "tags": {(source.classes,)},
     }
-    if tuple(outputs) not in suited[source.target]:
+    if tuple(outputs.shape[1:]) not in suited[source.target]:
         number = 1 if source.target == "value" else source.classes
         allowed = f"have {number} outputs for the {source.target} of {source.name}"
         raise _check.fail("model", config.model, allowed)

@@ -138,7 +138,7 @@ def summarise(
                 "last": events[-1].noise_multiplier if events else None,
             },
             "fewest replies": plan.setup.placement.min_replies,
-            "max participations": plan.max_participations,
+            "max participations": _participations(plan, events),
             "views": views(plan, events, silos),
             "not covered": [
                 *(() if plan.budget else NOTHING_COVERED),
@@ -169,6 +169,13 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         **{name: version(name) for name in names},
     }
+
+
+def _participations(plan: Plan, events: Sequence[Event]) -> int | None:
+    """The most releases that a client can have given data to, under local noise."""
+    if plan.max_participations is None or plan.capped:
+        return plan.max_participations
+    return len(events)
 
 
 def _trust(config: Config) -> str:

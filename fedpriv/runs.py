@@ -13,7 +13,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv import __version__, _check, checkpoints, measures, report, silos
-from fedpriv.accounting import Ledger, LedgerError, participations
+from fedpriv.accounting import Ledger, participations
 from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.checkpoints import Checkpoint
@@ -38,9 +38,7 @@ FILES = (
     "ledger.jsonl",
     "model.safetensors",
     checkpoints.FILE,
-    "report.md",
-    "report.json",
-    "curves.png",
+    *checkpoints.REPORTS,
 )
 COMPARISON_FILES = ("compare.json", "compare.md", "compare.png")
 
@@ -144,7 +142,7 @@ def execute(
 
     Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
     """
-    with _books(plan, folder, resumed) as books:
+    with closing(engine), _books(plan, folder, resumed) as books:
         job = _Job(plan, books, folder, show, resumed)
         try:
             stopped = job.train(engine).stopped
@@ -169,8 +167,7 @@ def _books(plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None) -> 
             return
         ledger, record = Ledger.resume(path)
         stack.enter_context(ledger)
-        if {**record.header, "fedpriv": __version__, "ledger": None} != {**_header(plan), "ledger": None}:
-            raise LedgerError(f"{path} is not the ledger of this run")
+        resumed.require_ledger(record)  # again, now that nobody else writes to it
         yield RunBooks(plan, ledger, path, record.events, resumed.state.step)
 
 
@@ -178,8 +175,8 @@ def _header(plan: Plan) -> dict[str, Any]:
     config = plan.config
     header: dict[str, Any] = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
     header |= {"placement": config.placement}
-    if config.max_participations:
-        header |= {participations.LABEL: config.max_participations}
+    if plan.capped:
+        header |= {participations.LABEL: plan.max_participations}
     return header | _remark(plan)
 
 
@@ -211,7 +208,11 @@ class _Job:
             _, self.test = split(self.test, plan.config.public_examples)
         self.device = device
         self.state = resumed.state if resumed else self._start()
+        if resumed and resumed.model != checkpoints.digest(self.task.layout):
+            raise _check.fail("model", plan.config.model, "be the one that the run began with")
         if folder is not None:
+            for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent
+                (folder.path / name).unlink(missing_ok=True)
             note = report.remark(plan.config)
             folder.write("config.toml", (f"# {note}\n" if note else "") + plan.config.toml())
             folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
@@ -286,8 +287,11 @@ class _Job:
 
     def _save_state(self) -> None:
         """Write what the run could be taken up from."""
-        if self.folder is not None and checkpoints.obstacle(self.plan.config) is None:
-            self.folder.write(checkpoints.FILE, checkpoints.packed(self.plan, self.state, self.resumed))
+        if self.folder is not None and checkpoints.obstacle(self.plan) is None:
+            content = checkpoints.packed(
+                self.plan, self.task.layout, self.state, self.books, self.resumed
+            )
+            self.folder.write(checkpoints.FILE, content)
 
     def finish(self, stopped: str) -> Result:
         self._save()  # first: what follows may take seconds

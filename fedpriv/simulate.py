@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
-from fedpriv import _check
+from fedpriv import _check, user_code
 from fedpriv.config import Config
+from fedpriv.data import Source
 from fedpriv.node import choose_device, client_side, make_public, make_source, make_task, make_view, make_work
 from fedpriv.plan import Plan, make_plan
 from fedpriv.round import Engine
 from fedpriv.runs import Result, RunFolder, Status, execute
 from fedpriv.silos import Trainer, silo_side
+from fedpriv.tasks import Task
+
+_SOME = 16  # training examples that are looked at before a run
 
 
 def check(config: Config) -> None:
@@ -25,11 +30,40 @@ def check(config: Config) -> None:
         raise _check.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
     source = make_source(config)
     make_view(config, source)
-    make_task(config, source)
+    task = make_task(config, source)
     make_work(config)
+    if user_code.named(config.dataset):
+        _check_data(config, source, make_source(config))
+    if user_code.named(config.model):
+        _check_model(config, source, task, make_task(config, source))
     if config.public_examples:
         make_public(config)
     choose_device(config.device)
+
+
+def _check_data(config: Config, source: Source, again: Source) -> None:
+    """Refuse data that is other data when it is made again: what one process tests on, others train on."""
+    some = np.arange(source.first, source.first + min(source.size or _SOME, _SOME))
+    same = (source.size, source.first, source.shape) == (again.size, again.first, again.shape) and all(
+        map(torch.equal, (*source.test(), *source.batch(some)), (*again.test(), *again.batch(some)))
+    )
+    if not same:
+        hint = "each process calls it: draw with a generator of a fixed seed"
+        raise user_code.fail("dataset", config.dataset, "give the same examples whenever it is called", hint)
+
+
+def _check_model(config: Config, source: Source, task: Task, again: Task) -> None:
+    """Refuse a model that is another when it is built again, or whose examples have no gradients alone."""
+    one, other = task.module.state_dict(), again.module.state_dict()
+    if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
+        hint = "each process builds it: draw with torch's generator on the CPU, which is seeded"
+        raise user_code.fail("model", config.model, "be the same whenever it is built", hint)
+    x, y = (part[:2] for part in source.test())
+    try:
+        task.gradients(torch.zeros(task.dimension), x, y)
+    except Exception as error:
+        allowed = "have gradients for each example alone, by torch.func.vmap"
+        raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
 
 
 def make_engine(config: Config) -> Engine | Trainer:

@@ -8,7 +8,7 @@ Flatten(start_dim=1, end_dim=-1)
 >>> called("model", "torch.nn:Flaten")
 Traceback (most recent call last):
     ...
-fedpriv._check.ArgumentError: model is 'torch.nn:Flaten'; it must name something in torch.nn \
+fedpriv.user_code.UserCodeError: model is 'torch.nn:Flaten'; it must name something in torch.nn \
 (did you mean 'Flatten'?)
 """
 
@@ -22,6 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import _check
+
+
+class UserCodeError(_check.ArgumentError):
+    """Code of a user's own is not there, or failed; the text may quote what it said."""
+
 
 HINT = "one of your own is named module:name"
 
@@ -39,35 +44,35 @@ def called(key: str, reference: str, *arguments: Any) -> Any:
         reference: ``module:name``.
         arguments: what it is called with, where it has parameters without a default.
 
-    Raises ArgumentError where there is nothing to call, or calling it fails.
+    Raises UserCodeError where there is nothing to call, or calling it fails.
     """
     make = _found(key, reference)
     try:
         return make(*(arguments if _takes_any(make) else ()))
-    except Exception as error:
-        raise _check.fail(key, reference, "work when it is called", _said(error)) from error
+    except (Exception, SystemExit) as error:
+        raise fail(key, reference, "work when it is called", said(error)) from error
 
 
 def _found(key: str, reference: str) -> Callable[..., Any]:
     module_name, _, name = reference.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
-        raise _check.fail(key, reference, "be written module:name, as in mymodel:build")
+        raise fail(key, reference, "be written module:name, as in mymodel:build")
     here = str(Path.cwd())
     if here not in sys.path:  # at the end: a file in this folder never stands in for an installed module
         sys.path.append(here)
         importlib.invalidate_caches()
     try:
         found = importlib.import_module(module_name)
-    except Exception as error:
-        hint = f"{_said(error)}; modules are looked for where Python is installed, and in {here}"
-        raise _check.fail(key, reference, "name a module that can be imported", hint) from error
+    except (Exception, SystemExit) as error:
+        hint = f"{said(error)}; modules are looked for where Python is installed, and in {here}"
+        raise fail(key, reference, "name a module that can be imported", hint) from error
     for part in name.split("."):
         if not hasattr(found, part):
             hint = _check.near(part, dir(found)) or f"it is {getattr(found, '__file__', None) or found}"
-            raise _check.fail(key, reference, f"name something in {module_name}", hint)
+            raise fail(key, reference, f"name something in {module_name}", hint)
         found = getattr(found, part)
     if not callable(found):
-        raise _check.fail(key, reference, "name a function or a class")
+        raise fail(key, reference, "name a function or a class")
     return found
 
 
@@ -81,6 +86,12 @@ def _takes_any(make: Callable[..., Any]) -> bool:
     return any(p.kind in by_place and p.default is p.empty for p in parameters)
 
 
-def _said(error: Exception) -> str:
+def fail(key: str, reference: str, allowed: str, hint: str = "") -> UserCodeError:
+    """As :func:`fedpriv._check.fail`, for what code of a user's own does."""
+    return UserCodeError(str(_check.fail(key, reference, allowed, hint)))
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

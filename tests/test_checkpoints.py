@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from small import small
+from small import SMALL, small
 from typer.testing import CliRunner
 
 from fedpriv import checkpoints
@@ -265,6 +268,24 @@ def test_runs_that_remember_more_than_their_state_are_refused(tmp_path: Path, ki
         checkpoints.read(tmp_path / "run", plan)
 
 
+def test_a_run_interrupted_after_its_last_round_is_not_said_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(config: Config) -> Engine:
+        return Engine(config, stop)
+
+    def stop(ask: Ask) -> None:
+        if ask.release == wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("fedpriv.simulate.make_engine", interrupted)
+    flags = [f"--set={key}={value}" for key, value in SMALL.items()]
+    for wanted, goes_on in ((3, True), (5, False)):
+        told = CliRunner().invoke(app, ["simulate", *flags, "--out", str(tmp_path / str(wanted))])
+        assert "interrupted" in told.output
+        assert ("goes on from there" in told.output) == goes_on
+
+
 def test_a_run_that_has_ended_is_refused(tmp_path: Path) -> None:
     config = small(seed=5)
     execute(make_plan(config), Engine(config), RunFolder.create(tmp_path / "done"))
@@ -313,13 +334,100 @@ def test_what_is_not_the_run_as_it_was_is_refused_in_one_line(tmp_path: Path, wh
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
 
-def test_another_runs_ledger_is_refused(tmp_path: Path) -> None:
+def _without_its_end(folder: Path) -> None:
+    """As a backup has it that took the ledger before the state."""
+    lines = (folder / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (folder / "ledger.jsonl").write_text("".join(lines[:2]))
+
+
+def _of_another_run(folder: Path) -> None:
+    begin(folder.with_name("other"), small(seed=5, rounds=12), 5)
+    shutil.copy(folder.with_name("other") / "ledger.jsonl", folder / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("swap", [_without_its_end, _of_another_run])
+def test_a_ledger_that_the_state_was_not_written_beside_is_refused(
+    tmp_path: Path, swap: Callable[[Path], None]
+) -> None:
+    """Else release numbers, and with them noise, would be used again."""
+    config = small(seed=5)
+    begin(tmp_path / "run", config, 4)
+    plan = make_plan(config)
+    earlier = checkpoints.read(tmp_path / "run", plan)
+    swap(tmp_path / "run")
+    with pytest.raises(LedgerError, match="not of the run that the state is of"):
+        checkpoints.read(tmp_path / "run", plan)
+    with pytest.raises(LedgerError, match="not of the run that the state is of"):  # swapped after the look
+        execute(plan, Engine(config), RunFolder(tmp_path / "run"), resumed=earlier)
+
+
+def test_a_model_that_is_another_now_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
     config = small(seed=5)
     begin(tmp_path / "run", config, 2)
-    begin(tmp_path / "other", small(seed=6), 2)
-    shutil.copy(tmp_path / "other" / "ledger.jsonl", tmp_path / "run" / "ledger.jsonl")
-    with pytest.raises(LedgerError, match="is not the ledger of this run"):
-        go_on(tmp_path / "run", config)
+    plan = make_plan(config)
+    other = replace(checkpoints.read(tmp_path / "run", plan), model="another layout")
+    before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    with pytest.raises(ArgumentError, match="model is 'logistic'; it must be the one that the run began"):
+        execute(plan, Engine(config), RunFolder(tmp_path / "run"), resumed=other)
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+
+
+def test_no_report_says_less_than_was_spent_since(tmp_path: Path) -> None:
+    """A run that is taken up and killed has no report of the time before."""
+    config = small(seed=5)
+    begin(tmp_path / "run", config, 2)
+    assert all((tmp_path / "run" / name).is_file() for name in checkpoints.REPORTS)
+
+    def happens(ask: Ask) -> None:
+        assert not any((tmp_path / "run" / name).exists() for name in checkpoints.REPORTS)
+
+    assert go_on(tmp_path / "run", config, Engine(config, happens)).stopped == "rounds"
+    assert all((tmp_path / "run" / name).is_file() for name in checkpoints.REPORTS)
+
+
+@pytest.mark.parametrize("missing", checkpoints.REPORTS)
+def test_a_run_killed_while_it_wrote_its_report_gets_it(tmp_path: Path, missing: str) -> None:
+    config = small(seed=5)
+    whole = execute(make_plan(config), Engine(config), RunFolder.create(tmp_path / "run"))
+    (tmp_path / "run" / missing).unlink()
+    engine = Engine(config)
+    last = go_on(tmp_path / "run", config, engine)
+    assert engine.releases == []
+    assert torch.equal(last.params, whole.params)
+    assert last.report["privacy"] == whole.report["privacy"]
+    assert (tmp_path / "run" / missing).is_file()
+
+
+def test_a_run_is_its_ledgers_only_writer_until_its_report_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, looked = small(seed=5), list[str]()
+
+    def curves(*arguments: object) -> bytes:
+        with pytest.raises(LedgerError, match="is in use"):
+            Ledger.resume(tmp_path / "run" / "ledger.jsonl")
+        looked.append("yes")
+        return b""
+
+    monkeypatch.setattr("fedpriv.report.curves", curves)
+    begin(tmp_path / "run", config, 2)
+    assert looked == ["yes"]
+
+
+def test_without_a_cap_a_client_may_have_given_data_to_every_release(tmp_path: Path) -> None:
+    """Local noise: also to those that were made again, for the report and for whoever reads the ledger."""
+    config = small(
+        seed=5, placement="local", sampler="fixed-size", max_participations=12, rounds=12, evaluate_every=6,
+        optimizer="dynamic-dp-sgd",
+    )  # fmt: skip
+    killed(tmp_path / "run", config, 5)
+    result = go_on(tmp_path / "run", config)
+    record = ledgers.read(tmp_path / "run" / "ledger.jsonl")
+    assert "max participations" not in record.header
+    assert result.report["privacy"]["max participations"] == len(record.events)
+    [server] = [view for view in result.report["privacy"]["views"] if "server" in view["against"]]
+    spent = epsilon(record.events, config.resolved().delta, "pld").epsilon
+    assert server["epsilon"]["pld"]["epsilon"] == pytest.approx(spent, rel=1e-9)
 
 
 def test_a_run_that_still_goes_on_is_not_taken_up_by_another(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from fedpriv import models, user_code
+from fedpriv import user_code
 from fedpriv._check import ArgumentError
 from fedpriv.config import Config
 from fedpriv.data import load
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedpriv import models
 from fedpriv.data import Arrays
 
 CONSTANT = 3
@@ -55,16 +55,55 @@ def wide(inputs):
     return nn.Linear(inputs.shape[0] + 1, inputs.classes)
 
 
+def filled(inputs):
+    model = models.build("logistic-binary", inputs.shape, inputs.classes)
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.5)
+    return model
+
+
 def broken():
     raise OSError("no such\\nfile")
+
+
+def ends():
+    raise SystemExit(3)
+
+
+class Keyed(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 2)
+
+    def forward(self, x):
+        return {}["no"]
+
+
+class Paired(Keyed):
+    def forward(self, x):
+        return (nn.functional.linear(x, self.weight, self.bias),)
+
+
+class Looking(Keyed):
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight, self.bias) * float(x.sum() > 0)
+
+
+class Unsteady(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 2)
+        self.register_buffer("features", torch.as_tensor(np.random.rand(2)))
+
+
+def unsteady():
+    return data(np.random.default_rng())
 
 
 def number():
     return 7
 
 
-def data():
-    generator = np.random.default_rng(3)
+def data(generator=None):
+    generator = generator or np.random.default_rng(3)
     x = generator.standard_normal((2200, 5)).astype(np.float32)
     y = (x[:, 0] + x[:, 1] > 0).astype(np.int64)
     return Arrays("mine", x[:2000], y[:2000], x[2000:], y[2000:], classes=2)
@@ -119,12 +158,11 @@ def test_a_model_is_the_same_on_every_node_and_draws_nothing_from_the_global_gen
     assert not torch.equal(other.outputs(torch.ones(task.dimension), x), outputs[0])
 
 
-def test_a_modules_own_laws_hold(mine: Path) -> None:
-    module = torch.nn.Linear(2, 2)
-    module.laws = {"bias": models.laws.zeros}
-    task_start = models.initial(models.laws.keep(module), np.random.default_rng(0))
-    assert torch.equal(task_start[:4], module.weight.detach().reshape(-1))
-    assert not task_start[4:].any()
+def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None:
+    """Whatever laws its layers have: pretrained, say."""
+    config = Config.parse({**SETTINGS, "model": "users_mine:filled"})
+    task = make_task(config, make_source(config))
+    assert (initial_params(task, Key.fresh()) == 0.5).all()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +175,12 @@ def test_a_modules_own_laws_hold(mine: Path) -> None:
         ("users_myne:Net", "No module named 'users_myne'; modules are looked for"),
         ("users_mine:CONSTANT", "a function or a class"),
         ("users_mine:broken", "OSError: no such file"),
+        ("users_mine:ends", "SystemExit: 3"),
         ("users_mine:number", "it gives int"),
+        ("users_mine:Keyed", "KeyError: 'no'"),
+        ("users_mine:Paired", "give one tensor (n, ...)"),
+        ("users_mine:Looking", "have gradients for each example alone"),
+        ("users_mine:Unsteady", "be the same whenever it is built"),
         ("users_mine:wide", "take inputs (n, 5), as mine has them"),
         ("no-such", "module:name"),
     ],
@@ -153,6 +196,8 @@ def test_what_is_wrong_with_a_model_is_said(mine: Path, reference: str, said: st
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
+        ("users_mine:ends", "SystemExit: 3"),
+        ("users_mine:unsteady", "give the same examples whenever it is called"),
         ("users_mine:number", "it gives int, without"),
         ("users_mine:data_", "'data'"),
         ("no-such", "module:name"),
@@ -160,7 +205,7 @@ def test_what_is_wrong_with_a_model_is_said(mine: Path, reference: str, said: st
 )
 def test_what_is_wrong_with_data_is_said(mine: Path, reference: str, said: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        load(reference)
+        check(Config.parse({**SETTINGS, "dataset": reference, "model": "logistic"}))
     assert str(caught.value).startswith(f"dataset is {reference!r}; it must ")
     assert said in str(caught.value)
 
@@ -191,3 +236,7 @@ def test_actors_find_the_users_module_in_the_current_folder(mine: Path) -> None:
     told = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["model"] == "users_mine:Net"
+
+
+def test_a_large_seed_builds_a_users_model(mine: Path) -> None:
+    check(Config.parse({**SETTINGS, "model": "users_mine:Net", "seed": 2**70}))

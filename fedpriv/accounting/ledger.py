@@ -51,7 +51,7 @@ class Record:
         header: the run's public parameters.
         events: all charged events in order.
         torn: the number of a dropped incomplete last line (1 is the header), or None.
-        chain: the SHA-256 of the last complete line, in hex.
+        links: the SHA-256 chain, in hex, after the header and after each event.
         size: length in bytes of the complete lines.
         labels: the labels of each event, {} where it has none.
     """
@@ -59,7 +59,7 @@ class Record:
     header: dict[str, Any]
     events: tuple[Event, ...]
     torn: int | None
-    chain: str
+    links: tuple[str, ...]
     size: int
     labels: tuple[dict[str, Any], ...]
 
@@ -104,7 +104,7 @@ class Ledger:
             raise
         file.truncate(record.size)
         file.seek(record.size)
-        ledger = cls(file, record.chain, len(record.events))
+        ledger = cls(file, record.links[-1], len(record.events))
         if record.size and not _ends_complete(path):
             ledger._append(b"\n")
         return ledger, record
@@ -112,6 +112,11 @@ class Ledger:
     def __len__(self) -> int:
         """The number of events recorded."""
         return self._length
+
+    @property
+    def link(self) -> str:
+        """The SHA-256 chain, in hex, after all that is recorded: no other ledger has it."""
+        return self._chain
 
     def record(self, events: Sequence[Event], **labels: object) -> None:
         """Writes the events, each with these labels, and returns once they are on disk: only then may the
@@ -176,7 +181,8 @@ def read(path: str | os.PathLike[str]) -> Record:
     Raises LedgerError with the number of a line that was edited, and for a file without a header.
     """
     data = Path(path).read_bytes()
-    chain, size, bodies = "", 0, []
+    chain, size = "", 0
+    links, bodies = list[str](), list[dict[str, Any]]()
     lines = data.split(b"\n")
     torn = None
     for number, line in enumerate(lines, 1):
@@ -191,12 +197,13 @@ def read(path: str | os.PathLike[str]) -> Record:
         if body is None:
             raise LedgerError(f"{path}: line {number} was edited or does not follow the line before it")
         chain = body.pop("chain")
+        links.append(chain)
         bodies.append(body)
         size += len(line) + (0 if last else 1)
     if not bodies or bodies[0].get("ledger") not in _FORMATS:
         raise LedgerError(f"{path}: line 1 is not the header of a ledger of format {_FORMAT}")
     events = tuple(Event.from_json(body.pop("event")) for body in bodies[1:])
-    return Record(bodies[0], events, torn, chain, size, tuple(bodies[1:]))
+    return Record(bodies[0], events, torn, tuple(links), size, tuple(bodies[1:]))
 
 
 def _link(chain: str, body: Mapping[str, Any]) -> str:

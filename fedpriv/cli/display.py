@@ -114,7 +114,8 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     last = result.metrics[-1] if result.metrics else {}
     measure = shown(last)
     typer.echo(f"{ends[result.stopped]}; test {measure.said(last.get(measure.key))}")
-    if result.stopped in ("interrupted", "unanswered") and obstacle(plan.config) is None:
+    rounds_left = last.get("round", 0) < plan.setup.rounds
+    if rounds_left and result.stopped in ("interrupted", "unanswered") and obstacle(plan) is None:
         typer.echo(f"`fedpriv resume {folder}` goes on from there")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
 

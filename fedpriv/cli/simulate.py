@@ -95,6 +95,7 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
     from fedpriv.runs import RunFolder, execute
     from fedpriv.simulate import make_engine
 
+    resumed = None
     try:
         with refusing():
             plan, folder, resumed = prepared()
@@ -103,7 +104,8 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
     except KeyboardInterrupt:
-        typer.echo("interrupted before the first round; nothing was charged", err=True)
+        more = "more " if resumed else ""
+        typer.echo(f"interrupted before the first round; nothing {more}was charged", err=True)
         raise typer.Exit(130) from None
     rounds = plan.config.rounds
     with failing(), display.progress(rounds, quiet=as_json) as show, ending_cleanly() as check_end:

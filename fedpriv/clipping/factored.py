@@ -390,8 +390,7 @@ class Outer:
         if not _within(divisor, 1 / _EVEN, _EVEN):
             return None
         delta, a, weights = delta[:, 0, 0], a[:, 0, 0], divisor.pow(-2).view(delta.shape[3], -1)
-        wide = a.shape[1] > delta.shape[1]
-        long, short, weights = (a, delta, weights.t()) if wide else (delta, a, weights)
+        long, short, weights = _facing(delta, a, weights)
         if long.shape[1] > _LONG:
             return None
         squares = list[Tensor]()
@@ -416,11 +415,8 @@ class Outer:
             return None
         weights = (least / divisor).square_().reshape(delta.shape[1], delta.shape[3], a.shape[3])
         (sent, delta), (seen, a) = _squared(delta), _squared(a)
-        # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product; of the two orders the
-        # one whose product is the smaller
-        delta, a = _across(delta), _across(a)
-        wide = a.shape[2] > delta.shape[2]
-        long, short, weights = (a, delta, weights.mT) if wide else (delta, a, weights)
+        # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product
+        long, short, weights = _facing(_across(delta), _across(a), weights)
         # A product adds up in the factors' precision, which shows where it is long.
         pieces = zip(torch.split(long, _LONG, 2), torch.split(weights, _LONG, 1), strict=True)
         inner = [_product(part, own).mul_(short).sum(2).double() for part, own in pieces]
@@ -539,6 +535,12 @@ def _squared(part: Tensor) -> tuple[Tensor, Tensor]:
     safe = (norms == 0) | ((norms > _SMALLEST) & (norms < 1 / _SMALLEST))
     tell = torch.where(safe, norms, math.nan)
     return tell[..., 0], (part / norms.clamp(min=_SMALLEST).to(part.dtype)[..., None]).square_()
+
+
+def _facing(delta: Tensor, a: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The longer factor (..., k), the shorter (..., m) and the weights (..., k, m) that lie between them: of
+    the two orders the one whose product of matrices is the smaller."""
+    return (a, delta, weights.mT) if a.shape[-1] > delta.shape[-1] else (delta, a, weights)
 
 
 def _product(one: Tensor, other: Tensor) -> Tensor:

@@ -203,5 +203,5 @@ def _own(name: str) -> Source:
     missing = [part for part in _PARTS if not hasattr(source, part)]
     if missing:
         hint = f"it gives {type(source).__name__}, without {missing[0]}"
-        raise _check.fail("dataset", name, "give a source, such as fedpriv.data.Arrays", hint)
+        raise user_code.fail("dataset", name, "give a source, such as fedpriv.data.Arrays", hint)
     return source

@@ -25,6 +25,7 @@ from fedpriv._check import ArgumentError
 from fedpriv.accounting import LedgerError, UnsupportedEvent
 from fedpriv.data import DataError
 from fedpriv.node_books import RefusedError, owns_data
+from fedpriv.user_code import UserCodeError
 
 Answerer = Callable[[Message, Context], Message]
 
@@ -51,7 +52,8 @@ def guarded(function: Answerer) -> Answerer:
             if _raise.get():
                 raise
             if owns_data(context.node_config):
-                text = f": {error}" if isinstance(error, _OURS) else ""
+                ours = isinstance(error, _OURS) and not isinstance(error, UserCodeError)
+                text = f": {error}" if ours else ""
                 _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)
             _log.debug("%s failed", function.__name__, exc_info=True)
             return error_reply(message, error)

@@ -101,10 +101,10 @@ def build(
 def _own(name: str, inputs: Inputs, seed: int) -> nn.Module:
     """The user's model, which is drawn from its own parameters, whatever its layers' laws are."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed % 2**63)
         model = user_code.called("model", name, inputs)
     if not isinstance(model, nn.Module):
-        raise _check.fail("model", name, "give an nn.Module", f"it gives {type(model).__name__}")
+        raise user_code.fail("model", name, "give an nn.Module", f"it gives {type(model).__name__}")
     return keep(model.to("cpu"))
 
 

@@ -51,9 +51,11 @@ def zeros(generator: np.random.Generator, shape: Shape) -> npt.NDArray[np.float6
 
 
 def keep(module: nn.Module) -> nn.Module:
-    """The module, whose parameters start from what they are now, but for those that its ``laws`` name."""
+    """The module, whose parameters start from what they are now, whatever its ``laws`` said."""
+    for layer in module.modules():
+        layer.laws = {}  # type: ignore[assignment]
     named = {name: _kept(parameter.detach().clone()) for name, parameter in module.named_parameters()}
-    module.laws = {**named, **getattr(module, "laws", {})}  # type: ignore[assignment]
+    module.laws = named  # type: ignore[assignment]
     return module
 
 

@@ -7,6 +7,7 @@ from fedpriv.flower.grids.base import node_context
 from fedpriv.flower.grids.local import InProcessGrid
 from fedpriv.flower.guard import guarded, raising
 from fedpriv.node_books import RefusedError
+from fedpriv.user_code import UserCodeError
 
 from . import echo
 
@@ -35,6 +36,12 @@ def refusing(message: Message, context: Context) -> Message:
     raise RefusedError("round 3 was answered before")
 
 
+@guarded
+def loading(message: Message, context: Context) -> Message:
+    """Fails in code of the owner's own, whose text may quote data."""
+    raise UserCodeError(f"dataset is 'mine:data'; it must work when it is called (KeyError: {echo.SECRET})")
+
+
 def test_nothing_is_logged_unless_the_node_asks_for_it(
     message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,9 +62,11 @@ def test_an_owners_log_has_the_type_and_only_texts_of_ours(
     with caplog.at_level("INFO"):
         leaky(message, owners)
         refusing(message, owners)
+        loading(message, owners)
     assert [record.getMessage() for record in caplog.records] == [
         "leaky failed with KeyError",
         "refusing failed with RefusedError: round 3 was answered before",
+        "loading failed with UserCodeError",
     ]
 
 
