@@ -151,8 +151,6 @@ def execute(
         except BaseException:
             job.finish("failed")
             raise
-        finally:
-            engine.close()
         return job.finish(stopped)
 
 
@@ -288,9 +286,7 @@ class _Job:
     def _save_state(self) -> None:
         """Write what the run could be taken up from."""
         if self.folder is not None and checkpoints.obstacle(self.plan) is None:
-            content = checkpoints.packed(
-                self.plan, self.task.layout, self.state, self.books, self.resumed
-            )
+            content = checkpoints.packed(self.plan, self.task.layout, self.state, self.books, self.resumed)
             self.folder.write(checkpoints.FILE, content)
 
     def finish(self, stopped: str) -> Result:

@@ -117,9 +117,19 @@ WAYS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
+# The others are slow: a run is a second, and there are many ways.
+ALWAYS = (
+    "dp-sgd", "dp-adam", "adadp", "dp-srm", "dp2-adam", "adaptive clip norm", "averaged", "adadps", "local",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("way", "end_after"),
-    [*((way, 3) for way in WAYS), *((way, n) for way in ("adadp", "dp-srm", "dp2-adam") for n in (1, 4))],
+    [
+        *((way, 3) for way in ALWAYS),
+        *(pytest.param(way, 3, marks=pytest.mark.slow) for way in WAYS if way not in ALWAYS),
+        *(pytest.param(way, n, marks=pytest.mark.slow) for way in ("adadp", "dp-srm") for n in (1, 4)),
+    ],
 )
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, way: str, end_after: int) -> None:
     """Bit for bit: the state holds all that an optimizer remembers."""
