@@ -58,7 +58,8 @@ class GridEngine:
         strict: raise where any node fails, instead of doing without it. Default: on grids that host
             their own nodes, where a failure is a defect of this machine and not a dropout.
         nodes: how many nodes there must be, where that is settled; default: as many as they say.
-        tell: called with a line that says who is waited for, while the federation assembles.
+        tell: called with a line that says who is waited for, while the federation assembles, and where silos
+            of the client level do not answer.
 
     Raises:
         EngineError: from ``gather``, where nodes do not assemble in time, one is not ready, or none of
@@ -80,6 +81,7 @@ class GridEngine:
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
         self._expected, self._tell = nodes, tell
         self._nodes: tuple[Node, ...] = ()
+        self._missing = set[str]()
 
     def gather(self, ask: Ask) -> Reply:
         """The sums over all chunks that could be computed, and their parties."""
@@ -117,12 +119,21 @@ class GridEngine:
         for node, silos in hands.items():
             try:
                 changes.extend(read_changes(_content(replies.get(node.id)), silos, ask.params))
-            except MessageError as error:
-                failures.append(self._failure(node, error))
+            except MessageError as error:  # all are asked in every round: who failed tells of no one's draw
+                failures.append(f"partition {node.partition}: {error}")
         self._tolerate(failures)
-        if not changes:  # all silos are asked in every round, so that this tells of no one's being drawn
+        if not changes:
             raise EngineError(f"no node answered: {_joined(failures)}")
+        self._tell_missing(ask.round, failures)
         return tuple(sorted(changes, key=lambda change: change.silo))
+
+    def _tell_missing(self, number: int, failures: Sequence[str]) -> None:
+        """Says which nodes' silos stay out, where that has changed."""
+        if set(failures) == self._missing:
+            return
+        self._missing = set(failures)
+        text = f"without some silos: {_joined(failures)}" if failures else "with all silos again"
+        self._tell(f"round {number + 1} on: {text}")
 
     def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""

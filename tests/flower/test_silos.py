@@ -220,7 +220,8 @@ def test_an_ask_with_less_noise_than_planned_is_refused() -> None:
 
 def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
     config = Config.parse(SILOS)
-    engine = GridEngine(InProcessGrid(5, config.table()), strict=False)
+    told = list[str]()
+    engine = GridEngine(InProcessGrid(5, config.table()), strict=False, tell=told.append)
     ask = ask_of(config, silos=(0, 1, 2, 3, 4))
     exchange = engine._exchange
 
@@ -231,10 +232,17 @@ def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
         return replies
 
     engine._exchange = losing  # type: ignore[method-assign]
-    assert [change.silo for change in engine.train(ask)] == [0, 2, 3, 4]
+    for number in (0, 1):  # told once
+        assert [change.silo for change in engine.train(replace(ask, round=number))] == [0, 2, 3, 4]
+    engine._exchange = exchange  # type: ignore[method-assign]
+    assert len(engine.train(replace(ask, round=2))) == 5
+    assert told == [
+        "round 1 on: without some silos: partition 1: no reply in time (details are in the nodes' own logs)",
+        "round 3 on: with all silos again",
+    ]
     engine._exchange = lambda *arguments: {}  # type: ignore[method-assign]
-    with pytest.raises(EngineError, match="no node answered: no reply in time"):
-        engine.train(replace(ask, round=1))
+    with pytest.raises(EngineError, match="no node answered: partition 0: no reply in time; partition 1"):
+        engine.train(replace(ask, round=3))
 
 
 # A deployed node: its own file, its own ledger.
