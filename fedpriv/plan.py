@@ -205,6 +205,8 @@ def read_numbers(name: str, path: str, count: int | None = None) -> list[float]:
         raise _check.fail(name, path, "be an existing CSV file") from None
     except ValueError as error:
         raise _check.ArgumentError(f"{name} {path}: {error}; one number a line is needed") from None
+    if not values:
+        raise _check.fail(name, path, "be a CSV file that holds numbers")
     if count is not None and len(values) != count:
         raise _check.fail(name, f"{len(values)} values", f"have one value a round, {count}")
     return values

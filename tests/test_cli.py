@@ -260,6 +260,8 @@ def test_data_list_says_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.Monk
     assert ["mnist", "no"] in rows
     write_mnist(tmp_path, 1)
     assert ["mnist", "yes"] in [line.split()[:2] for line in call("data", "list").stdout.splitlines()]
+    sets = {row["data set"]: row for row in json.loads(call("data", "list", "--json").stdout)}
+    assert (sets["mnist"]["at hand"], sets["cifar-10"]["at hand"]) == (True, False)
 
 
 def test_data_info_says_what_a_data_set_is() -> None:

@@ -49,6 +49,19 @@ def test_a_ledger_is_replayed(ledger: Path) -> None:
     assert title == f"epsilon at delta 1e-05 of the 5 releases in {ledger}"
 
 
+def test_a_file_of_noise_says_how_many_releases_there_are(tmp_path: Path) -> None:
+    path, rate = tmp_path / "z.csv", ["--sampling-rate", 0.02]
+    path.write_text("".join(f"{event.noise_multiplier}\n" for event in EVENTS))
+    arguments = ["account", *rate, "--noise-multiplier", path, "--delta", 1e-5, "--method", "rdp"]
+    shown = json.loads(call(*arguments, "--json").stdout)["methods"]["rdp"]["epsilon"]
+    assert shown == epsilon(EVENTS, 1e-5, "rdp").epsilon
+    assert "5 values" in refused(*arguments, "--steps", 4)
+    found = call("calibrate", "--epsilon", 1, "--delta", 1e-5, *rate, "--relative-noise", path)
+    assert found.stdout.startswith("scale ")
+    path.write_text("\n")
+    assert refused(*arguments).endswith("it must be a CSV file that holds numbers")
+
+
 def test_releases_over_everyone_count_beside_sampled_ones_of_the_other_relation(tmp_path: Path) -> None:
     """As in a ledger of a deployed node: runs of local noise, and of its own steps."""
     local = Event(30.0, "none", "replace-one")
@@ -129,7 +142,8 @@ def test_calibrate_solves_for_steps_and_for_the_rate() -> None:
 
 
 REFUSALS: list[tuple[list[object], str]] = [
-    (["account", "--delta", 1e-5], "--steps is missing; it must be given"),
+    (["account", "--delta", 1e-5], "--noise-multiplier is missing; it must be given"),
+    (["account", "--delta", 1e-5, "--noise-multiplier", 1], "--steps is missing; it must be given"),
     (["account", "--delta", 1e-5, "--steps", 3, "--noise-multiplier", 1], "--sampling-rate is missing"),
     (["account", "--delta", 1e-5, "--ledger", "none"], "--ledger is 'none'; it must be an existing"),
     (["account", "--delta", 1e-5, "--ledger", "a", "--relation", "replace-one"], "be given without"),

@@ -48,9 +48,8 @@ def rounds(round_events: Sequence[Event], budget: Budget) -> int:
     low, high = 1, 4
     while excess(high) <= 0:
         if high >= MOST_ROUNDS:
-            raise _check.fail(
-                "epsilon", budget.epsilon, f"be one that {MOST_ROUNDS:g} rounds spend", "any number fits"
-            )
+            hint = f"{MOST_ROUNDS:,} rounds spend less"
+            raise _check.fail("epsilon", budget.epsilon, "be one that some number of rounds spends", hint)
         low, high = high, min(4 * high, MOST_ROUNDS)
     return _last(excess, low, high)
 

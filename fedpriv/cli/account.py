@@ -20,7 +20,10 @@ _T = TypeVar("_T")
 
 Delta = Annotated[float, typer.Option(help="Delta, in (0, 1).")]
 Rate = Annotated[float | None, typer.Option(help="Sampling rate q, in [0, 1].", show_default=False)]
-Steps = Annotated[int | None, typer.Option(help="Number of releases T.", show_default=False)]
+Steps = Annotated[
+    int | None,
+    typer.Option(help="Number of releases T [default: as many as a CSV has numbers].", show_default=False),
+]
 Noise = Annotated[
     str | None,
     typer.Option(
@@ -98,8 +101,8 @@ def _schedule(
 ) -> list[Event]:
     from fedpriv.accounting import answers
 
-    steps = _given("--steps", steps)
     multipliers = _number_or_file("--noise-multiplier", _given("--noise-multiplier", noise), steps)
+    steps = _steps(steps, multipliers)
     relation = relation or _default_relation(sampler)
     return answers.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
 
@@ -176,8 +179,8 @@ def calibrate(
         _check.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
         if solve_for == "noise":
             _absent("--noise-multiplier", noise_multiplier, solve_for)
-            steps = _given("--steps", steps)
             noise = None if relative_noise is None else _numbers("--relative-noise", relative_noise, steps)
+            steps = _steps(steps, noise)
             rate = _rate(sampling_rate, drawn)
             result = answers.calibration(**kind, sampling_rate=rate, steps=steps, relative_noise=noise)
         elif solve_for == "steps":
@@ -189,10 +192,10 @@ def calibrate(
         else:
             _absent("--sampling-rate", sampling_rate, solve_for)
             _absent("--relative-noise", relative_noise, solve_for)
-            steps = _given("--steps", steps)
             multipliers = _number_or_file(
                 "--noise-multiplier", _given("--noise-multiplier", noise_multiplier), steps
             )
+            steps = _steps(steps, multipliers)
             result = answers.solve_rate(**kind, steps=steps, noise_multiplier=multipliers)
     typer.echo(json.dumps(result) if as_json else _sentence(result))
 
@@ -216,6 +219,11 @@ def _given(name: str, value: _T | None) -> _T:
     if value is None:
         raise _check.ArgumentError(f"{name} is missing; it must be given")
     return value
+
+
+def _steps(steps: int | None, numbers: float | list[float] | None) -> int:
+    """The number that was given, or as many as a file holds."""
+    return len(numbers) if steps is None and isinstance(numbers, list) else _given("--steps", steps)
 
 
 def _absent(name: str, value: object, solve_for: str) -> None:
@@ -255,14 +263,14 @@ def _number(name: str, text: str) -> float:
         raise _check.fail(name, text, "be a number") from None
 
 
-def _number_or_file(name: str, text: str, steps: int) -> float | list[float]:
+def _number_or_file(name: str, text: str, steps: int | None) -> float | list[float]:
     try:
         return float(text)
     except ValueError:
         return _numbers(name, text, steps)
 
 
-def _numbers(name: str, path: str, steps: int) -> list[float]:
+def _numbers(name: str, path: str, steps: int | None) -> list[float]:
     from fedpriv.plan import read_numbers
 
     return read_numbers(name, path, steps)

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpriv import _check
-from fedpriv.cli.app import data_app, print_table, refusing
+from fedpriv.cli.app import AsJson, data_app, print_table, refusing
 
 if TYPE_CHECKING:
     from fedpriv.data.catalogue import File
 
 
 @data_app.command("list", help="The data sets that there are, and which are at hand.")
-def data_list() -> None:
+def data_list(as_json: AsJson = False) -> None:
     from fedpriv import data
     from fedpriv.data import catalogue, loaders
 
-    rows = []
-    for card in catalogue.list_cards():
-        here = "yes" if loaders.at_hand(card.name) else "no"
-        rows.append([card.name, here, card.inputs, card.target, card.title])
-    print_table(("data set", "at hand", "an example", "to predict", "what it is"), rows)
+    sets = [
+        {
+            "data set": card.name,
+            "at hand": loaders.at_hand(card.name),
+            "an example": card.inputs,
+            "to predict": card.target,
+            "what it is": card.title,
+        }
+        for card in catalogue.list_cards()
+    ]
+    if as_json:
+        typer.echo(json.dumps(sets))
+        return
+    print_table(tuple(sets[0]), [[_said(cell) for cell in row.values()] for row in sets])
     typer.echo(
         f"data folder: {data.data_folder()}; `fedpriv data info NAME` tells options, licence and source"
     )
+
+
+def _said(cell: object) -> str:
+    return ("no", "yes")[cell] if isinstance(cell, bool) else str(cell)
 
 
 @data_app.command("info", help="What is known of a data set: its kind, options, files, licence, citation.")

@@ -37,7 +37,8 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
     not of images with one channel (grey) or three (red, green, blue).
     """
     if len(source.shape) != 3 or source.shape[0] not in (1, 3):
-        raise _check.fail("dataset", source.name, "be one of images", "see `fedpriv data list`")
+        hint = f"an example of it is {source.shape}"
+        raise _check.fail("dataset", source.name, "be of images (1 or 3, height, width)", hint)
     if not len(indices):
         raise _check.fail("indices", 0, "name at least one example")
     columns = _check.integer("columns", columns) or math.ceil(math.sqrt(len(indices)))

@@ -41,6 +41,6 @@ def test_bad_arguments(tmp_path):
     words = Arrays(
         "words", np.ones((1, 4), int), np.array([0]), np.ones((1, 4), int), np.array([0]), tokens=(2,)
     )
-    with pytest.raises(ArgumentError, match="dataset is 'words'; it must be one of images"):
+    with pytest.raises(ArgumentError, match="dataset is 'words'; it must be of images"):
         save_grid(words, np.array([0]), tmp_path / "x.png")
     assert list(tmp_path.iterdir()) == []
