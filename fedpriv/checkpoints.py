@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
-from fedpriv import _check
+from fedpriv import _check, tensor_files
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.ledger import Record
 from fedpriv.books import RunBooks
@@ -81,7 +80,6 @@ def obstacle(plan: Plan) -> str | None:
 
 def packed(plan: Plan, layout: Layout, state: State, books: RunBooks, resumed: tuple[int, ...]) -> bytes:
     """The content of FILE."""
-    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in state.tensors().items()}
     about = {
         "step": state.step,
         "resumed": list(resumed),
@@ -91,7 +89,8 @@ def packed(plan: Plan, layout: Layout, state: State, books: RunBooks, resumed: t
         "model": digest(layout),
     }
     note = remark(plan.config)
-    return save(tensors, {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {}))
+    words = {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {})
+    return tensor_files.packed(state.tensors(), words)
 
 
 def read(folder: Path, plan: Plan) -> Checkpoint:

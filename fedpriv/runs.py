@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv import __version__, _check, checkpoints, measures, report, silos
@@ -31,6 +30,7 @@ from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
 from fedpriv.round import Engine, Outcome, Progress, advance
 from fedpriv.silos import Trainer
+from fedpriv.tensor_files import packed
 
 FILES = (
     "config.toml",
@@ -277,10 +277,9 @@ class _Job:
     def _save(self) -> None:
         """Write the released model as it is by now."""
         if self.folder is not None:
-            split = self.task.layout.split(self.state.output)
-            tensors = {name: t.contiguous() for name, t in split.items()}
+            tensors = self.task.layout.split(self.state.output)
             about = {"fedpriv": __version__, "round": str(self.state.step)}
-            self.folder.write("model.safetensors", save(tensors, about | _remark(self.plan)))
+            self.folder.write("model.safetensors", packed(tensors, about | _remark(self.plan)))
             self._save_state()
 
     def _save_state(self) -> None:

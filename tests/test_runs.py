@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from small import small, write_mnist
 
+from fedpriv import checkpoints
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.events import Event
@@ -118,6 +119,14 @@ def test_every_file_of_a_run_that_is_not_private_says_so(
         assert mark in (tmp_path / "out" / name).read_bytes().decode("utf-8", "ignore"), name
     assert all(mark in str(record["remark"]) for record in lines(tmp_path / "out" / "metrics.jsonl"))
     assert mark in titles[0]
+
+
+def test_one_seed_writes_the_same_files(finished: tuple[Path, Config, Result], tmp_path: Path) -> None:
+    """Byte for byte: in each process safetensors orders metadata in its own way."""
+    folder, config, _ = finished
+    run_in(tmp_path / "out", config)
+    for name in ("config.toml", "metrics.jsonl", "ledger.jsonl", "model.safetensors", checkpoints.FILE):
+        assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes(), name
 
 
 def test_a_private_run_carries_no_such_mark(tmp_path: Path) -> None:
