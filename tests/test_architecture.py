@@ -31,7 +31,7 @@ LAYERS = [
     {"books", "checkpoints", "report", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},
-    {"bench"},
+    {"audit", "bench"},
     {"cli", "__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -7,7 +7,7 @@ from fedpriv.accounting.calibration import calibrate
 from fedpriv.accounting.events import Event, scaled, tally
 from fedpriv.accounting.filters import Filter
 from fedpriv.accounting.ledger import Ledger, LedgerError
-from fedpriv.accounting.methods import METHODS, epsilon
+from fedpriv.accounting.methods import METHODS, advantage, epsilon
 from fedpriv.accounting.solving import rounds, sampling_rate
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "UnsupportedEvent",
+    "advantage",
     "calibrate",
     "epsilon",
     "rounds",

@@ -83,6 +83,10 @@ class Curve:
             low, high = (middle, high) if self._bounds(middle, -1) >= delta else (low, middle)
         return max(low - self.releases * _LOSS, 0.0)
 
+    def delta(self, epsilon: float) -> float:
+        """A delta that is certainly no less than that at ``epsilon`` >= 0."""
+        return float(self._bounds(epsilon, 1))
+
     def _bounds(self, epsilon: Array | float, sign: int) -> Array:
         """delta at ``epsilon``, raised (sign 1) or lowered (sign -1) by all errors."""
         at = np.searchsorted(self.losses, epsilon, side="right")

@@ -26,6 +26,8 @@ METHODS: dict[str, Method] = {
     method.name: method for method in (Pld(), Rdp(), GdpClt(), Tcdp(), Zcdp(), Advanced())
 }
 
+_LARGE = 1e-2  # a delta, near which advantages lie
+
 
 def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> Answer:
     """The privacy loss of all ``events`` together, in whatever order, at ``delta``.
@@ -68,6 +70,27 @@ def epsilons(
         keeps = lower and method == "pld"
         answers.append(Answer(upper, low if keeps else None, chosen.kind, method, delta))
     return answers
+
+
+def advantage(events: Iterable[Event]) -> float:
+    """The most that any guess whether a unit is there can be right more often than wrong, certified by PLD.
+
+    It is delta at epsilon 0, the total-variation distance of what neighbours release, and bounds the
+    membership advantage (true less false positive rate) of Yeom et al. 2018 ("Privacy risk in machine
+    learning"): who guesses a fair coin is right with a probability of at most (1 + advantage) / 2.
+
+    Raises UnsupportedEvent as ``epsilon`` does.
+
+    >>> round(advantage([Event(2.0, "none", "add-remove")]), 4)  # 2 Phi(1/4) - 1
+    0.1974
+    """
+    counts, chosen = tally(events), Pld()
+    _refuse(set(counts), chosen)
+    live = {event: n for event, n in counts.items() if _costs(event)}
+    if any(event.noise_multiplier == 0 for event in live):
+        return 1.0
+    seen = chosen.stages([live], _LARGE, lower=False)[0].advantage if live else 0.0
+    return min(1.0, seen + 2 * math.fsum(event.truncation * n for event, n in counts.items()))
 
 
 def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[float, float | None]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedpriv.accounting import gaussian, losses, relations, rounding
-from fedpriv.accounting.base import Profile
 from fedpriv.accounting.convolution import Curve, Total
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.frame import Frame, Group, choose
@@ -64,6 +63,11 @@ class PldProfile:
         removal, *addition = (curve.upper(delta) for curve in self.uppers)
         return max([removal, *(min(upper, self.most) for upper in addition)]), lower
 
+    @property
+    def advantage(self) -> float:
+        """Delta at epsilon 0, or a little more."""
+        return max(curve.delta(0.0) for curve in self.uppers)
+
 
 @dataclass(frozen=True)
 class PlainProfile:
@@ -82,6 +86,11 @@ class PlainProfile:
         low = upper if math.isfinite(upper) or math.isinf(self.mu) or delta > 0.4 else self.mu**2 / 2
         return upper, max(0.0, low * (1 - 1e-8) - 1e-12)
 
+    @property
+    def advantage(self) -> float:
+        """Delta at epsilon 0, up to round-off."""
+        return math.exp(gaussian.log_delta(self.mu, 0.0)) if self.mu else 0.0
+
 
 class Pld:
     """Privacy loss distributions."""
@@ -95,7 +104,7 @@ class Pld:
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
-    ) -> list[Profile]:
+    ) -> list[PldProfile | PlainProfile]:
         """The privacy curve after each stage of a run that adds ``added``, one after the other."""
         if all(relations.unsampled(event) for counts in added for event in counts):
             squares = np.cumsum([_square(counts) for counts in added])

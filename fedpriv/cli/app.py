@@ -24,7 +24,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 typer.core.HAS_RICH = False
 
 app = typer.Typer(
-    help="Differentially private federated learning: simulate, train, compare, account.",
+    help="Differentially private federated learning: simulate, train, compare, audit, account.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

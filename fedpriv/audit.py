@@ -1,0 +1,394 @@
+"""An empirical audit: does a run leak more about its units than its ledger says?
+
+The configured federation runs with a canary in place of every unit, each of which is there or not by a
+fair coin. A canary is an example whose gradient is as large as can be, in a coordinate of its own, so that
+it meets no other; all else is the run's own code: sampling, clipping, queries, noise, optimizer, ledger.
+Then the best adversary, who sees all that was released and knows everything but the coins, the cohorts and
+the noise, guesses for each canary whether it was there: by the likelihood ratio of a sampled Gaussian. Others
+do the same and suspect that there is less noise than is said; whoever guesses best counts, at a confidence
+that holds for all of them together.
+
+Two readings of how often that is right:
+
+- **The claim.** What the ledger says allows a guess to be right with a probability of at most (1 + A) / 2,
+  A being the total-variation distance of what neighbours release (:func:`fedpriv.accounting.advantage`).
+  Where the releases are what they are said to be, coordinates do not depend on each other, and the number
+  of right guesses is a binomial one: more than it can be, at a confidence, is a violation. The factor on all
+  noise by which that number would be just what is allowed gives a measured epsilon.
+- **A proof from one run.** Whatever the mechanism is, (epsilon, delta)-differential privacy bounds how many
+  guesses about m coins can be right (Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training
+  run", theorem 5.2). That makes a lower bound on epsilon that assumes nothing, and is far from tight.
+
+An audit can find a mechanism that protects less than it says; that it finds none is no proof of protection.
+
+>>> from fedpriv.config import Config
+>>> settings = {"clients": 2000, "sampler": "everyone", "sampling-rate": 1.0, "rounds": 2, "epsilon": 8.0}
+>>> finding = audit(Config.parse({**settings, "seed": 0}))
+>>> finding.violated, finding.proved < finding.measured < 2 * finding.claimed
+(False, True)
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import optimize, special, stats
+from torch import Tensor, nn
+
+from fedpriv import _check
+from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled
+from fedpriv.books import RunBooks
+from fedpriv.config import Config
+from fedpriv.data import Batch, Indices
+from fedpriv.node import ClientSide, choose_device, make_work
+from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.plan import Plan, make_plan
+from fedpriv.query import Query, SumBlock
+from fedpriv.rng import Key
+from fedpriv.round import Ask, Chunk, run
+from fedpriv.tasks import Task
+
+Floats = NDArray[np.float64]
+
+MOST = 100_000  # canaries, where nothing else is said
+_HEIGHT, _SPEED = 1e3, 1e3  # of the loss: gradients of up to 1e6, which turn over within steps of 1e-3
+_START = 0.1  # std of the first parameters
+_PARTS = 12  # numbers of guesses that the proof tries: all canaries, half of them, ...
+_SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # factors on the noise that is said, which adversaries go by
+_MOST_LOG = 300.0  # of a likelihood ratio: beyond it a rate's logarithm is nothing
+_FAR, _STEP = 7.0, 0.5  # of the log of the factor on all noise: how far it is looked for, in what steps
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an audit found.
+
+    Attributes:
+        canaries: m, how many units were there or not by a fair coin.
+        releases: how many the ledger holds.
+        right: how many of the m guesses were right, of the best adversary.
+        allowed: the largest probability of a right guess that the ledger allows.
+        p_value: how likely at most so many right guesses are, or more, at ``allowed``.
+        confidence: of the verdict, and of each bound below.
+        delta: that the epsilons are at.
+        claimed: epsilon of the ledger's events, by PLD: an upper bound.
+        measured, measured_least, measured_most: epsilon if all noise were larger or smaller by the factor at
+            which the best guesses are right as often as these were; and one-sided bounds, for m is finite.
+        proved: what epsilon is at least, whatever the mechanism.
+    """
+
+    canaries: int
+    releases: int
+    right: int
+    allowed: float
+    p_value: float
+    confidence: float
+    delta: float
+    claimed: float
+    measured: float
+    measured_least: float
+    measured_most: float
+    proved: float
+
+    @property
+    def violated(self) -> bool:
+        """Whether the run leaks more than its ledger says, at this confidence."""
+        return self.p_value < 1 - self.confidence or self.proved > self.claimed
+
+    def json(self) -> dict[str, Any]:
+        """The finding as data."""
+        return {**asdict(self), "violated": self.violated}
+
+
+def audit(config: Config, canaries: int = 0, confidence: float = 0.999) -> Finding:
+    """Run the configuration with canaries for units, and tell what the best guesses about them find out.
+
+    Args:
+        config: of a run with central or distributed noise; its data and model are not looked at.
+        canaries: how many of the run's units there are, at the same sampling rate; 0: all, MOST at most.
+        confidence: of the verdict, in (0, 1).
+
+    Raises ArgumentError for a run without noise, with local noise or of the client level, or one that learns
+    from public examples.
+    """
+    _check.between("confidence", confidence, 0, 1)
+    return audit_plan(_plan(config, canaries), confidence)
+
+
+def audit_plan(plan: Plan, confidence: float = 0.999) -> Finding:
+    """As :func:`audit`, of a plan whose optimizer, say, is your own: a canary for each of its units.
+
+    Args:
+        plan: of the aggregation level, with central or distributed noise.
+        confidence: as of :func:`audit`.
+    """
+    assert plan.budget is not None
+    key = plan.key()
+    there = key.generator("canaries").random(plan.units) < 0.5
+    watched, events = _run(plan, key, there)
+    delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
+    each = 1 - (1 - confidence) / len(_SUSPECTED)
+    right = (watched.scores > 0) == there
+    correct = int(right.sum(1).max())
+    point, least, most = _rates(correct, plan.units, each)
+    measured = partial(_measured, events, delta)
+    surest = np.argsort(-abs(watched.scores), axis=1)
+    return Finding(
+        canaries=plan.units,
+        releases=sum(event.count for event in events),
+        right=correct,
+        allowed=allowed,
+        p_value=min(1.0, len(_SUSPECTED) * float(stats.binom.sf(correct - 1, plan.units, allowed))),
+        confidence=confidence,
+        delta=delta,
+        claimed=epsilon(events, delta).epsilon,
+        measured=measured(point),
+        measured_least=measured(least),
+        measured_most=measured(most),
+        proved=max(proved_epsilon(one[order], delta, each) for one, order in zip(right, surest, strict=True)),
+    )
+
+
+def _plan(config: Config, canaries: int) -> Plan:
+    if config.level != "aggregation":
+        raise _check.fail("level", config.level, "be aggregation to be audited")
+    if config.placement not in ("central", "distributed"):
+        hint = "under local noise each message would have to be looked at"
+        hint = hint if config.placement == "local" else "without noise there is nothing to audit"
+        raise _check.fail("placement", config.placement, "be central or distributed to be audited", hint)
+    if config.public_examples:
+        raise _check.fail("optimizer", config.optimizer, "learn from no public examples to be audited")
+    config = config.resolved()  # delta, say, is of the run as it is configured
+    if _check.integer("canaries", canaries) > config.units:
+        hint = "with clients set higher, set delta, too: by default it follows them"
+        raise _check.fail("canaries", canaries, f"be at most the run's {config.units} units", hint)
+    count = canaries or min(config.units, MOST)
+    each = config.examples_per_client if config.unit == "example" else 1
+    return make_plan(config.changed(clients=max(1, round(count / each)), nodes_own_data=False))
+
+
+def _run(plan: Plan, key: Key, there: NDArray[np.bool_]) -> tuple[_Watched, tuple[Event, ...]]:
+    """The run, with an adversary watching; and what its ledger says afterwards."""
+    units = _Canaries(there, plan.setup.sampler.event(1.0).relation == "replace-one")
+    side = _side(plan, units)
+    watched = _Watched(plan, side, units)
+    setup = replace(plan.setup, optimizer=watched)
+    params = torch.from_numpy(key.generator("initial-params").normal(0, _START, plan.units)).float()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        with Ledger.create(path, {}) as ledger:
+            books = RunBooks(plan, ledger, path)
+            run(setup, params.to(side.device), side, books, key, plan.cohorts(key))
+        return watched, books.settle().events
+
+
+def _side(plan: Plan, units: _Canaries) -> ClientSide:
+    config = plan.config
+    return ClientSide(
+        task=Task(_Table(plan.units), _loss),
+        work=make_work(config),
+        view=units,
+        key=Key.of(None if config.seed < 0 else config.seed),
+        device=choose_device(config.device),
+        memory=config.memory_budget * 2**20,
+    )
+
+
+class _Table(nn.Module):
+    """One number for each canary."""
+
+    def __init__(self, canaries: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(canaries, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values: Tensor = self.table(x)
+        return values[:, 0, 0]
+
+
+def _loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Steep wherever it is, and as steep in another direction a little further on: what a gradient at one
+    point, a difference between two points and several local steps have to clip."""
+    return (2 * y - 1) * (_HEIGHT * torch.sin(_SPEED * outputs))
+
+
+@dataclass(frozen=True)
+class _Canaries:
+    """Unit numbers -> canaries, each of its own coordinate.
+
+    Attributes:
+        there: whether each canary is, bool (m,).
+        replaced: whether who is not there is another canary, of the opposite gradient, and not nobody.
+    """
+
+    there: NDArray[np.bool_]
+    replaced: bool
+
+    def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
+        """See :class:`fedpriv.node.Units`."""
+        positions = np.arange(len(client_ids))
+        if not self.replaced:
+            positions = positions[self.there[client_ids]]
+        ids = client_ids[positions]
+        x, y, owner = ids[:, None], self.there[ids].astype(np.float32), positions
+        return Batch(*(torch.from_numpy(part).to(device) for part in (x, y, owner)))
+
+
+@dataclass
+class _Watched:
+    """The run's optimizer, whose every answer the adversary sees, too.
+
+    Attributes:
+        plan: the run's, which is public.
+        side, units: the nodes and the canaries, by which the adversary computes what one of them would add.
+        scores: log-likelihood ratios of having been there, given all answers, by each adversary: (k, m).
+    """
+
+    plan: Plan
+    side: ClientSide
+    units: _Canaries
+    scores: Floats = field(init=False)
+    _query: Query = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._inner: PrivateOptimizer = self.plan.setup.optimizer
+        self.scores = np.zeros((len(_SUSPECTED), self.plan.units))
+
+    def init(self, params: Tensor) -> State:
+        """See :class:`PrivateOptimizer`."""
+        return self._inner.init(params)
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """See :class:`PrivateOptimizer`."""
+        return self._inner.planned(rounds)
+
+    def query(self, state: State) -> Query:
+        """See :class:`PrivateOptimizer`."""
+        self._query = self._inner.query(state)
+        return self._query
+
+    def update(self, state: State, answer: Answer) -> State:
+        """See :class:`PrivateOptimizer`; the answer is looked at first."""
+        self._look(self._query, answer)
+        return self._inner.update(state, answer)
+
+    def _look(self, query: Query, answer: Answer) -> None:
+        setup = self.plan.setup
+        sampler = setup.sampler.resized(query.rate_factor)
+        stds = query.noise_stds(setup.scale * query.relative_noise)
+        totals = setup.placement.resized(query.rate_factor).total_stds(stds)
+        sums = [part.double().cpu().numpy() * sampler.expected_size for part in answer]
+        rate = min(1.0, sampler.expected_size / sampler.population)
+        for sign, there in ((1, True), (-1, False)):
+            adds = self._contributions(query, there)
+            logs = [
+                (2 * total * add - add**2) / (2 * std**2)
+                for total, add, std, block in zip(sums, adds, totals, query.blocks, strict=True)
+                if isinstance(block, SumBlock)
+            ]
+            for score, factor in zip(self.scores, _SUSPECTED, strict=True):
+                score += sign * _mixed(np.sum(logs, axis=0) / factor**2, rate)
+
+    def _contributions(self, query: Query, there: bool) -> list[Floats]:
+        """What each canary adds to each block if it is in the cohort, there or not: in its own coordinate, so
+        that all of them are one sum."""
+        everyone = replace(self.side, view=replace(self.units, there=np.full(self.plan.units, there)))
+        chunk = Chunk(0, np.arange(self.plan.units), parties=0)
+        sums = everyone.answer(Ask(query, 0, (chunk,))).sums
+        return [total.double().numpy() for total in sums]
+
+
+def _mixed(log: Floats, rate: float) -> Floats:
+    """log(1 - q + q e^log): nobody knows who was in the cohort."""
+    if rate == 1:
+        return log
+    mixed: Floats = np.where(log < _MOST_LOG, np.log1p(rate * np.expm1(np.minimum(log, _MOST_LOG))), log)
+    return mixed
+
+
+def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:
+    """The rate of right guesses, and one-sided bounds of Clopper and Pearson."""
+    least = float(special.betaincinv(right, of - right + 1, 1 - confidence)) if right else 0.0
+    most = float(special.betaincinv(right + 1, of - right, confidence)) if right < of else 1.0
+    return right / of, least, most
+
+
+def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
+    """Epsilon of the events with their noise larger or smaller by the factor that allows just this rate."""
+
+    def excess(log_factor: float) -> float:
+        return advantage([scaled(event, math.exp(log_factor)) for event in events]) - (2 * rate - 1)
+
+    factor = _root(excess)
+    return epsilon([scaled(event, math.exp(factor)) for event in events], delta).epsilon
+
+
+def _root(falling: Callable[[float], float]) -> float:
+    """Where a falling function is 0, or the end of (-_FAR, _FAR) on that side."""
+    low, high = 0.0, 0.0
+    while low > -_FAR and falling(low) <= 0:
+        low -= _STEP
+    while high < _FAR and falling(high) > 0:
+        high += _STEP
+    if falling(low) <= 0 or falling(high) > 0:
+        return low if falling(low) <= 0 else high
+    return float(optimize.brentq(falling, low, high, xtol=1e-3))
+
+
+def proved_epsilon(right: NDArray[np.bool_], delta: float, confidence: float) -> float:
+    """A lower bound on epsilon from guesses about independent fair coins, whatever made what they go by.
+
+    Args:
+        right: whether each guess was right, bool (m,), the surest guess first. The m, m/2, m/4, ... surest
+            are tried, at a confidence that holds for all of these bounds together.
+        delta: of the claim.
+        confidence: with which the bound holds, in (0, 1).
+
+    Source: Steinke, Nasr & Jagielski 2023, theorem 5.2 and appendix D.
+    """
+    counts = sorted({len(right) >> k for k in range(_PARTS)} - {0})
+    each = (1 - confidence) / max(1, len(counts))
+    sums = np.cumsum(right)
+    return max((_bound(len(right), n, int(sums[n - 1]), delta, each) for n in counts), default=0.0)
+
+
+def _bound(coins: int, guesses: int, right: int, delta: float, p_value: float) -> float:
+    """The least epsilon under which so many right guesses are as likely as ``p_value``."""
+
+    def excess(epsilon: float) -> float:
+        return one_run_p_value(coins, guesses, right, epsilon, delta) - p_value
+
+    if excess(0.0) >= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    low = 0.0
+    for _ in range(40):  # not continuous where delta counts, but rising
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+    return low
+
+
+def one_run_p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """How likely it is at most that so many of the guesses are right, under (epsilon, delta)-DP.
+
+    With W binomial over the guesses at e^epsilon / (1 + e^epsilon), v the right ones and m the coins:
+    P[W >= v] + 2 m delta max over i of P[v - i <= W < v] / i (Steinke et al. 2023, theorem 5.2).
+    """
+    rate = special.expit(epsilon)
+    tail = float(stats.binom.sf(right - 1, guesses, rate))
+    if not right:
+        return 1.0
+    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, rate))
+    steepest = float((below / np.arange(1, right + 1)).max())
+    return min(1.0, tail + 2 * coins * delta * steepest)

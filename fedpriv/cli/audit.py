@@ -1,0 +1,73 @@
+"""``fedpriv audit``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedpriv.cli.app import AsJson, OfSettings, app, refusing
+from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given, settings_help
+from fedpriv.config import Config
+from fedpriv.measures import counted
+
+if TYPE_CHECKING:
+    from fedpriv.audit import Finding
+
+_HELP = """Attack a run with these settings, and see whether it leaks more than its ledger says.
+
+Every client (or example, by unit) becomes a canary that is there or not by a fair coin; the best adversary
+who sees all that is released guesses which were there. More right guesses than the ledger's epsilon allows
+are a violation, and the command then ends with exit code 1. Settings are those of `fedpriv simulate`; data
+and model are not looked at. It takes central or distributed noise.
+
+\b
+Examples:
+  fedpriv audit
+  fedpriv audit --set optimizer=dp-srm --set epsilon=8 --set rounds=20 --set sampling-rate=0.05
+"""
+
+
+@app.command(cls=OfSettings, help=_HELP, epilog=settings_help())
+def audit(
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    canaries: Annotated[
+        int, typer.Option(help="How many; 0: one for each unit, up to 100,000. More see finer.")
+    ] = 0,
+    confidence: Annotated[float, typer.Option(help="Of the verdict and of each bound, in (0, 1).")] = 0.999,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    from fedpriv.audit import audit as run_audit
+
+    with refusing():
+        config = Config.parse(given(config_file, settings, None, seed, False))
+        finding = run_audit(config, canaries, confidence)
+    typer.echo(json.dumps(finding.json()) if as_json else _told(config, finding))
+    raise typer.Exit(1 if finding.violated else 0)
+
+
+def _told(config: Config, found: Finding) -> str:
+    from fedpriv.report import noise
+
+    unit = "clients" if config.unit == "client" else "examples"
+    surely = f"at {found.confidence:.4%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
+    verdict = f"VIOLATED: it leaks more than its ledger says, {surely}"
+    if not found.violated:
+        verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
+    return "\n".join(
+        (
+            f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
+            f"{counted(found.releases, 'release')}, {noise(config.placement)}",
+            f"claimed: epsilon {found.claimed:.3f} at delta {found.delta:.3g}, by which guesses are right "
+            f"{found.allowed:.2%} of the time at most",
+            f"the best guesses were right {found.right / found.canaries:.2%} of the time; as many or more "
+            f"are this likely if the claim holds: {found.p_value:.2g}",
+            f"measured: epsilon {found.measured:.3g}, between {found.measured_least:.3g} and "
+            f"{found.measured_most:.3g}",
+            f"proved by this run alone: epsilon is at least {found.proved:.3g}",
+            verdict,
+        )
+    )

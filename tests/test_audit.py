@@ -1,0 +1,252 @@
+"""The audit finds what leaks more than it says, and nothing else; its bounds hold by themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from small import small
+from typer.testing import CliRunner
+
+from fedpriv import audit as audits
+from fedpriv._check import ArgumentError
+from fedpriv.accounting import Event
+from fedpriv.audit import audit, one_run_p_value, proved_epsilon
+from fedpriv.books import RunBooks
+from fedpriv.cli import app
+from fedpriv.config import Config
+from fedpriv.query import Query, Term
+from fedpriv.release import Placement
+from fedpriv.sampling import FixedSize, Poisson
+
+CANARIES = 20_000
+LOUD: dict[str, Any] = {"clients": CANARIES, "epsilon": 4.0, "rounds": 6, "sampling_rate": 0.2, "seed": 0}
+EVERYONE: dict[str, Any] = {**LOUD, "sampler": "everyone", "sampling_rate": 1.0}
+DP2: dict[str, Any] = {**LOUD, "dp2_sgd_steps": 2, "dp2_adaptive_steps": 1}
+
+# Runs of each kind of query, cohort, unit and placement; the optimizers in full are slow.
+SOUND: dict[str, dict[str, Any]] = {
+    "dynamic-dp-sgd": LOUD,
+    "everyone": EVERYONE,
+    "fixed size": {**LOUD, "sampler": "fixed-size"},
+    "small cohorts": {**LOUD, "sampling_rate": 0.01, "rounds": 20},
+    "distributed": {**LOUD, "sampler": "fixed-size", "placement": "distributed"},
+    "distributed, cut cohorts": {**LOUD, "placement": "distributed"},
+    "examples": {**LOUD, "unit": "example", "clients": 20, "examples_per_client": 1000},
+    "local steps": {**LOUD, "clients": 3000, "work": "local-steps", "local_steps": 2},
+    "adaptive clip norm": {**LOUD, "adaptive_quantile": 0.5, "optimizer": "dp-sgd"},
+    "dp2-rmsprop": {**DP2, "optimizer": "dp2-rmsprop"},
+    "dp-srm": {**LOUD, "optimizer": "dp-srm"},
+    "adadp": {**LOUD, "optimizer": "adadp"},
+}
+SLOW: dict[str, dict[str, Any]] = {
+    "dp2-adagrad": {**DP2, "optimizer": "dp2-adagrad"},
+    "dp2-adam": {**DP2, "optimizer": "dp2-adam"},
+    "dp2, noise first": {**DP2, "optimizer": "dp2-rmsprop", "dp2_variant": "noise-first"},
+    "dp2, extra query": {**DP2, "optimizer": "dp2-rmsprop", "dp2_variant": "extra-query", "dp2_adaptive_steps": 10},
+    "adp-sgd": {**LOUD, "optimizer": "adp-sgd"},
+    "adaptive-adp-sgd": {**LOUD, "optimizer": "adaptive-adp-sgd"},
+    "dp-adam": {**LOUD, "optimizer": "dp-adam"},
+    "dp-gd": {**EVERYONE, "optimizer": "dp-gd"},
+    "averaged": {**LOUD, "averaging": 0.9},
+    "sqrt-clip": {**LOUD, "noise_schedule": "sqrt-clip"},
+}
+
+
+def found_in(settings: dict[str, Any]) -> audits.Finding:
+    return audit(small(**settings))
+
+
+def expect_sound(settings: dict[str, Any]) -> audits.Finding:
+    found = found_in(settings)
+    assert not found.violated, found
+    assert found.measured_least <= found.claimed
+    assert found.proved < found.claimed
+    return found
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_nothing_is_found_in_a_sound_run(kind: str) -> None:
+    expect_sound(SOUND[kind])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SLOW)
+def test_nothing_is_found_in_a_sound_run_of_any_optimizer(kind: str) -> None:
+    expect_sound(SLOW[kind])
+
+
+@pytest.mark.parametrize("kind", ["dynamic-dp-sgd", "everyone", "small cohorts", "dp2-rmsprop", "adadp"])
+def test_the_measured_epsilon_is_the_claimed_one_where_accounting_is_tight(kind: str) -> None:
+    found = expect_sound(SOUND[kind])
+    assert found.measured_most >= found.claimed
+    assert found.measured == pytest.approx(found.claimed, rel=0.25)
+
+
+# What could be wrong with a run: each a defect in the run's own code, which an audit has to find.
+
+
+@contextmanager
+def patched(owner: Any, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
+    right = getattr(owner, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, lambda *given, **named: wrong(right, *given, **named))
+        yield
+
+
+def _half_charged(right: Any, books: RunBooks, event: Event, release: int) -> None:
+    if release % 2:
+        books._charged.append(event)  # counted, but not written down
+    else:
+        right(books, event, release)
+
+
+FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any]]] = {
+    "less noise on the sum": (
+        LOUD, Placement, "server_stds", lambda right, *a: tuple(0.8 * std for std in right(*a)),
+    ),
+    "less noise of the parties": (
+        {**LOUD, "sampler": "fixed-size", "placement": "distributed"},
+        Placement, "party_stds",
+        lambda right, *a: None if right(*a) is None else tuple(0.4 * std for std in right(*a)),
+    ),
+    "noise for half the sensitivity": (
+        LOUD, Query, "noise_stds", lambda right, query, z: right(query, 0.5 * z),
+    ),
+    "a clip that does not hold": (
+        EVERYONE, Term, "bound", lambda right, term, layers: 1.25 * right(term, layers),
+    ),
+    "larger cohorts than accounted": (
+        LOUD, Poisson, "draw", lambda right, s, g: right(replace(s, rate=1.4 * s.rate), g),
+    ),
+    "replaced units accounted as if they moved a sum by one clip norm": (
+        {**LOUD, "sampler": "fixed-size"}, FixedSize, "event", lambda right, s, z: right(s, 2 * z),
+    ),
+    "releases that are not charged": (LOUD, RunBooks, "charge", _half_charged),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str) -> None:
+    settings, owner, name, wrong = FAULTS[fault]
+    assert not found_in(settings).violated
+    with patched(owner, name, wrong):
+        found = found_in(settings)
+    assert found.violated, found
+    assert found.measured_least > found.claimed
+
+
+def test_a_run_without_its_noise_is_proved_to_leak() -> None:
+    """The proof that assumes nothing takes more than a factor of a few."""
+    with patched(Placement, "server_stds", lambda right, *a: tuple(0.1 * std for std in right(*a))):
+        found = found_in({**EVERYONE, "delta": 1e-8})
+    assert found.proved > found.claimed
+
+
+# The one-run bound by itself.
+
+
+def test_without_delta_it_is_the_binomial_tail() -> None:
+    for epsilon, guesses, right in ((0.0, 10, 7), (1.0, 100, 80), (3.0, 50, 50)):
+        rate = math.exp(epsilon) / (1 + math.exp(epsilon))
+        wanted = sum(stats.binom.pmf(k, guesses, rate) for k in range(right, guesses + 1))
+        assert one_run_p_value(500, guesses, right, epsilon, 0.0) == pytest.approx(wanted)
+
+
+def test_delta_costs_what_the_theorem_says() -> None:
+    """Term by term, as theorem 5.2 of Steinke et al. 2023 is written."""
+    coins, guesses, right, epsilon, delta = 60, 30, 24, 0.7, 1e-4
+    law = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
+    alpha = max(
+        2 / i * sum(law.pmf(w) for w in range(max(0, right - i), right)) for i in range(1, coins + 1)
+    )
+    wanted = sum(law.pmf(w) for w in range(right, guesses + 1)) + coins * delta * alpha
+    assert one_run_p_value(coins, guesses, right, epsilon, delta) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (2.0, 0.0), (1.0, 1e-3)])
+def test_it_holds_for_the_worst_mechanism(epsilon: float, delta: float) -> None:
+    """Each coin is told outright with probability delta, else by randomised response: the exact tail."""
+    guesses = 400
+    rate = delta + (1 - delta) / (1 + math.exp(-epsilon))
+    for right in range(200, guesses + 1, 10):
+        exact = float(stats.binom.sf(right - 1, guesses, rate))
+        assert exact <= one_run_p_value(guesses, guesses, right, epsilon, delta) * (1 + 1e-9)
+
+
+def test_randomised_response_is_proved_to_leak_about_what_it_does() -> None:
+    generator = np.random.default_rng(0)
+    rate = 1 / (1 + math.exp(-2.0))
+    proved = [proved_epsilon(generator.random(5000) < rate, 0.0, 0.99) for _ in range(20)]
+    assert max(proved) <= 2.0
+    assert min(proved) > 1.7
+
+
+def test_sure_guesses_prove_more_than_all_of_them() -> None:
+    right = np.concatenate([np.ones(300, bool), np.arange(9700) % 2 == 0])
+    assert proved_epsilon(right, 1e-6, 0.95) > 2 > proved_epsilon(right[::-1], 1e-6, 0.95)
+    assert proved_epsilon(right[:0], 1e-6, 0.95) == 0
+
+
+# What it takes and says.
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"placement": "none"}, "placement is 'none'; it must be central or distributed"),
+        ({"placement": "local", "sampler": "fixed-size"}, "placement is 'local'"),
+        ({"unit": "example", "clients": 2, "examples_per_client": 9, "level": "client"}, "level is 'client'"),
+        ({"optimizer": "adadps", "public_examples": 20}, "optimizer is 'adadps'"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        audit(small(**settings))
+    assert said in str(refused.value)
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="confidence is 1"):
+        audit(small(), confidence=1.0)
+    for canaries in (-1, 401):
+        with pytest.raises(ArgumentError, match=f"canaries is {canaries}"):
+            audit(small(clients=400), canaries=canaries)
+
+
+def test_the_run_is_the_configured_one_whatever_its_data() -> None:
+    """Delta and the sampling rate are those of the units that were configured, not of the canaries."""
+    config = Config.parse({"dataset": "cifar-10", "clients": 3_000_000, "sampling-rate": 0.01, "rounds": 3})
+    found = audit(config, canaries=500)
+    assert (found.canaries, found.releases, found.delta) == (500, 3, 1 / 30_000_000)
+
+
+SETTINGS = [part for text in ("epsilon=4", "rounds=5", "clients=5000", "sampling-rate=0.2")
+            for part in ("--set", text)]  # fmt: skip
+
+
+def test_the_command_tells_and_ends_by_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("5,000 canaries in place of clients, dynamic-dp-sgd, 5 releases, central")
+    assert "consistent with its ledger, at 99.9 % confidence" in shown.stdout
+    as_data = json.loads(CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1", "--json"]).stdout)
+    assert as_data["violated"] is False
+    assert f"right {as_data['right'] / 5000:.2%} of the time" in shown.stdout
+    with patched(Placement, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
+        shown = CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1"])
+    assert shown.exit_code == 1
+    assert "VIOLATED: it leaks more than its ledger says" in shown.stdout
+
+
+def test_the_command_refuses_in_one_line() -> None:
+    shown = CliRunner().invoke(app, ["audit", "--set", "placement=none"])
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("fedpriv: placement is 'none'")
