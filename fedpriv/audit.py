@@ -62,7 +62,7 @@ Floats = NDArray[np.float64]
 MOST = 100_000  # canaries, where nothing else is said
 _HEIGHT, _SPEED = 1e3, 1e3  # of the loss: gradients of up to 1e6, which turn over within steps of 1e-3
 _START = 0.1  # std of the first parameters
-_PARTS = 12  # numbers of guesses that the proof tries: all canaries, half of them, ...
+_PARTS, _LESS = 5, 4  # how many numbers of guesses the proof tries, each this part of the one before
 _SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # factors on the noise that is said, which adversaries go by
 _MOST_LOG = 300.0  # of a likelihood ratio: beyond it a rate's logarithm is nothing
 _FAR, _STEP = 7.0, 0.5  # of the log of the factor on all noise: how far it is looked for, in what steps
@@ -109,7 +109,7 @@ class Finding:
         return {**asdict(self), "violated": self.violated}
 
 
-def audit(config: Config, canaries: int = 0, confidence: float = 0.999) -> Finding:
+def audit(config: Config, canaries: int = 0, confidence: float = 0.99) -> Finding:
     """Run the configuration with canaries for units, and tell what the best guesses about them find out.
 
     Args:
@@ -124,7 +124,7 @@ def audit(config: Config, canaries: int = 0, confidence: float = 0.999) -> Findi
     return audit_plan(_plan(config, canaries), confidence)
 
 
-def audit_plan(plan: Plan, confidence: float = 0.999) -> Finding:
+def audit_plan(plan: Plan, confidence: float = 0.99) -> Finding:
     """As :func:`audit`, of a plan whose optimizer, say, is your own: a canary for each of its units.
 
     Args:
@@ -348,14 +348,14 @@ def proved_epsilon(right: NDArray[np.bool_], delta: float, confidence: float) ->
     """A lower bound on epsilon from guesses about independent fair coins, whatever made what they go by.
 
     Args:
-        right: whether each guess was right, bool (m,), the surest guess first. The m, m/2, m/4, ... surest
+        right: whether each guess was right, bool (m,), the surest guess first. The m, m/4, m/16, ... surest
             are tried, at a confidence that holds for all of these bounds together.
         delta: of the claim.
         confidence: with which the bound holds, in (0, 1).
 
     Source: Steinke, Nasr & Jagielski 2023, theorem 5.2 and appendix D.
     """
-    counts = sorted({len(right) >> k for k in range(_PARTS)} - {0})
+    counts = sorted({len(right) // _LESS**k for k in range(_PARTS)} - {0})
     each = (1 - confidence) / max(1, len(counts))
     sums = np.cumsum(right)
     return max((_bound(len(right), n, int(sums[n - 1]), delta, each) for n in counts), default=0.0)

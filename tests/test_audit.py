@@ -236,7 +236,7 @@ def test_the_command_tells_and_ends_by_its_verdict(monkeypatch: pytest.MonkeyPat
     shown = CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1"])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith("5,000 canaries in place of clients, dynamic-dp-sgd, 5 releases, central")
-    assert "consistent with its ledger, at 99.9 % confidence" in shown.stdout
+    assert "consistent with its ledger, at 99 % confidence" in shown.stdout
     as_data = json.loads(CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1", "--json"]).stdout)
     assert as_data["violated"] is False
     assert f"right {as_data['right'] / 5000:.2%} of the time" in shown.stdout

@@ -36,7 +36,7 @@ def audit(
     canaries: Annotated[
         int, typer.Option(help="How many; 0: one for each unit, up to 100,000. More see finer.")
     ] = 0,
-    confidence: Annotated[float, typer.Option(help="Of the verdict and of each bound, in (0, 1).")] = 0.999,
+    confidence: Annotated[float, typer.Option(help="Of the verdict and of each bound, in (0, 1).")] = 0.99,
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
