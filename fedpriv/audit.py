@@ -46,6 +46,7 @@ from torch import Tensor, nn
 
 from fedpriv import _check
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled
+from fedpriv.accounting.answers import number
 from fedpriv.books import RunBooks
 from fedpriv.config import Config
 from fedpriv.data import Batch, Indices
@@ -105,36 +106,49 @@ class Finding:
         return self.p_value < 1 - self.confidence or self.proved > self.claimed
 
     def json(self) -> dict[str, Any]:
-        """The finding as data."""
-        return {**asdict(self), "violated": self.violated}
+        """The finding as data; an infinite epsilon is the text "infinity"."""
+        return {key: number(value) for key, value in asdict(self).items()} | {"violated": self.violated}
 
 
-def audit(config: Config, canaries: int = 0, confidence: float = 0.99) -> Finding:
+def audit(
+    config: Config,
+    canaries: int = 0,
+    confidence: float = 0.99,
+    observe: Callable[[int], None] = lambda rounds: None,
+) -> Finding:
     """Run the configuration with canaries for units, and tell what the best guesses about them find out.
 
     Args:
         config: of a run with central or distributed noise; its data and model are not looked at.
         canaries: how many of the run's units there are, at the same sampling rate; 0: all, MOST at most.
         confidence: of the verdict, in (0, 1).
+        observe: called after each round with how many there were.
 
     Raises ArgumentError for a run without noise, with local noise or of the client level, or one that learns
     from public examples.
     """
-    _check.between("confidence", confidence, 0, 1)
-    return audit_plan(_plan(config, canaries), confidence)
+    return audit_plan(_plan(config, canaries), confidence, observe)
 
 
-def audit_plan(plan: Plan, confidence: float = 0.99) -> Finding:
+def audit_plan(
+    plan: Plan, confidence: float = 0.99, observe: Callable[[int], None] = lambda rounds: None
+) -> Finding:
     """As :func:`audit`, of a plan whose optimizer, say, is your own: a canary for each of its units.
 
     Args:
         plan: of the aggregation level, with central or distributed noise.
-        confidence: as of :func:`audit`.
+        confidence, observe: as of :func:`audit`.
+
+    An interrupted run is judged by what its ledger holds by then.
+
+    Raises ArgumentError as :func:`audit` does.
     """
+    _check.between("confidence", confidence, 0, 1)
+    _require_visible(plan.config)
     assert plan.budget is not None
     key = plan.key()
     there = key.generator("canaries").random(plan.units) < 0.5
-    watched, events = _run(plan, key, there)
+    watched, events = _run(plan, key, there, observe)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
     each = 1 - (1 - confidence) / len(_SUSPECTED)
     right = (watched.scores > 0) == there
@@ -158,7 +172,8 @@ def audit_plan(plan: Plan, confidence: float = 0.99) -> Finding:
     )
 
 
-def _plan(config: Config, canaries: int) -> Plan:
+def _require_visible(config: Config) -> None:
+    """Raises ArgumentError where a run's models are not what its noise defends, or need public data."""
     if config.level != "aggregation":
         raise _check.fail("level", config.level, "be aggregation to be audited")
     if config.placement not in ("central", "distributed"):
@@ -167,6 +182,11 @@ def _plan(config: Config, canaries: int) -> Plan:
         raise _check.fail("placement", config.placement, "be central or distributed to be audited", hint)
     if config.public_examples:
         raise _check.fail("optimizer", config.optimizer, "learn from no public examples to be audited")
+
+
+def _plan(config: Config, canaries: int) -> Plan:
+    """The plan of the configuration, with so many units."""
+    _require_visible(config)
     config = config.resolved()  # delta, say, is of the run as it is configured
     if _check.integer("canaries", canaries) > config.units:
         hint = "with clients set higher, set delta, too: by default it follows them"
@@ -176,7 +196,9 @@ def _plan(config: Config, canaries: int) -> Plan:
     return make_plan(config.changed(clients=max(1, round(count / each)), nodes_own_data=False))
 
 
-def _run(plan: Plan, key: Key, there: NDArray[np.bool_]) -> tuple[_Watched, tuple[Event, ...]]:
+def _run(
+    plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
+) -> tuple[_Watched, tuple[Event, ...]]:
     """The run, with an adversary watching; and what its ledger says afterwards."""
     units = _Canaries(there, plan.setup.sampler.event(1.0).relation == "replace-one")
     side = _side(plan, units)
@@ -187,7 +209,8 @@ def _run(plan: Plan, key: Key, there: NDArray[np.bool_]) -> tuple[_Watched, tupl
         path = Path(folder) / "ledger.jsonl"
         with Ledger.create(path, {}) as ledger:
             books = RunBooks(plan, ledger, path)
-            run(setup, params.to(side.device), side, books, key, plan.cohorts(key))
+            loop = (setup, params.to(side.device), side, books, key, plan.cohorts(key))
+            run(*loop, lambda progress: observe(progress.round))
         return watched, books.settle().events
 
 
@@ -323,25 +346,24 @@ def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]
 
 
 def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
-    """Epsilon of the events with their noise larger or smaller by the factor that allows just this rate."""
+    """Epsilon of the events with their noise larger or smaller by the factor that allows just this rate;
+    infinite where none does: who is in no cohort is not seen, whatever the noise."""
 
     def excess(log_factor: float) -> float:
         return advantage([scaled(event, math.exp(log_factor)) for event in events]) - (2 * rate - 1)
 
-    factor = _root(excess)
-    return epsilon([scaled(event, math.exp(factor)) for event in events], delta).epsilon
-
-
-def _root(falling: Callable[[float], float]) -> float:
-    """Where a falling function is 0, or the end of (-_FAR, _FAR) on that side."""
+    in_no_cohort = math.prod((1 - event.rate) ** event.count for event in events)
+    if 2 * rate - 1 >= 1 - in_no_cohort:
+        return math.inf
     low, high = 0.0, 0.0
-    while low > -_FAR and falling(low) <= 0:
+    while excess(low) < 0:
         low -= _STEP
-    while high < _FAR and falling(high) > 0:
+        if low < -_FAR:
+            return math.inf
+    while high < _FAR and excess(high) > 0:
         high += _STEP
-    if falling(low) <= 0 or falling(high) > 0:
-        return low if falling(low) <= 0 else high
-    return float(optimize.brentq(falling, low, high, xtol=1e-3))
+    factor = high if excess(high) > 0 else optimize.brentq(excess, low, high, xtol=1e-3)
+    return epsilon([scaled(event, math.exp(factor)) for event in events], delta).epsilon
 
 
 def proved_epsilon(right: NDArray[np.bool_], delta: float, confidence: float) -> float:

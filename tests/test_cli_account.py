@@ -62,6 +62,13 @@ def test_a_file_of_noise_says_how_many_releases_there_are(tmp_path: Path) -> Non
     assert refused(*arguments).endswith("it must be a CSV file that holds numbers")
 
 
+def test_hardly_any_noise_is_accounted_without_a_warning() -> None:
+    """Losses of e^10^7 and more; a warning would be an error here."""
+    arguments = ["--sampler", "fixed-size", "--sampling-rate", 0.1, "--steps", 10, "--noise-multiplier", 1e-3]
+    cell = json.loads(call("account", *arguments, "--delta", 1e-5, "--json").stdout)["methods"]["pld"]
+    assert 1.2e7 < cell["epsilon_lower"] < cell["epsilon"] < 1.21e7
+
+
 def test_releases_over_everyone_count_beside_sampled_ones_of_the_other_relation(tmp_path: Path) -> None:
     """As in a ledger of a deployed node: runs of local noise, and of its own steps."""
     local = Event(30.0, "none", "replace-one")

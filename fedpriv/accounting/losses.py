@@ -171,6 +171,7 @@ def _fixed_moments(
     powers = np.logaddexp(log_weights[:, :, None] + losses * exponents, log_q - losses * exponents)
     powers = np.where(losses > 0, powers, -np.inf)
     top = powers.max(axis=1, keepdims=True)
-    atom = (1 - rate) * (1 - 2 * ndtr(-0.5 / z))
-    rest = np.exp(powers - top).sum(axis=1) + atom[:, None] * np.exp(-top[:, 0])
-    return np.asarray(np.log(rest) + top[:, 0])
+    rest = np.log(np.exp(powers - top).sum(axis=1)) + top[:, 0]
+    with np.errstate(divide="ignore"):  # no atom where everyone takes part
+        atom = np.log((1 - rate) * (1 - 2 * ndtr(-0.5 / z)))
+    return np.asarray(np.logaddexp(rest, atom[:, None]))

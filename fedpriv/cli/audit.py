@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,9 +47,19 @@ def audit(
 
     with refusing():
         config = Config.parse(given(config_file, settings, None, seed, False))
-        finding = run_audit(config, canaries, confidence)
+        finding = run_audit(config, canaries, confidence, _counting(config.rounds))
     typer.echo(json.dumps(finding.json()) if as_json else _told(config, finding))
     raise typer.Exit(1 if finding.violated else 0)
+
+
+def _counting(rounds: int) -> Callable[[int], None]:
+    """Shows on a person's terminal how far the run is, and nothing once it has ended."""
+
+    def show(done: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\rround {done}/{rounds}" if done < rounds else "\r\033[K", nl=False, err=True)
+
+    return show
 
 
 def _told(config: Config, found: Finding) -> str:
@@ -65,9 +78,15 @@ def _told(config: Config, found: Finding) -> str:
             f"{found.allowed:.2%} of the time at most",
             f"the best guesses were right {found.right / found.canaries:.2%} of the time; as many or more "
             f"are this likely if the claim holds: {found.p_value:.2g}",
-            f"measured: epsilon {found.measured:.3g}, between {found.measured_least:.3g} and "
-            f"{found.measured_most:.3g}",
+            _measured(found),
             f"proved by this run alone: epsilon is at least {found.proved:.3g}",
             verdict,
         )
     )
+
+
+def _measured(found: Finding) -> str:
+    if math.isinf(found.measured):
+        return f"measured: epsilon {found.measured_least:.3g} or more; to tell, take more canaries or rounds"
+    most = "any" if math.isinf(found.measured_most) else f"{found.measured_most:.3g}"
+    return f"measured: epsilon {found.measured:.3g}, between {found.measured_least:.3g} and {most}"
