@@ -383,9 +383,14 @@ def _meaning(privacy: Mapping[str, Any]) -> list[str]:
     return [
         f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {view['against']}: whatever they see and "
         f"know, the odds that they give to whether any one {unit} {question} change by a factor of at most "
-        f"e^{value:.4g} = {math.exp(value):.3g}, but for a probability of about delta{hedge}.",
+        f"e^{value:.4g}{_power(value)}, but for a probability of about delta{hedge}.",
         "",
     ]
+
+
+def _power(value: float) -> str:
+    """e^value, where it is a number that a float holds."""
+    return f" = {math.exp(value):.3g}" if value < 700 else ""
 
 
 def _figure(value: float | str | None) -> str:

@@ -107,7 +107,7 @@ class Layout:
             )
         pieces: tuple[Tensor, ...] = torch.split(vector, self._sizes, dim=-1)
         return {
-            slot.name: piece.view(*vector.shape[:-1], *slot.shape)
+            slot.name: piece.view((*vector.shape[:-1], *slot.shape))
             for slot, piece in zip(self.slots, pieces, strict=True)
         }
 

@@ -62,6 +62,24 @@ def test_a_file_of_noise_says_how_many_releases_there_are(tmp_path: Path) -> Non
     assert refused(*arguments).endswith("it must be a CSV file that holds numbers")
 
 
+def test_a_seeded_runs_ledger_is_not_called_private(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger.create(path, {"unit": "client", "remark": "reproducible, not private (seed 3)"}) as book:
+        book.record(EVENTS)
+    shown = call("account", "--ledger", path, "--delta", 1e-5).stdout
+    assert shown.splitlines()[-1] == "NOTE: reproducible, not private (seed 3)"
+    as_data = json.loads(call("account", "--ledger", path, "--delta", 1e-5, "--json").stdout)
+    assert as_data["remark"] == "reproducible, not private (seed 3)"
+
+
+def test_noise_is_not_replaced_by_delta() -> None:
+    """Whoever is sampled would be released in the clear, and rarely enough for delta to pay for it."""
+    schedule = ["--sampling-rate", 1e-7, "--steps", 10]
+    said = refused("calibrate", "--epsilon", 1, "--delta", 1e-5, *schedule)
+    assert said.startswith("delta is 1e-05; it must be below 5e-07 (a unit is sampled with probability 1e-06")
+    assert call("calibrate", "--epsilon", 1, "--delta", 1e-8, *schedule).exit_code == 0
+
+
 def test_hardly_any_noise_is_accounted_without_a_warning() -> None:
     """Losses of e^10^7 and more; a warning would be an error here."""
     arguments = ["--sampler", "fixed-size", "--sampling-rate", 0.1, "--steps", 10, "--noise-multiplier", 1e-3]

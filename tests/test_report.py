@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -128,6 +129,11 @@ def test_epsilon_is_said_in_words() -> None:
     assert "IF the estimate were right" in both(accounting="gdp-clt")[1]
     fixed = both(sampler="fixed-size", unit="example", clients=4, examples_per_client=100)[1]
     assert "whether any one example holds one value or another" in fixed
+
+
+def test_an_epsilon_whose_power_is_no_number_is_said_without_it() -> None:
+    text = both(epsilon=2000.0)[1]
+    assert re.search(r"by a factor of at most e\^19\d\d, but for a probability", text), text
 
 
 def test_the_numbers_are_the_accountants() -> None:

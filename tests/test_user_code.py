@@ -94,6 +94,27 @@ class Unsteady(nn.Linear):
         self.register_buffer("features", torch.as_tensor(np.random.rand(2)))
 
 
+class Gain(Keyed):
+    """With a parameter that is a single number."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.gain * nn.functional.linear(x, self.weight, self.bias)
+
+
+def lazy():
+    return nn.LazyLinear(2)
+
+
+def undefined():
+    model = nn.Linear(5, 2)
+    nn.init.constant_(model.weight, float("nan"))
+    return model
+
+
 def unsteady():
     return data(np.random.default_rng())
 
@@ -124,7 +145,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("users_mine", None)
 
 
-@pytest.mark.parametrize("model", ["users_mine:Net", "users_mine:fitted"])
+@pytest.mark.parametrize("model", ["users_mine:Net", "users_mine:fitted", "users_mine:Gain"])
 def test_a_run_learns_with_a_users_model_and_data(mine: Path, model: str) -> None:
     config = Config.parse({**SETTINGS, "model": model})
     check(config)
@@ -181,6 +202,8 @@ def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None
         ("users_mine:Paired", "give one tensor (n, ...)"),
         ("users_mine:Looking", "have gradients for each example alone"),
         ("users_mine:Unsteady", "be the same whenever it is built"),
+        ("users_mine:lazy", "know its layers' sizes (weight is lazy)"),
+        ("users_mine:undefined", "start from finite values (weight has others)"),
         ("users_mine:wide", "take inputs (n, 5), as mine has them"),
         ("no-such", "module:name"),
     ],

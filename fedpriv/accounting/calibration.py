@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fedpriv import _check
@@ -35,7 +35,8 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     passes the budget.
 
     Raises:
-        ArgumentError: where no scale meets the budget, or any does.
+        ArgumentError: where no scale meets the budget, or any does, or delta covers most of the chance that a
+            unit is sampled at all.
         UnsupportedEvent: where the budget's method cannot account for the events.
     """
     if math.isinf(budget.epsilon):
@@ -43,6 +44,7 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     counts = tally(events_at_scale_one)
     if not any(0 < event.noise_multiplier < math.inf for event in counts):
         raise _check.fail("events", list(counts), "hold a release whose noise can be scaled")
+    _refuse_paying_by_delta(counts, budget.delta)
     events = [replace(event, count=n) for event, n in counts.items()]
     start, slope = 0.0, -1.5
     if len(events) > _COARSE:
@@ -50,6 +52,15 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
         floors = grouping.floors(events, _COARSE)
         start, slope = search(_excess([floors[event] for event in events], budget), budget, start, slope)
     return math.exp(search(_excess(events, budget), budget, start, slope)[0])
+
+
+def _refuse_paying_by_delta(counts: Mapping[Event, int], delta: float) -> None:
+    """Raises ArgumentError where delta is half of a unit's chance of being in a cohort, or more: hardly any
+    noise then meets any budget, and whoever is drawn is released all but in the clear."""
+    seen = -math.expm1(sum(n * (math.log1p(-e.rate) if e.rate < 1 else -math.inf) for e, n in counts.items()))
+    if 2 * delta >= seen:
+        hint = f"a unit is sampled with probability {seen:.3g}, and delta would pay for it in place of noise"
+        raise _check.fail("delta", delta, f"be below {seen / 2:.3g}", hint)
 
 
 def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]:

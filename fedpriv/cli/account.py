@@ -79,19 +79,22 @@ def account(
     with refusing():
         _check.choice("--method", method, (*METHODS, "all"))
         methods, of_what = list(METHODS) if method == "all" else [method], ""
+        said: dict[str, str] = {}
         if ledger is None:
             events = _schedule(sampling_rate, steps, noise_multiplier, _sampler(sampler), relation)
         elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
-            events, of_what = _replayed(ledger)
+            events, of_what, said = _replayed(ledger)
         else:
             raise _check.fail("--ledger", str(ledger), "be given without a schedule")
-        result = answers.of_events(events, delta, methods)
+        result = answers.of_events(events, delta, methods) | said
         if plot is not None:
             _plot(plot, events, delta, methods)
     if as_json:
         typer.echo(json.dumps(result))
         return
     _print(result, f"epsilon at delta {delta:g}{of_what}")
+    if said:
+        typer.secho(f"NOTE: {said['remark']}", bold=True)
     if plot is not None:
         typer.echo(f"{plot}: epsilon against releases")
 
@@ -107,20 +110,21 @@ def _schedule(
     return answers.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
 
 
-def _replayed(path: Path) -> tuple[list[Event], str]:
-    """A ledger's events as they count for one unit, and what a table of them is titled."""
+def _replayed(path: Path) -> tuple[list[Event], str, dict[str, str]]:
+    """A ledger's events as they count for one unit, what a table of them is titled, and the run's remark."""
     from fedpriv.accounting import ledger, participations, relations
 
     if not path.is_file():
         raise _check.fail("--ledger", str(path), "be an existing ledger file")
     record = ledger.read(path)
     title = f" of the {counted(sum(event.count for event in record.events), 'release')} in {path}"
+    said = {"remark": record.header["remark"]} if "remark" in record.header else {}
     cap = record.header.get(participations.LABEL)
     if cap is None:
-        return relations.alike(record.events), title
+        return relations.alike(record.events), title, said
     costliest = participations.costliest(record.events, cap)
     whom = f"for a client that gave data to the {len(costliest)} costliest"
-    return list(costliest), f"{title}, against the server, {whom}"
+    return list(costliest), f"{title}, against the server, {whom}", said
 
 
 def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
@@ -112,13 +112,17 @@ def ending_cleanly() -> Iterator[Callable[[], None]]:
     def check() -> None:
         if asked:
             raise KeyboardInterrupt
+        take()  # again: Ray, where it has started since, has handlers of its own
 
     def restore() -> None:
         for number, handler in previous.items():
             # None: not of Python's making (Ray's), and not to be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    def take() -> dict[signal.Signals, Any]:
+        return {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    previous = take()
     try:
         yield check
     finally:

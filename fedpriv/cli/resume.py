@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpriv import _check
 from fedpriv.cli.app import AsJson, app
 from fedpriv.cli.simulate import run_one
 from fedpriv.config import Config, read_file
@@ -39,6 +40,8 @@ def _taken_up(folder: Path) -> Job:
     from fedpriv.plan import make_plan
     from fedpriv.simulate import check
 
+    if not (folder / "config.toml").is_file():
+        raise _check.fail("FOLDER", str(folder), "be the output folder of a run", "no config.toml is in it")
     config = Config.parse(read_file(folder / "config.toml"))
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)

@@ -39,6 +39,7 @@ from fedpriv.query import LEAST, MOST, Block, SumBlock, Term
 from fedpriv.vectors import Layout
 
 _TRIALS, _TRIAL, _TRIAL_ERROR = 3, 3, 1e-3  # trials, examples in each, and what rounding may do
+_CROWD, _OWN_ERROR = 33, 1e-4  # examples of which one must not depend on the others, but for rounding
 _COARSE_ERROR = 0.2  # what it may do where the passes are of few digits
 
 
@@ -153,14 +154,14 @@ class Book:
         clipped at, prove nothing, so one of a few trials at least must have others.
         """
         generator = np.random.default_rng(0)
+        if not all(_alone(task, params, x, y, count, generator) for count in (_TRIAL, _CROWD)):
+            return False
         labels = y.new_zeros((_TRIAL, *y.shape[1:]))
         proven = False
         held: dict[Precision, float] = {self._precision: _COARSE_ERROR, "float32": _TRIAL_ERROR}
         for _ in range(_TRIALS):
             point = task.initial(generator).to(params)
-            made_up = generator.standard_normal((_TRIAL, *x.shape[1:]))
-            tokens = made_up > 0  # 0 and 1, which every vocabulary has
-            inputs = torch.as_tensor(made_up if x.is_floating_point() else tokens).to(x)
+            inputs = _made_up(x, _TRIAL, generator)
             rows = task.gradients(point, inputs, labels)
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
             if not LEAST <= clip <= MOST:
@@ -177,6 +178,34 @@ class Book:
                         return False
             proven = proven or any(bool(want.norm() > 0) for want in wanted)
         return proven
+
+
+def _made_up(x: Tensor, count: int, generator: np.random.Generator) -> Tensor:
+    """Inputs (count, ...) like x: normal numbers, or tokens 0 and 1, which every vocabulary has."""
+    numbers = generator.standard_normal((count, *x.shape[1:]))
+    return torch.as_tensor(numbers if x.is_floating_point() else numbers > 0).to(x)
+
+
+def _alone(
+    task: Differentiable, params: Tensor, x: Tensor, y: Tensor, count: int, generator: np.random.Generator
+) -> bool:
+    """Whether the loss of one of so many made-up examples is the same whatever the others are.
+
+    Where it is not, examples are mixed before a layer sees them, which no clip of what layers see bounds:
+    one example more would move all of the others' parts. All other inputs become NaN, which any sum, mean or
+    product of several examples passes on; tokens are exchanged.
+    """
+    inputs, labels = _made_up(x, count, generator), y.new_zeros((count, *y.shape[1:]))
+    others = torch.full_like(inputs, math.nan) if x.is_floating_point() else 1 - inputs
+    own = count // 2
+    others[own] = inputs[own]
+    point = task.initial(generator).to(params)
+    try:
+        with torch.no_grad():
+            loss, beside = (float(task.losses(point, part, labels)[own]) for part in (inputs, others))
+    except Exception:
+        return False
+    return not math.isfinite(loss) or abs(loss - beside) <= _OWN_ERROR * abs(loss)
 
 
 def _trained_layers(module: nn.Module, trained: set[int]) -> dict[str, nn.Module]:

@@ -87,6 +87,7 @@ class Arrays:
         return self._checked_x(x), kept
 
     def _checked_x(self, x: Array | SparseRows) -> Kept:
+        _require_array(self.name, x)
         if isinstance(x, SparseRows):
             if self.tokens or not x.finite():
                 raise DataError(f"{self.name}: sparse examples must be finite numbers")
@@ -106,6 +107,7 @@ class Arrays:
         return torch.from_numpy(np.ascontiguousarray(x))
 
     def _checked_y(self, y: Array | SparseRows, count: int) -> Kept:
+        _require_array(self.name, y)
         if isinstance(y, SparseRows):
             if self.target != "tags" or y.shape != (count, self.classes) or not y.finite():
                 raise DataError(f"{self.name}: there must be {self.classes} tags for each example")
@@ -155,3 +157,9 @@ class Arrays:
         everything = torch.arange(len(self._test[0]), device=device)
         x, y = (part.to(device).index_select(0, everything) for part in self._test)
         return Pair(self._shown(x), y)
+
+
+def _require_array(name: str, part: object) -> None:
+    """Raises DataError unless it is a NumPy array or sparse rows."""
+    if not isinstance(part, (np.ndarray, SparseRows)):
+        raise DataError(f"{name}: examples and targets must be NumPy arrays, not {type(part).__name__}")

@@ -41,6 +41,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedpriv import _check, user_code
 from fedpriv.models import dense, factors, images, sequences
@@ -105,6 +106,11 @@ def _own(name: str, inputs: Inputs, seed: int) -> nn.Module:
         model = user_code.called("model", name, inputs)
     if not isinstance(model, nn.Module):
         raise user_code.fail("model", name, "give an nn.Module", f"it gives {type(model).__name__}")
+    for own, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise user_code.fail("model", name, "know its layers' sizes", f"{own} is lazy")
+        if not bool(parameter.isfinite().all()):
+            raise user_code.fail("model", name, "start from finite values", f"{own} has others")
     return keep(model.to("cpu"))
 
 

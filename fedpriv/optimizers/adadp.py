@@ -93,8 +93,8 @@ class Adadp:
             raise _check.fail("alpha-min", self.alpha_min, "lie in (0, 1]")
         if _check.finite_positive("alpha-max", self.alpha_max) < 1:
             raise _check.fail("alpha-max", self.alpha_max, "be at least 1")
-        if self.decay_after is not None and _check.integer("decay-after", self.decay_after, 2) % 2:
-            raise _check.fail("decay-after", self.decay_after, "be even", "a step is two releases")
+        if self.decay_after is not None and _check.integer("adadp-decay-after", self.decay_after, 2) % 2:
+            raise _check.fail("adadp-decay-after", self.decay_after, "be even", "a step is two releases")
         _check.integer("epoch", self.epoch, minimum=1)
         if math.isinf(_check.non_negative("decay", self.decay)):
             raise _check.fail("decay", self.decay, "be finite")

@@ -403,3 +403,56 @@ def test_kernels_shared_by_unlike_convolutions_and_inputs_are_summed_exactly(mon
 
 def replace_points(query, dtype):
     return Query(tuple(point.to(dtype) for point in query.points), query.blocks)
+
+
+# Models that mix examples: no clip of what layers see bounds what one more example does.
+
+
+class Mixed(nn.Module):
+    """A linear model of inputs that a function of the whole batch has changed."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.last, self.mix = nn.Linear(20, 2), mix
+
+    def forward(self, x):
+        return self.last(self.mix(x))
+
+
+MIXES = {
+    "attention over examples": lambda x: torch.softmax(x @ x.mT, -1) @ x,
+    "their mean": lambda x: x - x.mean(0),
+    "a running sum": lambda x: x.cumsum(0),
+    "the batch's largest": lambda x: x / x.abs().amax().clamp(min=1),
+    "large batches only": lambda x: x - x.mean(0) if len(x) > 8 else x,
+    "a neighbour": lambda x: x + 0.1 * x.roll(1, 0),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("scale", [0.01, 0.3, 1.0])
+def test_one_example_moves_a_sum_by_its_bound_at_most_though_the_model_mixes_them(mix, scale):
+    generator = torch.Generator().manual_seed(0)
+    x = scale * torch.randn(40, 20, generator=generator)
+    y = torch.randint(2, (40,), generator=generator)
+    task = Task(Mixed(MIXES[mix]))
+    query = Query((torch.randn(task.dimension, generator=generator),), (SumBlock((Term(0.1),)),))
+    (whole,) = sum_gradients(task, query, x, y)
+    for left_out in (0, 20, 39):
+        kept = torch.arange(40) != left_out
+        (less,) = sum_gradients(task, query, x[kept], y[kept])
+        assert (whole - less).norm() <= 0.1 * (1 + 1e-4)
+
+
+def test_tokens_of_other_examples_are_told_too():
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(4, 2)
+
+        def forward(self, x):
+            rows = self.table(x).mean(1)
+            return rows * (1 + x.double().mean()).float()
+
+    task, x, y = Task(Bag()), torch.randint(4, (9, 3)), torch.zeros(9, dtype=torch.int64)
+    assert not task.book.suits(task, torch.ones(task.dimension), x, y)
