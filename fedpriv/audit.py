@@ -19,6 +19,10 @@ Two readings of how often that is right:
   guesses about m coins can be right (Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training
   run", theorem 5.2). That makes a lower bound on epsilon that assumes nothing, and is far from tight.
 
+Such an adversary trusts that noise is independent and cohorts are new. So the auditor, who knows all, takes
+the exact sums away as well and looks at what is left (:mod:`fedpriv.residuals`): noise that is too small,
+missing, shared or used before, and cohorts that are too large or the same again, are a violation, too.
+
 An audit can find a mechanism that protects less than it says; that it finds none is no proof of protection.
 
 >>> from fedpriv.config import Config
@@ -45,8 +49,9 @@ from scipy import optimize, special, stats
 from torch import Tensor, nn
 
 from fedpriv import _check
-from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled
+from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.answers import number
+from fedpriv.accounting.events import ever_drawn
 from fedpriv.books import RunBooks
 from fedpriv.config import Config
 from fedpriv.data import Batch, Indices
@@ -54,18 +59,22 @@ from fedpriv.node import ClientSide, choose_device, make_work
 from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
 from fedpriv.plan import Plan, make_plan
 from fedpriv.query import Query, SumBlock
+from fedpriv.residuals import Residuals
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Chunk, run
+from fedpriv.round import Ask, Chunk, Reply, run
 from fedpriv.tasks import Task
 
 Floats = NDArray[np.float64]
 
 MOST = 100_000  # canaries, where nothing else is said
+_SLOW = 5_000  # as many with local steps, whose changes are formed for each client
+_LARGEST = 1e5  # clip norm that the canaries' gradients are surely clipped at
 _HEIGHT, _SPEED = 1e3, 1e3  # of the loss: gradients of up to 1e6, which turn over within steps of 1e-3
 _START = 0.1  # std of the first parameters
 _PARTS, _LESS = 5, 4  # how many numbers of guesses the proof tries, each this part of the one before
 _SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # factors on the noise that is said, which adversaries go by
 _MOST_LOG = 300.0  # of a likelihood ratio: beyond it a rate's logarithm is nothing
+_NOBODY = np.zeros(0, np.int64)
 _FAR, _STEP = 7.0, 0.5  # of the log of the factor on all noise: how far it is looked for, in what steps
 
 
@@ -79,12 +88,15 @@ class Finding:
         right: how many of the m guesses were right, of the best adversary.
         allowed: the largest probability of a right guess that the ledger allows.
         p_value: how likely at most so many right guesses are, or more, at ``allowed``.
+        noise_p_value: how likely at most anything is that is as odd as the oddest about noise and cohorts.
+        oddest: what that is.
         confidence: of the verdict, and of each bound below.
         delta: that the epsilons are at.
         claimed: epsilon of the ledger's events, by PLD: an upper bound.
         measured, measured_least, measured_most: epsilon if all noise were larger or smaller by the factor at
             which the best guesses are right as often as these were; and one-sided bounds, for m is finite.
         proved: what epsilon is at least, whatever the mechanism.
+        stopped: how the run ended: "rounds", "budget", "interrupted" or "unanswered".
     """
 
     canaries: int
@@ -92,6 +104,8 @@ class Finding:
     right: int
     allowed: float
     p_value: float
+    noise_p_value: float
+    oddest: str
     confidence: float
     delta: float
     claimed: float
@@ -99,15 +113,27 @@ class Finding:
     measured_least: float
     measured_most: float
     proved: float
+    stopped: str
 
     @property
     def violated(self) -> bool:
-        """Whether the run leaks more than its ledger says, at this confidence."""
-        return self.p_value < 1 - self.confidence or self.proved > self.claimed
+        """Whether the run leaks more than its ledger says, or is not the run that was accounted."""
+        return self.leaks or self.odd
+
+    @property
+    def leaks(self) -> bool:
+        """Whether guesses were right more often than the ledger allows, at this confidence of all tests."""
+        return self.p_value < (1 - self.confidence) / 2
+
+    @property
+    def odd(self) -> bool:
+        """Whether noise or cohorts are not what they should be, at this confidence of all tests."""
+        return self.noise_p_value < (1 - self.confidence) / 2
 
     def json(self) -> dict[str, Any]:
         """The finding as data; an infinite epsilon is the text "infinity"."""
-        return {key: number(value) for key, value in asdict(self).items()} | {"violated": self.violated}
+        said = {key: number(v) if isinstance(v, float) else v for key, v in asdict(self).items()}
+        return said | {"violated": self.violated}
 
 
 def audit(
@@ -148,7 +174,7 @@ def audit_plan(
     assert plan.budget is not None
     key = plan.key()
     there = key.generator("canaries").random(plan.units) < 0.5
-    watched, events = _run(plan, key, there, observe)
+    watched, events, stopped = _run(plan, key, there, observe)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
     each = 1 - (1 - confidence) / len(_SUSPECTED)
     right = (watched.scores > 0) == there
@@ -162,6 +188,8 @@ def audit_plan(
         right=correct,
         allowed=allowed,
         p_value=min(1.0, len(_SUSPECTED) * float(stats.binom.sf(correct - 1, plan.units, allowed))),
+        noise_p_value=watched.residuals.p_value,
+        oddest=watched.residuals.oddest,
         confidence=confidence,
         delta=delta,
         claimed=epsilon(events, delta).epsilon,
@@ -169,6 +197,7 @@ def audit_plan(
         measured_least=measured(least),
         measured_most=measured(most),
         proved=max(proved_epsilon(one[order], delta, each) for one, order in zip(right, surest, strict=True)),
+        stopped=stopped,
     )
 
 
@@ -180,6 +209,10 @@ def _require_visible(config: Config) -> None:
         hint = "under local noise each message would have to be looked at"
         hint = hint if config.placement == "local" else "without noise there is nothing to audit"
         raise _check.fail("placement", config.placement, "be central or distributed to be audited", hint)
+    for name in ("clip_norm", "srm_difference_clip_norm", "dp2_adaptive_clip_norm"):
+        if getattr(config, name) > _LARGEST:
+            hint = "a run with all clip norms and steps divided by one number is as private"
+            raise _check.fail(name.replace("_", "-"), getattr(config, name), f"be at most {_LARGEST:g}", hint)
     if config.public_examples:
         raise _check.fail("optimizer", config.optimizer, "learn from no public examples to be audited")
 
@@ -191,15 +224,18 @@ def _plan(config: Config, canaries: int) -> Plan:
     if _check.integer("canaries", canaries) > config.units:
         hint = "with clients set higher, set delta, too: by default it follows them"
         raise _check.fail("canaries", canaries, f"be at most the run's {config.units} units", hint)
-    count = canaries or min(config.units, MOST)
-    each = config.examples_per_client if config.unit == "example" else 1
-    return make_plan(config.changed(clients=max(1, round(count / each)), nodes_own_data=False))
+    count = canaries or min(config.units, MOST if config.work == "gradient" else _SLOW)
+    changes: dict[str, Any] = {"clients": count, "nodes_own_data": False}
+    if config.unit == "example":
+        clients = min(config.clients, count)
+        changes |= {"clients": clients, "examples_per_client": -(-count // clients)}
+    return make_plan(config.changed(**changes))
 
 
 def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
-) -> tuple[_Watched, tuple[Event, ...]]:
-    """The run, with an adversary watching; and what its ledger says afterwards."""
+) -> tuple[_Watched, tuple[Event, ...], str]:
+    """The run, with an adversary watching; what its ledger says afterwards, and how it ended."""
     units = _Canaries(there, plan.setup.sampler.event(1.0).relation == "replace-one")
     side = _side(plan, units)
     watched = _Watched(plan, side, units)
@@ -209,9 +245,9 @@ def _run(
         path = Path(folder) / "ledger.jsonl"
         with Ledger.create(path, {}) as ledger:
             books = RunBooks(plan, ledger, path)
-            loop = (setup, params.to(side.device), side, books, key, plan.cohorts(key))
-            run(*loop, lambda progress: observe(progress.round))
-        return watched, books.settle().events
+            loop = (setup, params.to(side.device), watched, books, key, plan.cohorts(key))
+            outcome = run(*loop, lambda progress: observe(progress.round))
+        return watched, books.settle().events, outcome.stopped
 
 
 def _side(plan: Plan, units: _Canaries) -> ClientSide:
@@ -268,23 +304,27 @@ class _Canaries:
 
 @dataclass
 class _Watched:
-    """The run's optimizer, whose every answer the adversary sees, too.
+    """The run's optimizer and its nodes: the adversary sees every answer, and the auditor every cohort.
 
     Attributes:
         plan: the run's, which is public.
         side, units: the nodes and the canaries, by which the adversary computes what one of them would add.
         scores: log-likelihood ratios of having been there, given all answers, by each adversary: (k, m).
+        residuals: what the auditor finds of noise and cohorts.
     """
 
     plan: Plan
     side: ClientSide
     units: _Canaries
     scores: Floats = field(init=False)
+    residuals: Residuals = field(init=False)
     _query: Query = field(init=False)
+    _ask: Ask = field(init=False)
 
     def __post_init__(self) -> None:
         self._inner: PrivateOptimizer = self.plan.setup.optimizer
         self.scores = np.zeros((len(_SUSPECTED), self.plan.units))
+        self.residuals = Residuals(self.plan.units)
 
     def init(self, params: Tensor) -> State:
         """See :class:`PrivateOptimizer`."""
@@ -304,6 +344,14 @@ class _Watched:
         self._look(self._query, answer)
         return self._inner.update(state, answer)
 
+    def gather(self, ask: Ask) -> Reply:
+        """See :class:`fedpriv.round.Engine`; whom it asks is noted."""
+        self._ask = ask
+        return self.side.gather(ask)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
     def _look(self, query: Query, answer: Answer) -> None:
         setup = self.plan.setup
         sampler = setup.sampler.resized(query.rate_factor)
@@ -311,6 +359,10 @@ class _Watched:
         totals = setup.placement.resized(query.rate_factor).total_stds(stds)
         sums = [part.double().cpu().numpy() * sampler.expected_size for part in answer]
         rate = min(1.0, sampler.expected_size / sampler.population)
+        exact = self.side.answer(replace(self._ask, party_stds=None)).sums
+        left = [(total - own.numpy()) / std for total, own, std in zip(sums, exact, totals, strict=True)]
+        cohort = np.concatenate([chunk.ids for chunk in self._ask.chunks] or [_NOBODY])
+        self.residuals.add(left, cohort, rate)
         for sign, there in ((1, True), (-1, False)):
             adds = self._contributions(query, there)
             logs = [
@@ -352,8 +404,7 @@ def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
     def excess(log_factor: float) -> float:
         return advantage([scaled(event, math.exp(log_factor)) for event in events]) - (2 * rate - 1)
 
-    in_no_cohort = math.prod((1 - event.rate) ** event.count for event in events)
-    if 2 * rate - 1 >= 1 - in_no_cohort:
+    if 2 * rate - 1 >= ever_drawn(tally(events)):
         return math.inf
     low, high = 0.0, 0.0
     while excess(low) < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from small import small
+from torch import Tensor
 from typer.testing import CliRunner
 
 from fedpriv import audit as audits
@@ -22,8 +24,11 @@ from fedpriv.audit import audit, one_run_p_value, proved_epsilon
 from fedpriv.books import RunBooks
 from fedpriv.cli import app
 from fedpriv.config import Config
+from fedpriv.noise import Normals
 from fedpriv.query import Query, Term
 from fedpriv.release import Placement
+from fedpriv.rng import Key
+from fedpriv.round import Cohorts
 from fedpriv.sampling import FixedSize, Poisson
 
 CANARIES = 20_000
@@ -68,6 +73,7 @@ def found_in(settings: dict[str, Any]) -> audits.Finding:
 def expect_sound(settings: dict[str, Any]) -> audits.Finding:
     found = found_in(settings)
     assert not found.violated, found
+    assert found.stopped == "rounds"
     assert found.measured_least <= found.claimed
     assert found.proved < found.claimed
     return found
@@ -135,13 +141,73 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(fault: str) -> None:
+def test_a_fault_is_found_by_guesses(fault: str) -> None:
     settings, owner, name, wrong = FAULTS[fault]
     assert not found_in(settings).violated
     with patched(owner, name, wrong):
         found = found_in(settings)
-    assert found.violated, found
+    assert found.leaks, found
     assert found.measured_least > found.claimed
+
+
+# What a guesser who trusts that noise is independent, and cohorts new, does not notice.
+
+
+CALLS = itertools.count()
+ODD: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
+    "one release without noise": (
+        LOUD, Placement, "server_stds",
+        lambda right, *a: tuple((next(CALLS) % 6 != 3) * std for std in right(*a)),
+        "noise that is too small, in release 4",
+    ),
+    "noise missing at a few places": (
+        LOUD, Normals, "take",
+        lambda right, normals: tuple(_holed(z) for z in right(normals)), "noise that is missing",
+    ),
+    "one number for all coordinates": (
+        LOUD, Normals, "take",
+        lambda right, normals: tuple(z.flatten()[0].expand_as(z) for z in right(normals)), "noise that ",
+    ),
+    "the same noise every time": (
+        LOUD, Normals, "take",
+        lambda right, normals: right(Normals(Key.from_seed(0), ("once",), right(normals))),
+        "noise that was there before",
+    ),
+    "the same cohort every time": (
+        LOUD, Cohorts, "draw",
+        lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor), "cohort that was there before",
+    ),
+    "an exact bit": (
+        {**LOUD, "adaptive_quantile": 0.5}, Placement, "server_stds",
+        lambda right, *a: (right(*a)[0], 0.0), "noise that is ",
+    ),
+    "cohorts half as large again": (
+        LOUD, Poisson, "draw", lambda right, s, g: right(replace(s, rate=1.5 * s.rate), g), "too large",
+    ),
+}  # fmt: skip
+
+
+def _holed(normal: Tensor) -> Tensor:
+    """With nothing at every fiftieth place."""
+    normal = normal.clone()
+    normal[::50] = 0.0
+    return normal
+
+
+@pytest.mark.parametrize("fault", ODD)
+def test_a_fault_is_found_in_what_is_left(fault: str) -> None:
+    settings, owner, name, wrong, said = ODD[fault]
+    with patched(owner, name, wrong):
+        found = found_in(settings)
+    assert found.odd, found
+    assert said in found.oddest
+
+
+def test_one_round_is_audited_too() -> None:
+    with patched(Placement, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
+        found = found_in({**LOUD, "rounds": 1})
+    assert found.leaks
+    assert found.allowed < 0.61
 
 
 def test_a_run_without_its_noise_is_proved_to_leak() -> None:
@@ -205,6 +271,7 @@ def test_sure_guesses_prove_more_than_all_of_them() -> None:
         ({"placement": "none"}, "placement is 'none'; it must be central or distributed"),
         ({"placement": "local", "sampler": "fixed-size"}, "placement is 'local'"),
         ({"unit": "example", "clients": 2, "examples_per_client": 9, "level": "client"}, "level is 'client'"),
+        ({"clip_norm": 1e9}, "clip-norm is 1000000000.0; it must be at most 100000"),
         ({"optimizer": "adadps", "public_examples": 20}, "optimizer is 'adadps'"),
     ],
 )
@@ -220,6 +287,22 @@ def test_bad_arguments_are_refused() -> None:
     for canaries in (-1, 401):
         with pytest.raises(ArgumentError, match=f"canaries is {canaries}"):
             audit(small(clients=400), canaries=canaries)
+
+
+def test_few_canaries_and_silos_of_any_size_are_no_trouble() -> None:
+    assert audit(small(rounds=2), canaries=1).canaries == 1
+    silos = small(unit="example", clients=1, examples_per_client=10**7, rounds=1)
+    assert audit(silos, canaries=70).canaries == 70
+    assert audit(small(rounds=1, work="local-steps", clients=10**6), canaries=0).canaries == 5000
+
+
+def test_an_interrupted_run_is_judged_by_its_ledger() -> None:
+    def stop(rounds: int) -> None:
+        if rounds == 2:
+            raise KeyboardInterrupt
+
+    found = audit(small(clients=500), observe=stop)
+    assert (found.stopped, found.releases, found.violated) == ("interrupted", 2, False)
 
 
 def test_the_run_is_the_configured_one_whatever_its_data() -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from fedpriv import _check
 from fedpriv.accounting import grouping
 from fedpriv.accounting.accountant import Budget
-from fedpriv.accounting.events import Event, scaled, tally
+from fedpriv.accounting.events import Event, ever_drawn, scaled, tally
 from fedpriv.accounting.methods import epsilons
 
 # A search ends where the log of the spent share of the budget is in [_LEAST, _MOST]; it aims between.
@@ -57,7 +57,7 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
 def _refuse_paying_by_delta(counts: Mapping[Event, int], delta: float) -> None:
     """Raises ArgumentError where delta is half of a unit's chance of being in a cohort, or more: hardly any
     noise then meets any budget, and whoever is drawn is released all but in the clear."""
-    seen = -math.expm1(sum(n * (math.log1p(-e.rate) if e.rate < 1 else -math.inf) for e, n in counts.items()))
+    seen = ever_drawn(counts)
     if 2 * delta >= seen:
         hint = f"a unit is sampled with probability {seen:.3g}, and delta would pay for it in place of noise"
         raise _check.fail("delta", delta, f"be below {seen / 2:.3g}", hint)

@@ -14,6 +14,7 @@ True
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -133,3 +134,13 @@ def tally(events: Iterable[Event]) -> dict[Event, int]:
         one = event if event.count == 1 else replace(event, count=1)
         counts[one] = counts.get(one, 0) + event.count
     return counts
+
+
+def ever_drawn(counts: Mapping[Event, int]) -> float:
+    """The probability that a unit is in a cohort of any of these releases.
+
+    >>> ever_drawn({Event(1.0, "poisson", "add-remove", rate=0.5): 2})
+    0.75
+    """
+    logs = [n * math.log1p(-event.rate) if event.rate < 1 else -math.inf for event, n in counts.items()]
+    return -math.expm1(math.fsum(logs))

@@ -17,7 +17,7 @@ from fedpriv import _check
 from fedpriv.accounting.advanced import Advanced
 from fedpriv.accounting.base import Answer, Method, Profile, UnsupportedEvent
 from fedpriv.accounting.concentrated import Tcdp, Zcdp
-from fedpriv.accounting.events import Event, tally
+from fedpriv.accounting.events import Event, ever_drawn, tally
 from fedpriv.accounting.gdp import GdpClt
 from fedpriv.accounting.pld import Pld
 from fedpriv.accounting.rdp import Rdp
@@ -90,6 +90,8 @@ def advantage(events: Iterable[Event]) -> float:
     if any(event.noise_multiplier == 0 for event in live):
         return 1.0
     seen = chosen.stages([live], _LARGE, lower=False)[0].advantage if live else 0.0
+    # Who is in no cohort is not seen, whatever the noise.
+    seen = min(seen, ever_drawn(live))
     return min(1.0, seen + 2 * math.fsum(event.truncation * n for event, n in counts.items()))
 
 

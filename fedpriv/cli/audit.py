@@ -18,12 +18,14 @@ from fedpriv.measures import counted
 if TYPE_CHECKING:
     from fedpriv.audit import Finding
 
+_END = {"interrupted": " until it was interrupted", "unanswered": " until nobody answered"}
+
 _HELP = """Attack a run with these settings, and see whether it leaks more than its ledger says.
 
 Every client (or example, by unit) becomes a canary that is there or not by a fair coin; the best adversary
-who sees all that is released guesses which were there. More right guesses than the ledger's epsilon allows
-are a violation, and the command then ends with exit code 1. Settings are those of `fedpriv simulate`; data
-and model are not looked at. It takes central or distributed noise.
+who sees all that is released guesses which were there. More right guesses than the ledger's releases allow
+are a violation, as are noise and cohorts that are not what was accounted; the exit code is then 1. Settings
+are those of `fedpriv simulate`; data and model are not looked at. It takes central or distributed noise.
 
 \b
 Examples:
@@ -66,18 +68,22 @@ def _told(config: Config, found: Finding) -> str:
     from fedpriv.report import noise
 
     unit = "clients" if config.unit == "client" else "examples"
-    surely = f"at {found.confidence:.4%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
+    surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
     verdict = f"VIOLATED: it leaks more than its ledger says, {surely}"
+    if not found.leaks:
+        verdict = f"VIOLATED: there is {found.oddest}, {surely}"
     if not found.violated:
         verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
     return "\n".join(
         (
             f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
-            f"{counted(found.releases, 'release')}, {noise(config.placement)}",
-            f"claimed: epsilon {found.claimed:.3f} at delta {found.delta:.3g}, by which guesses are right "
+            f"{counted(found.releases, 'release')}{_END.get(found.stopped, '')}, {noise(config.placement)}",
+            f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}, by which guesses are right "
             f"{found.allowed:.2%} of the time at most",
             f"the best guesses were right {found.right / found.canaries:.2%} of the time; as many or more "
             f"are this likely if the claim holds: {found.p_value:.2g}",
+            f"the oddest about noise and cohorts is {found.oddest}; as odd or odder is this likely: "
+            f"{found.noise_p_value:.2g}",
             _measured(found),
             f"proved by this run alone: epsilon is at least {found.proved:.3g}",
             verdict,
@@ -86,6 +92,8 @@ def _told(config: Config, found: Finding) -> str:
 
 
 def _measured(found: Finding) -> str:
+    if 2 * found.right <= found.canaries or found.allowed == 1:
+        return "measured: nothing, guesses are no better than chance or may be right all the time"
     if math.isinf(found.measured):
         return f"measured: epsilon {found.measured_least:.3g} or more; to tell, take more canaries or rounds"
     most = "any" if math.isinf(found.measured_most) else f"{found.measured_most:.3g}"

@@ -28,6 +28,28 @@ def test_sampled_gaussians_agree_with_dp_accounting(z: float, rate: float, round
     assert ours == pytest.approx(one.self_compose(rounds).get_delta_for_epsilon(0.0), rel=2e-3)
 
 
+@pytest.mark.parametrize("z", [1e-3, 0.3, 1.0, 2.0])
+@pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.1, 0.5])
+def test_one_sampled_release_has_its_closed_form(z: float, rate: float) -> None:
+    """q times the distance of the two Gaussians; and more noise never allows more."""
+    true = rate * (2 * stats.norm.cdf(0.5 / z) - 1)
+    ours = advantage([Event(z, "poisson", "add-remove", rate=rate)])
+    assert true * (1 - 1e-9) <= ours <= true * 1.03
+    replaced = rate * (2 * stats.norm.cdf(1 / z) - 1)
+    for sampling in ("poisson", "without-replacement"):
+        ours = advantage([Event(z, sampling, "replace-one", rate=rate)])
+        assert replaced * (1 - 1e-9) <= ours <= 1.001 * rate
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+def test_few_releases_agree_with_dp_accounting(rounds: int) -> None:
+    ours = advantage([Event(0.7, "poisson", "add-remove", rate=0.05, count=rounds)])
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        0.7, sampling_prob=0.05, value_discretization_interval=1e-4
+    )
+    assert ours == pytest.approx(one.self_compose(rounds).get_delta_for_epsilon(0.0), rel=2e-3)
+
+
 def test_no_guess_beats_it() -> None:
     """The likelihood-ratio test of 4 sampled releases, on a million draws."""
     z, rate, rounds, draws = 0.8, 0.3, 4, 10**6
