@@ -82,8 +82,8 @@ def _told(config: Config, found: Finding) -> str:
             f"{found.allowed:.2%} of the time at most",
             f"the best guesses were right {found.right / found.canaries:.2%} of the time; as many or more "
             f"are this likely if the claim holds: {found.p_value:.2g}",
-            f"the oddest about noise and cohorts is {found.oddest}; as odd or odder is this likely: "
-            f"{found.noise_p_value:.2g}",
+            f"noise and cohorts: {found.oddest if found.odd else 'nothing odd'}; as odd or odder is this "
+            f"likely: {found.noise_p_value:.2g}",
             _measured(found),
             f"proved by this run alone: epsilon is at least {found.proved:.3g}",
             verdict,
