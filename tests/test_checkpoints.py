@@ -327,7 +327,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         "an intact state.safetensors",
     ),
     "no metrics": (lambda folder: (folder / "metrics.jsonl").unlink(), "an intact metrics.jsonl"),
-    "no configuration": (lambda folder: (folder / "config.toml").unlink(), "CONFIG"),
+    "no configuration": (lambda folder: (folder / "config.toml").unlink(), "no config.toml is in it"),
 }
 
 
