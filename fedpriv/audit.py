@@ -256,7 +256,7 @@ def _side(plan: Plan, units: _Canaries) -> ClientSide:
         task=Task(_Table(plan.units), _loss),
         work=make_work(config),
         view=units,
-        key=Key.of(None if config.seed < 0 else config.seed),
+        key=plan.key(),
         device=choose_device(config.device),
         memory=config.memory_budget * 2**20,
     )

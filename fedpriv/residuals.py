@@ -17,7 +17,7 @@ a p-value: the probability of what was seen, or of anything odder, where all is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +80,7 @@ class Residuals:
         both = len(np.intersect1d(cohort, drawn, assume_unique=True))
         return float(stats.hypergeom.sf(both - 1, self.population, len(drawn), len(cohort)))
 
-    def _take(self, found: Sequence[tuple[str, float]] | Iterator[tuple[str, float]]) -> None:
+    def _take(self, found: Iterable[tuple[str, float]]) -> None:
         for what, p_value in found:
             self._tests += 1
             if p_value < self._least:

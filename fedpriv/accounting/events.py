@@ -136,11 +136,17 @@ def tally(events: Iterable[Event]) -> dict[Event, int]:
     return counts
 
 
+def log_never_drawn(counts: Mapping[Event, int]) -> float:
+    """log of the probability that a unit is in no cohort of these releases."""
+    return math.fsum(
+        n * math.log1p(-event.rate) if event.rate < 1 else -math.inf for event, n in counts.items()
+    )
+
+
 def ever_drawn(counts: Mapping[Event, int]) -> float:
     """The probability that a unit is in a cohort of any of these releases.
 
     >>> ever_drawn({Event(1.0, "poisson", "add-remove", rate=0.5): 2})
     0.75
     """
-    logs = [n * math.log1p(-event.rate) if event.rate < 1 else -math.inf for event, n in counts.items()]
-    return -math.expm1(math.fsum(logs))
+    return -math.expm1(log_never_drawn(counts))

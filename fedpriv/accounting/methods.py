@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from fedpriv import _check
 from fedpriv.accounting.advanced import Advanced
 from fedpriv.accounting.base import Answer, Method, Profile, UnsupportedEvent
 from fedpriv.accounting.concentrated import Tcdp, Zcdp
-from fedpriv.accounting.events import Event, ever_drawn, tally
+from fedpriv.accounting.events import Event, ever_drawn, log_never_drawn, tally
 from fedpriv.accounting.gdp import GdpClt
 from fedpriv.accounting.pld import Pld
 from fedpriv.accounting.rdp import Rdp
@@ -62,7 +62,7 @@ def epsilons(
     answers, distance, hidden = [], 0.0, 0.0
     for profile, stage, costly in zip(profiles, counts, live, strict=True):
         distance += math.fsum(event.truncation * n for event, n in stage.items())
-        hidden += _log_hidden(costly)
+        hidden += log_never_drawn({event: n for event, n in costly.items() if event.noise_multiplier == 0})
         upper, low = with_truncation(profile, delta, distance)
         if hidden < 0:
             # Noise-free releases: infinite, surely so once one likely shows whether a unit is there.
@@ -139,15 +139,6 @@ def _refuse(events: set[Event], method: Method) -> None:
 
 def _costs(event: Event) -> bool:
     return event.rate > 0 and event.noise_multiplier < math.inf
-
-
-def _log_hidden(counts: Mapping[Event, int]) -> float:
-    """log of the probability that a unit is in no cohort of the releases without noise."""
-    return math.fsum(
-        n * math.log1p(-event.rate) if event.rate < 1 else -math.inf
-        for event, n in counts.items()
-        if event.noise_multiplier == 0
-    )
 
 
 class _Nothing:
