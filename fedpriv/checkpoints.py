@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
-from fedpriv import _check, tensor_files
+from fedpriv import _check, tensor_files, user_code
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.ledger import Record
 from fedpriv.books import RunBooks
+from fedpriv.config import Config
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
 from fedpriv.report import remark
@@ -40,6 +43,7 @@ class Checkpoint:
         metrics: the records up to then.
         resumed: the rounds after which the run was taken up, this time included.
         charged: how many releases the ledger holds by now.
+        changed: settings whose code (``module:name``) is in a file that is not as it was.
     """
 
     state: State
@@ -49,11 +53,17 @@ class Checkpoint:
     metrics: tuple[Mapping[str, Any], ...] = ()
     resumed: tuple[int, ...] = ()
     charged: int = 0
+    changed: tuple[str, ...] = ()
 
     @property
     def lost(self) -> int:
         """How many releases were paid for since then, whose answers are gone."""
         return self.charged - self.releases
+
+    def require_model(self, config: Config, layout: Layout) -> None:
+        """Raises ArgumentError unless this is the layout of the model that the run began with."""
+        if self.model != digest(layout):
+            raise _check.fail("model", config.model, "be the one that the run began with")
 
     def require_ledger(self, record: Record) -> None:
         """Raises LedgerError unless this is the ledger that the state was written beside, or it went on.
@@ -87,6 +97,8 @@ def packed(plan: Plan, layout: Layout, state: State, books: RunBooks, resumed: t
         "link": books.link,
         "config": _digest(plan.config.toml()),
         "model": digest(layout),
+        "tensors": _tensors_digest(state.tensors()),
+        "code": _code(plan.config),
     }
     note = remark(plan.config)
     words = {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {})
@@ -99,10 +111,11 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     Raises ArgumentError where nothing is left to do, the run's kind cannot be taken up, or its files are not
     there, damaged, or of another configuration; LedgerError where its ledger was changed or is another's.
     """
+    config = plan.config
     if why := obstacle(plan):
         raise _check.fail("FOLDER", str(folder), "hold a run that can be taken up", why)
     state, about = _state(folder)
-    if about["config"] != _digest(plan.config.toml()):
+    if about["config"] != _digest(config.toml()):
         hint = "config.toml was changed, or another version of fedpriv wrote it"
         raise _check.fail("FOLDER", str(folder), "hold a run as its configuration was", hint)
     record, stopped = _ledger(folder), _stopped(folder)
@@ -114,6 +127,7 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
         _metrics(folder, state.step),
         (*about["resumed"], state.step),
         len(record.events),
+        tuple(key for key, mark in _code(config).items() if about["code"][key] != mark),
     )
     found.require_ledger(record)
     if stopped == "budget":
@@ -131,8 +145,10 @@ def _state(folder: Path) -> tuple[State, dict[str, Any]]:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["fedpriv"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            wanted = ("config", "link", "model", "releases", "resumed", "step")
+            wanted = ("code", "config", "link", "model", "releases", "resumed", "step", "tensors")
             about = {name: about[name] for name in wanted}
+            if about["tensors"] != _tensors_digest(tensors):
+                raise ValueError("the tensors are not those that were written")
             return State.from_tensors(tensors, int(about["step"])), about
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise _check.fail("FOLDER", str(folder), f"hold an intact {FILE}") from None
@@ -168,6 +184,21 @@ def _metrics(folder: Path, step: int) -> tuple[dict[str, Any], ...]:
 def digest(layout: Layout) -> str:
     """A digest of a model's layout."""
     return _digest(json.dumps(layout.to_json()))
+
+
+def _code(config: Config) -> dict[str, str]:
+    """Digests of the code of a user's own, by the setting that names it."""
+    named = {"model": config.model, "dataset": config.dataset}
+    return {key: user_code.source_digest(key, v) for key, v in named.items() if user_code.named(v)}
+
+
+def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of their names and bytes."""
+    mark = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        mark.update(name.encode())
+        mark.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return mark.hexdigest()
 
 
 def _digest(text: str) -> str:

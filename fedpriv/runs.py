@@ -206,8 +206,8 @@ class _Job:
             _, self.test = split(self.test, plan.config.public_examples)
         self.device = device
         self.state = resumed.state if resumed else self._start()
-        if resumed and resumed.model != checkpoints.digest(self.task.layout):
-            raise _check.fail("model", plan.config.model, "be the one that the run began with")
+        if resumed:
+            resumed.require_model(plan.config, self.task.layout)
         if folder is not None:
             for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent
                 (folder.path / name).unlink(missing_ok=True)

@@ -14,10 +14,12 @@ fedpriv.user_code.UserCodeError: model is 'torch.nn:Flaten'; it must name someth
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,18 @@ def _found(key: str, reference: str) -> Callable[..., Any]:
     if not callable(found):
         raise fail(key, reference, "name a function or a class")
     return found
+
+
+@cache
+def source_digest(key: str, reference: str) -> str:
+    """A digest of the file that the code at ``module:name`` is in, as it was when it was first asked for in
+    this process; empty where there is no file.
+
+    Raises UserCodeError as :func:`called` does, where there is nothing to call.
+    """
+    _found(key, reference)
+    file = getattr(sys.modules[reference.partition(":")[0]], "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def _takes_any(make: Callable[..., Any]) -> bool:

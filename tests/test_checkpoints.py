@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -317,6 +319,12 @@ def _edit_ledger(folder: Path) -> None:
     (folder / "ledger.jsonl").write_text(text.replace('"rate":0.1', '"rate":0.01'))
 
 
+def _flip_a_bit(folder: Path) -> None:
+    content = bytearray((folder / checkpoints.FILE).read_bytes())
+    content[-3] ^= 1
+    (folder / checkpoints.FILE).write_bytes(content)
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "edited configuration": (_edit_config, "config.toml was changed"),
     "edited ledger": (_edit_ledger, "line 2 was edited"),
@@ -326,6 +334,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / checkpoints.FILE).write_bytes(b"12345678"),
         "an intact state.safetensors",
     ),
+    "a flipped bit": (_flip_a_bit, "an intact state.safetensors"),
     "no metrics": (lambda folder: (folder / "metrics.jsonl").unlink(), "an intact metrics.jsonl"),
     "no configuration": (lambda folder: (folder / "config.toml").unlink(), "no config.toml is in it"),
 }
@@ -380,6 +389,43 @@ def test_a_model_that_is_another_now_is_refused_before_anything_is_charged(tmp_p
     with pytest.raises(ArgumentError, match="model is 'logistic'; it must be the one that the run began"):
         execute(plan, Engine(config), RunFolder(tmp_path / "run"), resumed=other)
     assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+
+
+MINE = """
+from torch import nn
+
+
+def net(inputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear({inputs}, 4), nn.{activation}(), nn.Linear(4, 10))
+"""
+
+
+def test_changed_code_of_ones_own_is_told_and_another_model_refused_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = tmp_path / "net_of_mine.py"
+    tell = [sys.executable, "-m", "fedpriv", "resume", "run"]
+    config = small(model="net_of_mine:net", rounds=8)
+
+    def write(**form: str) -> None:
+        module.write_text(MINE.format(**{"inputs": "784", "activation": "ReLU"} | form))
+
+    write()
+    begin(tmp_path / "run", config, 2)
+    told = subprocess.run(tell, capture_output=True, text=True, timeout=200, check=True)
+    assert "not as it was" not in told.stdout
+    shutil.rmtree("run")
+    begin(tmp_path / "run", config, 2)
+    write(activation="Tanh")
+    told = subprocess.run(tell, capture_output=True, text=True, timeout=200, check=True)
+    assert "NOTE: the file of model net_of_mine:net is not as it was when the run was left\n" in told.stdout
+    shutil.rmtree("run")
+    begin(tmp_path / "run", config, 2)
+    write(inputs="784", activation="ReLU(), nn.Linear(4, 4), nn.ReLU")
+    refused = subprocess.run(tell, capture_output=True, text=True, timeout=200, check=False)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "model is 'net_of_mine:net'; it must be the one that the run began with" in refused.stderr
 
 
 def test_no_report_says_less_than_was_spent_since(tmp_path: Path) -> None:

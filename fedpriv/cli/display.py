@@ -45,6 +45,10 @@ def announce(plan: Plan, resumed: Checkpoint | None, err: bool) -> None:
         lost = f", {resumed.lost} of them after it: paid for and lost" if resumed.lost else ""
         charged = counted(resumed.charged, "release")
         typer.echo(f"taken up again after round {resumed.state.step}; {charged} charged{lost}", err=err)
+        for key in resumed.changed:
+            code = plan.config.table()[key]
+            changed = f"NOTE: the file of {key} {code} is not as it was when the run was left"
+            typer.secho(changed, bold=True, err=err)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ def resume(
 
 def _taken_up(folder: Path) -> Job:
     from fedpriv import checkpoints
+    from fedpriv.node import make_source, make_task
     from fedpriv.plan import make_plan
     from fedpriv.simulate import check
 
@@ -46,4 +47,6 @@ def _taken_up(folder: Path) -> Job:
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)
     check(config)
+    if checkpoint.changed:
+        checkpoint.require_model(config, make_task(config, make_source(config)).layout)
     return plan, folder, checkpoint
