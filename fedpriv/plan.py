@@ -129,6 +129,7 @@ def make_plan(config: Config) -> Plan:
         return _make_client_level(config)
     optimizer = make_optimizer(config)
     sampler = make_sampler(config, units, delta)
+    refusals.check_first_cohort(config, sampler)
     placement = make_placement(config, sampler)
     local = config.placement == "local"
     cap = (config.max_participations or config.rounds) if local else None

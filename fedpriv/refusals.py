@@ -10,6 +10,7 @@ import math
 from fedpriv import _check, recipes
 from fedpriv.config import DECAYS, Config
 from fedpriv.query import check_range
+from fedpriv.sampling import Everyone, FixedSize, Sampler, TruncatedPoisson
 
 
 def check_used(config: Config) -> None:
@@ -86,6 +87,23 @@ def check_client_level(config: Config) -> None:
         raise _check.fail("srm-random-iterate", True, "be false with level client")
     if config.averaging:
         raise _check.fail("averaging", config.averaging, "be 0 with level client")
+
+
+def check_first_cohort(config: Config, sampler: Sampler) -> None:
+    """Refuse DP-SRM's first cohort where the sampler cannot draw one of its size."""
+    key, factor = "srm-first-cohort", config.srm_first_cohort
+    if factor == 1:
+        return
+    if isinstance(sampler, Everyone):
+        raise _check.fail(key, factor, "be 1 with sampler everyone")
+    if isinstance(sampler, TruncatedPoisson):
+        hint = "use sampler fixed-size"
+        raise _check.fail(key, factor, f"be 1 with sampler poisson under {config.placement} noise", hint)
+    if factor * sampler.expected_size > sampler.population:
+        most = sampler.population / sampler.expected_size
+        raise _check.fail(key, factor, f"be at most {most:g}", "the first cohort would be more than everyone")
+    if isinstance(sampler, FixedSize) and round(factor * sampler.size) < 1:
+        raise _check.fail(key, factor, f"leave somebody of cohorts of {sampler.size}")
 
 
 def check_dynamic_keys(config: Config, is_dynamic: bool) -> None:

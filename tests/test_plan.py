@@ -42,7 +42,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"optimizer": "dp-srm", "srm-difference-clip-norm": 1e-13}, "srm-difference-clip-norm is 1e-13"),
     (
         {"optimizer": "dp-srm", "placement": "local", "srm-first-cohort": 2.0},
-        "sampler is 'truncated Poisson'; it must keep one rate all run",
+        "srm-first-cohort is 2.0; it must be 1 with sampler poisson under local noise",
     ),
     ({"adaptive-quantile": 0.5, "rho-c": 2.0}, "adaptive-quantile is 0.5; it must be 0"),
     ({"adaptive-quantile": 0.5, "clip-norm": math.inf, "placement": "none"}, "clip-norm is inf"),
@@ -77,7 +77,19 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"optimizer": "dp-srm", "adaptive-quantile": 0.5}, "be 0 with dp-srm, which has two clip norms"),
     ({"optimizer": "dp-srm", "srm-difference-clip-norm": math.inf}, "srm-difference-clip-norm is inf"),
     ({"optimizer": "dp2-adam", "dp2-adaptive-clip-norm": math.inf}, "dp2-adaptive-clip-norm is inf"),
-    ({"optimizer": "dp-srm", "srm-first-cohort": 30.0}, "sampling-rate is 3"),
+    ({"optimizer": "dp-srm", "srm-first-cohort": 30.0}, "srm-first-cohort is 30.0; it must be at most 10 "),
+    (
+        {"optimizer": "dp-srm", "srm-first-cohort": 30.0, "sampler": "fixed-size"},
+        "srm-first-cohort is 30.0; it must be at most 10 ",
+    ),
+    (
+        {"optimizer": "dp-srm", "srm-first-cohort": 0.001, "sampler": "fixed-size"},
+        "srm-first-cohort is 0.001; it must leave somebody of cohorts of 100",
+    ),
+    (
+        {"optimizer": "dp-srm", "srm-first-cohort": 2.0, "sampler": "everyone", "sampling-rate": 1.0},
+        "srm-first-cohort is 2.0; it must be 1 with sampler everyone",
+    ),
     ({"adaptive-share": 0.1}, "adaptive-share is 0.1, which needs adaptive-quantile"),
     ({"clip-norm-file": "c.csv"}, "which needs noise-schedule=given"),
 ]
