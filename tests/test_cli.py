@@ -23,6 +23,7 @@ from fedpriv.accounting import METHODS
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
 from fedpriv.config import Config, read_assignment
+from fedpriv.data import loaders
 from fedpriv.models import MODELS
 from fedpriv.node import ClientSide
 from fedpriv.round import Ask, Reply
@@ -251,6 +252,9 @@ def test_calibrate_prints_a_sentence_and_refuses_in_one_line() -> None:
     assert call("calibrate", "--epsilon", 1, *EVENTS).stdout.startswith("scale 0.")
     assert "epsilon" in refused("calibrate", "--epsilon", -1, *EVENTS)
     assert "none.csv" in refused("calibrate", "--epsilon", 1, *EVENTS, "--relative-noise", "none.csv")
+    rate = ["--solve-for", "sampling-rate", "--noise-multiplier", 5, "--steps", 10, "--delta", 1e-5]
+    message = "--sampler is 'everyone'; it must draw cohorts where --solve-for is sampling-rate"
+    assert message in refused("calibrate", "--epsilon", 1, *rate, "--sampler", "everyone")
 
 
 def test_data_list_says_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +282,13 @@ def test_data_info_says_what_a_data_set_is() -> None:
     assert "no hash known: a fetch needs --sha256" in call("data", "info", "ijcnn1").stdout
     assert "made from:  digits" in call("data", "info", "infinite-digits").stdout
     assert "dataset is 'x'" in refused("data", "info", "x")
+    document = json.loads(call("data", "info", "imdb", "--json").stdout)
+    assert document["options"] == {"vocabulary": 10000, "sequence-length": 256}
+    assert (document["at hand"], document["made from"]) == (loaders.at_hand("imdb"), [])
+    [archive] = [file for file in document["files"] if file["name"] == "aclImdb_v1.tar.gz"]
+    assert archive == {
+        "name": "aclImdb_v1.tar.gz", "bytes": 84125825, "optional": False, "vouched for by": "SHA-256 known",
+    }
     assert "--sha256 ijcnn1.bz2=DIGEST" in call("data", "fetch", "ijcnn1").stderr
 
 
@@ -411,10 +422,11 @@ def test_ctrl_c_before_the_first_round_is_told(monkeypatch: pytest.MonkeyPatch, 
     def interrupted(config: Config) -> None:
         raise KeyboardInterrupt
 
+    said = "interrupted before any work; nothing was charged for it\n"
     monkeypatch.setattr("fedpriv.plan.make_plan", interrupted)
     result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
-    assert (result.exit_code, result.stderr) == (
-        130,
-        "interrupted before the first round; nothing was charged\n",
-    )
+    assert (result.exit_code, result.stderr) == (130, said)
+    monkeypatch.setattr("fedpriv.compare.plans", lambda config, names: interrupted(config))
+    result = call("compare", *SETTINGS, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (130, said)
     assert not (tmp_path / "out").exists()

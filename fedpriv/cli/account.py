@@ -196,6 +196,8 @@ def calibrate(
         else:
             _absent("--sampling-rate", sampling_rate, solve_for)
             _absent("--relative-noise", relative_noise, solve_for)
+            if drawn == "none":
+                raise _check.fail("--sampler", sampler, "draw cohorts where --solve-for is sampling-rate")
             multipliers = _number_or_file(
                 "--noise-multiplier", _given("--noise-multiplier", noise_multiplier), steps
             )

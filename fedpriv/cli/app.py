@@ -94,6 +94,16 @@ def failing(code: int = 1) -> Iterator[None]:
 
 
 @contextmanager
+def uncharged() -> Iterator[None]:
+    """While a run is made ready, Ctrl-C ends the command, and says that this cost nothing."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted before any work; nothing was charged for it", err=True)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
 def ending_cleanly() -> Iterator[Callable[[], None]]:
     """While a run goes on, Ctrl-C asks it to end after its round, as does the SIGTERM of a scheduler; a
     second one ends it at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,42 +44,52 @@ def _said(cell: object) -> str:
 
 
 @data_app.command("info", help="What is known of a data set: its kind, options, files, licence, citation.")
-def data_info(name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")]) -> None:
+def data_info(
+    name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")], as_json: AsJson = False
+) -> None:
     from fedpriv import data
     from fedpriv.data import catalogue, loaders
 
     with refusing():
         _check.choice("dataset", name, data.names())
         card = catalogue.card(name)
-        options = [f"{key} (default {value})" for key, value in loaders.options(name).items()]
-        lines = {
+        known: dict[str, Any] = {
             "what it is": card.title,
             "an example": card.inputs,
             "to predict": card.target,
-            "options": ", ".join(options),
-            "made from": ", ".join(card.needs),
+            "options": loaders.options(name),
+            "made from": list(card.needs),
             "licence": card.licence,
             "cite": card.citation,
             "homepage": card.homepage,
             "folder": str(data.data_folder() / name) if card.files else "",
-            "at hand": "yes" if loaders.at_hand(name) else "no",
+            "at hand": loaders.at_hand(name),
         }
-    for key, text in lines.items():
-        if text:
+    if as_json:
+        typer.echo(json.dumps({"data set": name, **known, "files": [_of_file(file) for file in card.files]}))
+        return
+    options = [f"{key} (default {value})" for key, value in known["options"].items()]
+    for key, value in (known | {"options": options}).items():
+        if text := ", ".join(value) if isinstance(value, list) else _said(value):
             typer.echo(f"{key + ':':12}{text}")
     for file in card.files:
-        typer.echo(f"{'file:':12}{file.name}{_described(file)}")
+        size = "" if file.size is None else f", {file.size:,} bytes"
+        optional = ", optional" if file.optional else ""
+        typer.echo(f"{'file:':12}{file.name}{size}{optional}, {_vouched(file)}")
 
 
-def _described(file: File) -> str:
-    size = "" if file.size is None else f", {file.size:,} bytes"
+def _of_file(file: File) -> dict[str, Any]:
+    return {
+        "name": file.name, "bytes": file.size, "optional": file.optional, "vouched for by": _vouched(file),
+    }  # fmt: skip
+
+
+def _vouched(file: File) -> str:
     if file.sha256 or file.content_sha256:
-        vouched = "SHA-256 known"
-    elif file.verifiable:
-        vouched = "MD5 known" if file.md5 else "SHA-256 of what is in it known"
-    else:
-        vouched = "no hash known: a fetch needs --sha256"
-    return f"{size}, {'optional, ' if file.optional else ''}{vouched}"
+        return "SHA-256 known"
+    if file.verifiable:
+        return "MD5 known" if file.md5 else "SHA-256 of what is in it known"
+    return "no hash known: a fetch needs --sha256"
 
 
 @data_app.command("fetch", help="Download a data set, verified against the hash of its card.")

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from fedpriv import _check
-from fedpriv.cli.app import AsJson, OfSettings, app, ending_cleanly, failing, print_table, refusing
+from fedpriv.cli.app import (
+    AsJson,
+    OfSettings,
+    app,
+    ending_cleanly,
+    failing,
+    print_table,
+    refusing,
+    uncharged,
+)
 from fedpriv.config import Config, read_assignment, read_file
 
 if TYPE_CHECKING:
@@ -95,18 +104,13 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
     from fedpriv.runs import RunFolder, execute
     from fedpriv.simulate import make_engine
 
-    resumed = None
-    try:
+    with uncharged():
         with refusing():
             plan, folder, resumed = prepared()
         display.announce(plan, resumed, err=as_json)
         with failing(code=2):
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
-    except KeyboardInterrupt:
-        more = "more " if resumed else ""
-        typer.echo(f"interrupted before the first round; nothing {more}was charged", err=True)
-        raise typer.Exit(130) from None
     rounds = plan.config.rounds
     with failing(), display.progress(rounds, quiet=as_json) as show, ending_cleanly() as check_end:
 
@@ -165,7 +169,7 @@ def compare(
     from fedpriv.runs import RunFolder
     from fedpriv.simulate import check
 
-    with refusing():
+    with uncharged(), refusing():
         config = Config.parse(given(config_file, settings, out, seed, overwrite))
         check(config)
         names = [

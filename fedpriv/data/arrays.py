@@ -102,8 +102,11 @@ class Arrays:
             return torch.from_numpy(np.ascontiguousarray(x, dtype=small))
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 4 else x[:, None]))
-        if x.dtype != np.float32 or x.ndim < 2 or not np.isfinite(x).all():
-            raise DataError(f"{self.name}: examples must be uint8 images or finite float32")
+        if x.dtype != np.float32 or x.ndim < 2:
+            kinds = "uint8 images (n, height, width) or (n, channels, height, width), or float32 (n, ...)"
+            raise DataError(f"{self.name}: examples must be {kinds}; these are {x.dtype} with {x.ndim} axes")
+        if not np.isfinite(x).all():
+            raise DataError(f"{self.name}: examples must be finite numbers")
         return torch.from_numpy(np.ascontiguousarray(x))
 
     def _checked_y(self, y: Array | SparseRows, count: int) -> Kept:

@@ -44,9 +44,9 @@ def test_tags_are_floats_of_zero_and_one():
 
 FLOATS, IDS, LABELS = np.zeros((2, 3), np.float32), np.zeros((2, 2), np.int32), np.array([0, 1])
 BAD = {
-    "float64": (FLOATS.astype(np.float64), LABELS, {}, "uint8 images or finite float32"),
+    "float64": (FLOATS.astype(np.float64), LABELS, {}, "float32 .*; these are float64 with 2 axes"),
     "flat bytes": (FLOATS.astype(np.uint8), LABELS, {}, "uint8 images"),
-    "nan": (FLOATS * np.float32("nan"), LABELS, {}, "finite float32"),
+    "nan": (FLOATS * np.float32("nan"), LABELS, {}, "finite numbers"),
     "no rows": (FLOATS[:0], LABELS[:0], {}, "at least one example"),
     "label count": (FLOATS, LABELS[:1], {}, "one whole number for each example"),
     "label range": (FLOATS, LABELS + 9, {}, r"labels must lie in 0\.\.9"),

@@ -88,7 +88,7 @@ def test_damaged_files_are_refused_without_a_word_about_the_data(tmp_path):
         assert "an example must have the shape (1, 28, 28), as in digits" in refusal()
     for other in (x[:, 0], x.astype(str)):
         save(x=other, y=y % 10)
-        assert "uint8 images or finite float32" in refusal()
+        assert "examples must be uint8 images" in refusal()
     for scalar in ({"x": x[0, 0, 0], "y": y}, {"x": x, "y": y[0]}):
         save(**scalar)
         assert "a row for each example" in refusal()
