@@ -23,7 +23,7 @@ import numpy as np
 from fedpriv.accounting import gaussian, losses, relations, rounding
 from fedpriv.accounting.convolution import Curve, Total
 from fedpriv.accounting.events import Event
-from fedpriv.accounting.frame import Frame, Group, choose
+from fedpriv.accounting.frame import TAIL, Frame, Group, choose
 from fedpriv.accounting.losses import Array
 
 # Multipliers within this ratio of each other may share a node; there are at most this many nodes.
@@ -36,6 +36,8 @@ _CHUNK = 2**19
 _OUTSIDE = 1e-7
 # Cells from the least loss that still count as near it.
 _NEAR = 8
+# The largest losses of plain releases that others' lattice reaches to: e^-x is no number soon after.
+_LARGEST = 600.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,29 @@ class PlainProfile:
         return math.exp(gaussian.log_delta(self.mu, 0.0)) if self.mu else 0.0
 
 
+@dataclass(frozen=True)
+class JoinedProfile:
+    """Plain releases whose losses leave no lattice for those of the others: both by themselves.
+
+    Attributes:
+        plain, others: what is added up, at half of delta each (basic composition).
+    """
+
+    plain: PlainProfile
+    others: PldProfile | PlainProfile | JoinedProfile
+
+    def epsilon(self, delta: float) -> tuple[float, float | None]:
+        """(certified upper, certified lower) epsilon at ``delta``."""
+        parts = (self.plain, self.others)
+        lowers = [low for _, low in (part.epsilon(delta) for part in parts) if low is not None]
+        return sum(part.epsilon(delta / 2)[0] for part in parts), max(lowers)
+
+    @property
+    def advantage(self) -> float:
+        """Delta at epsilon 0, or more."""
+        return min(self.plain.advantage + self.others.advantage, 1.0)
+
+
 class Pld:
     """Privacy loss distributions."""
 
@@ -105,11 +130,18 @@ class Pld:
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
-    ) -> list[PldProfile | PlainProfile]:
+    ) -> Sequence[PldProfile | PlainProfile | JoinedProfile]:
         """The privacy curve after each stage of a run that adds ``added``, one after the other."""
-        if all(relations.unsampled(event) for counts in added for event in counts):
-            squares = np.cumsum([_square(counts) for counts in added])
-            return [PlainProfile(math.sqrt(square)) for square in squares.tolist()]
+        plain = [{event: n for event, n in part.items() if relations.unsampled(event)} for part in added]
+        apart = [PlainProfile(math.sqrt(square)) for square in np.cumsum(list(map(_square, plain))).tolist()]
+        if plain == list(map(dict, added)):
+            return apart
+        mu = apart[-1].mu
+        if mu**2 / 2 + mu * math.sqrt(-2 * math.log(TAIL * delta)) > _LARGEST:
+            pairs = zip(added, plain, strict=True)
+            others = [{event: n for event, n in part.items() if event not in alone} for part, alone in pairs]
+            found = self.stages(others, delta / 2, lower)
+            return [JoinedProfile(*parts) for parts in zip(apart, found, strict=True)]
         groups = _groups(added)
         for room in (1, 2, 4, 8):
             profiles = _sums(groups, len(added), choose(groups, delta, room), delta, lower)

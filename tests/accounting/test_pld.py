@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from methods_suite import MethodSuite
 from test_rounding import exact
 
-from fedpriv.accounting import Event, epsilon, gaussian
+from fedpriv.accounting import Event, advantage, epsilon, gaussian
 from fedpriv.accounting.methods import epsilons
 
 
@@ -126,6 +126,22 @@ def test_thousands_of_distinct_multipliers() -> None:
     assert answer.epsilon_lower is not None
     assert 3.92 <= answer.epsilon_lower <= answer.epsilon <= 4.01
     assert answer.epsilon <= answer.epsilon_lower * 1.01
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_losses_beyond_what_a_lattice_holds_are_bounded_on_both_sides(relation: str) -> None:
+    """Plain releases of hundreds of epsilon beside sampled ones ended in NaN."""
+    loud = Event(0.6, "none", relation, count=900)
+    sampled = Event(1.0, "poisson", relation, rate=0.01, count=100)
+    alone = epsilon([loud], 1e-6)
+    both = epsilon([sampled, loud], 1e-6)
+    assert alone.epsilon_lower <= both.epsilon_lower <= both.epsilon
+    assert alone.epsilon < both.epsilon < alone.epsilon + epsilon([sampled], 1e-6).epsilon + 20
+    assert epsilon([sampled, loud], 1e-7).epsilon > both.epsilon
+    assert advantage([sampled, loud]) == 1.0
+    stages = epsilons([[sampled], [loud]], 1e-6)
+    assert stages[1].epsilon == pytest.approx(both.epsilon, rel=1e-3)
+    assert stages[0].epsilon >= epsilon([sampled], 1e-6).epsilon_lower
 
 
 @settings(max_examples=12, deadline=None)
