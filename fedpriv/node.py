@@ -66,6 +66,8 @@ class ClientSide:
         own: the only silo or client it may answer for, or None in a simulation.
         memory: bytes that it may use at once for examples and what is computed of them.
         unit_memory: bytes that making one unit's examples takes, on average.
+        noisy: whether noise will be added. Without, sums are not rounded to a grid (:mod:`fedpriv.exact`),
+            which a large clip norm, that stands for none, would make coarse.
     """
 
     task: Task
@@ -76,6 +78,7 @@ class ClientSide:
     own: int | None = None
     memory: int = MEMORY
     unit_memory: int = 1
+    noisy: bool = True
 
     def answer(self, ask: Ask) -> Reply:
         """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
@@ -87,6 +90,8 @@ class ClientSide:
             sums = self._chunk_sums(query, chunk)
             if ask.party_stds is not None:
                 sums = add_party_noise(sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index)
+            if not self.noisy:
+                return tuple(total.double() for total in sums)
             return tuple(map(on_grid, sums, query.blocks, owed))
 
         # Parts are added without rounding, so that how they are dealt to nodes does not show in the result.
@@ -252,6 +257,7 @@ def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
         own=own,
         memory=config.memory_budget * 2**20,
         unit_memory=_unit_memory(config, source),
+        noisy=config.placement != "none",
     )
 
 

@@ -56,6 +56,17 @@ def test_an_answer_is_the_plain_loop_over_the_units(case: str) -> None:
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
+@pytest.mark.parametrize("clip_norm", [1e6, 1e12])
+def test_a_clip_norm_that_clips_nothing_changes_nothing_where_there_is_no_noise(clip_norm: float) -> None:
+    side, chunks = side_of(placement="none"), [chunk(0, [3, 7]), chunk(1, [20])]
+    sums = [
+        side.answer(ask_of(side, chunks, blocks=(SumBlock((Term(bound),)),))).sums[0]
+        for bound in (clip_norm, math.inf)
+    ]
+    assert sums[0].dtype == torch.float64
+    assert torch.equal(*sums)
+
+
 def test_no_chunk_is_a_zero_sum() -> None:
     side = side_of()
     reply = side.answer(ask_of(side, []))
