@@ -276,6 +276,12 @@ class Config(BaseModel):
     min_replies: int = Field(
         0, ge=0, description="fewest replies that are released; 0: as many as the placement needs"
     )
+    colluding_parties: int = Field(
+        1,
+        ge=0,
+        description="parties that may pool what they know: noise they added, and their part in cohorts "
+        "of a fixed size; epsilon holds against them too. 0: against outsiders alone",
+    )
     seed: int = Field(-1, ge=-1, description="-1: OS entropy; else reproducible and NOT private")
 
     # Engine

@@ -224,13 +224,23 @@ def make_sampler(config: Config, units: int, delta: float) -> Sampler:
         hint = "and sampling-rate 1; dp-sgd samples"
         raise _check.fail("sampler", config.sampler, "be everyone with optimizer dp-gd", hint)
     if config.sampler == "fixed-size":
-        return FixedSize(units, max(1, round(rate * units)))
+        return FixedSize(units, max(1, round(rate * units)), _known(config))
     if config.placement in ("local", "distributed") and config.unit == "client":
         # (1 + e^epsilon) * rounds * tail stays a small share of delta.
         spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
         tail = _TRUNCATION_SHARE * delta / (2 * spread)
-        return TruncatedPoisson.covering(units, rate, tail, relation)
+        return TruncatedPoisson.covering(units, rate, tail, relation, _known(config))
     return Poisson(units, rate, relation)
+
+
+def _colluders(config: Config) -> int:
+    """How many parties other than a unit's own collude at most."""
+    return min(config.colluding_parties, config.clients - 1)
+
+
+def _known(config: Config) -> int:
+    """How many units' part in cohorts the colluding parties know."""
+    return _colluders(config) * (config.examples_per_client if config.unit == "example" else 1)
 
 
 def _relation(config: Config) -> str:
@@ -264,7 +274,7 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
             )
     else:
         shares = floor = round(sampler.expected_size)
-    clients = config.unit == "client"
+    clients, colluders = config.unit == "client", _colluders(config)
     if config.placement == "local":
-        return Placement("local", shares, config.min_replies, per_unit=clients)
-    return Placement("distributed", shares, config.min_replies or floor, per_unit=clients)
+        return Placement("local", shares, config.min_replies, clients, colluders)
+    return Placement("distributed", shares, config.min_replies or floor, clients, colluders)

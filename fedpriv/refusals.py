@@ -23,6 +23,11 @@ def check_used(config: Config) -> None:
         (single and config.unit == "client", ("examples-per-client",), other),
         (single, ("client-sizes", "partition-seed"), other),
         (config.partition != "dirichlet", ("dirichlet-alpha",), "partition=dirichlet"),
+        (
+            config.sampler != "fixed-size" and config.placement in ("none", "central"),
+            ("colluding-parties",),
+            "noise that parties add, or cohorts of a fixed size",
+        ),
         (config.partition != "shards", ("labels-per-client",), "partition=shards"),
         (gradient, ("local-steps", "local-learning-rate", "local-batch-size"), "work=local-steps"),
         (config.adaptive_quantile == 0, ("adaptive-step", "adaptive-share"), "adaptive-quantile above 0"),

@@ -7,11 +7,14 @@ Noise std on a block's sum is ``query.noise_stds(z)``, always; a placement says 
 | none | nothing | nothing | 0: not private |
 | central | nothing | one whole noise | std |
 | local | one whole noise | the missing of m whole noises | sqrt(m) std |
-| distributed | std / sqrt(n_min) | the missing of m such shares | sqrt(m / n_min) std >= std |
+| distributed | std / sqrt(n) | the missing of m such shares | sqrt(m / n) std >= std |
 
 m is public: the size of a fixed-size cohort, the cap of a truncated Poisson one, or the number of silos.
 The server tops up to exactly m shares, so the noise on the sum never depends on who took part or
 replied. Fewer than n_min replies: no release, and the charge stands. Surplus noise is never credited.
+A party that looks at the released models knows the share that it added itself: n = n_min - c (at least 1)
+counts the shares that c colluding parties do not know (Kairouz et al. 2021, section 4). c = 0 protects
+against those who are no party alone.
 
 A choice of the least of several numbers takes Laplace noise: :func:`choose_least`.
 
@@ -51,20 +54,28 @@ class Placement:
         shares: m, how many parties' noises a released sum carries (local and distributed).
         min_replies: n_min; fewer replies release nothing. For distributed it also sets the share.
         per_unit: whether the parties are the sampled units (clients), not silos that answer every time.
+        colluders: c, how many parties may pool what they know of their own noise.
     """
 
     kind: str
     shares: int = 0
     min_replies: int = 0
     per_unit: bool = True
+    colluders: int = 0
 
     def __post_init__(self) -> None:
         _check.choice("placement", self.kind, KINDS)
         if self.at_parties:
             _check.integer("shares", self.shares, minimum=1)
             least = 1 if self.kind == "distributed" else 0
+            _check.integer("colluders", self.colluders)
             if not least <= self.min_replies <= self.shares:
                 raise _check.fail("min-replies", self.min_replies, f"lie in [{least}, {self.shares}]")
+
+    @property
+    def secret_shares(self) -> int:
+        """n, how many parties' noises a released sum carries at least that no colluder knows."""
+        return max(self.min_replies - self.colluders, 1)
 
     @property
     def at_parties(self) -> bool:
@@ -84,7 +95,7 @@ class Placement:
         if self.kind == "local":
             return tuple(stds)
         if self.kind == "distributed":
-            return tuple(std / math.sqrt(self.min_replies) for std in stds)
+            return tuple(std / math.sqrt(self.secret_shares) for std in stds)
         return None
 
     def server_stds(self, stds: Sequence[float], replies: int) -> tuple[float, ...]:
@@ -127,8 +138,10 @@ def add_party_noise(
 
 def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | None:
     """Start drawing what the server may have to add to this release, while others are waited for."""
-    if placement.kind == "none":
-        return None
+    return None if placement.kind == "none" else _normals(query, key, index)
+
+
+def _normals(query: Query, key: Key, index: int) -> Normals:
     like = query.points[0]
     blocks = [like if isinstance(block, SumBlock) else like.new_zeros(()) for block in query.blocks]
     return Normals(key, (SERVER, index), blocks)
@@ -159,7 +172,8 @@ def release(
         ahead: what :func:`draw_ahead` started for this release; the noise is the same without it.
 
     Returns:
-        The answer, or None where fewer than ``placement.min_replies`` parties replied.
+        The answer in the points' dtype, rounded once the noise is on it, or None where fewer than
+        ``placement.min_replies`` parties replied.
 
     Raises:
         ValueError: what was drawn ahead is another release's noise, which this one must not share.
@@ -168,12 +182,12 @@ def release(
         raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
     if placement.at_parties and replies < placement.min_replies:
         return None
-    stds = placement.server_stds(query.noise_stds(noise_multiplier), replies)
+    stds, dtype = placement.server_stds(query.noise_stds(noise_multiplier), replies), query.points[0].dtype
     if not any(stds):
-        return tuple(total / denominator for total in sums)
-    normals = ahead or Normals(key, (SERVER, index), sums)
+        return tuple((total / denominator).to(dtype) for total in sums)
+    normals = ahead or _normals(query, key, index)
     return tuple(
-        total.add(z, alpha=std).div_(denominator)
+        total.double().add(z, alpha=std).div_(denominator).to(dtype)
         for total, z, std in zip(sums, normals.take(), stds, strict=True)
     )
 

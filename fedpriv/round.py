@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -71,16 +72,17 @@ class Ask:
 class Reply:
     """Bounded sums, one per block, and the number of parties they stand for. Both are private.
 
-    Nodes send float64, so that an engine can add replies without rounding; what it hands over is in the
-    points' own dtype and on their device.
+    In float64, so that an engine can add replies without rounding, and so that it is the noisy answer that is
+    rounded to the points' own dtype: a float32 sum of 10^7 units has no room for one more.
     """
 
     sums: tuple[Tensor, ...]
     parties: int
 
     def to(self, query: Query) -> Reply:
-        """The reply with its sums in the dtype and on the device of the query's points."""
-        return Reply(tuple(total.to(query.points[0]) for total in self.sums), self.parties)
+        """The reply with its sums in float64 on the device of the query's points."""
+        device = query.points[0].device
+        return Reply(tuple(total.to(device, torch.float64) for total in self.sums), self.parties)
 
 
 class Engine(Protocol):
@@ -204,11 +206,13 @@ class Setup:
     def observer_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
         """The event as who sees only the models has it: amplified, on the constant summed noise.
 
-        For local noise that is sqrt(m) z. Surplus noise of the distributed placement is not credited.
+        For local noise that is sqrt(m) z, or sqrt(m - c) z where c parties know their own. Surplus noise of
+        the distributed placement is not credited.
         Neighbours are those of the gate's event, so that one report's epsilons are about the same ones.
         """
-        shares = self.placement.resized(rate_factor).shares
-        factor = shares**0.5 if self.placement.kind == "local" else 1.0
+        placement = self.placement.resized(rate_factor)
+        secret = max(placement.shares - placement.colluders, 1)
+        factor = secret**0.5 if placement.kind == "local" else 1.0
         event = self.sampler.resized(rate_factor).event(noise_multiplier * factor)
         return replace(event, relation="replace-one") if self.server_view else event
 

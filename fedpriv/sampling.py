@@ -102,32 +102,37 @@ class TruncatedPoisson(Poisson):
 
     The cap is the public number of noise shares that a release always carries. ``floor`` is the smallest
     cohort that the placement will release. What the two change is bounded by the total-variation
-    distance P[n > cap] + P[n < floor] per release, which the event carries (Chua et al. 2024).
+    distance P[n > cap] + P[n < floor] per release, which the event carries (Chua et al. 2024). ``known`` is
+    as of :class:`FixedSize`.
     """
 
     cap: int
     floor: int = 0
+    known: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check.integer("cohort-cap", self.cap, minimum=1)
+        _check_known(self.known, self.population)
 
     @classmethod
     def covering(
-        cls, population: int, rate: float, tail: float, relation: str = "add-remove"
+        cls, population: int, rate: float, tail: float, relation: str = "add-remove", known: int = 0
     ) -> TruncatedPoisson:
         """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
         # Not by scipy's inverses, which know no tail below 1e-16.
-        sizes = range(population + 2)
-        cap = bisect_left(sizes, True, key=lambda n: stats.binom.sf(n, population + 1, rate) <= tail)
-        floor = bisect_left(sizes, True, key=lambda n: stats.binom.cdf(n, population - 1, rate) > tail)
-        return cls(population, rate, relation, cap=max(cap, 1), floor=floor)
+        sizes, fewest = range(population + 2), max(population - 1 - known, 0)
+        cap = bisect_left(sizes, True, key=lambda n: stats.binom.sf(n - known, population + 1, rate) <= tail)
+        floor = bisect_left(sizes, True, key=lambda n: stats.binom.cdf(n, fewest, rate) > tail)
+        return cls(population, rate, relation, cap=max(cap, 1), floor=floor, known=known)
 
     @cached_property
     def truncation(self) -> float:
-        """The total-variation distance from an untruncated Poisson cohort, for N units and neighbours."""
-        above = stats.binom.sf(self.cap, self.population + 1, self.rate)
-        below = stats.binom.cdf(self.floor - 1, self.population - 1, self.rate) if self.floor else 0.0
+        """The total-variation distance from an untruncated Poisson cohort, for N units and neighbours,
+        whichever of the ``known`` units are in it."""
+        above = stats.binom.sf(self.cap - self.known, self.population + 1, self.rate)
+        fewest = max(self.population - 1 - self.known, 0)
+        below = stats.binom.cdf(self.floor - 1, fewest, self.rate) if self.floor else 0.0
         return float(above + below)
 
     def draw(self, generator: np.random.Generator) -> Indices:
@@ -148,13 +153,22 @@ class TruncatedPoisson(Poisson):
 
 @dataclass(frozen=True)
 class FixedSize:
-    """``size`` units, uniformly without replacement; neighbours replace one unit."""
+    """``size`` units, uniformly without replacement; neighbours replace one unit.
+
+    Attributes:
+        population: N.
+        size: m.
+        known: how many units' part in each cohort an adversary knows, those of colluding parties. The other
+            N - known units are drawn at m / (N - known) at most then, which is what an event has.
+    """
 
     population: int
     size: int
+    known: int = 0
 
     def __post_init__(self) -> None:
         _check_population(self.population)
+        _check_known(self.known, self.population)
         if _check.integer("cohort-size", self.size, minimum=1) > self.population:
             raise _check.fail("cohort-size", self.size, f"be at most the population, {self.population}")
 
@@ -168,19 +182,21 @@ class FixedSize:
         return draw_distinct(self.population, self.size, generator)
 
     def event(self, noise_multiplier: float) -> Event:
-        """A Gaussian over a fixed-size sample under replace-one."""
+        """A Gaussian over a fixed-size sample of those whose part is not known, under replace-one."""
+        others = self.population - self.known
+        drawn = min(self.size, others)
         return Event(
             noise_multiplier,
             sampling="without-replacement",
             relation="replace-one",
-            rate=self.size / self.population,
-            population=self.population,
-            cohort=self.size,
+            rate=drawn / others,
+            population=others,
+            cohort=drawn,
         )
 
     def resized(self, factor: float) -> FixedSize:
         """The size times ``factor``, rounded."""
-        return self if factor == 1 else FixedSize(self.population, round(self.size * factor))
+        return self if factor == 1 else replace(self, size=round(self.size * factor))
 
 
 @dataclass(frozen=True)
@@ -236,6 +252,11 @@ def draw_distinct(population: int, size: int, generator: np.random.Generator) ->
     if surplus:
         found = np.delete(found, generator.choice(len(found), size=surplus, replace=False))
     return found
+
+
+def _check_known(known: int, population: int) -> None:
+    if _check.integer("known", known) >= population:
+        raise _check.fail("known", known, f"be less than the population, {population}")
 
 
 def _check_population(population: int) -> None:

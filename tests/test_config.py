@@ -138,6 +138,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("accounting", "moments"),
     ("max-participations", -1),
     ("min-replies", -1),
+    ("colluding-parties", -1),
     ("seed", -2),
     ("nodes-own-data", 1),
     ("engine", "spark"),

@@ -179,11 +179,44 @@ def test_distributed_shares_add_up_to_the_whole_noise() -> None:
     placement = plan.setup.placement
     assert (placement.shares, placement.min_replies) == (100, 80)
     [share] = placement.party_stds((8.0,)) or ()
-    assert share * math.sqrt(80) == pytest.approx(8.0)
+    assert share * math.sqrt(79) == pytest.approx(8.0)  # one client knows its own
     everyone = plan_of(placement="distributed", sampler="everyone", sampling_rate=1.0).setup.placement
     assert (everyone.shares, everyone.min_replies) == (1000, 1000)
     silos = make_plan(Config.parse({**SMALL, **SILOS, "placement": "distributed"})).setup.placement
     assert (silos.shares, silos.min_replies) == (4, 4)
+    assert [silos.secret_shares, placement.secret_shares] == [3, 79]
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({}, 1),
+        ({"colluding_parties": 0}, 0),
+        ({"colluding_parties": 2000}, 999),
+        ({"unit": "example", "clients": 4, "examples_per_client": 250}, 250),
+        ({"unit": "example", "clients": 4, "examples_per_client": 250, "colluding_parties": 9}, 750),
+        ({"unit": "example", "clients": 1, "examples_per_client": 1000}, 0),
+        ({"unit": "example", "clients": 4, "examples_per_client": 1000, "level": "client"}, 0),
+    ],
+)
+def test_colluding_parties_know_who_of_theirs_is_in_a_cohort(changes: dict[str, object], known: int) -> None:
+    plan = plan_of(sampler="fixed-size", **changes)
+    sampler = plan.setup.sampler
+    assert isinstance(sampler, FixedSize)
+    assert (sampler.population, sampler.size, sampler.known) == (1000, 100, known)
+    drawn = min(100, 1000 - known)
+    assert {event.rate for event in plan.events} == {drawn / (1000 - known)}
+    assert epsilon(plan.events, plan.budget.delta).epsilon <= 3
+
+
+def test_a_poisson_cohort_is_cut_for_whichever_part_the_colluders_have() -> None:
+    plan = plan_of(placement="local", colluding_parties=30)
+    sampler = plan.setup.sampler
+    assert isinstance(sampler, TruncatedPoisson)
+    others = stats.binom(970, 0.1)
+    for inside in (0, 15, 30):
+        outside = float(others.sf(sampler.cap - inside) + others.cdf(sampler.floor - 1 - inside))
+        assert outside <= sampler.truncation
 
 
 @pytest.mark.parametrize("placement", ["local", "distributed"])

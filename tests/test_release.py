@@ -95,7 +95,7 @@ def test_one_draw_for_k_parties_has_the_law_of_k_draws(parties: int) -> None:
 
 def test_two_blocks_get_noise_by_their_shares() -> None:
     term = Term(clip_norm=2.0)
-    query = Query((torch.zeros(D),), (SumBlock((term,), 0.9), BitBlock(term, 2.0, 0.1)))
+    query = Query((torch.zeros(2),), (SumBlock((term,), 0.9), BitBlock(term, 2.0, 0.1)))
     key = KEY
     bits = []
     for index in range(2000):
@@ -105,6 +105,29 @@ def test_two_blocks_get_noise_by_their_shares() -> None:
         assert answer is not None
         bits.append(float(answer[1]))
     assert np.std(bits) == pytest.approx(Z * 0.5 / math.sqrt(0.1), rel=0.1)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 3, 8, 20])
+def test_the_shares_that_no_colluder_knows_are_the_whole_noise(colluders: int) -> None:
+    """Of nine shares on the sum, and of n_min where nobody tops them up, at least one is a unit's own."""
+    placement = Placement("distributed", shares=9, min_replies=4, colluders=colluders)
+    [share] = placement.party_stds((2.0,)) or ()
+    for carried in (4, 9):
+        assert math.sqrt(max(carried - colluders, 1)) * share >= 2.0 * (1 - 1e-12)
+    assert placement.total_stds((2.0,))[0] == pytest.approx(3 * share)
+    assert share == pytest.approx(2.0 / math.sqrt(max(4 - colluders, 1)))
+
+
+def test_the_noisy_sum_is_rounded_and_not_the_sum() -> None:
+    """Else one unit more would not show in a large sum, or show twice, whatever noise came after."""
+    large = torch.full((D,), 2.0**25, dtype=torch.float64)
+    first, more = (
+        release((sums,), 0, QUERY, 20.0, Placement("central"), 1.0, KEY, 0) for sums in (large, large + 1)
+    )
+    assert first is not None
+    assert more is not None
+    assert first[0].dtype == torch.float32  # in steps of four there
+    assert float((more[0] - first[0]).mean()) == pytest.approx(1.0, abs=0.1)
 
 
 def test_the_denominator_is_the_public_one() -> None:

@@ -71,6 +71,9 @@ def test_events_say_what_was_drawn() -> None:
     assert (poisson.sampling, poisson.relation, poisson.rate) == ("poisson", "add-remove", 0.01)
     fixed = FixedSize(1000, 10).event(1.5)
     assert (fixed.sampling, fixed.relation, fixed.cohort) == ("without-replacement", "replace-one", 10)
+    knowing = FixedSize(1000, 10, known=200).event(1.5)
+    assert (knowing.rate, knowing.population, knowing.cohort) == (10 / 800, 800, 10)
+    assert FixedSize(2, 1, known=1).event(1.5).rate == 1.0  # the one knows of the other
     everyone = Everyone(50, "replace-one").event(1.5)
     assert (everyone.sampling, everyone.relation, everyone.rate) == ("none", "replace-one", 1.0)
     assert all(event.noise_multiplier == 1.5 for event in (poisson, fixed, everyone))
@@ -123,6 +126,7 @@ def test_resizing_scales_the_expected_cohort() -> None:
         (lambda: Poisson(10, 1.5), "sampling-rate"),
         (lambda: FixedSize(10, 11), "cohort-size"),
         (lambda: FixedSize(10, 0), "cohort-size"),
+        (lambda: FixedSize(10, 5, known=10), "known"),
         (lambda: Everyone(10, "both"), "relation"),
     ],
 )
