@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,7 @@ class Row:
             **scores(final),
             "epsilon against the server": self._view("the server"),
             "epsilon against who sees the models": self._view("who sees the released models"),
+            "epsilon is": self._kind(),
             "stopped": self.result.stopped,
             "remark": self.result.report["remark"],
         }
@@ -77,11 +78,18 @@ class Row:
         for view in self.result.report["privacy"]["views"]:
             # At the client level the first view is against all of them at once.
             if self.plan.by_silo or view["against"].startswith(against):
-                cell = view["epsilon"].get(self.plan.config.accounting, {})
-                if "epsilon" not in cell:  # the held method may not know this view; PLD always does
-                    cell = view["epsilon"]["pld"]
-                return float(cell["epsilon"])
+                return float(self._answered(view)["epsilon"])
         return None
+
+    def _answered(self, view: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The view's epsilon by the held method, or by PLD where that does not know this view."""
+        cell: Mapping[str, Any] = view["epsilon"].get(self.plan.config.accounting, {})
+        return cell if "epsilon" in cell else view["epsilon"]["pld"]
+
+    def _kind(self) -> str | None:
+        """A bound or an estimate; an estimate where any of the row's is."""
+        kinds = {self._answered(view)["kind"] for view in self.result.report["privacy"]["views"]}
+        return "estimate" if "estimate" in kinds else next(iter(kinds), None)
 
 
 def plans(config: Config, placements: Sequence[str] = PLACEMENTS) -> list[Plan]:
@@ -165,15 +173,16 @@ def cells(row: Row) -> list[str]:
     measure = shown(data)
     score = measure.said(data[measure.key]) if measure.key in data else ""
     views = ("the server", "who sees the models")
-    epsilons = [_cell(row.placement, key, data[f"epsilon against {key}"]) for key in views]
+    epsilons = [_cell(row, key, data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
     return [row.placement, data["defends against"], data["neighbours"] or "", score, *epsilons]
 
 
-def _cell(placement: str, against: str, value: float | None) -> str:
+def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
     if value is not None:
-        return f"{value:.3g}"
-    if placement == "distributed" and against == "the server":
-        return "as the next, if it sees sums only"
+        return f"{value:.3g}" + (" (an ESTIMATE)" if kind == "estimate" else "")
+    if row.placement == "distributed" and against == "the server":
+        everyone = row.plan.config.sampler == "everyone"
+        return "as the next, if it sees sums only" if everyone else "none promised: it draws the cohorts"
     return "infinite"
 
 
@@ -199,7 +208,8 @@ def picture(rows: Sequence[Row]) -> bytes:
     by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in others:
-        axes.set(xlabel="epsilon spent, against the adversary named in the legend")
+        estimated = " (an ESTIMATE)" if any(row.json()["epsilon is"] == "estimate" for row in rows) else ""
+        axes.set(xlabel=f"epsilon spent{estimated}, against the adversary named in the legend")
     for axes in (by_round, *others):
         axes.grid(alpha=0.3)
         axes.set_xlim(left=0)

@@ -17,6 +17,7 @@ from fedpriv import __version__, measures
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.plan import Plan
+from fedpriv.sampling import FixedSize
 from fedpriv.views import views
 
 NOT_PRIVATE = "reproducible, not private"
@@ -26,7 +27,7 @@ _LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT", "zcdp": "zCDP", "tc
 TRUST = {
     "none": "Nobody is protected: no noise is added.",
     "central": (
-        "Clients trust the server, which sees the exact bounded sum, and the channel to it. Protected "
+        "Clients trust the server, which sees their exact contributions, and the channel to it. Protected "
         "against everyone who sees the released models, all rounds of them."
     ),
     "local": (
@@ -35,8 +36,9 @@ TRUST = {
     ),
     "distributed": (
         "Clients trust that at least n_min of them add their share of the noise. Protected against "
-        "everyone who sees the released models; against the server ONLY if it sees nothing but the "
-        "sum, as under secure aggregation, which this run does not itself provide."
+        "everyone who sees the released models, all rounds of them; against the server ONLY if it sees "
+        "nothing but the sum, as under secure aggregation, which this run does not itself provide, AND "
+        "everyone takes part in every release: it draws the cohorts, so that sampling hides nobody from it."
     ),
 }
 
@@ -181,7 +183,19 @@ def _participations(plan: Plan, events: Sequence[Event]) -> int | None:
 def _trust(config: Config) -> str:
     if config.level == "client" and config.placement == "central":
         return BY_SILO
-    return CENTRALISED if config.centralised and config.placement == "central" else TRUST[config.placement]
+    if config.centralised and config.placement == "central":
+        return CENTRALISED
+    among = {"central": config.sampler == "fixed-size", "distributed": True}.get(config.placement, False)
+    return TRUST[config.placement] + (_colluding(config) if among and config.clients > 1 else "")
+
+
+def _colluding(config: Config) -> str:
+    """What the other parties are taken to know, where they know more than the models."""
+    parties = ("client", "silo")[config.unit == "example"]
+    if not config.colluding_parties:
+        return f" Other {parties}s are not meant: they know what they did themselves, which is not counted."
+    number = measures.counted(min(config.colluding_parties, config.clients - 1), parties)
+    return f" That holds against {number} who may pool what they know of themselves (colluding-parties)."
 
 
 def _silos(config: Config) -> dict[str, int]:
@@ -210,13 +224,17 @@ def _relation(events: Sequence[Event], plan: Plan) -> str:
 
 
 def _sampler_text(plan: Plan) -> str:
-    event = plan.setup.observer_event(1.0)
-    kinds = {
-        "poisson": f"Poisson, each unit with probability {event.rate:g}",
-        "without-replacement": f"fixed size {event.cohort} of {event.population}, without replacement",
-        "none": "everyone in every release",
-    }
-    text = kinds[event.sampling]
+    sampler, event = plan.setup.sampler, plan.setup.observer_event(1.0)
+    if isinstance(sampler, FixedSize):
+        text = f"fixed size {sampler.size} of {sampler.population}, without replacement"
+        if sampler.known:
+            text += f"; counted as {event.cohort} of the {event.population} whom no colluder knows"
+    else:
+        kinds = {
+            "poisson": f"Poisson, each unit with probability {event.rate:g}",
+            "none": "everyone in every release",
+        }
+        text = kinds[event.sampling]
     if event.truncation:
         text += f", cut to the public cap of {plan.setup.placement.shares}"
     return f"{text}; each silo draws its own, secretly" if plan.by_silo else text
@@ -290,7 +308,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
     if privacy["max participations"] is not None:
         rows.append(("releases a client gives data to, at most", privacy["max participations"]))
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
-    lines += _views_markdown(privacy)
+    lines += _views_markdown(privacy, result)
     lines += ["## What is not covered", "", *(f"- {text}" for text in privacy["not covered"]), ""]
     lines += ["## Versions", "", ", ".join(f"{k} {v}" for k, v in summary["versions"].items()), ""]
     return "\n".join(lines)
@@ -345,13 +363,13 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
     )
 
 
-def _views_markdown(privacy: Mapping[str, Any]) -> list[str]:
+def _views_markdown(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     lines = ["## Epsilon", ""]
     if not privacy["views"]:
         none = privacy["budget"] is None
         return [*lines, "Infinite: no noise was added." if none else "Nothing was released.", ""]
     lines += [
-        *_meaning(privacy),
+        *_meaning(privacy, result),
         "A bound is certified: the true epsilon is at most that (and at least the lower bound, where there "
         "is one). An estimate is not: GDP-CLT can understate several-fold and is shown as the number that "
         "papers print.",
@@ -370,20 +388,35 @@ def _views_markdown(privacy: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _meaning(privacy: Mapping[str, Any]) -> list[str]:
-    """The gate's epsilon as a sentence: what it lets an adversary learn about one unit."""
+def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    """The gate's epsilon as a sentence: what it lets an adversary learn about one unit.
+
+    A person who ends a run by what it has released chooses among epsilons: then only the budget's holds, as
+    of a filter; what was spent so far would need an odometer (Rogers et al. 2016).
+    """
     held = privacy["budget"]["held by"]
     view = next(view for view in privacy["views"] if view["gates the budget"])
     value = view["epsilon"][held].get("epsilon")
     if not isinstance(value, float):
         return []
+    lines = []
+    if result["stopped"] not in ("rounds", "budget") or result["resumed after rounds"]:
+        lines = [
+            f"The run did not go through in one piece, and {value:.4g} is what it spent. Where it was ended "
+            "for what it had released, that is no bound; the budget's epsilon is one, whenever a run ends:",
+            "",
+        ]
+        value = privacy["budget"]["epsilon"]
     unit = privacy["unit"].split(":")[0]
-    question = "took part" if privacy["relation"] == "add-remove" else "holds one value or another"
-    hedge = "" if view["epsilon"][held]["kind"] == "bound" else " IF the estimate were right"
+    with_or_without = f"with any one {unit} in the data as without it"
+    if privacy["relation"] == "replace-one":
+        with_or_without = f"with any one {unit} as with another in its place"
+    hedge = "" if view["epsilon"][held]["kind"] == "bound" else ", IF the estimate were right"
     return [
+        *lines,
         f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {view['against']}: whatever they see and "
-        f"know, the odds that they give to whether any one {unit} {question} change by a factor of at most "
-        f"e^{value:.4g}{_power(value)}, but for a probability of about delta{hedge}.",
+        f"know, anything that they could conclude is at most e^{value:.4g}{_power(value)} times as likely, "
+        f"plus delta, {with_or_without}, and the other way round{hedge}.",
         "",
     ]
 

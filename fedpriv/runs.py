@@ -21,7 +21,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from fedpriv import __version__, _check, checkpoints, measures, report, silos
-from fedpriv.accounting import Ledger, participations
+from fedpriv.accounting import METHODS, Ledger, participations
 from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.checkpoints import Checkpoint
@@ -99,6 +99,7 @@ class Status:
         budget: the budget's epsilon, or None without noise.
         spent: no less than the epsilon spent by now, and cheap; None without noise.
         measure: what the score is.
+        estimated: whether epsilon is an estimate, and no bound.
     """
 
     round: int
@@ -109,6 +110,7 @@ class Status:
     budget: float | None
     spent: float | None = None
     measure: measures.Measure = measures.MEASURES[0]
+    estimated: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,7 @@ class _Job:
                 budget,
                 None if budget is None else self.books.progress(),
                 measure,
+                last.get("epsilon is") == "estimate",
             )
         )
 
@@ -268,6 +271,8 @@ class _Job:
             "data": "public test set",
             "epsilon": spent if spent != float("inf") else None,
         }
+        if self.plan.budget is not None and METHODS[self.plan.budget.method].kind == "estimate":
+            record["epsilon is"] = "estimate"
         record |= _remark(self.plan)
         self.metrics.append(record)
         if self.folder is not None:

@@ -60,9 +60,26 @@ def test_the_table_has_both_views_and_says_what_distributed_needs(
     header, rule = (line for line in text.splitlines() if line.startswith("| placement") or "---" in line)
     assert header.count("|") == rule.count("|") == len(compare.HEADER) + 1
     assert all(line.count("|") == header.count("|") for line in text.splitlines() if line.startswith("|"))
-    assert "| as the next, if it sees sums only |" in text
+    assert "| none promised: it draws the cohorts |" in text
     assert "a client gives data to at most 1 release and sends" in text
     assert "not private: no noise is added" in text
+
+
+def test_an_estimate_is_called_one_wherever_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.report.curves", lambda *arguments: b"")
+    shown: list[str] = []
+    rows = compare.compare(
+        compare.plans(small(rounds=2, accounting="gdp-clt"), ["none", "central"]),
+        show=lambda _, status: shown.append(str(status.estimated)),
+    )
+    assert [row.json()["epsilon is"] for row in rows] == [None, "estimate"]
+    assert "(an ESTIMATE)" in compare.cells(rows[1])[-1]
+    assert "ESTIMATE" not in "".join(compare.cells(rows[0]))
+    assert shown == ["False", "False", "False", "True"]  # evaluated after the second round
+    assert [record.get("epsilon is") for record in rows[1].result.metrics] == ["estimate"]
+    bound = compare.compare(compare.plans(small(rounds=2), ["central"]))[0]
+    assert bound.json()["epsilon is"] == "bound"
+    assert "ESTIMATE" not in "".join(compare.cells(bound))
 
 
 @pytest.mark.parametrize(("placements", "panels"), [(["none"], 1), (["none", "central"], 2)])

@@ -33,9 +33,9 @@ def both(**changes: object) -> tuple[dict[str, Any], str]:
 
 TRUST = {
     "none": "Nobody is protected",
-    "central": "Clients trust the server, which sees the exact bounded sum",
+    "central": "Clients trust the server, which sees their exact contributions",
     "local": "Clients trust nobody",
-    "distributed": "against the server ONLY if it sees nothing but the sum, as under secure aggregation",
+    "distributed": "AND everyone takes part in every release: it draws the cohorts, so that sampling hides",
 }
 
 
@@ -56,10 +56,8 @@ def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None
     seen = views.observer_events(plan, [first, first, *later])
     cohort = round(plan.setup.sampler.expected_size)
     assert [event.cohort for event in seen] == [2 * cohort, 2 * cohort] + [cohort] * len(later)
-    z = plan.setup.scale * math.sqrt(cohort)
-    assert [event.noise_multiplier for event in seen] == pytest.approx(
-        [2 * math.sqrt(2) * z] * 2 + [z] * len(later)
-    )
+    noise = [2 * math.sqrt(2 * cohort - 1)] * 2 + [math.sqrt(cohort - 1)] * len(later)  # one knows its own
+    assert [event.noise_multiplier / plan.setup.scale for event in seen] == pytest.approx(noise)
 
 
 def test_a_cap_over_cohorts_of_fixed_size_gets_no_credit_for_sampling() -> None:
@@ -67,7 +65,7 @@ def test_a_cap_over_cohorts_of_fixed_size_gets_no_credit_for_sampling() -> None:
     plan = make_plan(small(placement="local", sampler="fixed-size", max_participations=2))
     seen = views.observer_events(plan, plan.setup.planned_events())
     noise = sorted(event.noise_multiplier for event in plan.setup.planned_events())[:2]
-    assert [event.noise_multiplier for event in seen] == pytest.approx([z * math.sqrt(40) for z in noise])
+    assert [event.noise_multiplier for event in seen] == pytest.approx([z * math.sqrt(39) for z in noise])
     assert {(event.sampling, event.relation) for event in seen} == {("none", "replace-one")}
     poisson = make_plan(small(placement="local", max_participations=2))
     seen = views.observer_events(poisson, poisson.setup.planned_events())
@@ -124,16 +122,41 @@ def test_bounds_and_estimates_are_told_apart() -> None:
 
 def test_epsilon_is_said_in_words() -> None:
     text = both()[1]
-    assert "the odds that they give to whether any one client took part change by a factor of at most" in text
+    assert "times as likely, plus delta, with any one client in the data as without it, and the other" in text
     assert "IF the estimate were right" not in text
     assert "IF the estimate were right" in both(accounting="gdp-clt")[1]
     fixed = both(sampler="fixed-size", unit="example", clients=4, examples_per_client=100)[1]
-    assert "whether any one example holds one value or another" in fixed
+    assert "with any one example as with another in its place, and the other way round." in fixed
+
+
+@pytest.mark.parametrize("placement", ["central", "distributed"])
+def test_what_the_other_parties_know_is_said(placement: str) -> None:
+    fixed = {"placement": placement, "sampler": "fixed-size"}
+    summary = both(**fixed)[0]
+    text = "That holds against 1 client who may pool what they know of themselves (colluding-parties)."
+    assert summary["privacy"]["trust"].endswith(text)
+    assert "fixed size 40 of 400, without replacement; counted as 40 of the 399 whom" in both(**fixed)[1]
+    alone = both(**fixed, colluding_parties=0)[0]["privacy"]
+    assert alone["trust"].endswith("they know what they did themselves, which is not counted.")
+    assert alone["sampler"] == "fixed size 40 of 400, without replacement"
+    assert "pool" not in both(placement="central")[0]["privacy"]["trust"]
+
+
+@pytest.mark.parametrize(("stopped", "resumed"), [("interrupted", ()), ("failed", ()), ("rounds", (2,))])
+def test_a_run_that_somebody_ended_is_bounded_by_its_budget(stopped: str, resumed: tuple[int, ...]) -> None:
+    plan = make_plan(small())
+    events = plan.setup.planned_events()[:3]
+    text = report.markdown(report.summarise(plan, events, [], stopped, resumed=resumed))
+    spent = epsilon(events, 1 / 4000).epsilon
+    assert spent < 2.5
+    assert f"{spent:.4g} is what it spent. Where it was ended for what it had released, that is no" in text
+    assert "Epsilon 3 at delta 0.00025 against who sees the released models" in text
+    assert "what it spent" not in report.markdown(report.summarise(plan, events, [], "budget"))
 
 
 def test_an_epsilon_whose_power_is_no_number_is_said_without_it() -> None:
     text = both(epsilon=2000.0)[1]
-    assert re.search(r"by a factor of at most e\^19\d\d, but for a probability", text), text
+    assert re.search(r"could conclude is at most e\^19\d\d times as likely", text), text
 
 
 def test_the_numbers_are_the_accountants() -> None:
@@ -169,7 +192,7 @@ def test_unit_relation_sampler_and_delta_are_said() -> None:
     assert privacy["budget"] == {"epsilon": 3.0, "delta": 1 / 4000, "held by": "pld"}
     assert "| neighbouring data | add/remove one unit |" in text
     fixed, text = both(sampler="fixed-size")
-    assert fixed["privacy"]["sampler"] == "fixed size 40 of 400, without replacement"
+    assert fixed["privacy"]["sampler"].startswith("fixed size 40 of 400, without replacement; counted")
     assert "| neighbouring data | replace one unit |" in text
     silos, _ = both(unit="example", clients=4, examples_per_client=100)
     assert silos["privacy"]["unit"] == "example: one example of one silo"

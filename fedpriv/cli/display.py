@@ -128,4 +128,5 @@ def _spent(status: Status, epsilon: float | None) -> str:
     if status.budget is None:
         return "infinite"
     figures = ".3f" if status.budget >= 0.1 else ".2e"  # always three that count
-    return f"{'-' if epsilon is None else format(epsilon, figures)} of {status.budget:g}"
+    estimated = " (an ESTIMATE)" if status.estimated else ""
+    return f"{'-' if epsilon is None else format(epsilon, figures)} of {status.budget:g}{estimated}"

@@ -1,7 +1,9 @@
 """Who owns which example: a population maps client numbers to example indices, and stores as little
 as it can.
 
-All of it is fixed and public: it is decided by a partition seed, never by a run's key.
+All of it is fixed, and decided by a partition seed, never by a run's key. It counts as public, as does what
+it is made from: ``iid``, ``dirichlet`` and ``shards`` deal by the labels of all examples, so that another
+label would deal others' examples otherwise. That is for simulations; data that clients own is not dealt.
 
 >>> billion = OneExample(10**9, first=360)
 >>> billion.examples(np.array([0, 999_999_999]))
