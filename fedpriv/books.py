@@ -17,6 +17,7 @@ True
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,8 @@ class RunBooks:
         # Under a participation cap nobody loses by all releases, so events are not simply added up.
         self._accountant = None
         if plan.budget is not None and not plan.capped:
-            self._accountant = Accountant(plan.budget, plan=self._planned, charged=charged)
+            stops = _stops(plan, len(self._planned), len(charged) - step)
+            self._accountant = Accountant(plan.budget, self._planned, charged=charged, checkpoints=stops)
 
     def affords(self, event: Event, releases: int = 1) -> bool:
         """Whether the budget allows so many more releases of this event."""
@@ -91,11 +93,15 @@ class RunBooks:
             self._accountant.charge([event])
 
     def spent(self) -> float:
-        """Epsilon spent so far, for the adversary that gates the budget; infinite without noise."""
+        """Epsilon spent so far, for the adversary that gates the budget; infinite without noise.
+
+        Without a cap it is ``progress``, which has a point at each evaluation: a composition for each of them
+        would take longer than training does. A report's epsilon is computed by itself.
+        """
         if self._plan.budget is None:
             return float("inf") if self._charged else 0.0
         if self._accountant is not None:
-            return float(self._accountant.spent().epsilon)
+            return self._accountant.progress()
         return self._epsilon(self._charged)
 
     def progress(self) -> float:
@@ -139,6 +145,19 @@ class RunBooks:
         budget = self._plan.budget
         assert budget is not None
         return float(epsilon(self._plan.of_worst_client(events), budget.delta, budget.method).epsilon)
+
+
+_FEW = 16  # parts of a run that progress is shown of at least
+
+
+def _stops(plan: Plan, total: int, before: int) -> list[int]:
+    """After how many of ``total`` releases progress is wanted: one, each evaluation, and some between, about
+    CHECKPOINTS at most. ``before`` were charged and lost."""
+    each = plan.config.evaluate_every * plan.config.silo_steps
+    evaluations = range(before + each, total, each)
+    parts = _FEW if len(evaluations) <= CHECKPOINTS else CHECKPOINTS
+    stops = [math.ceil(total * part / parts) for part in range(1, parts + 1)]
+    return [1, *stops, *(evaluations if len(evaluations) <= CHECKPOINTS else ())]
 
 
 def _what_is_left(plan: Plan, charged: Sequence[Event], step: int) -> tuple[Event, ...]:

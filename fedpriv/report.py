@@ -437,8 +437,12 @@ def _pair(values: Mapping[str, float | None]) -> str:
     return "none" if first is None or last is None else f"{first:.4g}, {last:.4g}"
 
 
-def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> bytes:
-    """curves.png: the test score and epsilon spent against rounds."""
+def curves(
+    summary: Mapping[str, Any],
+    metrics: Sequence[Mapping[str, Any]],
+    spending: Sequence[tuple[int, float]],
+) -> bytes:
+    """curves.png: the test score and epsilon spent against rounds; ``spending`` has (round, epsilon)."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -458,8 +462,9 @@ def curves(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
     budget = summary["privacy"]["budget"]
     if budget is not None:
         right = axes.twinx()
-        spent = [m["epsilon"] if m["epsilon"] is not None else math.nan for m in metrics]
-        right.plot([0, *rounds], [0, *spent], color="tab:red", linestyle="--")
+        # In steps up to each point: what a release costs is spent before it is made.
+        at, spent = zip((0, 0.0), *spending, strict=True)
+        right.plot(at, spent, color="tab:red", linestyle="--", drawstyle="steps-pre")
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
         across = right.get_yaxis_transform()
         right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)

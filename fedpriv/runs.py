@@ -198,6 +198,7 @@ class _Job:
     ) -> None:
         self.plan, self.books, self.folder, self.show = plan, books, folder, show
         self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
+        self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
         self.resumed = resumed.resumed if resumed else ()
         source = make_source(plan.config)
         self.task = make_task(plan.config, source)
@@ -245,7 +246,10 @@ class _Job:
         score = last.get(measure.key)
         if last and score is None:
             score = math.nan
-        budget = self.plan.budget.epsilon if self.plan.budget else None
+        budget, spent = None, None
+        if self.plan.budget is not None:
+            budget, spent = self.plan.budget.epsilon, self.books.progress()
+            self.spending.append((progress.round, spent))
         self.show(
             Status(
                 progress.round,
@@ -254,7 +258,7 @@ class _Job:
                 score,
                 last.get("epsilon"),
                 budget,
-                None if budget is None else self.books.progress(),
+                spent,
                 measure,
                 last.get("epsilon is") == "estimate",
             )
@@ -301,5 +305,5 @@ class _Job:
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", report.markdown(summary))
-            self.folder.write("curves.png", report.curves(summary, self.metrics))
+            self.folder.write("curves.png", report.curves(summary, self.metrics, self.spending))
         return Result(summary, self.metrics, self.state.output, stopped)

@@ -293,7 +293,8 @@ def test_reports_are_json_and_name_versions(placement: str) -> None:
 @pytest.mark.parametrize("metrics", [[], METRICS, [{**METRICS[0], "epsilon": None}]])
 def test_curves_are_a_picture_whatever_there_was(metrics: list[dict[str, Any]]) -> None:
     summary = report.summarise(make_plan(small()), (), metrics, "interrupted")
-    assert report.curves(summary, metrics).startswith(b"\x89PNG")
+    spending = [(record["round"], 1.0) for record in metrics]
+    assert report.curves(summary, metrics, spending).startswith(b"\x89PNG")
 
 
 OTHER_SCORES = [
@@ -311,7 +312,8 @@ def test_a_run_without_accuracy_has_a_report_and_curves(scores: dict[str, float]
     assert {name: summary["result"][name] for name in scores} == scores
     assert ("accuracy" in summary["result"]) == ("accuracy" in scores)
     assert words in report.markdown(summary)
-    assert report.curves(summary, metrics).startswith(b"\x89PNG")
+    spending = [(record["round"], 1.0) for record in metrics]
+    assert report.curves(summary, metrics, spending).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("rounds", [[6], [3, 6]])
@@ -319,10 +321,12 @@ def test_epsilon_is_drawn_from_0_on(rounds: list[int], monkeypatch: pytest.Monke
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     metrics = [{**METRICS[0], "round": r} for r in rounds]
-    report.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics)
+    spending = [(r, 2 + r / 10) for r in range(1, 7)]
+    report.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
     scores, spent = drawn[0].axes
-    assert list(spent.lines[0].get_xdata()) == [0, *rounds]
-    assert list(spent.lines[0].get_ydata()) == [0, *[METRICS[0]["epsilon"]] * len(rounds)]
+    assert list(spent.lines[0].get_xdata()) == list(range(7))
+    assert list(spent.lines[0].get_ydata()) == [0, *[epsilon for _, epsilon in spending]]
+    assert spent.lines[0].get_drawstyle() == "steps-pre"  # a round's release is paid for before it is made
     assert all(float(tick).is_integer() for tick in scores.get_xticks())
     assert scores.get_title().startswith("infinite-digits, logistic, dynamic-dp-sgd, central noise")
 

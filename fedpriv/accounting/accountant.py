@@ -62,9 +62,12 @@ class Accountant:
         plan: Sequence[Event] = (),
         ledger: Ledger | None = None,
         charged: Sequence[Event] = (),
+        checkpoints: Sequence[int] = (),
     ) -> None:
         """An accountant that has spent ``charged`` (a replayed ledger) and expects ``plan`` in all.
 
+        ``checkpoints`` are the numbers of the plan's events after which ``progress`` is read; by default
+        CHECKPOINTS equal parts.
         A plan that does not fit is no error: its events are then verified as they are charged.
         Raises UnsupportedEvent where the budget's method cannot account for the plan.
         """
@@ -76,6 +79,9 @@ class Accountant:
         self._releases = 0
         self._answer: Answer | None = None
         self._curve: dict[int, float] | None = None
+        total = len(self._plan)
+        parts = checkpoints or [math.ceil(total * part / CHECKPOINTS) for part in range(1, CHECKPOINTS + 1)]
+        self._ends = sorted({total, *(end for end in parts if 0 < end < total)})
         planned = tally(plan)
         self._verified = planned if plan and self._fits(planned) else {}
         self._covered = True  # whether all that was spent lies within what was verified
@@ -129,8 +135,8 @@ class Accountant:
     def progress(self) -> float:
         """No less than the epsilon spent so far, at a cost that every round can bear.
 
-        While the plan is followed it is read off a curve of about ``CHECKPOINTS`` points, rounded up to
-        the next one; else it is ``spent().epsilon``.
+        While the plan is followed it is read off a curve of its checkpoints, rounded up to the next one; else
+        it is ``spent().epsilon``.
         """
         if not self._releases:
             return 0.0
@@ -142,15 +148,13 @@ class Accountant:
 
     def _checkpoints(self) -> dict[int, float]:
         """Epsilon after so many events of the plan."""
-        total = len(self._plan)
-        ends = sorted({math.ceil(total * part / CHECKPOINTS) for part in range(1, CHECKPOINTS + 1)})
-        parts = [self._plan[i:j] for i, j in itertools.pairwise([0, *ends])]
+        parts = [self._plan[i:j] for i, j in itertools.pairwise([0, *self._ends])]
         answers = epsilons(parts, self.budget.delta, self.budget.method, lower=False)
         # Each stage is certified, but on a lattice made for the last: an earlier one that came out
         # above a later one may be read as the later one.
         values = [answer.epsilon for answer in answers]
         least = list(itertools.accumulate(reversed(values), min))[::-1]
-        return dict(zip(ends, least, strict=True))
+        return dict(zip(self._ends, least, strict=True))
 
     def _book(self, events: Sequence[Event]) -> None:
         for event in events:
