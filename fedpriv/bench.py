@@ -14,7 +14,6 @@ True
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import tempfile
 import time
@@ -27,16 +26,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv import _check
+from fedpriv import _check, cores
 from fedpriv.accounting import Ledger
 from fedpriv.books import RunBooks
 from fedpriv.clients import OneGradient, clipped_sum
 from fedpriv.config import Config
 from fedpriv.node import choose_device, client_side, initial_params, make_source, make_task, make_view
-from fedpriv.plan import Plan, make_plan
+from fedpriv.plan import Plan, make_plan, number_of_actors
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Engine, Progress, run
-from fedpriv.simulate import default_actors
 from fedpriv.stopwatch import Stopwatch, Timed
 
 PARTS = ("sampling", "data", "clipped sum", "transport", "noise", "update", "accounting")
@@ -118,7 +116,7 @@ def _timed_engine(config: Config, watch: Stopwatch) -> Engine:
             return replies
 
     grid = Listening(
-        config.actors or default_actors(config),
+        number_of_actors(config),
         config.table(),
         client_app="fedpriv.flower.timed_app:app",
         num_cpus=config.cpus_per_actor,
@@ -204,11 +202,11 @@ def _alternated(sides: Sequence[Callable[[], Tensor]], times: int = 9) -> list[f
 
 def _advice(plan: Plan, parts: dict[str, float], whole: float, by_rows: bool) -> tuple[str, ...]:
     """What would make rounds cheaper, by what stands out."""
-    config, cores = plan.config, os.cpu_count() or 1
+    config, here = plan.config, cores.usable()
     share = {part: seconds / whole for part, seconds in parts.items()}
     ray = config.engine == "ray"
     chunks = math.ceil(plan.setup.sampler.expected_size / plan.chunk_size)
-    actors = config.actors or (default_actors(config) if ray else 1)
+    actors = number_of_actors(config)
     found = []
     if by_rows:
         found.append(
@@ -223,8 +221,8 @@ def _advice(plan: Plan, parts: dict[str, float], whole: float, by_rows: bool) ->
             f"transport takes {share['transport']:.0%} of a round: larger cohorts, fewer actors or "
             "engine=in-process have less of it"
         )
-    if not ray and cores > 1 and parts["clipped sum"] > _WORTH_ACTORS:
-        found.append(f"one process computes, and this machine has {cores} cores: engine=ray uses them")
+    if not ray and here > 1 and parts["clipped sum"] > _WORTH_ACTORS:
+        found.append(f"one process computes, and this machine has {here} cores: engine=ray uses them")
     if share["data"] > _MUCH:
         found.append(
             f"making examples takes {share['data']:.0%} of a round: a data set that is not made on the fly "

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv import cores
 from fedpriv.rng import Key
 
 PIECE = 2**16  # entries of one stream
@@ -77,4 +78,4 @@ def _fill(key: Key, label: Label, block: int, piece: int, out: np.ndarray[Any, A
 @functools.cache
 def _threads(process: int) -> ThreadPoolExecutor:
     """The process's drawing threads; a forked process has none of its parent's, and starts its own."""
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix=f"noise-{process}")
+    return ThreadPoolExecutor(cores.usable(), thread_name_prefix=f"noise-{process}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from fedpriv import _check, recipes, refusals
+import torch
+
+from fedpriv import _check, cores, recipes, refusals
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.participations import costliest
@@ -95,8 +96,7 @@ class Plan:
             return self.config.chunk_size
         if self.setup.placement.at_parties:
             return _PARTY_CHUNK  # chunks key the noise, which must not depend on this machine
-        actors = 1 if self.config.engine == "in-process" else self.config.actors or os.cpu_count() or 1
-        share = math.ceil(self.setup.sampler.expected_size / actors)
+        share = math.ceil(self.setup.sampler.expected_size / number_of_actors(self.config))
         return min(max(share, _CHUNKS[0]), _CHUNKS[1])
 
     def cohorts(self, key: Key, silo: int | None = None) -> Cohorts:
@@ -155,6 +155,17 @@ def _make_client_level(config: Config) -> Plan:
     steps = config.rounds * config.silo_steps
     alone = make_plan(config.changed(level="aggregation", silo_steps=1, clients=1, rounds=steps))
     return replace(alone, config=config, units=config.units)
+
+
+def number_of_actors(config: Config) -> int:
+    """As configured, else as many as there are CPUs for, or GPU shares where actors want one; 1 without."""
+    if config.engine == "in-process":
+        return 1
+    if config.actors:
+        return config.actors
+    if config.gpus_per_actor:
+        return max(1, int(torch.cuda.device_count() / config.gpus_per_actor))
+    return max(1, int(cores.usable() / config.cpus_per_actor))
 
 
 def make_optimizer(config: Config) -> PrivateOptimizer:

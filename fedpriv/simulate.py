@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +11,7 @@ from fedpriv import _check, user_code
 from fedpriv.config import Config
 from fedpriv.data import Source
 from fedpriv.node import choose_device, client_side, make_public, make_source, make_task, make_view, make_work
-from fedpriv.plan import Plan, make_plan
+from fedpriv.plan import Plan, make_plan, number_of_actors
 from fedpriv.round import Engine
 from fedpriv.runs import Result, RunFolder, Status, execute
 from fedpriv.silos import Trainer, silo_side
@@ -77,19 +76,12 @@ def make_engine(config: Config) -> Engine | Trainer:
     from fedpriv.flower.strategy import GridEngine
 
     grid = RayGrid(
-        config.actors or default_actors(config),
+        number_of_actors(config),
         config.table(),
         num_cpus=config.cpus_per_actor,
         num_gpus=config.gpus_per_actor,
     )
     return GridEngine(grid, reply_timeout=config.reply_timeout)
-
-
-def default_actors(config: Config) -> int:
-    """As many actors as the CPUs, or the GPU shares where actors ask for one, can hold."""
-    if config.gpus_per_actor:
-        return max(1, int(torch.cuda.device_count() / config.gpus_per_actor))
-    return max(1, int((os.cpu_count() or 1) / config.cpus_per_actor))
 
 
 def simulate(

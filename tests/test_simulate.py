@@ -8,13 +8,14 @@ import pytest
 import torch
 from small import small
 
+from fedpriv import cores
 from fedpriv._check import ArgumentError
 from fedpriv.config import Config
 from fedpriv.data import DataError
 from fedpriv.node import client_side, initial_params, make_source, make_task, make_view
-from fedpriv.plan import make_plan
+from fedpriv.plan import make_plan, number_of_actors
 from fedpriv.runs import Status
-from fedpriv.simulate import check, default_actors, make_engine, simulate
+from fedpriv.simulate import check, make_engine, simulate
 
 
 def plain_sgd(config: Config, momentum: float) -> torch.Tensor:
@@ -49,7 +50,9 @@ EVERYONE = {"sampler": "everyone", "sampling_rate": 1.0}
 
 
 @pytest.mark.parametrize("placement", ["none", "central"])
-@pytest.mark.parametrize("sampling", [{}, {"sampler": "fixed-size"}, EVERYONE])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"sampler": "fixed-size", "colluding_parties": 0}, EVERYONE]
+)
 def test_one_example_a_client_is_example_level(placement: str, sampling: dict[str, object]) -> None:
     """300 clients of one example, or 3 silos of 100: the same units, cohorts, noise and parameters."""
     clients = small(clients=300, placement=placement, seed=4, **sampling)
@@ -144,5 +147,9 @@ def test_missing_data_says_how_to_get_it(tmp_path: object) -> None:
 
 def test_engines_and_actors() -> None:
     assert type(make_engine(small())) is type(client_side(small().table()))
-    assert default_actors(small(cpus_per_actor=1e9)) == 1
-    assert default_actors(small(cpus_per_actor=0.5)) == 2 * default_actors(small())
+    here = cores.usable()
+    for changes, number in (({}, here), ({"cpus_per_actor": 1e9}, 1), ({"cpus_per_actor": 0.5}, 2 * here)):
+        config = small(engine="ray", **changes)
+        assert number_of_actors(config) == number
+        assert make_plan(config).chunk_size == max(16, math.ceil(40 / number))  # one chunk for each
+    assert number_of_actors(small()) == 1  # in this process

@@ -102,6 +102,25 @@ def test_evaluation_in_chunks_is_the_plain_mean():
     }
 
 
+def test_a_model_that_mixes_examples_is_scored_as_it_was_trained():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.last(x - x.mean(0))
+
+    task = Task(Centred())
+    x, y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    params = torch.randn(task.dimension, generator=torch.Generator().manual_seed(1))
+    alone = torch.cat([task.losses(params, x[i : i + 1], y[i : i + 1]) for i in range(40)])
+    together = float(task.losses(params, x, y).mean())
+    scored = task.evaluate(params, x, y)["loss"]
+    assert scored == pytest.approx(float(alone.mean()), rel=1e-5)
+    assert scored != pytest.approx(together, rel=0.01)
+
+
 def test_the_users_module_is_left_alone():
     module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(inplace=True))
     before = copy.deepcopy(module.state_dict())
