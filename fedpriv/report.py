@@ -351,6 +351,7 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
         "rounds": _DRAWN if optimizer == "rrpsgd" else "all planned rounds were run",
         "budget": "stopped before the release that would have passed the budget",
         "unanswered": "stopped because too few clients replied, again and again",
+        "diverged": "stopped because the model was no longer finite; a smaller step size may help",
         "interrupted": "interrupted by the user; what had been charged stays charged",
         "failed": "FAILED before its end; what had been charged stays charged",
     }

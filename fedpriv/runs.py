@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from fedpriv import __version__, _check, checkpoints, measures, report, silos
@@ -25,6 +25,7 @@ from fedpriv.accounting import METHODS, Ledger, participations
 from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.checkpoints import Checkpoint
+from fedpriv.data.files import atomic
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
@@ -77,9 +78,8 @@ class RunFolder:
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file atomically: the old one or the whole new one, never a part."""
         target = self.path / name
-        temporary = target.with_name(f".{name}.part")
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, target)
+        with atomic(target) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Append one JSON line and flush it."""
@@ -140,20 +140,26 @@ def execute(
         resumed: what the run in ``folder`` is taken up from; None for a new run.
 
     Returns:
-        the result; ``stopped`` says "rounds", "budget", "interrupted" or "unanswered".
+        the result; ``stopped`` says "rounds", "budget", "interrupted", "unanswered", or "diverged" where an
+        evaluation found parameters that are not finite: more releases would be paid for, for nothing.
 
     Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
     """
-    with closing(engine), _books(plan, folder, resumed) as books:
-        job = _Job(plan, books, folder, show, resumed)
-        try:
-            stopped = job.train(engine).stopped
-        except KeyboardInterrupt:  # while evaluating the last round, say
-            stopped = "interrupted"
-        except BaseException:
-            job.finish("failed")
-            raise
-        return job.finish(stopped)
+    with closing(engine):
+        job = _Job(plan, folder, show, resumed)  # first: where it fails, no ledger is begun
+        with _books(plan, folder, resumed) as books:
+            job.begin(books)
+            try:
+                stopped = job.train(engine)
+            except KeyboardInterrupt:  # while evaluating the last round, say
+                stopped = "interrupted"
+            except BaseException as error:
+                try:
+                    job.finish("failed")
+                except Exception as another:
+                    error.add_note(f"and its report could not be written: {another}")
+                raise
+            return job.finish(stopped)
 
 
 @contextmanager
@@ -185,18 +191,23 @@ def _remark(plan: Plan) -> dict[str, str]:
     return {"remark": note} if note else {}
 
 
+class _DivergedError(Exception):
+    """The parameters are not finite, and will not be again."""
+
+
 class _Job:
     """The moving parts of one execution: evaluation, metrics, and the files at the end."""
+
+    books: RunBooks
 
     def __init__(
         self,
         plan: Plan,
-        books: RunBooks,
         folder: RunFolder | None,
         show: Callable[[Status], None],
         resumed: Checkpoint | None,
     ) -> None:
-        self.plan, self.books, self.folder, self.show = plan, books, folder, show
+        self.plan, self.folder, self.show = plan, folder, show
         self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
         self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
         self.resumed = resumed.resumed if resumed else ()
@@ -211,23 +222,31 @@ class _Job:
         self.state = resumed.state if resumed else self._start()
         if resumed:
             resumed.require_model(plan.config, self.task.layout)
-        if folder is not None:
+
+    def begin(self, books: RunBooks) -> None:
+        """Take the run's open books, and write what there is before the first round."""
+        self.books = books
+        if self.folder is not None:
             for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent
-                (folder.path / name).unlink(missing_ok=True)
-            note = report.remark(plan.config)
-            folder.write("config.toml", (f"# {note}\n" if note else "") + plan.config.toml())
-            folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
+                (self.folder.path / name).unlink(missing_ok=True)
+            note = report.remark(self.plan.config)
+            self.folder.write("config.toml", (f"# {note}\n" if note else "") + self.plan.config.toml())
+            self.folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
             self._save_state()
 
     def _start(self) -> State:
         params = initial_params(self.task, self.key)
         return State(params) if self.plan.by_silo else self.plan.setup.optimizer.init(params)
 
-    def train(self, engine: Engine | Trainer) -> Outcome:
-        outcome = self._loop(engine)
+    def train(self, engine: Engine | Trainer) -> str:
+        """Run the rounds; says how they ended."""
+        try:
+            outcome = self._loop(engine)
+        except _DivergedError:
+            return "diverged"
         if outcome.state.step and (not self.metrics or self.metrics[-1]["round"] != outcome.state.step):
             self._evaluate(outcome.state.step)
-        return outcome
+        return outcome.stopped
 
     def _loop(self, engine: Engine | Trainer) -> Outcome:
         plan, books = self.plan, self.books
@@ -239,7 +258,8 @@ class _Job:
     def _observe(self, progress: Progress) -> None:
         self.state = progress.state
         due = progress.round % self.plan.config.evaluate_every == 0
-        if due or progress.round == self.plan.rounds:
+        evaluated = due or progress.round == self.plan.rounds
+        if evaluated:
             self._evaluate(progress.round)
         last = self.metrics[-1] if self.metrics else {}
         measure = measures.shown(last)
@@ -263,6 +283,8 @@ class _Job:
                 last.get("epsilon is") == "estimate",
             )
         )
+        if evaluated and not bool(torch.isfinite(progress.state.params).all()):
+            raise _DivergedError
 
     def _evaluate(self, round_number: int) -> None:
         scores = self.task.evaluate(self.state.output.to(self.device), *self.test)

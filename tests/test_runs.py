@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ from fedpriv._check import ArgumentError
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
+from fedpriv.data import DataError
 from fedpriv.node import ClientSide, client_side, make_source, make_task
+from fedpriv.optimizers import Scheduled
+from fedpriv.optimizers.base import Answer, State
 from fedpriv.plan import make_plan
 from fedpriv.round import Ask, Reply
 from fedpriv.runs import COMPARISON_FILES, FILES, Result, RunFolder, Status, execute
@@ -314,3 +318,49 @@ def test_the_model_is_on_disk_from_the_first_evaluation_on(tmp_path: Path) -> No
     config = small(evaluate_every=2, rounds=3)
     execute(make_plan(config), client_side(config.table()), RunFolder.create(tmp_path / "out"), look)
     assert kept == {1: False, 2: True, 3: True}
+
+
+def test_a_model_that_is_no_longer_finite_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rest of the budget is spent on models that cannot learn again."""
+    plan = make_plan(small(rounds=40, evaluate_every=4))
+    update = type(plan.setup.optimizer).update
+
+    def overflowing(self: Scheduled, state: State, answer: Answer) -> State:
+        after = update(self, state, answer)
+        return replace(after, params=after.params / 0 if after.step == 3 else after.params)
+
+    monkeypatch.setattr(type(plan.setup.optimizer), "update", overflowing)
+    result = execute(plan, Engine(plan.config), RunFolder.create(tmp_path / "run"))
+    assert result.stopped == "diverged"
+    assert (len(result.metrics), result.metrics[0]["round"]) == (1, 4)
+    assert result.report["privacy"]["releases"] == 4
+    assert "the model was no longer finite" in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_what_fails_before_the_first_round_begins_no_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(config: Config) -> None:
+        raise DataError("not there")
+
+    config = small()
+    engine, folder = client_side(config.table()), RunFolder.create(tmp_path / "run")
+    monkeypatch.setattr("fedpriv.runs.make_source", broken)
+    with pytest.raises(DataError):
+        execute(make_plan(config), engine, folder)
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_an_error_is_not_hidden_by_one_of_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise OSError("disk full")
+
+    def fails(ask: Ask) -> None:
+        raise RuntimeError("the reason")
+
+    monkeypatch.setattr("fedpriv.report.markdown", broken)
+    with pytest.raises(RuntimeError, match="the reason") as caught:
+        execute(make_plan(small()), Engine(small(), fails), RunFolder.create(tmp_path / "run"))
+    assert caught.value.__notes__ == ["and its report could not be written: disk full"]

@@ -113,6 +113,7 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
         "rounds": "all rounds done",
         "budget": "the next release would have passed the budget: stopped",
         "unanswered": "too few clients replied, again and again: stopped",
+        "diverged": "the model is no longer finite: stopped; a smaller learning-rate may help",
         "interrupted": "interrupted; what was charged stays charged",
     }
     last = result.metrics[-1] if result.metrics else {}

@@ -10,11 +10,11 @@ import bz2
 import contextlib
 import gzip
 import os
-import tempfile
+import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from fedpriv.data.source import DataError
 
@@ -63,17 +63,14 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     The folder is made where it is missing. After an error nothing is left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not by tempfile, which makes files for the owner's eyes alone: these follow the user's mask.
+    name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield cast(BinaryIO, file)
+        with name.open("xb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files for the owner's eyes; data files follow the user's mask.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
