@@ -132,14 +132,18 @@ def _without_warnings() -> Iterator[None]:
     dp-accounting warns of each order whose series does not converge, and leaves it out, as it should.
     """
     logger, own = logging.getLogger("absl"), threading.get_ident()
+    # Where the root has no handler, absl gives it one for good, which other packages' logs then go to.
+    handler = logging.NullHandler()
 
     def others(record: logging.LogRecord) -> bool:
         return record.thread != own or record.levelno > logging.WARNING
 
     logger.addFilter(others)
+    logging.root.addHandler(handler)
     try:
         yield
     finally:
+        logging.root.removeHandler(handler)
         logger.removeFilter(others)
 
 

@@ -100,6 +100,16 @@ def test_many_multipliers_are_rounded_to_the_safe_side() -> None:
     assert least < exact * 0.999 < many < exact * 1.02 < most
 
 
+def test_it_leaves_the_root_logger_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """absl gives a root without handlers one of its own, and Flower's debug lines would come out of it."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    event = PoissonSampledDpEvent(0.5, GaussianDpEvent(0.5))
+    rdp._upstream(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
+    assert logging.root.handlers == []
+    RdpAccountant([1.5], NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event)
+    assert logging.root.handlers  # what it does by itself
+
+
 def test_it_is_quiet_where_a_series_does_not_converge_and_silences_nobody_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
