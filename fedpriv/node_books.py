@@ -33,12 +33,18 @@ from fedpriv.plan import Plan
 from fedpriv.round import Ask
 
 OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of a node that owns its data
+SETTINGS = (*OWNERS, "data-folder", "accept-code", "accept-seed", "partition-id", "num-partitions")
 _CLOSE = 1e-6  # how far two machines' calibrations of one plan may lie apart, relatively
 
 
 def owns_data(node: Mapping[str, Any]) -> bool:
     """Whether a node of this configuration is one that owns its data."""
     return any(name in node for name in OWNERS)
+
+
+def misspelt(node: Mapping[str, Any]) -> list[str]:
+    """The keys of a node's configuration that nothing reads, in order."""
+    return sorted(set(node) - set(SETTINGS))
 
 
 class RefusedError(ValueError):
@@ -54,8 +60,11 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     as ``module:name`` the owner has to have named in ``accept-code``.
 
     Raises RefusedError where the node owns its data, and the run is not one of nodes that do, or names code
-    that its owner does not accept.
+    that its owner does not accept; ArgumentError where the node's configuration has a key that nothing reads:
+    a limit with a misspelt name would be none.
     """
+    for key in misspelt(node):
+        _check.choice("a key of this node's --node-config", key, SETTINGS)
     taken = dict(run)
     if owns_data(node):
         if taken.get("nodes-own-data") is not True:

@@ -3,8 +3,9 @@
 Flower puts the text of an exception into the error message that it sends to the server, and such a text
 can quote values. Functions of the ClientApp are therefore wrapped in :func:`guarded`, which answers with
 the type's name alone. The full traceback goes to the node's own log, at level DEBUG. Where the node is an
-owner's, its log gets the type at level WARNING, too, with the texts that are ours and hold no data; the log
-of a node that hosts a simulation's clients is the run's own, and who failed is private there.
+owner's (or has settings that nothing reads, as if misspelt), its log gets the type at level WARNING, too,
+with the texts that are ours and hold no data; the log of a node that hosts a simulation's clients is the
+run's own, and who failed is private there.
 
 Only code in the same process can ask for the exception itself, with :func:`raising` (the in-process grid
 does, for debugging); no message and no configuration can.
@@ -24,7 +25,7 @@ from flwr.common.constant import ErrorCode
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import LedgerError, UnsupportedEvent
 from fedpriv.data import DataError
-from fedpriv.node_books import RefusedError, owns_data
+from fedpriv.node_books import RefusedError, misspelt, owns_data
 from fedpriv.user_code import UserCodeError
 
 Answerer = Callable[[Message, Context], Message]
@@ -51,7 +52,7 @@ def guarded(function: Answerer) -> Answerer:
         except Exception as error:
             if _raise.get():
                 raise
-            if owns_data(context.node_config):
+            if owns_data(context.node_config) or misspelt(context.node_config):
                 ours = isinstance(error, _OURS) and not isinstance(error, UserCodeError)
                 text = f": {error}" if ours else ""
                 _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)

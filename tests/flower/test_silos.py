@@ -317,15 +317,17 @@ def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placeme
     assert sum_reply(context, local_ask(config, 6)).error.reason == "RefusedError"  # past the budget
 
 
-def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Path) -> None:
-    def ready(config: Config, **settings: object) -> str:
-        context = node(config, 1, **settings)
-        grid = InProcessGrid(2, config.table())
-        message = grid.create_message(RecordDict(), "query", 1, "nodes")
-        message.metadata.__dict__["_message_id"] = "1"
-        reply = app(message, context)
-        return "ready" if reply.has_content() else str(reply.error.reason)
+def ready(config: Config, **settings: object) -> str:
+    """What node 1 says when it is asked for its place, before the run: "ready", or its error's name."""
+    context = node(config, 1, **settings)
+    grid = InProcessGrid(2, config.table())
+    message = grid.create_message(RecordDict(), "query", 1, "nodes")
+    message.metadata.__dict__["_message_id"] = "1"
+    reply = app(message, context)
+    return "ready" if reply.has_content() else str(reply.error.reason)
 
+
+def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Path) -> None:
     limits = {"epsilon-limit": 8.0, "delta-limit": 1e-5}
     for level in (LOCAL, DEPLOYED):
         config = Config.parse(level)
@@ -336,6 +338,22 @@ def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Pat
     central = Config.parse({**LOCAL, "placement": "central"})
     assert ready(central, **{"data-file": str(own_file)}) == "ready"
     assert ready(central, **{"data-file": str(own_file), **limits}) == "RefusedError"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("epsilon_limit", "epsilon-limit"), ("ledger", "ledger-file"), ("datafile", "data-file")],
+)
+def test_a_setting_that_nothing_reads_is_refused_in_the_nodes_own_log(
+    own_file: Path, key: str, meant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit by a misspelt name would be none."""
+    own = {} if key == "datafile" else {"data-file": str(own_file)}
+    with caplog.at_level("WARNING"):
+        assert ready(Config.parse(LOCAL), **own, **{key: 0.5}) == "ArgumentError"
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert f"a key of this node's --node-config is '{key}'; it must be one of data-file, " in line
+    assert line.endswith(f"(did you mean '{meant}'?)")
 
 
 def test_an_owners_node_reads_nothing_else_whatever_the_run_says(own_file: Path, tmp_path: Path) -> None:
