@@ -22,10 +22,12 @@ format 2 without them, is read as well.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,10 +86,23 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
-        """A new ledger with its header on disk. Raises FileExistsError where the file exists."""
-        ledger = cls(_held(open(path, "xb"), path), "", 0)  # noqa: SIM115
-        ledger._write([{"ledger": _FORMAT, **header}])
-        _sync_folder(Path(path).parent)
+        """A new ledger with its header on disk. Raises FileExistsError where the file exists.
+
+        The name stands for a whole header or is not there: after a crash there is no ledger, not half of one.
+        """
+        path = Path(path)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        file = _held(open(draft, "xb"), draft)  # noqa: SIM115
+        try:
+            ledger = cls(file, "", 0)
+            ledger._write([{"ledger": _FORMAT, **header}])
+            _named(draft, path)
+            _sync_folder(path.parent)
+        except BaseException:
+            file.close()
+            raise
+        finally:
+            draft.unlink(missing_ok=True)
         return ledger
 
     @classmethod
@@ -172,6 +187,17 @@ def _held(file: BinaryIO, path: str | os.PathLike[str]) -> BinaryIO:
     except OSError:  # a file system without locks
         pass
     return file
+
+
+def _named(draft: Path, path: Path) -> None:
+    """Give the file ``draft`` the name ``path``, too. Raises FileExistsError where that is taken."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+    except OSError:  # a file system without links: take the name first, so that nobody else's file goes
+        open(path, "xb").close()
+        os.replace(draft, path)
 
 
 def read(path: str | os.PathLike[str]) -> Record:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -46,9 +48,62 @@ def test_events_are_synced_before_record_returns(path: Path, monkeypatch: pytest
     ledger.close()
 
 
-def test_an_existing_file_is_not_overwritten(path: Path) -> None:
-    with pytest.raises(FileExistsError):
+LINKS = pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that knows none."""
+
+    def link(*names: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+
+
+@LINKS
+def test_an_existing_file_is_not_overwritten(
+    path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+    if not links:
+        without_links(monkeypatch)
+    with pytest.raises(FileExistsError, match=rf"{path.name}'$"):
         Ledger.create(path, {})
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@LINKS
+def test_a_new_ledger_is_whole_and_held(tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.jsonl"
+    if not links:
+        without_links(monkeypatch)
+    with Ledger.create(path, {"unit": "client"}) as ledger:
+        assert list(tmp_path.iterdir()) == [path]
+        with pytest.raises(LedgerError, match="is in use"):
+            Ledger.resume(path)
+        ledger.record(EVENTS)
+    assert read(path).events == tuple(EVENTS)
+
+
+def test_a_header_that_cannot_be_written_leaves_no_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the name of one, at any moment: an empty ledger is refused until somebody deletes it."""
+    path, seen = tmp_path / "ledger.jsonl", list[BinaryIO]()
+
+    def full(ledger: Ledger, data: bytes) -> None:
+        seen.append(ledger._file)
+        assert not path.exists()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "_append", full)
+        with pytest.raises(OSError, match="No space left"):
+            Ledger.create(path, {"unit": "client"})
+    assert seen[0].closed
+    assert list(tmp_path.iterdir()) == []
+    Ledger.create(path, {"unit": "client"}).close()
 
 
 @pytest.mark.parametrize("cut", [1, 20, 80])
