@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from fedpriv import _check
 from fedpriv.data import idx
@@ -40,7 +41,7 @@ from fedpriv.data.arrays import Arrays
 from fedpriv.data.federated import Batch
 from fedpriv.data.files import MissingDataError, atomic
 from fedpriv.data.populations import Silos
-from fedpriv.data.source import DataError, Indices, Pair, Source, whole
+from fedpriv.data.source import DataError, Indices, Pair, Source, to_unit, whole
 
 
 def write_client_file(path: str | Path, source: Source, indices: Indices) -> None:
@@ -58,10 +59,17 @@ def write_client_file(path: str | Path, source: Source, indices: Indices) -> Non
     if source.tokens:
         x = x.to(torch.int32)
     elif len(source.shape) == 3:
-        x = (x * 255).round().to(torch.uint8)  # images, which were bytes
-        x = x[:, 0] if len(x[0]) == 1 else x
+        x = _as_bytes(x)
     with atomic(path) as file:
         np.savez_compressed(file, x=x.numpy(), y=y.numpy())
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    """Images (n, channels, height, width) as the bytes that they were made from; as they are if of none."""
+    pixels = (x * 255).round().clamp(0, 255).to(torch.uint8)
+    if not torch.equal(to_unit(pixels), x):
+        return x
+    return pixels[:, 0] if x.shape[1] == 1 else pixels
 
 
 def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -145,6 +145,8 @@ RNG = np.random.default_rng(0)
 KINDS = {
     "features": ((RNG.normal(size=(6, 4)).astype(np.float32), np.arange(6) % 2), {"classes": 2}),
     "colours": ((RNG.integers(0, 256, (6, 3, 5, 7)).astype(np.uint8), np.arange(6)), {}),
+    "measured images": ((RNG.normal(size=(6, 1, 4, 4)).astype(np.float32), np.arange(6)), {}),
+    "measured channels": ((RNG.random((6, 2, 4, 4)).astype(np.float32), np.arange(6)), {}),
     "words": ((RNG.integers(0, 70_000, (6, 9)), np.arange(6)), {"tokens": (70_000,)}),
     "ids": (
         (RNG.integers(0, 5, (6, 2)), RNG.normal(size=6)),
@@ -168,6 +170,15 @@ def test_every_kind_of_example_comes_back_bit_for_bit(tmp_path, kind):
         if name != kind:
             with pytest.raises(DataError):
                 ClientFile(tmp_path / "c.npz", Arrays(name, x, y, x, y, **options))
+
+
+def test_images_of_bytes_are_kept_as_bytes(tmp_path):
+    for name, shape in (("grey", (6, 5, 7)), ("colours", (6, 3, 5, 7))):
+        x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+        write_client_file(tmp_path / "c.npz", Arrays(name, x, np.arange(6), x, np.arange(6)), np.arange(6))
+        with np.load(tmp_path / "c.npz") as archive:
+            assert np.array_equal(archive["x"], x)
+            assert archive["x"].dtype == np.uint8
 
 
 def test_a_value_that_is_no_number_is_not_quoted(tmp_path):
