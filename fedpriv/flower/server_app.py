@@ -1,7 +1,7 @@
 """The ServerApp: configuration -> plan -> engine over the run's Grid -> the round loop -> output folder.
 
 It runs unchanged in Flower's simulation engine and in a deployment. All it prints is public: rounds,
-the score on the public test set, and the budget.
+the score on the public test set, the budget, and which silos do not answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _run(grid: Grid, config: Config) -> None:
     out = config.out or f"runs/{datetime.now():%Y-%m-%d-%H%M%S}"
     RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
-    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, tell=_tell)
+    silos = config.unit == "example"
+    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, tell=_tell, silos=silos)
     engine.assemble()
     folder = RunFolder.create(out, config.overwrite)
     result = execute(plan, engine, folder, _print)

@@ -7,7 +7,8 @@ that silo. Replies are added in the same order, so that a run does not depend on
 
 A node that fails or stays silent contributes nothing: its chunks are missing from the sum and its
 parties from the count, and the release tops the noise up. How many replied is private and goes nowhere
-but into the :class:`~fedpriv.round.Reply`.
+but into the :class:`~fedpriv.round.Reply`, unless all nodes are asked in every release, as silos are: who
+does not answer then tells of no one's draw, and is told.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class GridEngine:
             their own nodes, where a failure is a defect of this machine and not a dropout.
         nodes: how many nodes there must be, where that is settled; default: as many as they say.
         tell: called with a line that says who is waited for, while the federation assembles, and where silos
-            of the client level do not answer.
+            do not answer.
+        silos: whether the chunks are of silos, all of which are asked in every release.
 
     Raises:
         EngineError: from ``gather``, where nodes do not assemble in time, one is not ready, or none of
@@ -74,12 +76,13 @@ class GridEngine:
         strict: bool | None = None,
         nodes: int | None = None,
         tell: Callable[[str], None] = lambda line: None,
+        silos: bool = False,
     ) -> None:
         self._grid = grid
         self._reply_timeout = _check.finite_positive("reply-timeout", reply_timeout)
         self._start_timeout = _check.finite_positive("start-timeout", start_timeout)
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
-        self._expected, self._tell = nodes, tell
+        self._expected, self._tell, self._silos = nodes, tell, silos
         self._nodes: tuple[Node, ...] = ()
         self._missing = set[str]()
 
@@ -93,7 +96,7 @@ class GridEngine:
         if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _TREE:
             added = grid.send_and_add(self._messages(contents, *to), timeout=self._reply_timeout)
             return self._read_added(added, ask.query, work)
-        return self._add(ask.query, work, self._exchange(contents, *to))
+        return self._add(ask, work, self._exchange(contents, *to))
 
     def _read_added(self, reply: Message | None, query: Query, work: dict[Node, list[Chunk]]) -> Reply:
         """The reply that stands for all nodes."""
@@ -124,26 +127,28 @@ class GridEngine:
         self._tolerate(failures)
         if not changes:
             raise EngineError(f"no node answered: {_joined(failures)}")
-        self._tell_missing(ask.round, failures)
+        self._tell_missing(f"round {ask.round + 1}", failures)
         return tuple(sorted(changes, key=lambda change: change.silo))
 
-    def _tell_missing(self, number: int, failures: Sequence[str]) -> None:
-        """Says which nodes' silos stay out, where that has changed."""
+    def _tell_missing(self, now: str, failures: Sequence[str]) -> None:
+        """Says which nodes' silos stay out from ``now`` on, where that has changed."""
         if set(failures) == self._missing:
             return
         self._missing = set(failures)
         text = f"without some silos: {_joined(failures)}" if failures else "with all silos again"
-        self._tell(f"round {number + 1} on: {text}")
+        self._tell(f"{now} on: {text}")
 
-    def _add(self, query: Query, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
+    def _add(self, ask: Ask, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""
-        usable, failures = list[Reply](), list[str]()
+        query, usable, failures = ask.query, list[Reply](), list[str]()
         for node, chunks in work.items():
             try:
                 usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in chunks)))
             except MessageError as error:
                 failures.append(self._failure(node, error))
         self._tolerate(failures)
+        if self._silos:
+            self._tell_missing(f"release {ask.release + 1}", failures)
         if work and not usable:
             self._look_for_life()
         totals = added(reply.sums for reply in usable) or zeros(query)
@@ -151,7 +156,7 @@ class GridEngine:
 
     def _failure(self, node: Node, error: MessageError) -> str:
         # Which nodes were asked tells who was sampled, where each node is a client.
-        return f"partition {node.partition}: {error}" if self._strict else str(error)
+        return f"partition {node.partition}: {error}" if self._strict or self._silos else str(error)
 
     def _tolerate(self, failures: Sequence[str]) -> None:
         """Raises EngineError where a failure is not to be done without."""

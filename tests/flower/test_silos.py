@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fedpriv.accounting.ledger import read
 from fedpriv.config import Config
 from fedpriv.data import Silos
 from fedpriv.data.client_files import write_client_file
+from fedpriv.flower import server_app
 from fedpriv.flower.client_app import app
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.local import InProcessGrid
@@ -243,6 +245,27 @@ def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
     engine._exchange = lambda *arguments: {}  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="no node answered: partition 0: no reply in time; partition 1"):
         engine.train(replace(ask, round=3))
+
+
+@pytest.mark.parametrize("unit", ["example", "client"])
+def test_the_server_says_which_silo_is_missing_from_sums_and_of_no_client(
+    tmp_path: Path, unit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = {"level": "aggregation", "silo-steps": 1, "delta": 1e-4, "out": str(tmp_path / "run")}
+    partition = {"example": "one-example", "client": "iid"}[unit]
+    config = Config.parse({**SILOS, **sums, "unit": unit, "partition": partition})
+
+    class Losing(InProcessGrid):
+        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+            replies = super().send_and_receive(messages, timeout=timeout)
+            return [r for r in replies if r.metadata.message_type == "query" or r.metadata.src_node_id != 2]
+
+    monkeypatch.setattr(server_app, "GridEngine", functools.partial(GridEngine, strict=False))
+    server_app._run(Losing(5, config.table()), config)
+    said = capsys.readouterr().out
+    assert "stopped: rounds" in said
+    line = "release 1 on: without some silos: partition 1: no reply in time"
+    assert said.count("without some silos") == said.count(line) == (unit == "example")
 
 
 # A deployed node: its own file, its own ledger.

@@ -143,6 +143,30 @@ def test_a_failing_node_counts_nothing(
         GridEngine(grid).gather(ask)
 
 
+def test_a_silo_that_does_not_answer_is_told_once_and_when_it_is_back() -> None:
+    """All silos are asked in every release, whatever is sampled of their examples."""
+    grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=True)
+    for release, lost in enumerate([(), (1,), (1,), (1, 3), ()]):
+        grid.lost = lost
+        engine.gather(make_ask(chunks=3, home=lambda index: index, release=release))
+    details = "(details are in the nodes' own logs)"
+    assert told == [
+        f"release 2 on: without some silos: partition 0: no reply in time {details}",
+        "release 4 on: without some silos: partition 0: no reply in time; partition 2: no reply in time "
+        + details,
+        "release 5 on: with all silos again",
+    ]
+
+
+def test_which_clients_do_not_answer_is_not_told() -> None:
+    """Who was asked is who was drawn."""
+    grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
+    grid.lost = (1,)
+    GridEngine(grid, strict=False, tell=told.append).gather(make_ask(chunks=3, home=lambda index: index))
+    assert told == []
+
+
 def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
