@@ -13,6 +13,7 @@ A failing node answers with the name of the exception's type and nothing else (:
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from dataclasses import replace
 
@@ -24,13 +25,15 @@ from fedpriv.config import Config
 from fedpriv.flower.guard import guarded
 from fedpriv.flower.messages import MessageError, read_ask, reply_content
 from fedpriv.flower.silo_messages import changes_content, read_memories, read_training, write_memories
-from fedpriv.node import ClientSide, client_side
+from fedpriv.node import ClientSide, SiloFile, client_side
 from fedpriv.node_books import NodeBooks, as_taken, held, node_books
 from fedpriv.plan import make_plan
 from fedpriv.round import Ask
 from fedpriv.silos import SiloSide, silo_side
 
 app = ClientApp()
+
+_log = logging.getLogger("fedpriv.node")
 
 _Items = tuple[tuple[str, UserConfigValue], ...]
 
@@ -45,9 +48,12 @@ def place(message: Message, context: Context) -> Message:
     """
     run_config, node_config = _configs(context)
     if dict(run_config).get("level") == "client":
-        _silo_side(run_config, node_config, context.run_id)
-    elif _side(run_config, node_config).own is not None:
-        _books(run_config, node_config, context.run_id)
+        side = _silo_side(run_config, node_config, context.run_id).side
+    else:
+        side = _side(run_config, node_config)
+        if side.own is not None:
+            _books(run_config, node_config, context.run_id)
+    _say_what_is_used(side)
     names = ("partition-id", "num-partitions")
     fields = {name: context.node_config[name] for name in names if name in context.node_config}
     return Message(RecordDict({"node": ConfigRecord(dict(fields))}), reply_to=message)
@@ -96,6 +102,20 @@ def _side(run_config: _Items, node_config: _Items) -> ClientSide:
 def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloSide:
     """As :func:`_side`, at the client level: without the memories, which belong to a node."""
     return silo_side(dict(run_config), dict(node_config), run_id)
+
+
+def _say_what_is_used(side: ClientSide) -> None:
+    """Tell the owner, in the node's own log, where a silo's file is not of the size that the run says."""
+    if not isinstance(side.view, SiloFile):
+        return
+    there, places = side.view.file.file.size, side.view.silos.examples_per_silo
+    if there > places:
+        what = f"{places:,} of this file's {there:,} examples are used"
+    elif there < places:
+        what = f"{places - there:,} of {places:,} places are empty"
+    else:
+        return
+    _log.warning("data-file: %s (the run's examples-per-client is %d)", what, places)
 
 
 @functools.lru_cache(maxsize=16)

@@ -379,6 +379,25 @@ def test_a_setting_that_nothing_reads_is_refused_in_the_nodes_own_log(
     assert line.endswith(f"(did you mean '{meant}'?)")
 
 
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (30, ["data-file: 30 of this file's 40 examples are used (the run's examples-per-client is 30)"]),
+        (40, []),
+        (1_050, ["data-file: 1,010 of 1,050 places are empty (the run's examples-per-client is 1050)"]),
+    ],
+)
+@pytest.mark.parametrize("placement", ["central", "local", "client level"])
+def test_an_owner_is_told_where_a_file_is_not_of_the_runs_size(
+    own_file: Path, places: int, said: list[str], placement: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = DEPLOYED if placement == "client level" else {**LOCAL, "placement": placement}
+    config = Config.parse({**settings, "examples-per-client": places})
+    with caplog.at_level("INFO"):
+        assert ready(config, **{"data-file": str(own_file)}) == "ready"
+    assert [record.getMessage() for record in caplog.records if record.name == "fedpriv.node"] == said
+
+
 def test_an_owners_node_reads_nothing_else_whatever_the_run_says(own_file: Path, tmp_path: Path) -> None:
     """Not a data set that lies beside the file, in a folder that the server names."""
     write_mnist(tmp_path, seed=1)
