@@ -6,10 +6,11 @@ nothing twice, and charges its ledger, in one locked read and append, before it 
 
 The configuration is what whoever started the run says: an owner who wants a bound of their own, over all runs
 together, starts the node with ``epsilon-limit`` and ``delta-limit``. What would pass the limit is refused
-then, as is every ask that leaves without this node's noise. Who starts a run has seen what earlier runs
-released, so adding their events up would not do: a privacy filter holds the limit (:func:`within`). Under
-distributed noise a message holds a share of it: the limit then bounds what the models tell, as the run's own
-epsilon does.
+then, as is every ask that leaves without this node's noise. A run that would pass it before its end is
+refused before it begins, where that gives no draw away (:meth:`NodeBooks.look_ahead`). Who starts a run has
+seen what earlier runs released, so adding their events up would not do: a privacy filter holds the limit
+(:func:`within`). Under distributed noise a message holds a share of it: the limit then bounds what the models
+tell, as the run's own epsilon does.
 
 A client that is sampled is asked in the releases that it was drawn for and in no others, so that its ledger
 has only those: they cost what they would without sampling (:func:`as_answered`).
@@ -17,6 +18,7 @@ has only those: they cost what they would without sampling (:func:`as_answered`)
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import _check, user_code
-from fedpriv.accounting import Budget, Filter, Ledger, epsilon, relations
+from fedpriv.accounting import Budget, BudgetExceeded, Filter, Ledger, epsilon, relations
 from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.events import Event, tally
-from fedpriv.accounting.ledger import Record
+from fedpriv.accounting.ledger import Record, read
 from fedpriv.plan import Plan
 from fedpriv.round import Ask
+from fedpriv.sampling import Everyone
 
 OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of a node that owns its data
 SETTINGS = (*OWNERS, "data-folder", "accept-code", "accept-seed", "partition-id", "num-partitions")
@@ -48,7 +51,10 @@ def misspelt(node: Mapping[str, Any]) -> list[str]:
 
 
 class RefusedError(ValueError):
-    """A node does not answer: the ask is not what its own plan holds. The text holds public numbers."""
+    """A node does not answer: the ask is not what its own plan holds, or passes its owner's limit.
+
+    The text is for the node's own log: it holds public numbers, and what the node's ledger adds up to.
+    """
 
 
 def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,6 +166,64 @@ class NodeBooks:
                 self._check(number, events, record)
                 ledger.record(events, run=str(self.run), round=number)
 
+    def look_ahead(self) -> str:
+        """What the owner's limit will refuse of a run that has yet to begin, for the node's own log, or "".
+
+        Only where the node is asked in every release: else how often it will be is its draws'.
+
+        Raises:
+            RefusedError: instead, where that is public: the server then knows before the run that this node
+                would drop out. A client's ledger has the draws of earlier runs, so that only what the
+                run's own releases pass is public. Also where the ledger is of another unit.
+            LedgerError: the ledger was edited.
+        """
+        if not self.path.exists():
+            past: tuple[Event, ...] = ()
+        else:
+            with _locked(self.path):
+                record = read(self.path)
+            self._check_unit(record)
+            if any(labels["run"] == str(self.run) for labels in record.labels):
+                return ""  # under way
+            past = record.events
+        silo = self.plan.config.unit == "example"
+        if not silo and not isinstance(self.plan.setup.sampler, Everyone):
+            return ""
+        public = past if silo else ()
+        said = self._too_little(public)
+        if said:
+            raise RefusedError(said)
+        return self._too_little(past)
+
+    def _too_little(self, past: Sequence[Event]) -> str:
+        """How much of the run the limit has no room for after these events, or "" where it has."""
+        if self.limit is None:
+            return ""
+        limit, planned = self.limit, [as_answered(self.plan, event) for event in self.plan.events]
+        if within(limit, [*past, *planned]):
+            return ""
+        step, what = (self.plan.config.silo_steps, "round") if self.plan.by_silo else (1, "release")
+        ends = range(step, len(planned) + 1, step)
+        fit = bisect.bisect(ends, False, key=lambda end: not within(limit, [*past, *planned[:end]]))
+        passing = planned[fit * step : (fit + 1) * step]
+        return (
+            f"{self._limit_said} has room for {fit} of the run's {len(ends)} {what}s: "
+            f"{_spent(limit, past)} is spent, and the first that passes it costs {_spent(limit, passing)}; "
+            "start a run of a smaller epsilon or fewer rounds, or raise the limit"
+        )
+
+    @property
+    def _limit_said(self) -> str:
+        assert self.limit is not None
+        return f"this node's epsilon-limit of {self.limit.epsilon:g} (delta-limit {self.limit.delta:g})"
+
+    def _check_unit(self, record: Record) -> None:
+        # Also without a limit: a later run may have one, and then adds up all that is here.
+        if record.header.get("unit") != self.plan.config.unit:
+            raise RefusedError(
+                "the ledger is of another privacy unit than the run; give it a ledger-file of its own"
+            )
+
     def _check(self, number: int, events: Sequence[Event], record: Record) -> None:
         own = [
             (labels["round"], event)
@@ -168,17 +232,16 @@ class NodeBooks:
         ]
         if any(charged == number for charged, _ in own):
             raise RefusedError(f"round {number} was answered before")
-        # Also without a limit: a later run may have one, and then adds up all that is here.
-        if record.header.get("unit") != self.plan.config.unit:
-            raise RefusedError(
-                "the ledger is of another privacy unit than the run; give it a ledger-file of its own"
-            )
+        self._check_unit(record)
         if not self._fits([*(event for _, event in own), *events]):
             raise RefusedError(f"round {number} would pass the run's budget")
         if self.limit is None:
             return
         if not within(self.limit, [*record.events, *events]):
-            raise RefusedError(f"round {number} would pass this node's epsilon-limit")
+            raise RefusedError(
+                f"round {number} would pass {self._limit_said}: {_spent(self.limit, record.events)} "
+                f"is spent, and the round costs {_spent(self.limit, events)}"
+            )
 
     def _fits(self, events: Sequence[Event]) -> bool:
         """Whether a run of these events spends the plan's budget at most."""
@@ -192,25 +255,41 @@ class NodeBooks:
 def within(limit: Budget, events: Sequence[Event]) -> bool:
     """Whether these events keep to an owner's limit, each chosen by whoever has seen the answers before it.
 
+    Raises RefusedError where events do not add up: two relations, or a kind that the filter does not know.
+    """
+    return share(limit, events) <= 1
+
+
+def share(limit: Budget, events: Sequence[Event]) -> float:
+    """The share of an owner's limit that these events take; infinity where they pass it.
+
     Half of delta is for the Renyi filter at the order that suits the limit, the other half for how far
     truncated cohorts are from whole ones: moving every release by its distance in total variation moves the
     divergence by (1 + e^epsilon) times their sum at most. Poisson sampling under replace-one, for which the
     filter has no theorem, gets no credit. Where runs have different neighbours, those of the limit are
     examples (or clients) added or removed.
 
-    Raises RefusedError where events do not add up: two relations, or a kind that the filter does not know.
+    Raises RefusedError as :func:`within` does.
     """
     whole = [
         replace(event, rate=1.0 if relations.replaced_poisson(event) else event.rate, truncation=0.0)
         for event in relations.alike(events)
     ]
     moved = math.fsum(event.count * event.truncation for event in events)
-    if moved * (1 + math.exp(min(limit.epsilon, 700.0))) > limit.delta / 2:
-        return False
+    cut = moved * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
+    books = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))
     try:
-        return Filter(Budget(limit.epsilon, limit.delta / 2, "rdp")).affords(whole)
+        books.charge(whole)
+    except BudgetExceeded:
+        return math.inf
     except UnsupportedEvent as error:
         raise RefusedError(f"this node's epsilon-limit cannot be held: {error}") from None
+    return max(books.used, cut) if cut <= 1 else math.inf
+
+
+def _spent(limit: Budget, events: Sequence[Event]) -> str:
+    taken = share(limit, events)
+    return "more than all of it" if math.isinf(taken) else f"{taken:.2%} of it"
 
 
 def node_books(plan: Plan, node: Mapping[str, Any], run: int) -> NodeBooks | None:

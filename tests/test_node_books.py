@@ -17,7 +17,7 @@ from small import small
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import Budget, Event, LedgerError, epsilon
 from fedpriv.accounting.ledger import read
-from fedpriv.node_books import NodeBooks, RefusedError, held, node_books, same_events, within
+from fedpriv.node_books import NodeBooks, RefusedError, held, node_books, same_events, share, within
 from fedpriv.plan import Plan, make_plan
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Ask
@@ -114,6 +114,74 @@ def test_a_ledger_is_of_one_unit_with_and_without_a_limit(plan: Plan, tmp_path: 
     with pytest.raises(RefusedError, match="another privacy unit"):
         books(other, tmp_path, 2).charge(0, plan.events[:1])
     assert len(read(tmp_path / "ledger.jsonl").events) == 1
+
+
+def test_a_run_that_would_pass_the_limit_is_refused_before_it_begins(plan: Plan, tmp_path: Path) -> None:
+    """With as many releases said as would have been answered, and the limit's shares that they take."""
+    limit = Budget(5.0, 1e-4)
+    assert books(plan, tmp_path, 1, limit).look_ahead() == ""
+    charge_all(books(plan, tmp_path, 1, limit), plan.events)
+    assert books(plan, tmp_path, 1, limit).look_ahead() == ""  # it is over, and was let in
+    assert books(plan, tmp_path, 2).look_ahead() == ""
+    with pytest.raises(RefusedError) as ahead:
+        books(plan, tmp_path, 2, limit).look_ahead()
+    with pytest.raises(RefusedError) as refused:
+        charge_all(books(plan, tmp_path, 2, limit), plan.events)
+    fit = len(read(tmp_path / "ledger.jsonl").events) - 4
+    spent, sum_spent = (share(limit, [*plan.events, *plan.events[:more]]) for more in (0, fit))
+    cost = share(limit, plan.events[fit : fit + 1])
+    assert sum_spent + cost > 1 > sum_spent
+    said = "this node's epsilon-limit of 5 (delta-limit 0.0001)"
+    assert str(ahead.value) == (
+        f"{said} has room for {fit} of the run's 4 releases: {spent:.2%} of it is spent, and the first that "
+        f"passes it costs {cost:.2%} of it; start a run of a smaller epsilon or fewer rounds, or raise the "
+        "limit"
+    )
+    assert str(refused.value) == (
+        f"round {fit} would pass {said}: {sum_spent:.2%} of it is spent, and the round costs {cost:.2%} of it"
+    )
+    with pytest.raises(RefusedError, match=r"0 of the run's 4 releases: more than all of it is spent"):
+        books(plan, tmp_path, 3, Budget(2.0, 1e-4)).look_ahead()
+
+
+def test_silos_that_train_by_themselves_look_ahead_by_rounds(tmp_path: Path) -> None:
+    plan = make_plan(small(**{**LOCAL, "placement": "central", "level": "client", "silo_steps": 3}))
+    limit, events = Budget(3.0, 1e-4), plan.events
+    with pytest.raises(RefusedError) as ahead:
+        books(plan, tmp_path, 1, limit).look_ahead()
+    for number in range(4):
+        try:
+            books(plan, tmp_path, 1, limit).charge(number, events[3 * number : 3 * number + 3])
+        except RefusedError:
+            break
+    assert 0 < number < 4
+    assert f"has room for {number} of the run's 4 rounds: 0.00% of it is spent" in str(ahead.value)
+
+
+def test_what_a_clients_draws_charged_is_said_to_its_owner_alone(tmp_path: Path) -> None:
+    """A refusal before the run would tell the server of cohorts of earlier runs."""
+    changes = {"unit": "client", "clients": 2000, "examples_per_client": 1, "placement": "distributed"}
+    common = {**LOCAL, **changes, "optimizer": "dp-sgd", "delta": 1e-5}
+    everyone = make_plan(small(**{**common, "sampler": "everyone", "sampling_rate": 1.0}))
+    limit = Budget(4.5, 1e-5)
+    assert books(everyone, tmp_path, 1, limit).look_ahead() == ""
+    charge_all(books(everyone, tmp_path, 1, limit), everyone.events)
+    assert "has room for" in books(everyone, tmp_path, 2, limit).look_ahead()
+    with pytest.raises(RefusedError, match=r"0\.00% of it is spent"):  # by the run alone
+        books(everyone, tmp_path, 2, Budget(2.0, 1e-5)).look_ahead()
+    drawn = make_plan(small(**{**common, "sampler": "poisson"}))
+    assert books(drawn, tmp_path, 3, Budget(0.5, 1e-5)).look_ahead() == ""
+
+
+def test_a_ledger_that_cannot_be_gone_on_with_is_refused_before_the_run(plan: Plan, tmp_path: Path) -> None:
+    books(plan, tmp_path).charge(0, plan.events[:1])
+    other = replace(plan, config=plan.config.changed(unit="client"))
+    with pytest.raises(RefusedError, match="another privacy unit"):
+        books(other, tmp_path, 2).look_ahead()
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"round":0', '"round":9'))
+    with pytest.raises(LedgerError, match="line 2 was edited"):
+        books(plan, tmp_path, 2).look_ahead()
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])

@@ -43,16 +43,18 @@ _Items = tuple[tuple[str, UserConfigValue], ...]
 def place(message: Message, context: Context) -> Message:
     """Say which partition this node is, and of how many: ``partition-id`` and ``num-partitions``.
 
-    A node that could answer nothing (its data cannot be read, its owner allows no such run) fails here,
-    before anything is sampled or charged.
+    A node that could not answer to the end (its data cannot be read, its owner allows no such run, or too
+    little of the limit is left) fails here, before anything is sampled or charged.
     """
     run_config, node_config = _configs(context)
     if dict(run_config).get("level") == "client":
-        side = _silo_side(run_config, node_config, context.run_id).side
+        silo = _silo_side(run_config, node_config, context.run_id)
+        side, books = silo.side, silo.books
     else:
         side = _side(run_config, node_config)
-        if side.own is not None:
-            _books(run_config, node_config, context.run_id)
+        books = None if side.own is None else _books(run_config, node_config, context.run_id)
+    if books is not None and (refused := books.look_ahead()):
+        _log.warning("%s", refused)
     _say_what_is_used(side)
     names = ("partition-id", "num-partitions")
     fields = {name: context.node_config[name] for name in names if name in context.node_config}

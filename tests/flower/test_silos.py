@@ -35,7 +35,7 @@ from fedpriv.flower.silo_messages import (
 )
 from fedpriv.flower.strategy import SILOS_TRAIN, EngineError, GridEngine
 from fedpriv.node import make_source, make_task
-from fedpriv.node_books import as_taken
+from fedpriv.node_books import NodeBooks, as_taken
 from fedpriv.plan import make_plan
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk
@@ -351,11 +351,13 @@ def ready(config: Config, **settings: object) -> str:
 
 
 def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Path) -> None:
-    limits = {"epsilon-limit": 8.0, "delta-limit": 1e-5}
+    limits = {"epsilon-limit": 12.0, "delta-limit": 1e-5}
     for level in (LOCAL, DEPLOYED):
         config = Config.parse(level)
         assert ready(config, **{"data-file": str(own_file), **limits}) == "ready"
-        assert ready(config, **{"data-file": str(own_file), "epsilon-limit": 8.0}) == "ArgumentError"
+        assert ready(config, **{"data-file": str(own_file), "epsilon-limit": 12.0}) == "ArgumentError"
+        less = {"epsilon-limit": 4.0, "delta-limit": 1e-5}  # than the run's 8
+        assert ready(config, **{"data-file": str(own_file), **less}) == "RefusedError"
         assert ready(config, **{"data-file": str(own_file.with_name("none.npz"))}) == "MissingDataError"
         assert ready(config.changed(nodes_own_data=False), **{"data-file": str(own_file)}) == "RefusedError"
     central = Config.parse({**LOCAL, "placement": "central"})
@@ -396,6 +398,16 @@ def test_an_owner_is_told_where_a_file_is_not_of_the_runs_size(
     with caplog.at_level("INFO"):
         assert ready(config, **{"data-file": str(own_file)}) == "ready"
     assert [record.getMessage() for record in caplog.records if record.name == "fedpriv.node"] == said
+
+
+def test_what_only_the_owner_may_know_of_the_limit_is_in_the_nodes_own_log(
+    own_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NodeBooks, "look_ahead", lambda books: "the limit has no room")
+    for level in (LOCAL, DEPLOYED):
+        caplog.clear()
+        assert ready(Config.parse(level), **{"data-file": str(own_file)}) == "ready"
+        assert [record.getMessage() for record in caplog.records] == ["the limit has no room"]
 
 
 def test_an_owners_node_reads_nothing_else_whatever_the_run_says(own_file: Path, tmp_path: Path) -> None:
