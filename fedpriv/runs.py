@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedpriv import __version__, _check, checkpoints, measures, report, silos
 from fedpriv.accounting import METHODS, Ledger, participations
+from fedpriv.accounting import ledger as ledgers
 from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.checkpoints import Checkpoint
@@ -54,10 +55,12 @@ class RunFolder:
     def create(cls, path: str | Path, overwrite: bool = False) -> RunFolder:
         """A fresh folder. Raises ArgumentError where it exists and holds anything, unless ``overwrite``.
 
-        Overwriting removes the files of an earlier run and touches nothing else.
+        Overwriting removes the files of an earlier run and touches nothing else. Raises LedgerError where
+        that run still goes on: it would charge a ledger that nobody finds.
         """
         folder = cls.check(path, overwrite)
         try:
+            ledgers.require_unused(folder / "ledger.jsonl")
             for name in (*FILES, *COMPARISON_FILES):
                 (folder / name).unlink(missing_ok=True)
             folder.mkdir(parents=True, exist_ok=True)

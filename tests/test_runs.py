@@ -16,6 +16,7 @@ from small import small, write_mnist
 
 from fedpriv import checkpoints
 from fedpriv._check import ArgumentError
+from fedpriv.accounting import LedgerError
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
@@ -337,6 +338,19 @@ def test_a_model_that_is_no_longer_finite_ends_the_run(
     assert (len(result.metrics), result.metrics[0]["round"]) == (1, 4)
     assert result.report["privacy"]["releases"] == 4
     assert "the model was no longer finite" in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_a_run_that_goes_on_is_not_overwritten(tmp_path: Path) -> None:
+    def overwrites(ask: Ask) -> None:
+        if ask.release == 2:
+            with pytest.raises(LedgerError, match="in use: another run writes to it"):
+                RunFolder.create(tmp_path / "run", overwrite=True)
+
+    result = run_in(tmp_path / "run", small(), overwrites)
+    charged = ledgers.read(tmp_path / "run" / "ledger.jsonl").events
+    assert len(charged) == result.report["privacy"]["releases"] == 6
+    RunFolder.create(tmp_path / "run", overwrite=True)
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_what_fails_before_the_first_round_begins_no_ledger(

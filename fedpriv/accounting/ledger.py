@@ -22,6 +22,7 @@ format 2 without them, is read as well.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -198,6 +199,12 @@ def _named(draft: Path, path: Path) -> None:
     except OSError:  # a file system without links: take the name first, so that nobody else's file goes
         open(path, "xb").close()
         os.replace(draft, path)
+
+
+def require_unused(path: str | os.PathLike[str]) -> None:
+    """Raises LedgerError where a run has the ledger open, which must not be removed under it."""
+    with contextlib.suppress(FileNotFoundError):
+        _held(open(path, "r+b"), path).close()  # noqa: SIM115
 
 
 def read(path: str | os.PathLike[str]) -> Record:
