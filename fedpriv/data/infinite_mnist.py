@@ -50,6 +50,7 @@ SIDE = 28
 FIELDS_FILE = "fields_float_1522x28x28.bin"
 TANGENTS_FILE = "tangVec_float_60000x28x28.bin"
 _STILL = 8  # the translation that moves nothing
+_MARGIN = SIDE + 1  # no translation goes further along the row
 _SMALL_BASE = 4096  # base images whose tangents are kept: 24 MiB
 
 
@@ -83,6 +84,17 @@ def _translations() -> Tensor:
     return torch.from_numpy(np.stack(table).astype(np.int64))
 
 
+@functools.lru_cache(maxsize=1)
+def _shifts() -> tuple[Tensor, Tensor]:
+    """The translations as (9,), how far away in the row a pixel comes from, and uint8 (9, 784), 255 where one
+    comes and 0 where it is black. A row that is read in one piece takes a tenth of one read by its pixels.
+    """
+    table = _translations()
+    away, lit = table - torch.arange(PIXELS), table < PIXELS
+    steps = away.masked_fill(~lit, -PIXELS).amax(1)  # all lit pixels of a translation are as far away
+    return steps, torch.where(lit, 255, 0).to(torch.uint8)
+
+
 @dataclass(frozen=True)
 class _Tables:
     """What one device keeps resident: base images, labels, fields, translations, given tangents."""
@@ -90,7 +102,8 @@ class _Tables:
     images: Tensor  # uint8 (n_test + n_train, 784)
     labels: Tensor  # int64 (n_test + n_train,)
     fields: Tensor  # float32 (fields, 784)
-    moves: Tensor  # int64 (9, 784)
+    steps: Tensor  # int64 (9,)
+    lit: Tensor  # uint8 (9, 784)
     tangents: Tensor | None  # float32 (n_train, 2, 784), or None: computed for each batch
 
 
@@ -149,7 +162,7 @@ class InfiniteMNIST:
             torch.from_numpy(images),
             torch.from_numpy(self._labels),
             fields,
-            _translations(),
+            *_shifts(),
             tangents,
         )
         self._tables = {torch.device("cpu"): here}
@@ -218,8 +231,13 @@ class InfiniteMNIST:
         bent = tables.fields.index_select(0, k1).mul_(slopes[:, 0])
         bent.sub_(tables.fields.index_select(0, k2).mul_(slopes[:, 1]))
         bent.mul_(alpha).add_(image).clamp_(0, 255)
-        moves = tables.moves.index_select(0, (k1 % 9).masked_fill_(plain, _STILL))
-        return torch.nn.functional.pad(bent.to(torch.uint8), (0, 1)).gather(1, moves)
+        # By way of int16, which float32 becomes three times as fast, and bytes become of it.
+        padded = torch.nn.functional.pad(bent.to(torch.int16).to(torch.uint8), (_MARGIN, _MARGIN)).view(-1)
+        windows = padded.as_strided((max(len(padded) - PIXELS + 1, 0), PIXELS), (1, 1))
+        move = (k1 % 9).masked_fill_(plain, _STILL)
+        starts = torch.arange(len(i), device=i.device).mul_(PIXELS + 2 * _MARGIN).add_(_MARGIN)
+        moved = windows.index_select(0, starts.add_(tables.steps.index_select(0, move)))
+        return moved.bitwise_and_(tables.lit.index_select(0, move))
 
 
 def read_floats(path: Path, *shape: int) -> Tensor:
