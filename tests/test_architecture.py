@@ -28,7 +28,7 @@ LAYERS = [
     {"round"},
     {"baselines"},
     {"config", "plan", "recipes", "node", "node_books", "refusals", "silos"},
-    {"books", "checkpoints", "report", "runs", "views"},
+    {"books", "checkpoints", "report", "results", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},
     {"audit", "bench"},

@@ -1,4 +1,4 @@
-"""The command line, ``fedpriv simulate | train | resume | compare | audit | bench | account | ...``.
+"""The command line: ``fedpriv simulate | train | compare | results | audit | bench | account | ...``.
 
 Exit codes: 0 a run ended (also at its budget, or on Ctrl-C with a valid folder), 1 something failed
 while running, 2 the request was refused before any work started.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 
 # Each adds its commands to the app.
-from fedpriv.cli import account, audit, bench, data, resume, simulate, train
+from fedpriv.cli import account, audit, bench, data, results, resume, simulate, train
 from fedpriv.cli.app import app
 
-__all__ = ["account", "app", "audit", "bench", "data", "main", "resume", "simulate", "train"]
+__all__ = ["account", "app", "audit", "bench", "data", "main", "results", "resume", "simulate", "train"]
 
 
 def main() -> None:

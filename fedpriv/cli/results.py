@@ -1,0 +1,46 @@
+"""``fedpriv results``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.app import AsJson, app, print_table, refusing
+
+_HELP = """Put runs side by side, from their output folders: a table, and a picture of all of them.
+
+Runs are told apart by the settings in which they differ; those that differ in their seed or folder alone are
+repetitions, shown by their mean and spread. A folder of run folders stands for those in it.
+
+\b
+Examples:
+  fedpriv results runs/dp-sgd runs/adadp runs/dp-srm
+  fedpriv results runs/sweep --out sweep.png
+"""
+
+
+@app.command(help=_HELP)
+def results(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Output folders of runs.")],
+    out: Annotated[Path | None, typer.Option(help="PNG file to draw.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    from fedpriv import results as compared
+    from fedpriv.data.files import atomic
+
+    with refusing():
+        groups = compared.read(folders)
+        if out is not None:
+            with atomic(out) as file:
+                file.write(compared.picture(groups))
+    if as_json:
+        typer.echo(json.dumps([group.json() for group in groups]))
+        return
+    print_table(compared.HEADER, [compared.cells(group) for group in groups])
+    for remark in sorted({remark for group in groups for remark in group.json()["remarks"]}):
+        typer.secho(f"NOTE: {remark}", bold=True)
+    if out is not None:
+        typer.echo(f"{out} shows the test score against rounds and epsilon")

@@ -1,0 +1,118 @@
+"""Runs side by side: who is told apart by what, means of repetitions, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from small import small
+from typer.testing import CliRunner
+
+from fedpriv import results
+from fedpriv._check import ArgumentError
+from fedpriv.cli import app
+from fedpriv.node import client_side
+from fedpriv.plan import make_plan
+from fedpriv.runs import RunFolder, execute
+
+
+def left(folder: Path, **changes: object) -> Path:
+    """The folder of a run."""
+    config = small(rounds=4, **changes)
+    execute(make_plan(config), client_side(config.table()), RunFolder.create(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedpriv.report.curves", lambda *arguments: b"")
+        folder = tmp_path_factory.mktemp("runs")
+        for seed in (1, 2, 3):
+            left(folder / f"sgd-{seed}", optimizer="dp-sgd", seed=seed)
+        left(folder / "adam", optimizer="dp-adam", learning_rate=0.0)
+        left(folder / "open", optimizer="dp-sgd", placement="none")
+        left(folder / "estimate", optimizer="dp-sgd", accounting="gdp-clt", epsilon=1.0)
+    return folder
+
+
+def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs: Path) -> None:
+    sgd, adam = results.read([*(runs / f"sgd-{seed}" for seed in (1, 2, 3)), runs / "adam"])
+    # The default step size is another for Adam; 1.0 was given to the others.
+    assert sgd.name == "optimizer=dp-sgd, learning-rate=1.0"
+    assert adam.name == "optimizer=dp-adam, learning-rate=auto"
+    assert [len(group.runs) for group in (sgd, adam)] == [3, 1]
+    scores = [
+        json.loads((runs / f"sgd-{seed}" / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
+        for seed in (1, 2, 3)
+    ]
+    data = sgd.json()
+    assert data["mean"] == pytest.approx(statistics.fmean(scores))
+    assert data["spread"] == pytest.approx(statistics.stdev(scores))
+    assert data["remarks"] == [f"reproducible, not private (seed {seed})" for seed in (1, 2, 3)]
+    report = json.loads((runs / "sgd-1" / "report.json").read_text())
+    [view] = report["privacy"]["views"]
+    assert (data["epsilon spent"], data["kind"]) == (view["epsilon"]["pld"]["epsilon"], "bound")
+    assert (adam.json()["spread"], adam.json()["remarks"]) == (None, [])
+    assert results.cells(sgd)[2] == f"accuracy {data['mean']:.2%} +- {data['spread']:.2%}"
+
+
+def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
+    groups = results.read([runs])
+    assert sorted(len(group.runs) for group in groups) == [1, 1, 1, 3]
+    rows = {group.runs[0].folder.name: results.cells(group) for group in groups}
+    assert rows["open"][3:] == ["infinite", "", "nobody", ""]
+    assert rows["estimate"][-1] == "an ESTIMATE"
+    assert results.read([runs / "adam"])[0].name == "optimizer=dp-adam"
+
+
+def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    groups = results.read([runs])
+    results.picture(groups)
+    by_round, by_epsilon = drawn[0].axes
+    assert (len(by_round.lines), len(by_epsilon.lines)) == (4, 3)  # the one without noise has no epsilon
+    [sgd] = [group for group in groups if len(group.runs) == 3]
+    at = groups.index(sgd)
+    assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * sgd.json()["mean"])
+    assert "ESTIMATES" in by_epsilon.get_xlabel()
+    results.picture(results.read([runs / "open"]))
+    assert len(drawn[1].axes) == 1
+
+
+def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.toml").write_text((runs / "adam" / "config.toml").read_text())
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("config.toml", "metrics.jsonl"):
+        (broken / name).write_text((runs / "adam" / name).read_text())
+    (broken / "report.json").write_text("{")
+    for folder, said in (
+        (tmp_path / "nowhere", "be an existing folder"),
+        (tmp_path / "empty", "hold a run, or folders of runs"),
+        (cut, "hold a run that has ended (no report.json is in it; fedpriv resume"),
+        (broken, "hold an intact report.json"),
+    ):
+        told = CliRunner().invoke(app, ["results", str(runs / "adam"), str(folder)])
+        assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
+        assert said in told.stderr
+    with pytest.raises(ArgumentError, match="FOLDER is missing"):
+        results.read([])
+
+
+def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["results", str(runs), "--out", str(tmp_path / "all.png")])
+    assert told.exit_code == 0
+    assert "NOTE: reproducible, not private (seed 2)" in told.stdout
+    assert "not private: no noise is added" in told.stdout
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    document = json.loads(CliRunner().invoke(app, ["results", str(runs), "--json"]).stdout)
+    assert len(document) == 4
+    assert {len(row["folders"]) for row in document} == {1, 3}
