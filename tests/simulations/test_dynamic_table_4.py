@@ -1,4 +1,4 @@
-"""The scripts in simulations/: their settings are sound, and their short forms show the effect."""
+"""simulations/dynamic_dp_sgd/run.py: Table 4 in the paper's setting, and its short form shows the effect."""
 
 from __future__ import annotations
 
