@@ -6,18 +6,18 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small import SMALL, small
 from typer.testing import CliRunner
 
-from fedpriv import checkpoints
+from fedpriv import checkpoints, user_code
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import Ledger, LedgerError, epsilon
 from fedpriv.accounting import ledger as ledgers
@@ -33,6 +33,10 @@ from fedpriv.runs import FILES, Result, RunFolder, Status, execute
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than the runs, and tests/test_runs.py looks at them."""
     monkeypatch.setattr("fedpriv.report.curves", lambda *arguments: b"")
+
+
+# A run that is planned and accounted for in an instant: every release has the same noise.
+PLAIN = small(optimizer="dp-sgd", seed=5)
 
 
 class Engine:
@@ -120,9 +124,7 @@ WAYS: dict[str, dict[str, object]] = {
 
 
 # The others are slow: a run is a second, and there are many ways.
-ALWAYS = (
-    "dp-sgd", "dp-adam", "adadp", "dp-srm", "dp2-adam", "adaptive clip norm", "averaged", "adadps", "local",
-)  # fmt: skip
+ALWAYS = ("adadp", "dp-srm", "dp2-adam", "adaptive clip norm", "averaged", "local")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_every_round_says_no_less_than_what_was_spent(tmp_path: Path) -> None:
 
 
 def test_without_a_seed_what_follows_is_new(tmp_path: Path) -> None:
-    config = small()
+    config = PLAIN.changed(seed=-1)
     begin(tmp_path / "one", config, 4)
     shutil.copytree(tmp_path / "one", tmp_path / "other")
     one, other = (go_on(tmp_path / name, config) for name in ("one", "other"))
@@ -222,7 +224,7 @@ def test_without_a_seed_what_follows_is_new(tmp_path: Path) -> None:
 
 
 def test_a_run_killed_before_its_first_evaluation_begins_from_where_it_began(tmp_path: Path) -> None:
-    config = small(seed=5)
+    config = PLAIN
     killed(tmp_path / "run", config, 1)
     begun = checkpoints.read(tmp_path / "run", make_plan(config))
     assert (begun.state.step, begun.lost) == (0, 2)
@@ -230,7 +232,7 @@ def test_a_run_killed_before_its_first_evaluation_begins_from_where_it_began(tmp
 
 
 def test_what_was_cut_off_while_it_was_written_is_dropped(tmp_path: Path) -> None:
-    config = small(seed=5)
+    config = PLAIN
     killed(tmp_path / "run", config, 3)
     with (tmp_path / "run" / "ledger.jsonl").open("a") as file:
         file.write('{"event": {"noise')
@@ -245,7 +247,7 @@ def test_what_was_cut_off_while_it_was_written_is_dropped(tmp_path: Path) -> Non
 
 
 def test_a_record_newer_than_the_state_is_made_again(tmp_path: Path) -> None:
-    config = small(seed=5)
+    config = PLAIN
     begin(tmp_path / "run", config, 3)  # at 3 the state was written, and an evaluation
     older = begin(tmp_path / "older", config, 2)
     shutil.copy(tmp_path / "older" / checkpoints.FILE, tmp_path / "run" / checkpoints.FILE)
@@ -299,7 +301,7 @@ def test_a_run_interrupted_after_its_last_round_is_not_said_to_go_on(
 
 
 def test_a_run_that_has_ended_is_refused(tmp_path: Path) -> None:
-    config = small(seed=5)
+    config = PLAIN
     execute(make_plan(config), Engine(config), RunFolder.create(tmp_path / "done"))
     with pytest.raises(ArgumentError, match="must have rounds left \\(all 6 were run\\)"):
         checkpoints.read(tmp_path / "done", make_plan(config))
@@ -343,7 +345,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_not_the_run_as_it_was_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
     breaks, said = BROKEN[what]
-    begin(tmp_path / "run", small(seed=5), 2)
+    begin(tmp_path / "run", PLAIN, 2)
     breaks(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     told = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])
@@ -369,7 +371,7 @@ def test_a_ledger_that_the_state_was_not_written_beside_is_refused(
     tmp_path: Path, swap: Callable[[Path], None]
 ) -> None:
     """Else release numbers, and with them noise, would be used again."""
-    config = small(seed=5)
+    config = PLAIN
     begin(tmp_path / "run", config, 4)
     plan = make_plan(config)
     earlier = checkpoints.read(tmp_path / "run", plan)
@@ -381,7 +383,7 @@ def test_a_ledger_that_the_state_was_not_written_beside_is_refused(
 
 
 def test_a_model_that_is_another_now_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
-    config = small(seed=5)
+    config = PLAIN
     begin(tmp_path / "run", config, 2)
     plan = make_plan(config)
     other = replace(checkpoints.read(tmp_path / "run", plan), model="another layout")
@@ -404,33 +406,42 @@ def test_changed_code_of_ones_own_is_told_and_another_model_refused_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     module = tmp_path / "net_of_mine.py"
-    tell = [sys.executable, "-m", "fedpriv", "resume", "run"]
-    config = small(model="net_of_mine:net", rounds=8)
+    config = PLAIN.changed(model="net_of_mine:net", rounds=8)
 
     def write(**form: str) -> None:
         module.write_text(MINE.format(**{"inputs": "784", "activation": "ReLU"} | form))
 
+    def resume() -> Any:
+        """As in a process that has not imported the module."""
+        sys.modules.pop("net_of_mine", None)
+        user_code.source_digest.cache_clear()
+        return CliRunner().invoke(app, ["resume", "run"])
+
     write()
     begin(tmp_path / "run", config, 2)
-    told = subprocess.run(tell, capture_output=True, text=True, timeout=200, check=True)
+    told = resume()
+    assert told.exit_code == 0, told.output
     assert "not as it was" not in told.stdout
     shutil.rmtree("run")
     begin(tmp_path / "run", config, 2)
     write(activation="Tanh")
-    told = subprocess.run(tell, capture_output=True, text=True, timeout=200, check=True)
+    told = resume()
+    assert told.exit_code == 0, told.output
     assert "NOTE: the file of model net_of_mine:net is not as it was when the run was left\n" in told.stdout
     shutil.rmtree("run")
     begin(tmp_path / "run", config, 2)
     write(inputs="784", activation="ReLU(), nn.Linear(4, 4), nn.ReLU")
-    refused = subprocess.run(tell, capture_output=True, text=True, timeout=200, check=False)
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    refused = resume()
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert "model is 'net_of_mine:net'; it must be the one that the run began with" in refused.stderr
 
 
 def test_no_report_says_less_than_was_spent_since(tmp_path: Path) -> None:
     """A run that is taken up and killed has no report of the time before."""
-    config = small(seed=5)
+    config = PLAIN
     begin(tmp_path / "run", config, 2)
     assert all((tmp_path / "run" / name).is_file() for name in checkpoints.REPORTS)
 
@@ -443,7 +454,7 @@ def test_no_report_says_less_than_was_spent_since(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", checkpoints.REPORTS)
 def test_a_run_killed_while_it_wrote_its_report_gets_it(tmp_path: Path, missing: str) -> None:
-    config = small(seed=5)
+    config = PLAIN
     whole = execute(make_plan(config), Engine(config), RunFolder.create(tmp_path / "run"))
     (tmp_path / "run" / missing).unlink()
     engine = Engine(config)
@@ -457,7 +468,7 @@ def test_a_run_killed_while_it_wrote_its_report_gets_it(tmp_path: Path, missing:
 def test_a_run_is_its_ledgers_only_writer_until_its_report_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, looked = small(seed=5), list[str]()
+    config, looked = PLAIN, list[str]()
 
     def curves(*arguments: object) -> bytes:
         with pytest.raises(LedgerError, match="is in use"):
@@ -487,7 +498,7 @@ def test_without_a_cap_a_client_may_have_given_data_to_every_release(tmp_path: P
 
 
 def test_a_run_that_still_goes_on_is_not_taken_up_by_another(tmp_path: Path) -> None:
-    config = small(seed=5)
+    config = PLAIN
     begin(tmp_path / "run", config, 2)
     with Ledger.resume(tmp_path / "run" / "ledger.jsonl")[0], pytest.raises(LedgerError, match="is in use"):
         go_on(tmp_path / "run", config)
