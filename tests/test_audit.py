@@ -37,13 +37,13 @@ LOUD: dict[str, Any] = {"clients": CANARIES, "epsilon": 4.0, "rounds": 6, "sampl
 EVERYONE: dict[str, Any] = {**LOUD, "sampler": "everyone", "sampling_rate": 1.0}
 DP2: dict[str, Any] = {**LOUD, **FIRST, "dp2_adaptive_steps": 1}
 
-# Runs of each kind of query, cohort, unit and placement; the optimizers in full are slow.
+# Runs of each kind of query, cohort, unit and placement; the optimizers in full are slow. Where accounting is
+# tight, the measured epsilon is the claimed one.
 SOUND: dict[str, dict[str, Any]] = {
     "dynamic-dp-sgd": LOUD,
     "everyone": EVERYONE,
     "fixed size": {**LOUD, "sampler": "fixed-size"},
     "small cohorts": {**LOUD, "sampling_rate": 0.01, "rounds": 20},
-    "distributed": {**LOUD, "sampler": "fixed-size", "placement": "distributed"},
     "distributed, cut cohorts": {**LOUD, "placement": "distributed"},
     "examples": {**LOUD, "unit": "example", "clients": 20, "examples_per_client": 1000},
     "local steps": {**LOUD, "clients": 3000, "work": "local-steps", "local_steps": 2},
@@ -52,7 +52,9 @@ SOUND: dict[str, dict[str, Any]] = {
     "dp-srm": {**LOUD, "optimizer": "dp-srm"},
     "adadp": {**LOUD, "optimizer": "adadp"},
 }
+TIGHT = ("dynamic-dp-sgd", "everyone", "small cohorts", "dp2-rmsprop", "adadp")
 SLOW: dict[str, dict[str, Any]] = {
+    "distributed": {**LOUD, "sampler": "fixed-size", "placement": "distributed"},
     "dp2-adagrad": {**DP2, "optimizer": "dp2-adagrad"},
     "dp2-adam": {**DP2, "optimizer": "dp2-adam"},
     "dp2, noise first": {**DP2, "optimizer": "dp2-rmsprop", "dp2_variant": "noise-first"},
@@ -79,7 +81,7 @@ def expect_sound(settings: dict[str, Any]) -> audits.Finding:
     return found
 
 
-@pytest.mark.parametrize("kind", SOUND)
+@pytest.mark.parametrize("kind", [kind for kind in SOUND if kind not in TIGHT])
 def test_nothing_is_found_in_a_sound_run(kind: str) -> None:
     expect_sound(SOUND[kind])
 
@@ -90,14 +92,15 @@ def test_nothing_is_found_in_a_sound_run_of_any_optimizer(kind: str) -> None:
     expect_sound(SLOW[kind])
 
 
-@pytest.mark.parametrize("kind", ["dynamic-dp-sgd", "everyone", "small cohorts", "dp2-rmsprop", "adadp"])
+@pytest.mark.parametrize("kind", TIGHT)
 def test_the_measured_epsilon_is_the_claimed_one_where_accounting_is_tight(kind: str) -> None:
     found = expect_sound(SOUND[kind])
     assert found.measured_most >= found.claimed
     assert found.measured == pytest.approx(found.claimed, rel=0.25)
 
 
-# What could be wrong with a run: each a defect in the run's own code, which an audit has to find.
+# What could be wrong with a run: each a defect in the run's own code, which an audit has to find in a run in
+# which, above, it finds nothing.
 
 
 @contextmanager
@@ -140,10 +143,17 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+# Every kind of fault is in the default run once.
+ALIKE = ("less noise of the parties", "noise for half the sensitivity",
+         "replaced units accounted as if they moved a sum by one clip norm")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=pytest.mark.slow if fault in ALIKE else ()) for fault in FAULTS]
+)
 def test_a_fault_is_found_by_guesses(fault: str) -> None:
     settings, owner, name, wrong = FAULTS[fault]
-    assert not found_in(settings).violated
+    assert settings in (*SOUND.values(), *SLOW.values())
     with patched(owner, name, wrong):
         found = found_in(settings)
     assert found.leaks, found
