@@ -32,15 +32,15 @@ APP = f"{echo.__name__}:app"
 @pytest.fixture(scope="module", params=[InProcessGrid, RayGrid])
 def grid(request: pytest.FixtureRequest) -> Iterator[HostedGrid]:
     if request.param is RayGrid:
-        request.getfixturevalue("ray_instance")
-    options = {"num_cpus": 1} if request.param is RayGrid else {}
-    with request.param(nodes=2, run_config={"lesson": "one"}, client_app=APP, **options) as made:
+        yield request.getfixturevalue("ray_grid")
+        return
+    with InProcessGrid(nodes=2, run_config={"lesson": "one"}, client_app=APP) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def ray_grid(ray_instance: None) -> Iterator[RayGrid]:
-    with RayGrid(nodes=2, client_app=APP, num_cpus=1) as made:
+    with RayGrid(nodes=2, run_config={"lesson": "one"}, client_app=APP, num_cpus=1) as made:
         yield made
 
 
@@ -161,6 +161,7 @@ def test_where_no_socket_can_be_all_goes_through_ray(
         assert reply.has_content()
 
 
+@pytest.mark.slow
 def test_an_actor_that_cannot_dial_is_named(ray_instance: None, monkeypatch: pytest.MonkeyPatch) -> None:
     class Elsewhere(Lines):
         def __init__(self) -> None:
@@ -228,6 +229,7 @@ def test_closing_ends_the_actors_but_not_a_shared_ray(ray_instance: None) -> Non
     _wait_for_end(reply.content["node"]["pid"])
 
 
+@pytest.mark.slow
 def test_a_grid_ends_the_ray_that_it_started_and_is_silent() -> None:
     script = textwrap.dedent(
         f"""

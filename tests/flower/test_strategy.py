@@ -61,13 +61,12 @@ class Failing(InProcessGrid):
         return self._app(message, self._contexts[message.metadata.dst_node_id])
 
 
-@pytest.fixture(scope="module", params=[(InProcessGrid, 1), (InProcessGrid, 3), (RayGrid, 2)])
+@pytest.fixture(scope="module", params=["one", "three", "three actors"])
 def grid(request: pytest.FixtureRequest) -> Iterator[HostedGrid]:
-    kind, nodes = request.param
-    if kind is RayGrid:
-        request.getfixturevalue("ray_instance")
-    options = {"num_cpus": 0.5} if kind is RayGrid else {}
-    with kind(nodes=nodes, client_app=APP, **options) as made:
+    if request.param == "three actors":
+        yield request.getfixturevalue("three")
+        return
+    with InProcessGrid(nodes=1 if request.param == "one" else 3, client_app=APP) as made:
         yield made
 
 
@@ -285,12 +284,17 @@ class Counting(RayGrid):
 
 @pytest.fixture(scope="module")
 def three(ray_instance: None) -> Iterator[Counting]:
-    """Three actors, for whom a tree is worth it; more take long to start."""
-    with pytest.MonkeyPatch.context() as patch, Counting(nodes=3, client_app=APP, num_cpus=0.1) as grid:
-        patch.setattr(strategy, "_TREE", 3)
+    """Three actors, for whom a tree is worth it in ``tree``; more take long to start."""
+    with Counting(nodes=3, client_app=APP, num_cpus=0.1) as grid:
         yield grid
 
 
+@pytest.fixture
+def tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategy, "_TREE", 3)
+
+
+@pytest.mark.usefixtures("tree")
 def test_actors_add_their_replies_in_a_tree(three: Counting) -> None:
     engine = GridEngine(three)
     for chunks, one_by_one in ((11, 0), (3, 0), (2, 2)):  # two replies are not worth a tree
@@ -302,6 +306,7 @@ def test_actors_add_their_replies_in_a_tree(three: Counting) -> None:
         assert three.received - before == one_by_one
 
 
+@pytest.mark.usefixtures("tree")
 def test_a_failure_comes_through_the_tree(three: Counting) -> None:
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
         GridEngine(three).gather(make_ask(chunks=8, release=summing.FAILING))
