@@ -21,7 +21,9 @@ def poisson(z: float, rate: float, count: int = 1) -> Event:
     return Event(z, "poisson", "add-remove", rate=rate, count=count)
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "rdp" else ()) for name in BOUNDS]
+)
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.5, 20), st.integers(1, 300)), min_size=1, max_size=3),
@@ -82,7 +84,7 @@ def test_brackets_opacus_prv(events: list[Event]) -> None:
     assert answer.epsilon >= upper - 0.021
 
 
-@pytest.mark.parametrize("events", RUNS)
+@pytest.mark.parametrize("events", [RUNS[0], pytest.param(RUNS[1], marks=pytest.mark.slow)])
 def test_within_the_bounds_of_prv_accountant(events: list[Event]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -144,15 +144,21 @@ def test_losses_beyond_what_a_lattice_holds_are_bounded_on_both_sides(relation: 
     assert stages[0].epsilon >= epsilon([sampled], 1e-6).epsilon_lower
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ("poisson", "add-remove"),
+        pytest.param(("without-replacement", "replace-one"), marks=pytest.mark.slow),
+    ],
+)
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.3, 10), st.integers(1, 300) | st.just(1)), min_size=1, max_size=4),
     st.floats(1e-4, 0.9),
     st.sampled_from([1e-3, 1e-6, 1e-12]),
-    st.sampled_from([("poisson", "add-remove"), ("without-replacement", "replace-one")]),
 )
 def test_lower_below_upper_below_rdp(
-    runs: list[tuple[float, int]], rate: float, delta: float, kind: tuple[str, str]
+    kind: tuple[str, str], runs: list[tuple[float, int]], rate: float, delta: float
 ) -> None:
     events = [Event(z, *kind, rate=rate, count=n) for z, n in runs]
     answer = epsilon(events, delta)
@@ -222,7 +228,7 @@ def test_rare_cohorts_with_little_noise_are_not_overstated(rate: float, kind: tu
     assert answer.epsilon_lower <= answer.epsilon < 1.01 * answer.epsilon_lower + 2e-3
 
 
-@pytest.mark.parametrize("growth", [2.0, 10.0])
+@pytest.mark.parametrize("growth", [2.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_multipliers_far_apart_at_a_small_rate(growth: float) -> None:
     """Most of the loss is that of the few smallest, and the others' is far below the lattice's width."""
     events = [poisson(0.74 * growth ** (1 - t / 1000), 1e-3) for t in range(1, 1001)]
