@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 
@@ -49,8 +50,19 @@ def made(target: str, name: str, clip_norm: float = 1.0) -> PrivateOptimizer:
     return TABLES[target][name].make(clip_norm)
 
 
-# Every sampler on the quadratic, one on targets that cost more.
-SAMPLED = [*(("quadratic", kind) for kind in SAMPLERS), ("logistic", "poisson"), ("network", "poisson")]
+# Every sampler and placement on the quadratic, one on targets that cost more.
+SAMPLED = [
+    *(("quadratic", kind) for kind in SAMPLERS),
+    ("logistic", "poisson"),
+    pytest.param("network", "poisson", marks=pytest.mark.slow),
+]
+PLACED = [
+    *(("quadratic", kind) for kind in PLACEMENTS),
+    *(
+        pytest.param(target, kind, marks=() if kind == "distributed" else pytest.mark.slow)
+        for target, kind in itertools.product(("logistic", "network"), PLACEMENTS)
+    ),
+]
 
 
 def outcome_of(setup: Setup, target: Target, seed: int = 1, silo_size: int | None = None) -> Outcome:
@@ -166,8 +178,7 @@ def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: s
 
 
 @every
-@everywhere
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(("target", "placement"), PLACED)
 def test_every_placement_runs_and_parties_owe_what_the_query_says(
     name: str, target: str, placement: str
 ) -> None:
