@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +28,12 @@ from fedpriv.optimizers import (
     given,
     square_root_noise,
 )
+from fedpriv.query import check_range
 from fedpriv.release import Placement
 from fedpriv.rng import Key
 from fedpriv.round import Cohorts, Setup
 from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
+from fedpriv.schedules import check_spread
 
 # A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
 _TRUNCATION_SHARE = 1e-3
@@ -202,26 +204,55 @@ def _scheduled(config: Config) -> PrivateOptimizer:
 def _given_sequences(config: Config) -> tuple[list[float], list[float]]:
     if not config.relative_noise_file:
         raise _check.fail("relative-noise-file", "", "name a CSV file with noise-schedule given")
-    noise = read_numbers("relative-noise-file", config.relative_noise_file, config.rounds)
+    path, count = config.relative_noise_file, config.rounds
+    noise = read_numbers("relative-noise-file", path, count, _check.finite_positive)
+    check_spread("relative-noise-file", path, noise)
     if not config.clip_norm_file:
-        return [config.clip_norm] * config.rounds, noise
-    return read_numbers("clip-norm-file", config.clip_norm_file, config.rounds), noise
+        return [config.clip_norm] * count, noise
+    return read_numbers("clip-norm-file", config.clip_norm_file, count, _check_clip_norm), noise
 
 
-def read_numbers(name: str, path: str, count: int | None = None) -> list[float]:
-    """The numbers of a CSV file (first column), one a step. Raises ArgumentError if they do not fit."""
+def _check_clip_norm(name: str, value: float) -> None:
+    check_range(name, value, unless=None)
+
+
+def read_numbers(
+    name: str, path: str, count: int | None = None, check: Callable[[str, float], object] = _check.real
+) -> list[float]:
+    """The numbers of a CSV file, one a line and a step; empty lines do not count.
+
+    Raises ArgumentError, by file and line, for a line that is no number or that ``check`` refuses, and where
+    there are not ``count`` numbers.
+    """
+    values = []
     try:
         with Path(path).open(newline="") as file:
-            values = [float(row[0]) for row in csv.reader(file) if row and row[0].strip()]
+            rows = csv.reader(file)
+            for row in rows:
+                cells = [cell for cell in row if cell.strip()]
+                if cells:
+                    where = f"{name} {path}, line {rows.line_num}"
+                    values.append(_number(where, cells))
+                    check(where, values[-1])
     except OSError:
         raise _check.fail(name, path, "be an existing CSV file") from None
-    except ValueError as error:
-        raise _check.ArgumentError(f"{name} {path}: {error}; one number a line is needed") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _check.fail(name, path, "be a CSV file of text", str(error)) from None
     if not values:
         raise _check.fail(name, path, "be a CSV file that holds numbers")
     if count is not None and len(values) != count:
-        raise _check.fail(name, f"{len(values)} values", f"have one value a round, {count}")
+        raise _check.fail(name, path, f"have one value a round, {count}", f"it has {len(values)}")
     return values
+
+
+def _number(where: str, cells: Sequence[str]) -> float:
+    """The only cell of a line as a number."""
+    if len(cells) == 1:
+        try:
+            return float(cells[0])
+        except ValueError:
+            pass
+    raise _check.fail(where, ",".join(cells), "be one number")
 
 
 def make_sampler(config: Config, units: int, delta: float) -> Sampler:

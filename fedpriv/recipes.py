@@ -47,12 +47,14 @@ from fedpriv.optimizers import (
 from fedpriv.optimizers.first_order import Rule
 from fedpriv.rng import Key
 from fedpriv.schedules import (
+    SPREAD,
     Constant,
     ExponentialDecay,
     PolynomialDecay,
     Schedule,
     StepDecay,
     TimeDecay,
+    check_spread,
 )
 
 DP2 = ("dp2-rmsprop", "dp2-adagrad", "dp2-yogi", "dp2-adam")
@@ -82,6 +84,8 @@ def build(config: Config) -> PrivateOptimizer:
         ArgumentError: a value is out of range.
     """
     name, rate, clip = config.optimizer, config.learning_rate, config.clip_norm
+    if name in ("adp-sgd", "adaptive-adp-sgd"):
+        _check_fitted(config)
     if name == "adp-sgd":
         return adp_sgd(rate, clip, Polynomial(config.adp_a, config.adp_c), _alpha(config))
     if name == "adaptive-adp-sgd":
@@ -99,7 +103,10 @@ def build(config: Config) -> PrivateOptimizer:
 
 
 def decaying(config: Config) -> PrivateOptimizer:
-    """A textbook rule under the configured noise decay. Raises ArgumentError for a value out of range."""
+    """A textbook rule under the configured noise decay.
+
+    Raises ArgumentError for a value out of range, or noise that decays by more than ``schedules.SPREAD``.
+    """
     k, period = config.noise_decay, config.noise_period
     decay: Schedule
     if config.noise_schedule == "time-based":
@@ -110,7 +117,11 @@ def decaying(config: Config) -> PrivateOptimizer:
         decay = StepDecay(k, period)
     else:
         decay = PolynomialDecay(config.noise_end, k, period)
-    return noise_decay(rule(config), config.learning_rate, config.clip_norm, decay, config.noise_epoch)
+    method = noise_decay(rule(config), config.learning_rate, config.clip_norm, decay, config.noise_epoch)
+    key = "noise-end" if config.noise_schedule == "polynomial" else "noise-decay"
+    noise = (method.relative_noise(0), method.relative_noise(config.rounds - 1))
+    check_spread(key, config.table()[key], noise)
+    return method
 
 
 def rounds(config: Config) -> int:
@@ -129,6 +140,15 @@ def _public(config: Config) -> AdaDps | PdaDpmd:
     if config.optimizer == "adadps":
         return AdaDps(rate, config.clip_norm, public, config.adadps_epsilon, config.adadps_beta)
     return PdaDpmd(rate, config.clip_norm, public, config.pda_horizon)
+
+
+def _check_fitted(config: Config) -> None:
+    """Refuse fitted noise alpha_T = sqrt(b_T) so far from DP-SGD's 1 that no scale would be found for it."""
+    alpha = Polynomial(config.adp_a, config.adp_c)(config.rounds - 1) ** 0.5
+    if config.adp_noise == "fitted" and not 1 / SPREAD <= alpha <= SPREAD:
+        key = "adp-a" if config.adp_a > config.adp_c else "adp-c"
+        allowed = f"keep (adp-a + adp-c rounds)^(1/4) within [{1 / SPREAD:g}, {SPREAD:g}]"
+        raise _check.fail(key, config.table()[key], allowed, f"it is {alpha:.3g}")
 
 
 def _alpha(config: Config) -> Constant | None:

@@ -19,6 +19,8 @@ from typing import Protocol
 
 from fedpriv import _check
 
+SPREAD = 1e6  # the largest relative noise of a run over the smallest; more is no schedule but an oversight
+
 
 class Schedule(Protocol):
     """A function of the step t >= 0."""
@@ -181,3 +183,15 @@ class PerEpoch:
     def __call__(self, step: int) -> float:
         """``base(step // length)``."""
         return self.base(step // self.length)
+
+
+def check_spread(name: str, value: object, noise: Iterable[float]) -> None:
+    """Refuse the setting that gives relative noise of a run, or its extremes, more than SPREAD apart.
+
+    Raises ArgumentError with the setting's ``name`` and ``value``.
+    """
+    values = list(noise)
+    least, most = min(values), max(values)
+    if not all(value > 0 for value in values) or most / least > SPREAD:
+        hint = f"relative noise would be from {least:.3g} to {most:.3g}"
+        raise _check.fail(name, value, f"keep noise multipliers within a factor of {SPREAD:g}", hint)

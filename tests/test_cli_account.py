@@ -55,7 +55,7 @@ def test_a_file_of_noise_says_how_many_releases_there_are(tmp_path: Path) -> Non
     arguments = ["account", *rate, "--noise-multiplier", path, "--delta", 1e-5, "--method", "rdp"]
     shown = json.loads(call(*arguments, "--json").stdout)["methods"]["rdp"]["epsilon"]
     assert shown == epsilon(EVENTS, 1e-5, "rdp").epsilon
-    assert "5 values" in refused(*arguments, "--steps", 4)
+    assert "(it has 5)" in refused(*arguments, "--steps", 4)
     found = call("calibrate", "--epsilon", 1, "--delta", 1e-5, *rate, "--relative-noise", path)
     assert found.stdout.startswith("scale ")
     path.write_text("\n")

@@ -38,6 +38,23 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"noise-schedule": "step", "rho-c": 2.0}, "rho-c is 2.0; it must be 0 or 1 with noise-schedule step"),
     ({"noise-schedule": "step", "noise-decay": 2.0}, "decay factor is 2.0"),
     ({"rho-c": 0.5}, "rho-c is 0.5; it must be at least 1"),
+    ({"rho-c": 1e300}, "rho-c is 1e+300; it must leave clip norms of at least 1e-12"),
+    ({"rho-mu": 1e300}, "rho-mu is 1e+300; it must keep noise multipliers within a factor of 1e+06"),
+    (
+        {"noise-schedule": "sqrt-clip", "rho-c": 1e17, "clip-norm": 1e6},
+        "rho-c is 1e+17; it must keep noise multipliers within a factor of 1e+06",
+    ),
+    ({"noise-schedule": "sqrt-clip", "rho-c": 0.5}, "rho-c is 0.5; it must be at least 1"),
+    (
+        {"noise-schedule": "exponential", "noise-decay": 1e3},
+        "noise-decay is 1000.0; it must keep noise multipliers within a factor of 1e+06",
+    ),
+    (
+        {"noise-schedule": "polynomial", "noise-end": 1e-9, "noise-period": 5},
+        "noise-end is 1e-09; it must keep noise multipliers within a factor of 1e+06",
+    ),
+    ({"optimizer": "adp-sgd", "adp-a": 1e300}, "adp-a is 1e+300; it must keep (adp-a + adp-c rounds)^(1/4)"),
+    ({"optimizer": "adp-sgd", "adp-c": 1e300}, "adp-c is 1e+300; it must keep (adp-a + adp-c rounds)^(1/4)"),
     ({"clip-norm": 1e13}, "clip-norm is 10000000000000.0; it must be inf or lie in [1e-12, 1e+12]"),
     ({"optimizer": "dp-srm", "srm-difference-clip-norm": 1e-13}, "srm-difference-clip-norm is 1e-13"),
     (
@@ -261,14 +278,40 @@ def test_fixed_size_cohorts_are_rounded_and_never_empty() -> None:
 def test_given_sequences_come_from_files(tmp_path: Path) -> None:
     noise, clips = tmp_path / "noise.csv", tmp_path / "clips.csv"
     noise.write_text("".join(f"{1 + t / 10}\n" for t in range(12)))
-    clips.write_text("".join(f"{2 - t / 10},ignored\n" for t in range(12)))
+    clips.write_text("".join(f"{2 - t / 10}\n\n" for t in range(12)))
     plan = plan_of(
         noise_schedule="given", relative_noise_file=str(noise), clip_norm_file=str(clips), rounds=12
     )
     multipliers = np.array([event.noise_multiplier for event in plan.setup.planned_events()])
     np.testing.assert_allclose(multipliers / multipliers[0], 1 + np.arange(12) / 10)
-    with pytest.raises(ArgumentError, match="have one value a round, 5"):
+    with pytest.raises(ArgumentError, match=r"noise.csv'; it must have one value a round, 5 \(it has 12\)"):
         plan_of(noise_schedule="given", relative_noise_file=str(noise), rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("key", "lines", "message"),
+    [
+        ("relative-noise-file", "1\n\n1,1\n", "r.csv, line 3 is '1,1'; it must be one number"),
+        ("relative-noise-file", "1\ntwo\n", "r.csv, line 2 is 'two'; it must be one number"),
+        ("relative-noise-file", "1\nnan\n", "r.csv, line 2 is nan; it must be a number"),
+        ("relative-noise-file", "1\n-1\n", "r.csv, line 2 is -1.0; it must be greater than 0"),
+        ("relative-noise-file", "1\n1e-7\n", "r.csv'; it must keep noise multipliers within a factor"),
+        ("clip-norm-file", "1\n1e-75\n", "r.csv, line 2 is 1e-75; it must lie in [1e-12, 1e+12]"),
+        ("clip-norm-file", "1\ninf\n", "r.csv, line 2 is inf; it must lie in"),
+    ],
+)
+def test_a_given_sequence_is_refused_by_file_and_line(
+    key: str, lines: str, message: str, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / f"{name}.csv" for name in ("relative-noise-file", "clip-norm-file")}
+    files[key] = tmp_path / "r.csv"
+    for file in files.values():
+        file.write_text("1\n1\n")
+    files[key].write_text(lines)
+    with pytest.raises(ArgumentError) as caught:
+        plan_of(rounds=2, **{"noise-schedule": "given", **{name: str(file) for name, file in files.items()}})
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(key)
 
 
 def test_unreadable_numbers_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedpriv._check import ArgumentError
-from fedpriv.schedules import Constant, Geometric, Given, Power, Relative
+from fedpriv.schedules import Constant, Geometric, Given, Power, Relative, check_spread
 
 
 @given(st.floats(0.01, 100), st.floats(0.05, 20), st.integers(1, 1000), st.integers(0, 1000))
@@ -38,3 +38,10 @@ def test_given_refuses_what_it_cannot_be() -> None:
         Given.of("clip-norm", [1.0, -1.0])
     with pytest.raises(ArgumentError, match="at least one value"):
         Given.of("clip-norm", [])
+
+
+@pytest.mark.parametrize("noise", [(1.0, 0.9e-6), (1.0, 0.0), (1.0, 3.0, 1e7), (1.0, math.nan)])
+def test_noise_that_goes_too_far_apart_names_its_setting(noise: tuple[float, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"^rho-mu is 9; it must keep noise multipliers within a factor"):
+        check_spread("rho-mu", 9, noise)
+    check_spread("rho-mu", 9, (2.0, 1.0, 1e6))

@@ -18,11 +18,13 @@ Two more choices of the paper: the noise that minimises its utility bound, sigma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fedpriv import _check
 from fedpriv.optimizers.first_order import FirstOrder, Rule, Sgd
-from fedpriv.schedules import Constant, Geometric, Given, Power, Relative, Schedule
+from fedpriv.query import LEAST, check_range
+from fedpriv.schedules import Constant, Geometric, Given, Power, Relative, Schedule, check_spread
 
 __all__ = [
     "Sgd",
@@ -53,16 +55,17 @@ def dynamic(
         rho_mu: mu_T / mu_0 >= 1; 1 keeps the noise multiplier constant (sensitivity decay).
 
     Raises:
-        ArgumentError: a value is out of range; the paper's methods need both rho >= 1.
+        ArgumentError: a value is out of range; the paper's methods need both rho >= 1. A clip norm of the
+            run would leave the range of :func:`fedpriv.query.check_range`, or the noise multipliers would
+            be more than ``schedules.SPREAD`` apart.
     """
-    for name, rho in (("rho-c", rho_c), ("rho-mu", rho_mu)):
-        if _check.finite_positive(name, rho) < 1:
-            raise _check.fail(name, rho, "be at least 1", "1 switches that schedule off")
+    clip, noise = _decaying(clip_norm, rho_c, steps), Geometric(1.0, 1 / _ratio("rho-mu", rho_mu), steps)
+    check_spread("rho-mu", rho_mu, (noise(0), noise(steps - 1)))
     return FirstOrder(
         rule=rule,
         learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
-        clip_norm=_decaying(clip_norm, rho_c, steps),
-        relative_noise=Geometric(1.0, 1 / rho_mu, steps),
+        clip_norm=clip,
+        relative_noise=noise,
     )
 
 
@@ -85,11 +88,14 @@ def square_root_noise(
 ) -> FirstOrder:
     """Decaying C_t with the bound-minimising noise sigma_t ~ sqrt(C_t) (section 5, A.7, eq. 55)."""
     clip = _decaying(clip_norm, rho_c, steps)
+    # Without clipping there is no noise either, and nothing to fit it to.
+    noise = Constant(1.0) if math.isinf(clip_norm) else Relative(Power(clip, -0.5))
+    check_spread("rho-c", rho_c, (noise(0), noise(steps - 1)))
     return FirstOrder(
         rule=rule,
         learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
         clip_norm=clip,
-        relative_noise=Relative(Power(clip, -0.5)),
+        relative_noise=noise,
     )
 
 
@@ -99,21 +105,40 @@ def given(
     clip_norms: Sequence[float],
     relative_noise: Sequence[float],
 ) -> FirstOrder:
-    """Any sequences C_t and r_t = z_t / z_0 (algorithm 3). Raises ArgumentError if lengths differ."""
+    """Any sequences C_t and r_t = z_t / z_0 (algorithm 3).
+
+    Raises ArgumentError if lengths differ, or values are out of range or, of r_t, more than
+    ``schedules.SPREAD`` apart.
+    """
     if len(clip_norms) != len(relative_noise):
         raise _check.fail(
             "relative-noise",
             f"{len(relative_noise)} values",
             f"have as many values as there are clip norms, {len(clip_norms)}",
         )
+    clips, noise = Given.of("clip-norm", clip_norms), Given.of("relative-noise", relative_noise)
+    for t, clip in enumerate(clips.values):
+        check_range(f"clip-norm[{t}]", clip)
+    check_spread("relative-noise", f"{len(noise.values)} values", noise.values)
     return FirstOrder(
         rule=rule,
         learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
-        clip_norm=Given.of("clip-norm", clip_norms),
-        relative_noise=Given.of("relative-noise", relative_noise),
+        clip_norm=clips,
+        relative_noise=noise,
     )
 
 
 def _decaying(clip_norm: float, rho_c: float, steps: int) -> Schedule:
     start = _check.positive("clip-norm", clip_norm)
-    return Geometric(start, 1 / _check.finite_positive("rho-c", rho_c), steps)
+    check_range("clip-norm", start)
+    schedule = Geometric(start, 1 / _ratio("rho-c", rho_c), steps)
+    if (last := schedule(steps - 1)) < LEAST:
+        hint = f"the last would be {last:.3g}; sums are of float32"
+        raise _check.fail("rho-c", rho_c, f"leave clip norms of at least {LEAST:g}", hint)
+    return schedule
+
+
+def _ratio(name: str, rho: float) -> float:
+    if _check.finite_positive(name, rho) < 1:
+        raise _check.fail(name, rho, "be at least 1", "1 switches that schedule off")
+    return rho

@@ -115,12 +115,28 @@ def test_given_sequences_are_used_as_they_are() -> None:
     assert [p.relative_noise for p in method.planned(2)] == [1.0, 3.0]
 
 
+def test_what_is_read_at_its_last_step_may_reach_the_bounds() -> None:
+    last = dynamic(Sgd(), ETA, 1.0, 2, rho_c=1e24, rho_mu=1e12)
+    assert (last.clip_norm(1), last.relative_noise(1)) == (pytest.approx(1e-12), pytest.approx(1e-6))
+
+
+def test_theory_noise_without_clipping_is_plain() -> None:
+    method = square_root_noise(Sgd(), ETA, math.inf, T, RHO_C)
+    assert [p.relative_noise for p in method.planned(3)] == [1.0] * 3
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [
         (lambda: dynamic(Sgd(), ETA, C0, T, rho_c=0.5), "rho-c"),
         (lambda: dynamic(Sgd(), ETA, C0, T, rho_mu=0.5), "rho-mu"),
         (lambda: dynamic(Sgd(), ETA, C0, 0), "steps"),
+        (lambda: dynamic(Sgd(), ETA, C0, T, rho_c=1e13), "rho-c is 10{13}.0; it must leave clip norms"),
+        (lambda: dynamic(Sgd(), ETA, C0, T, rho_mu=1e7), "rho-mu is 10{7}.0; it must keep noise"),
+        (lambda: dynamic(Sgd(), ETA, 1e-13, T), "clip-norm is 1e-13"),
+        (lambda: square_root_noise(Sgd(), ETA, 1e6, T, rho_c=1e14), "rho-c is 10{14}.0; it must keep noise"),
+        (lambda: given(Sgd(), ETA, [1.0, 1e-13], [1.0, 1.0]), r"clip-norm\[1\] is 1e-13"),
+        (lambda: given(Sgd(), ETA, [1.0, 1.0], [1.0, 1e-7]), "relative-noise is '2 values'"),
         (lambda: given(Sgd(), ETA, [1.0], [1.0, 2.0]), "relative-noise"),
     ],
 )
