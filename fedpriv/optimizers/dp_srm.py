@@ -20,7 +20,7 @@ its sigma / ((1 - gamma) zeta / n_0 + gamma G)). After that one cohort is asked 
 
 and v_t = (1 - gamma) v_{t-1} + y, which is line 7: the two gradients of line 7 are g_t - (1 - gamma) g_{t-1}.
 Section 7.1 prints S with C_1 and C_2 exchanged; (6.1) and the theorem have it as here. Their factor 2 is
-replace-one's and belongs to the accounting. gamma = 1 is DP-SGD.
+replace-one's and belongs to the accounting. gamma = 1 is DP-SGD, which asks at one point only.
 
 The output is an iterate chosen uniformly from theta^0..theta^{T-1}. The choice needs no data, so it is drawn
 before the run (:func:`draw_output_step`) and its iterate is kept; by default the last is handed out.
@@ -117,13 +117,15 @@ class DpSrm:
 
     def query(self, state: State) -> Query:
         """Lines 1 to 3 at t = 0, then lines 6 to 8: what the cohort adds up."""
-        gradient = Term(clip_norm=self.clip_norm)
+        gradient = SumBlock((Term(clip_norm=self.clip_norm),))
         if state.step == 0:
             ratio = self.first_cohort
-            return Query((state.params,), (SumBlock((gradient,)),), relative_noise=ratio, rate_factor=ratio)
+            return Query((state.params,), (gradient,), relative_noise=ratio, rate_factor=ratio)
+        if self.gamma == 1:
+            return Query((state.params,), (gradient,))
         terms = (
-            Term(self.clip_norm, weight=self.gamma),
-            Term(self.difference_clip_norm, weight=1 - self.gamma, at=(1.0, -1.0)),
+            Term(clip_norm=self.clip_norm, weight=self.gamma),
+            Term(clip_norm=self.difference_clip_norm, weight=1 - self.gamma, at=(1.0, -1.0)),
         )
         return Query((state.params, state.slots[_PREVIOUS]), (SumBlock(terms),))
 

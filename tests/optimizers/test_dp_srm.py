@@ -114,8 +114,19 @@ def test_gamma_one_is_dp_sgd() -> None:
     for method in (DpSrm(Constant(0.2), C_1, C_2, 1.0), dp_sgd(0.2, C_1)):
         setup = Setup(method, Poisson(40, 0.3), Placement("central"), 0.7, 25)
         cohorts = Cohorts(setup.sampler, KEY, 7)
-        ends.append(run(setup, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params)
+        engine = RowsEngine(world(1))
+        ends.append(run(setup, start, engine, CountingBooks(), KEY, cohorts).state.params)
+        assert {len(ask.query.points) for ask in engine.asks} == {1}
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-14)
+
+
+def test_gamma_one_may_begin_with_a_cohort_of_its_own() -> None:
+    method = DpSrm(Constant(0.2), C_1, C_2, 1.0, first_cohort=2.0)
+    state = method.init(torch.zeros(D))
+    first = method.query(state)
+    later = method.query(method.update(state, (torch.ones(D),)))
+    assert (first.rate_factor, first.relative_noise) == (2.0, 2.0)
+    assert (later.rate_factor, later.relative_noise, later.blocks) == (1.0, 1.0, first.blocks)
 
 
 @settings(max_examples=60, deadline=None)
