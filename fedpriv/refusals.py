@@ -126,6 +126,9 @@ def check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
             raise _check.fail(key, rho, f"be 0 or 1 with noise-schedule {config.noise_schedule}")
     if config.noise_schedule == "sqrt-clip" and config.rho_mu != 1:
         raise _check.fail("rho-mu", config.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
+    if config.adaptive_quantile and config.optimizer == "adadp":
+        hint = "the two releases of its step must be clipped alike"
+        raise _check.fail("adaptive-quantile", config.adaptive_quantile, "be 0 with adadp", hint)
     if config.momentum and config.optimizer.endswith("adam"):
         raise _check.fail("momentum", config.momentum, "be 0 with Adam", "Adam's is beta1")
     if config.momentum and config.optimizer not in ("dp-sgd", "dynamic-dp-sgd"):

@@ -92,6 +92,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"optimizer": "adadp", "rho-c": 2.0}, "optimizer is 'adadp', which has no schedule"),
     ({"optimizer": "adadp", "rounds": 1}, "rounds is 1; it must be even with optimizer adadp"),
     ({"optimizer": "dp-srm", "adaptive-quantile": 0.5}, "be 0 with dp-srm, which has two clip norms"),
+    ({"optimizer": "adadp", "adaptive-quantile": 0.5}, "adaptive-quantile is 0.5; it must be 0 with adadp"),
     ({"optimizer": "dp-srm", "srm-difference-clip-norm": math.inf}, "srm-difference-clip-norm is inf"),
     ({"optimizer": "dp2-adam", "dp2-adaptive-clip-norm": math.inf}, "dp2-adaptive-clip-norm is inf"),
     ({"optimizer": "dp-srm", "srm-first-cohort": 30.0}, "srm-first-cohort is 30.0; it must be at most 10 "),

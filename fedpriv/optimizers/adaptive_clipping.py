@@ -7,6 +7,9 @@ on one cohort and are ONE event of multiplier z: the bit takes ``share`` of 1/z^
 the sum is z / (2 sqrt(share)). The paper's sigma_b = m/20 is share = (10 z / m)^2.
 
 z and the shares are fixed in advance, so an adaptive C is post-processing of noisy answers.
+
+A method that compares the answers of one step with each other (ADADP's two releases) is refused: C would move
+between them.
 """
 
 from __future__ import annotations
@@ -45,9 +48,16 @@ class AdaptiveClipping:
         _check.between("adaptive-share", self.share, 0, 1)
 
     def init(self, params: Tensor) -> State:
-        """The inner state, and C at the inner optimizer's first clip norm."""
+        """The inner state, and C at the inner optimizer's first clip norm.
+
+        Raises ArgumentError where that is infinite, or a step is not one release of one clipped term.
+        """
         state = self.inner.init(params)
-        start = _only_term(self.inner.query(state)).clip_norm
+        query = self.inner.query(state)
+        if query.releases != 1:
+            name = type(self.inner).__name__
+            raise _check.fail("optimizer", name, "make steps of one release to be clipped adaptively")
+        start = _only_term(query).clip_norm
         _check.finite_positive("clip-norm", start, "adaptive clipping needs a finite start")
         return replace(state, slots={**state.slots, _SLOT: torch.tensor(start, dtype=torch.float64)})
 

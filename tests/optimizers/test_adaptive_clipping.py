@@ -8,7 +8,7 @@ import torch
 
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import sum_rows
-from fedpriv.optimizers import AdaptiveClipping, State, dp_sgd
+from fedpriv.optimizers import Adadp, AdaptiveClipping, State, dp_sgd
 
 SLOT = "adaptive_clip_norm"
 
@@ -70,3 +70,9 @@ def test_state_round_trips() -> None:
 def test_bad_values_are_named(settings: dict[str, float], name: str) -> None:
     with pytest.raises(ArgumentError, match=name):
         AdaptiveClipping(dp_sgd(0.1, 1.0), **settings)
+
+
+def test_a_step_of_two_releases_is_refused() -> None:
+    """C would move between them, and ADADP would compare what was clipped differently."""
+    with pytest.raises(ArgumentError, match="optimizer is 'Adadp'; it must make steps of one release"):
+        AdaptiveClipping(Adadp(0.1, 1.0)).init(torch.zeros(3))
