@@ -29,6 +29,7 @@ def check(config: Config) -> None:
         raise _check.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
     source = make_source(config)
     make_view(config, source)
+    _check_divided(config, source)
     task = make_task(config, source)
     make_work(config)
     if user_code.named(config.dataset):
@@ -38,6 +39,15 @@ def check(config: Config) -> None:
     if config.public_examples:
         make_public(config)
     choose_device(config.device)
+
+
+def _check_divided(config: Config, source: Source) -> None:
+    """Refuse a number of examples for clients among whom a finite data set is divided whole."""
+    divided = config.unit == "client" and config.partition not in ("one-example", "natural")
+    if divided and source.size is not None and config.examples_per_client != 1:
+        allowed = f"be left out: all {source.size} examples of {source.name} are divided among the clients"
+        hint = f"about {source.size / config.clients:.3g} each"
+        raise _check.fail("examples-per-client", config.examples_per_client, allowed, hint)
 
 
 def _check_data(config: Config, source: Source, again: Source) -> None:

@@ -131,6 +131,18 @@ def test_the_demo_reaches_its_goal() -> None:
         ({"nodes_own_data": True}, "nodes-own-data"),
         ({"dataset": "mnits"}, "dataset is 'mnits'"),
         ({"dataset": "digits", "clients": 2000}, "clients is 2000; it must be at most 1437"),
+        (
+            {"dataset": "digits", "partition": "iid", "clients": 50, "examples_per_client": 10**6},
+            r"^examples-per-client is 1000000; .*be left out: all 1437 examples of digits .* 28\.7 each\)$",
+        ),
+        (
+            {"dataset": "digits", "partition": "shards", "clients": 50, "labels_per_client": 11},
+            "^labels-per-client is 11; it must be at most 10, the labels of digits$",
+        ),
+        (
+            {"dataset": "digits", "unit": "example", "clients": 10, "examples_per_client": 10**5},
+            "^examples-per-client is 100000; it must be at most 143 for 10 clients of digits",
+        ),
         ({"model": "transformer"}, "model is 'transformer'"),
         ({"device": "abacus"}, "device is 'abacus'"),
     ],

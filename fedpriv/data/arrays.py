@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,9 @@ class Arrays:
         target: Target = "label",
         owners: Indices | None = None,
     ) -> None:
+        if not isinstance(tokens, tuple) or not all(isinstance(t, Integral) and t >= 1 for t in tokens):
+            example = f"({tokens},)" if isinstance(tokens, Integral) else "(50,)"
+            raise DataError(f"{name}: tokens must be a tuple of numbers of ids, such as {example}")
         self.name, self.classes, self.size = name, classes, len(x)
         self.tokens, self.target, self.owners = tokens, target, owners
         self._train = self._checked(x, y)

@@ -136,8 +136,8 @@ def population(
         seed: the (public) partition seed.
 
     Raises:
-        ArgumentError: an argument is outside its range, a finite source has too few examples, or the
-            source has no labels or natural clients where the kind needs them.
+        ArgumentError: an argument is outside its range, a finite source has too few examples or labels, or
+            the source has no labels or natural clients where the kind needs them.
     """
     _check.choice("partition", kind, KINDS)
     _check.integer("clients", clients, 1)
@@ -155,6 +155,9 @@ def population(
         "shards": lambda: Shards(labels_per_client),
     }
     skew, spread = skews[kind](), Sizes(sizes, examples_per_client)
+    if kind == "shards" and source.target == "label" and labels_per_client > source.classes:
+        allowed = f"be at most {source.classes}, the labels of {source.name}"
+        raise _check.fail("labels-per-client", labels_per_client, allowed)
     if isinstance(source, InfiniteMNIST):
         labels = source.labels(np.arange(source.first, source.first + source.base_size))
         return Implicit(labels, clients, skew, spread, seed, source.first)
@@ -182,6 +185,13 @@ def _natural(source: Source, clients: int) -> Partition:
 
 
 def _require_enough(source: Source, clients: int, each: int) -> None:
-    if source.size is not None and clients * each > source.size:
-        allowed = f"be at most {source.size // each} for {each} each of {source.name}"
-        raise _check.fail("clients", clients, allowed, "or take an infinite data set")
+    if source.size is None or clients * each <= source.size:
+        return
+    name, value, hint = "clients", clients, "or take an infinite data set"
+    allowed = f"be at most {source.size // each} for {each} each of {source.name}"
+    if clients > source.size:
+        allowed = f"be at most {source.size} for the examples of {source.name}"
+    elif each > source.size:  # for which no number of clients would do
+        name, value = "examples-per-client", each
+        allowed = f"be at most {source.size // clients} for {clients} clients of {source.name}"
+    raise _check.fail(name, value, allowed, hint)

@@ -95,6 +95,12 @@ def test_factory_refuses_what_cannot_be():
         population("one-example", digits, clients=1438)
     with pytest.raises(ArgumentError, match="at most 14 for 100 each"):
         population("silos", digits, clients=15, examples_per_client=100)
+    with pytest.raises(ArgumentError, match="examples-per-client is 100000; it must be at most 143 for 10 "):
+        population("silos", digits, clients=10, examples_per_client=100_000)
+    for source in (digits, load("infinite-digits")):
+        with pytest.raises(ArgumentError, match=f"per-client is 11; .*10, the labels of {source.name}"):
+            population("shards", source, clients=50, labels_per_client=11)
+        assert population("shards", source, clients=50, labels_per_client=10).clients == 50
     with pytest.raises(ArgumentError, match="at most 1437"):
         population("iid", digits, clients=1438)
     with pytest.raises(ArgumentError, match="dirichlet-alpha"):
