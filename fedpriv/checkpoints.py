@@ -140,7 +140,9 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
 def _state(folder: Path) -> tuple[State, dict[str, Any]]:
     path = folder / FILE
     if not path.is_file():
-        raise _check.fail("FOLDER", str(folder), f"hold a run's {FILE}")
+        begun = _ledger(folder).events
+        hint = "" if begun else "nothing was charged: begin the run again, with --overwrite"
+        raise _check.fail("FOLDER", str(folder), f"hold a run's {FILE}", hint)
     try:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["fedpriv"])

@@ -355,6 +355,46 @@ def test_what_is_not_the_run_as_it_was_is_refused_in_one_line(tmp_path: Path, wh
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
 
+def test_what_is_no_folder_of_a_run_is_said_to_be_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def told(folder: str) -> str:
+        result = CliRunner().invoke(app, ["resume", folder])
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        start = f"fedpriv: FOLDER is {folder!r}; it must be the output folder of a run ("
+        assert result.stderr.startswith(start)
+        return result.stderr.removeprefix(start).removesuffix(")\n")
+
+    Path("file").touch()
+    for run in ("compared/central", "compared/local", "runs/1", "runs/2"):
+        Path(run).mkdir(parents=True)
+        Path(run, "config.toml").touch()
+    assert told("nowhere") == "there is no such folder"
+    assert told("file") == "it is a file"
+    assert told("compared") == "it holds a comparison: give one of its folders central, local"
+    assert told("runs") == "it holds several runs: give the folder of one, such as runs/2"
+    assert told(".") == "no config.toml is in it"
+
+
+def test_a_run_that_charged_nothing_yet_is_to_be_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between its configuration and its first state."""
+
+    def happens(*arguments: object) -> None:
+        raise KilledError
+
+    monkeypatch.setattr(checkpoints, "packed", happens)
+    config = small(out=str(tmp_path / "run"))
+    with pytest.raises(KilledError):
+        execute(make_plan(config), Engine(config), RunFolder.create(tmp_path / "run"))
+    said = r"state.safetensors \(nothing was charged: begin the run again, with --overwrite\)$"
+    with pytest.raises(ArgumentError, match=said):
+        checkpoints.read(tmp_path / "run", make_plan(config))
+
+
 def _without_its_end(folder: Path) -> None:
     """As a backup has it that took the ledger before the state."""
     lines = (folder / "ledger.jsonl").read_text().splitlines(keepends=True)

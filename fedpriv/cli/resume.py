@@ -42,7 +42,7 @@ def _taken_up(folder: Path) -> Job:
     from fedpriv.simulate import check
 
     if not (folder / "config.toml").is_file():
-        raise _check.fail("FOLDER", str(folder), "be the output folder of a run", "no config.toml is in it")
+        raise _check.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
     config = Config.parse(read_file(folder / "config.toml"))
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)
@@ -50,3 +50,17 @@ def _taken_up(folder: Path) -> Job:
     if checkpoint.changed:
         checkpoint.require_model(config, make_task(config, make_source(config)).layout)
     return plan, folder, checkpoint
+
+
+def _what_it_is(folder: Path) -> str:
+    """What is there in place of a run's output folder, and what to give where that is near."""
+    from fedpriv.compare import COMPARED
+
+    if not folder.is_dir():
+        return "it is a file" if folder.exists() else "there is no such folder"
+    runs = sorted(path.parent.name for path in folder.glob("*/config.toml"))
+    if not runs:
+        return "no config.toml is in it"
+    if set(runs) <= set(COMPARED):
+        return f"it holds a comparison: give one of its folders {', '.join(runs)}"
+    return f"it holds several runs: give the folder of one, such as {folder / runs[-1]}"
