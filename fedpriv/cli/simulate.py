@@ -128,16 +128,23 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
 def given(
     config_file: Path | None, settings: list[str] | None, out: str | None, seed: int | None, overwrite: bool
 ) -> dict[str, Any]:
-    """The settings that a command line gives, by key; flags win over the file."""
+    """The settings that a command line gives, by key; it wins over the file.
+
+    Raises ArgumentError where an option and --set contradict each other.
+    """
     values = read_file(config_file) if config_file else {}
-    values.update(read_assignment(text) for text in settings or [])
+    chosen, options = dict(read_assignment(text) for text in settings or []), dict[str, Any]()
     if out is not None:
-        values["out"] = out
+        options["out"] = out
     if seed is not None:
-        values["seed"] = _check.integer("--seed", seed)
+        options["seed"] = _check.integer("--seed", seed)
     if overwrite:
-        values["overwrite"] = True
-    return values
+        options["overwrite"] = True
+    for key, value in options.items():
+        if chosen.get(key, value) != value:
+            text = f"--{key} says {value!r} and --set {key} says {chosen[key]!r}; give one of them"
+            raise _check.ArgumentError(text)
+    return {**values, **chosen, **options}
 
 
 def _out(config: Config) -> str:
