@@ -135,6 +135,13 @@ def test_the_table_has_all_methods_side_by_side() -> None:
     assert "accounting by gdp-clt does not support without-replacement sampling" in fixed
 
 
+@pytest.mark.parametrize("content", ["", "epsilon = 3\n", '{"round": 2, "accuracy": 0.5}\n', "\0" * 9])
+def test_a_file_that_is_no_ledger_is_not_said_to_be_an_edited_one(content: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(content)
+    told = refused("account", "--ledger", tmp_path / "metrics.jsonl", "--delta", 1e-5)
+    assert told.endswith("metrics.jsonl'; it must be the ledger.jsonl of a run (it has nothing of one)")
+
+
 def test_plot_writes_a_picture_or_nothing(ledger: Path, tmp_path: Path) -> None:
     picture = tmp_path / "figures" / "epsilon.png"
     result = call("account", *SCHEDULE, "--plot", picture)

@@ -116,6 +116,10 @@ def _replayed(path: Path) -> tuple[list[Event], str, dict[str, str]]:
 
     if not path.is_file():
         raise _check.fail("--ledger", str(path), "be an existing ledger file")
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if not any(word in start for word in (b'"ledger"', b'"chain"')):
+        raise _check.fail("--ledger", str(path), "be the ledger.jsonl of a run", "it has nothing of one")
     record = ledger.read(path)
     title = f" of the {counted(sum(event.count for event in record.events), 'release')} in {path}"
     said = {"remark": record.header["remark"]} if "remark" in record.header else {}
