@@ -106,7 +106,11 @@ def simulate(
         config: all settings.
         show: called after each round with what may be shown.
         folder: where outputs go; None keeps them in memory.
-        plan: the configuration's plan, where it was made before.
+        plan: the configuration's plan, where it was made before, and the configuration checked.
+
+    Raises ArgumentError or DataError, before any work, as :func:`check` and ``make_plan`` do.
     """
-    plan = plan or make_plan(config)
+    if plan is None:
+        check(config)
+        plan = make_plan(config)
     return execute(plan, make_engine(config), folder, show)

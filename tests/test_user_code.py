@@ -18,7 +18,9 @@ from fedpriv.config import Config
 from fedpriv.data import load
 from fedpriv.node import initial_params, make_source, make_task
 from fedpriv.node_books import RefusedError, as_taken
+from fedpriv.plan import make_plan
 from fedpriv.rng import Key
+from fedpriv.runs import RunFolder
 from fedpriv.simulate import check, simulate
 
 MINE = '''
@@ -86,6 +88,11 @@ class Paired(Keyed):
 class Looking(Keyed):
     def forward(self, x):
         return nn.functional.linear(x, self.weight, self.bias) * float(x.sum() > 0)
+
+
+class Drawing(Keyed):
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight, self.bias) + torch.rand(2)
 
 
 class Unsteady(nn.Linear):
@@ -231,6 +238,22 @@ def test_what_is_wrong_with_data_is_said(mine: Path, reference: str, said: str) 
         check(Config.parse({**SETTINGS, "dataset": reference, "model": "logistic"}))
     assert str(caught.value).startswith(f"dataset is {reference!r}; it must ")
     assert said in str(caught.value)
+
+
+def test_python_refuses_a_model_as_the_command_does(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is charged; and what was checked with its plan is not checked again."""
+    config = Config.parse({**SETTINGS, "model": "users_mine:Drawing"})
+    with pytest.raises(ArgumentError) as caught:
+        check(config)
+    assert "gradients for each example alone, by torch.func.vmap" in str(caught.value)
+    folder = RunFolder.create(mine / "run")
+    with pytest.raises(ArgumentError) as again:
+        simulate(config, folder=folder)
+    assert str(again.value) == str(caught.value)
+    assert list(folder.path.iterdir()) == []
+    monkeypatch.setattr("fedpriv.simulate.check", lambda config: pytest.fail("checked again"))
+    plain = config.changed(model="logistic", rounds=1)
+    assert simulate(plain, plan=make_plan(plain)).stopped == "rounds"
 
 
 def test_a_users_data_has_no_options(mine: Path) -> None:
