@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
+from fedpriv.config import Config
+from fedpriv.simulate import simulate
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -26,14 +28,31 @@ def test_a_documents_examples_run(name: str) -> None:
 
 @pytest.fixture
 def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """docs/own.md, in a folder that holds its mine.py."""
+    """docs/own.md, in a folder that holds its mine.py: all of its code, in one file."""
     text = (DOCS / "own.md").read_text()
-    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "mine.py").write_text(code)
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.py").write_text("\n\n".join(code))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield text
     sys.modules.pop("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "score", "least", "most"),
+    [
+        ("data", {"model": "mine:net"}, "accuracy", 0.9, 1.0),
+        ("words", {"model": "mlp-text", "optimizer": "dp-adam", "learning-rate": 0.05}, "accuracy", 0.7, 1.0),
+        ("heights", {"model": "linear", "optimizer": "dp-sgd", "learning-rate": 1.0}, "mse", 0.0, 0.1),
+        ("genres", {"model": "logistic"}, "accuracy", 0.7, 1.0),  # a half would be chance
+    ],
+)
+def test_every_kind_of_data_on_the_page_can_be_learnt_from(
+    own_page: str, data: str, settings: dict[str, object], score: str, least: float, most: float
+) -> None:
+    common = {"clients": 5000, "sampling-rate": 0.1, "rounds": 20, "engine": "in-process", "seed": 1}
+    result = simulate(Config.parse({**common, **settings, "dataset": f"mine:{data}"}))
+    assert least <= result.metrics[-1][score] <= most
 
 
 @pytest.mark.slow
