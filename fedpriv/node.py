@@ -264,10 +264,8 @@ def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
 def _unit_memory(config: Config, source: data.Source) -> int:
     """Bytes that making one unit's examples takes, on average: _MAKING copies of each."""
     each = 1
-    if config.unit == "client" and config.partition == "natural":
-        each = -(-(source.size or 1) // config.clients)
-    elif config.unit == "client" and config.partition != "one-example":
-        each = config.examples_per_client
+    if config.unit == "client" and config.partition != "one-example":  # a finite source is divided whole
+        each = -(-source.size // config.clients) if source.size else config.examples_per_client
     return _MAKING * each * math.prod(source.shape) * (8 if source.tokens else 4)
 
 

@@ -44,8 +44,21 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
 EVERYONE: dict[str, object] = {"sampler": "everyone", "sampling_rate": 1.0, "rounds": 2}
 
 
-@pytest.mark.parametrize(("optimizer", "changes"), OPTIMIZERS.items())
-@pytest.mark.parametrize("sampling", [{}, {"sampler": "fixed-size", "colluding_parties": 0}])
+FIXED: dict[str, object] = {"sampler": "fixed-size", "colluding_parties": 0}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "changes", "sampling"),
+    [
+        *((*row, {}) for row in OPTIMIZERS.items()),
+        ("dp-srm", OPTIMIZERS["dp-srm"], FIXED),
+        *(
+            pytest.param(*row, FIXED, marks=pytest.mark.slow)
+            for row in OPTIMIZERS.items()
+            if row[0] != "dp-srm"
+        ),
+    ],
+)
 def test_it_takes_the_steps_of_a_federation_of_silos(
     optimizer: str, changes: dict[str, object], sampling: dict[str, object]
 ) -> None:
@@ -54,7 +67,9 @@ def test_it_takes_the_steps_of_a_federation_of_silos(
     alone = simulate(centralised(**changes))
     silos = simulate(small(dataset="digits", unit="example", clients=7, examples_per_client=200, **changes))
     torch.testing.assert_close(alone.params, silos.params, rtol=1e-4, atol=1e-5)
-    assert not torch.equal(alone.params, simulate(centralised(**{**changes, "seed": 6})).params)
+    config = make_plan(centralised(**changes)).config
+    began = initial_params(make_task(config, make_source(config)), make_plan(config).key())
+    assert not torch.allclose(alone.params, began, rtol=1e-2, atol=1e-2)
     spent = [run.report["privacy"]["views"][0]["epsilon"] for run in (alone, silos)]
     assert spent[0] == spent[1]
     assert alone.metrics[-1]["accuracy"] == pytest.approx(silos.metrics[-1]["accuracy"], abs=0.01)

@@ -372,6 +372,7 @@ def test_a_schedulers_sigterm_ends_a_run_as_ctrl_c_does(
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_a_valid_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "fedpriv", "simulate", *SETTINGS, "--out", str(out)]

@@ -37,7 +37,12 @@ RUNS: dict[str, dict[str, object]] = {
 VECTORS = dict.fromkeys(("dp-srm", "dp2-rmsprop", "local noise", "distributed noise"), 2)
 
 
-@pytest.mark.parametrize("name", RUNS)
+ALIKE = ("mlp", "deformed files", "several examples", "adadp", "adaptive-adp-sgd")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in RUNS]
+)
 def test_the_host_waits_once_a_chunk_and_sends_what_is_new(
     name: str, elsewhere: Elsewhere, tmp_path: Path
 ) -> None:

@@ -287,7 +287,7 @@ def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:
     assert (observer.sampling, observer.noise_multiplier) == ("without-replacement", 6.0)
 
 
-@pytest.mark.parametrize("kind", ["local", "distributed"])
+@pytest.mark.parametrize("kind", [pytest.param("local", marks=pytest.mark.slow), "distributed"])
 def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> None:
     """Twelve parties in one chunk (one draw) or in twelve (twelve draws): the same events, and final
     models of the same law: KS two-sample over 20 coordinates of 300 runs, p > 1e-6, seeds fixed."""

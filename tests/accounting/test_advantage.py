@@ -41,7 +41,7 @@ def test_one_sampled_release_has_its_closed_form(z: float, rate: float) -> None:
         assert replaced * (1 - 1e-9) <= ours <= 1.001 * rate
 
 
-@pytest.mark.parametrize("rounds", [2, 3, 5])
+@pytest.mark.parametrize("rounds", [2, pytest.param(3, marks=pytest.mark.slow), 5])
 def test_few_releases_agree_with_dp_accounting(rounds: int) -> None:
     ours = advantage([Event(0.7, "poisson", "add-remove", rate=0.05, count=rounds)])
     one = privacy_loss_distribution.from_gaussian_mechanism(

@@ -46,7 +46,7 @@ def test_spends_the_budget_and_not_more(
         (Event(1.0, "poisson", "add-remove", 0.01, truncation=1e-13, count=100), "pld"),
     ],
 )
-@pytest.mark.parametrize("target", [0.5, 8.0])
+@pytest.mark.parametrize("target", [pytest.param(0.5, marks=pytest.mark.slow), 8.0])
 def test_each_sampler_and_method(event: Event, method: str, target: float) -> None:
     assert 0.99 <= share([event], Budget(target, 1e-6, method)) <= 1
 

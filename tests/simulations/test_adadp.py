@@ -34,6 +34,7 @@ def on_digits(method: str, sigma: float, learning_rate: float, seed: int) -> flo
     return float(run(Cell("short", method, config, sigma), seed)["accuracy"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("adadp")  # brings the scripts' folder onto the path
 def test_a_step_size_that_suits_little_noise_loses_to_adadp_where_there_is_much() -> None:
     """Section 5.4 in small: DP-SGD's step size is good at sigma = 1; ADADP starts from 0.1, untuned."""

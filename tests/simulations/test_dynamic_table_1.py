@@ -31,6 +31,7 @@ def test_dynamic_beats_vanilla_at_a_small_budget(table_1: ModuleType) -> None:
 
 
 @needs_mnist
+@pytest.mark.slow
 @pytest.mark.data
 def test_table_1_is_run_in_the_papers_setting(table_1: ModuleType) -> None:
     """Du et al. 2021, section 4.1 and A.9: p = 250/60000, delta = 1/(10 N), GDP-CLT; and again by PLD."""

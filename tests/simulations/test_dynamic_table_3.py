@@ -18,6 +18,7 @@ def table_3() -> ModuleType:
 
 
 @needs_names
+@pytest.mark.slow
 @pytest.mark.data
 def test_table_3_is_run_in_the_papers_setting(table_3: ModuleType) -> None:
     """Du et al. 2021, A.9: an LSTM, 50 epochs, step size 2, C_0 = 1.5, noise by GDP-CLT; and again by PLD."""
@@ -35,6 +36,7 @@ def test_table_3_is_run_in_the_papers_setting(table_3: ModuleType) -> None:
 
 
 @needs_names
+@pytest.mark.slow
 @pytest.mark.data
 def test_dynamic_beats_vanilla_at_a_small_budget(table_3: ModuleType) -> None:
     """100 steps of a network without recurrence, at a small budget."""
