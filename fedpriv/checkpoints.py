@@ -130,6 +130,9 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
         tuple(key for key, mark in _code(config).items() if about["code"][key] != mark),
     )
     found.require_ledger(record)
+    if not bool(torch.isfinite(state.params).all()):
+        hint = "the model has diverged: begin a run with a smaller learning-rate"
+        raise _check.fail("FOLDER", str(folder), "hold a finite model", hint)
     if stopped == "budget":
         raise _check.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
     if stopped and state.step >= plan.setup.rounds:
@@ -198,7 +201,7 @@ def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     """A digest of their names and bytes."""
     mark = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        mark.update(name.encode())
+        mark.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         mark.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return mark.hexdigest()
 

@@ -42,6 +42,11 @@ HEADER = (
     "epsilon against the server",
     "epsilon against who sees the models",
 )
+_ENDS = {
+    "interrupted": "interrupted",
+    "diverged": "the model was no longer finite",
+    "unanswered": "too few clients replied",
+}
 _AGAINST = {
     "none": "nobody",
     "central": "who sees the models",
@@ -100,6 +105,9 @@ def plans(config: Config, placements: Sequence[str] = PLACEMENTS) -> list[Plan]:
 
 def _placed(config: Config, placement: str) -> Config:
     changes: dict[str, Any] = {"max_participations": 0, "min_replies": 0}
+    drawn = placement == "central" and config.sampler == "fixed-size"
+    if not drawn and placement not in ("local", "distributed"):  # there nothing depends on it
+        changes["colluding_parties"] = Config.parse({}).colluding_parties
     if placement == SILOS:
         return config.changed(level="client", placement="central", **changes)
     changes |= {"level": "aggregation", "silo_steps": 1, "placement": placement}
@@ -133,14 +141,15 @@ def compare(
 
 
 def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
-    """What an interruption left out of the comparison, in a line; nothing where it is whole."""
-    last = rows[-1] if rows else None
-    if last is None or last.result.stopped != "interrupted":
-        return ""
-    done = last.result.metrics[-1]["round"] if last.result.metrics else 0
-    text = f"interrupted: {last.placement} was last scored at round {done} of {last.plan.config.rounds}"
+    """Which runs ended before their end, and which were not begun, in a line; nothing where all are whole."""
+    cut = [
+        f"{_ENDS[row.result.stopped]}: {row.placement} was last scored at round "
+        f"{row.result.metrics[-1]['round'] if row.result.metrics else 0} of {row.plan.config.rounds}"
+        for row in rows
+        if row.result.stopped in _ENDS
+    ]
     missing = [_name(plan) for plan in chosen[len(rows) :]]
-    return text + (f"; not run: {', '.join(missing)}" if missing else "")
+    return "; ".join([*cut, *([f"not run: {', '.join(missing)}"] if missing else [])])
 
 
 def _name(plan: Plan) -> str:

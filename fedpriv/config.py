@@ -300,7 +300,7 @@ class Config(BaseModel):
         0,
         ge=0,
         description="expected clients of a chunk, computed at once; 0: an actor's share, or 128 where "
-        "clients add noise. Runs of one chunk size agree to the last bit, on however many actors",
+        "clients add noise. Noisy runs of one chunk size agree to the last bit, on however many actors",
     )
     memory_budget: int = Field(
         512, ge=16, description="MiB that a node may use for examples and their gradients at once"

@@ -94,7 +94,7 @@ class ClientSide:
                 return tuple(total.double() for total in sums)
             return tuple(map(on_grid, sums, query.blocks, owed))
 
-        # Parts are added without rounding, so that how they are dealt to nodes does not show in the result.
+        # With noise parts are added without rounding, so that how they are dealt to nodes does not show.
         totals = clipping.added(map(part, ask.chunks)) or tuple(total.double() for total in zeros(query))
         return Reply(tuple(total.cpu() for total in totals), sum(chunk.parties for chunk in ask.chunks))
 

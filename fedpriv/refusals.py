@@ -24,9 +24,12 @@ def check_used(config: Config) -> None:
         (single, ("client-sizes", "partition-seed"), other),
         (config.partition != "dirichlet", ("dirichlet-alpha",), "partition=dirichlet"),
         (
-            config.sampler != "fixed-size" and config.placement in ("none", "central"),
+            config.placement == "none"
+            or config.level == "client"
+            or config.clients == 1
+            or (config.placement == "central" and config.sampler != "fixed-size"),
             ("colluding-parties",),
-            "noise that parties add, or cohorts of a fixed size",
+            "several parties that add noise, or are drawn in cohorts of a fixed size",
         ),
         (config.partition != "shards", ("labels-per-client",), "partition=shards"),
         (gradient, ("local-steps", "local-learning-rate", "local-batch-size"), "work=local-steps"),

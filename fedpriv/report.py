@@ -185,7 +185,7 @@ def _trust(config: Config) -> str:
         return BY_SILO
     if config.centralised and config.placement == "central":
         return CENTRALISED
-    among = {"central": config.sampler == "fixed-size", "distributed": True}.get(config.placement, False)
+    among = config.sampler == "fixed-size" if config.placement == "central" else config.placement != "none"
     return TRUST[config.placement] + (_colluding(config) if among and config.clients > 1 else "")
 
 
@@ -195,7 +195,8 @@ def _colluding(config: Config) -> str:
     if not config.colluding_parties:
         return f" Other {parties}s are not meant: they know what they did themselves, which is not counted."
     number = measures.counted(min(config.colluding_parties, config.clients - 1), parties)
-    return f" That holds against {number} who may pool what they know of themselves (colluding-parties)."
+    that = "What is said of the released models" if config.placement == "local" else "That"
+    return f" {that} holds against {number} who may pool what they know of themselves (colluding-parties)."
 
 
 def _silos(config: Config) -> dict[str, int]:
@@ -469,7 +470,7 @@ def curves(
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
         across = right.get_yaxis_transform()
         right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)
-        kind = _gate_kind(summary)
+        kind = gate(summary).get("kind", "")
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
         right.set_ylabel(f"epsilon spent ({_LABELS[budget['held by']]}, {kind})", color="tab:red")
         title += f"\nbudget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
@@ -481,9 +482,12 @@ def curves(
     return buffer.getvalue()
 
 
-def _gate_kind(summary: Mapping[str, Any]) -> str:
-    budget = summary["privacy"]["budget"]
-    for view in summary["privacy"]["views"]:
+def gate(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the view that gates the budget says by the method that holds it: "against", "delta", "epsilon",
+    "kind"; {} where there is no noise, or no release."""
+    privacy = summary["privacy"]
+    for view in privacy["views"]:
         if view["gates the budget"]:
-            return str(view["epsilon"][budget["held by"]].get("kind", ""))
-    return ""
+            cell: dict[str, Any] = view["epsilon"][privacy["budget"]["held by"]]
+            return {"against": view["against"], "delta": view["delta"], **cell}
+    return {}

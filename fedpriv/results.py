@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv import _check
+from fedpriv import _check, report
 from fedpriv.config import Config, read_file
 from fedpriv.measures import Measure, shown
 
-HEADER = ("runs of", "number", "on the test set", "epsilon spent", "delta", "against", "kind")
+HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
+_WHOLE = ("rounds", "budget")  # how a run ends by itself
 _FILLED = ("learning-rate", "rho-c", "rho-mu", "delta", "noise-decay", "noise-period", "pda-horizon")
 _ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
 
@@ -40,6 +41,25 @@ class Run:
     metrics: tuple[Mapping[str, Any], ...]
     report: Mapping[str, Any]
 
+    @property
+    def ended(self) -> str:
+        """How: "rounds", "budget", "interrupted", ..."""
+        return str(self.report["result"]["stopped"])
+
+    @property
+    def whole(self) -> bool:
+        """Whether it ended by itself."""
+        return self.ended in _WHOLE
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """As :func:`fedpriv.report.gate`. Epsilon is the budget's where the run may have been ended for what
+        it had released: what was spent by then is no bound."""
+        found = report.gate(self.report)
+        if found and not (self.whole and not self.report["result"]["resumed after rounds"]):
+            found["epsilon"] = self.report["privacy"]["budget"]["epsilon"]
+        return found
+
 
 @dataclass(frozen=True)
 class Group:
@@ -57,7 +77,8 @@ class Group:
     def name(self) -> str:
         """The settings as a person would give them; the optimizer where there is no other group."""
         told = self.settings or {"optimizer": self.runs[0].config.optimizer}
-        return ", ".join(f"{key}={value}" for key, value in told.items())
+        name = ", ".join(f"{key}={value}" for key, value in told.items())
+        return name if self.runs[0].whole else f"{name} ({self.runs[0].ended})"
 
     @property
     def measure(self) -> Measure:
@@ -72,8 +93,8 @@ class Group:
 
     def json(self) -> dict[str, Any]:
         """The group as report data; the spread is the standard deviation of single runs, None of one."""
-        gate = _gate(self.runs[0])
-        finals, spent = self.finals, [_gate(run)["epsilon"] for run in self.runs]
+        gate = self.runs[0].gate
+        finals = self.finals
         known = all(math.isfinite(value) for value in finals)
         return {
             "settings": dict(self.settings),
@@ -81,39 +102,31 @@ class Group:
             "measure": self.measure.key,
             "mean": statistics.fmean(finals) if known else None,
             "spread": statistics.stdev(finals) if known and len(finals) > 1 else None,
-            "epsilon spent": None if None in spent else max(spent),
-            "delta": gate["delta"],
-            "against": gate["against"],
-            "kind": gate["kind"],
+            "epsilon": max(run.gate["epsilon"] for run in self.runs) if gate else None,
+            **{key: gate.get(key) for key in ("delta", "against", "kind")},
+            "ended": sorted({run.ended for run in self.runs}),
             "remarks": sorted({run.report["remark"] for run in self.runs if run.report["remark"]}),
         }
 
 
-def _gate(run: Run) -> dict[str, Any]:
-    """What the view that gates the budget says; None for all of it where there is no noise."""
-    privacy = run.report["privacy"]
-    for view in privacy["views"]:
-        if view["gates the budget"]:
-            cell = view["epsilon"][privacy["budget"]["held by"]]
-            return {"against": view["against"], "delta": view["delta"], **cell}
-    return dict.fromkeys(("against", "delta", "epsilon", "kind"))
-
-
 def read(folders: Sequence[str | Path]) -> list[Group]:
-    """The runs in these folders, or in the folders in them where one holds no run itself, in groups.
+    """The runs in these folders, or in the folders in them where one holds no run itself, in groups: one for
+    all repetitions that ended by themselves, and one for each other run, whose length tells it apart.
 
     Raises ArgumentError where there is no run, or one that has not ended or was not evaluated, or where two
     are scored by different measures.
     """
-    found = [_run(folder) for given in folders for folder in _of_runs(Path(given))]
+    inside = [folder for given in folders for folder in _of_runs(Path(given))]
+    found = [_run(folder) for folder in {folder.resolve(): folder for folder in inside}.values()]
     if not found:
         raise _check.ArgumentError("FOLDER is missing; name output folders of runs")
     tables = [_settings(run.config) for run in found]
     differ = [key for key in tables[0] if key not in _ALIKE and any(t[key] != tables[0][key] for t in tables)]
-    groups: dict[tuple[Any, ...], list[Run]] = {}
+    groups: dict[tuple[tuple[Any, ...], Path | None], list[Run]] = {}
     for run, table in zip(found, tables, strict=True):
-        groups.setdefault(tuple(table[key] for key in differ), []).append(run)
-    made = [Group(dict(zip(differ, values, strict=True)), tuple(runs)) for values, runs in groups.items()]
+        key = (tuple(table[key] for key in differ), None if run.whole else run.folder)
+        groups.setdefault(key, []).append(run)
+    made = [Group(dict(zip(differ, key[0], strict=True)), tuple(runs)) for key, runs in groups.items()]
     measures = {group.measure.words for group in made}
     if len(measures) > 1:
         raise _check.fail("FOLDER", " and ".join(sorted(measures)), "be runs that are scored alike")
@@ -142,20 +155,28 @@ def _holds_run(folder: Path) -> bool:
 
 
 def _run(folder: Path) -> Run:
-    config = Config.parse(read_file(folder / "config.toml"))
     try:
-        report = json.loads((folder / "report.json").read_text())
+        config = Config.parse(read_file(folder / "config.toml"))
+    except _check.ArgumentError as error:
+        raise _check.fail("FOLDER", str(folder), "hold a config.toml of this version", str(error)) from None
+    try:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
-        metrics = tuple(json.loads(line) for line in lines)
+        run = Run(
+            folder,
+            config,
+            tuple(json.loads(line) for line in lines),
+            json.loads((folder / "report.json").read_text()),
+        )
+        _ = run.gate, run.report["remark"], [(record["round"], record["epsilon"]) for record in run.metrics]
     except FileNotFoundError as error:
         name = Path(error.filename).name
         hint = f"no {name} is in it; fedpriv resume ends an interrupted one"
         raise _check.fail("FOLDER", str(folder), "hold a run that has ended", hint) from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise _check.fail("FOLDER", str(folder), "hold an intact report.json and metrics.jsonl") from None
-    if not metrics:
+    if not run.metrics:
         raise _check.fail("FOLDER", str(folder), "hold a run that was evaluated")
-    return Run(folder, config, metrics, report)
+    return run
 
 
 def cells(group: Group) -> list[str]:
@@ -164,12 +185,11 @@ def cells(group: Group) -> list[str]:
     score = measure.said(data["mean"])
     if data["spread"] is not None:
         score += f" +- {measure.text(data['spread'])}"
-    spent = data["epsilon spent"]
-    if spent is None:
-        return [group.name, str(len(group.runs)), score, "infinite", "", "nobody", ""]
-    kind = "an ESTIMATE" if data["kind"] == "estimate" else data["kind"]
-    promise = [f"{spent:.4g}", f"{data['delta']:.3g}", data["against"], kind]
-    return [group.name, str(len(group.runs)), score, *promise]
+    promise = ["infinite", "", "nobody", ""]
+    if data["epsilon"] is not None:
+        kind = "an ESTIMATE" if data["kind"] == "estimate" else data["kind"]
+        promise = [f"{data['epsilon']:.4g}", f"{data['delta']:.3g}", data["against"], kind]
+    return [group.name, str(len(group.runs)), score, *promise, ", ".join(data["ended"])]
 
 
 def picture(groups: Sequence[Group]) -> bytes:
@@ -185,6 +205,7 @@ def picture(groups: Sequence[Group]) -> bytes:
         rounds, spent, heights = _curves(group)
         means = [statistics.fmean(column) for column in heights]
         label = group.name + (f" ({len(group.runs)} runs)" if len(group.runs) > 1 else "")
+        label += " (an ESTIMATE)" if group.json()["kind"] == "estimate" else ""
         style = {"color": f"C{number % 10}", "marker": ".", "linestyle": ("-", "--", ":")[number // 10 % 3]}
         for axes, at in ((by_round, rounds), *((axes, spent) for axes in others)):
             if at:
@@ -194,8 +215,7 @@ def picture(groups: Sequence[Group]) -> bytes:
     by_round.set(xlabel="round", ylabel=groups[0].measure.axis)
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in others:
-        kinds = {group.json()["kind"] for group in groups}
-        axes.set(xlabel=f"epsilon spent{' (some are ESTIMATES)' if 'estimate' in kinds else ''}")
+        axes.set(xlabel="epsilon spent")
     for axes in (by_round, *others):
         axes.grid(alpha=0.3)
         axes.set_xlim(left=0)

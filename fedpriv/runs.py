@@ -60,9 +60,9 @@ class RunFolder:
         """
         folder = cls.check(path, overwrite)
         try:
-            ledgers.require_unused(folder / "ledger.jsonl")
             for name in (*FILES, *COMPARISON_FILES):
-                (folder / name).unlink(missing_ok=True)
+                for path in (folder / name, *folder.glob(f".{name}.*")):  # and what a kill left half written
+                    path.unlink(missing_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _check.fail("out", str(path), "be a folder to write to", error.strerror or "") from None
@@ -70,12 +70,15 @@ class RunFolder:
 
     @staticmethod
     def check(path: str | Path, overwrite: bool = False) -> Path:
-        """The path, if ``create`` may use it; changes nothing. Raises ArgumentError as ``create`` does."""
+        """The path, if ``create`` may use it; changes nothing. Raises as ``create`` does."""
         folder = Path(path)
         if folder.exists() and not folder.is_dir():
             raise _check.fail("out", str(path), "be a folder, not a file")
         if folder.is_dir() and any(folder.iterdir()) and not overwrite:
             raise _check.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
+        for pattern in ("ledger.jsonl", "*/ledger.jsonl"):  # a comparison's lie one folder down
+            for path in folder.glob(pattern):
+                ledgers.require_unused(path)
         return folder
 
     def write(self, name: str, content: bytes | str) -> None:
@@ -211,6 +214,7 @@ class _Job:
         resumed: Checkpoint | None,
     ) -> None:
         self.plan, self.folder, self.show = plan, folder, show
+        self.estimated = plan.budget is not None and METHODS[plan.budget.method].kind == "estimate"
         self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
         self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
         self.resumed = resumed.resumed if resumed else ()
@@ -283,7 +287,7 @@ class _Job:
                 budget,
                 spent,
                 measure,
-                last.get("epsilon is") == "estimate",
+                self.estimated,
             )
         )
         if evaluated and not bool(torch.isfinite(progress.state.params).all()):
@@ -291,6 +295,8 @@ class _Job:
 
     def _evaluate(self, round_number: int) -> None:
         scores = self.task.evaluate(self.state.output.to(self.device), *self.test)
+        if not bool(torch.isfinite(self.state.output).all()):  # the likeliest of NaN is label 0
+            scores = dict.fromkeys(scores, math.nan)
         spent = self.books.spent()
         record = {
             "round": round_number,
@@ -300,7 +306,7 @@ class _Job:
             "data": "public test set",
             "epsilon": spent if spent != float("inf") else None,
         }
-        if self.plan.budget is not None and METHODS[self.plan.budget.method].kind == "estimate":
+        if self.estimated:
             record["epsilon is"] = "estimate"
         record |= _remark(self.plan)
         self.metrics.append(record)
@@ -327,6 +333,8 @@ class _Job:
         charged = self.books.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
         summary = report.summarise(self.plan, charged.events, self.metrics, stopped, by_silo, self.resumed)
+        if (spent := report.gate(summary).get("epsilon")) is not None:
+            self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", report.markdown(summary))

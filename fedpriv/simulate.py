@@ -113,4 +113,4 @@ def simulate(
     if plan is None:
         check(config)
         plan = make_plan(config)
-    return execute(plan, make_engine(config), folder, show)
+    return execute(plan, make_engine(plan.config), folder, show)

@@ -36,7 +36,7 @@ from fedpriv.vectors import Layout, layout_of
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 _TEST_CHUNK = 1000  # examples evaluated at once
-_FEW = 4  # test examples that are looked at alone and together
+_FEW = 16  # test examples that are looked at alone and together
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
@@ -216,7 +216,8 @@ class Task:
     def _alone(self, params: Tensor, x: Tensor) -> bool:
         """Whether an example's outputs are the same without the others."""
         together, alone = self.outputs(params, x), self._outputs_one_by_one(params, x)
-        return bool(torch.isclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True).all())
+        largest = alone.abs().amax()
+        return bool(((together - alone).abs() <= 1e-3 * largest).all() | ~torch.isfinite(largest))
 
     def _outputs_one_by_one(self, params: Tensor, x: Tensor) -> Tensor:
         return torch.cat([self.outputs(params, one[None]) for one in x])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,11 +76,25 @@ def test_an_estimate_is_called_one_wherever_it_is_shown(monkeypatch: pytest.Monk
     assert [row.json()["epsilon is"] for row in rows] == [None, "estimate"]
     assert "(an ESTIMATE)" in compare.cells(rows[1])[-1]
     assert "ESTIMATE" not in "".join(compare.cells(rows[0]))
-    assert shown == ["False", "False", "False", "True"]  # evaluated after the second round
+    assert shown == ["False", "False", "True", "True"]
     assert [record.get("epsilon is") for record in rows[1].result.metrics] == ["estimate"]
     bound = compare.compare(compare.plans(small(rounds=2), ["central"]))[0]
     assert bound.json()["epsilon is"] == "bound"
     assert "ESTIMATE" not in "".join(compare.cells(bound))
+
+
+def test_runs_that_ended_early_are_told_apart_and_settings_go_to_whom_they_concern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = compare.plans(small(rounds=2, colluding_parties=5), ["none", "central", "distributed", "local"])
+    assert [plan.config.colluding_parties for plan in chosen] == [1, 1, 5, 5]
+    fixed = compare.plans(small(rounds=2, colluding_parties=5, sampler="fixed-size"), ["none", "central"])
+    assert [plan.config.colluding_parties for plan in fixed] == [1, 5]
+    rows = compare.compare(chosen[:2])
+    assert compare.left_out(chosen[:2], rows) == ""
+    ended = [replace(row, result=replace(row.result, stopped="diverged")) for row in rows[:1]]
+    text = "the model was no longer finite: none was last scored at round 2 of 2; not run: central"
+    assert compare.left_out(chosen[:2], ended) == text
 
 
 @pytest.mark.parametrize(("placements", "panels"), [(["none"], 1), (["none", "central"], 2)])

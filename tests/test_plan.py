@@ -110,6 +110,9 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ),
     ({"adaptive-share": 0.1}, "adaptive-share is 0.1, which needs adaptive-quantile"),
     ({"clip-norm-file": "c.csv"}, "which needs noise-schedule=given"),
+    ({"colluding-parties": 3}, "colluding-parties is 3, which needs several parties that add noise, or are"),
+    ({"colluding-parties": 3, "sampler": "fixed-size", "placement": "none"}, "colluding-parties is 3, which"),
+    ({**SILOS, "level": "client", "sampler": "fixed-size", "colluding-parties": 0}, "colluding-parties is 0"),
 ]
 
 

@@ -16,7 +16,7 @@ from fedpriv._check import ArgumentError
 from fedpriv.cli import app
 from fedpriv.node import client_side
 from fedpriv.plan import make_plan
-from fedpriv.runs import RunFolder, execute
+from fedpriv.runs import RunFolder, Status, execute
 
 
 def left(folder: Path, **changes: object) -> Path:
@@ -55,7 +55,7 @@ def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs
     assert data["remarks"] == [f"reproducible, not private (seed {seed})" for seed in (1, 2, 3)]
     report = json.loads((runs / "sgd-1" / "report.json").read_text())
     [view] = report["privacy"]["views"]
-    assert (data["epsilon spent"], data["kind"]) == (view["epsilon"]["pld"]["epsilon"], "bound")
+    assert (data["epsilon"], data["kind"]) == (view["epsilon"]["pld"]["epsilon"], "bound")
     assert (adam.json()["spread"], adam.json()["remarks"]) == (None, [])
     assert results.cells(sgd)[2] == f"accuracy {data['mean']:.2%} +- {data['spread']:.2%}"
 
@@ -64,9 +64,33 @@ def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
     groups = results.read([runs])
     assert sorted(len(group.runs) for group in groups) == [1, 1, 1, 3]
     rows = {group.runs[0].folder.name: results.cells(group) for group in groups}
-    assert rows["open"][3:] == ["infinite", "", "nobody", ""]
-    assert rows["estimate"][-1] == "an ESTIMATE"
+    assert rows["open"][3:] == ["infinite", "", "nobody", "", "rounds"]
+    assert rows["estimate"][-2:] == ["an ESTIMATE", "rounds"]
+    twice = results.read([runs, runs / "adam", runs / "sgd-1"])
+    assert [len(group.runs) for group in twice] == [len(group.runs) for group in groups]
     assert results.read([runs / "adam"])[0].name == "optimizer=dp-adam"
+
+
+def test_runs_that_did_not_go_through_are_not_averaged_and_cost_their_budget(
+    runs: Path, tmp_path: Path
+) -> None:
+    """Who ended them for what they had released chose among epsilons."""
+
+    def ends(status: Status) -> None:
+        if status.round == 2:
+            raise KeyboardInterrupt
+
+    config = small(rounds=4, optimizer="dp-sgd", seed=1)
+    for name in ("cut-1", "cut-2"):
+        folder = RunFolder.create(tmp_path / name)
+        spent = execute(make_plan(config), client_side(config.table()), folder, ends).report
+    [view] = spent["privacy"]["views"]
+    assert view["epsilon"]["pld"]["epsilon"] < 2.9
+    groups = results.read([runs / "sgd-1", tmp_path / "cut-1", tmp_path / "cut-2"])
+    assert [group.json()["ended"] for group in groups] == [["rounds"], ["interrupted"], ["interrupted"]]
+    assert [len(group.runs) for group in groups] == [1, 1, 1]
+    assert [group.json()["epsilon"] for group in groups[1:]] == [3.0, 3.0]
+    assert groups[1].name == "optimizer=dp-sgd (interrupted)"
 
 
 def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +103,7 @@ def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, monkeypatch: p
     [sgd] = [group for group in groups if len(group.runs) == 3]
     at = groups.index(sgd)
     assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * sgd.json()["mean"])
-    assert "ESTIMATES" in by_epsilon.get_xlabel()
+    assert sum("ESTIMATE" in line.get_label() for line in by_epsilon.lines) == 1
     results.picture(results.read([runs / "open"]))
     assert len(drawn[1].axes) == 1
 
@@ -93,12 +117,16 @@ def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: 
     broken.mkdir()
     for name in ("config.toml", "metrics.jsonl"):
         (broken / name).write_text((runs / "adam" / name).read_text())
-    (broken / "report.json").write_text("{")
+    (broken / "report.json").write_text("{}")
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "config.toml").write_text("rondes = 3\n")
     for folder, said in (
         (tmp_path / "nowhere", "be an existing folder"),
         (tmp_path / "empty", "hold a run, or folders of runs"),
-        (cut, "hold a run that has ended (no report.json is in it; fedpriv resume"),
+        (cut, "hold a run that has ended (no metrics.jsonl is in it; fedpriv resume"),
         (broken, "hold an intact report.json"),
+        (old, f"{old}'; it must hold a config.toml of this version (unknown key 'rondes'"),
     ):
         told = CliRunner().invoke(app, ["results", str(runs / "adam"), str(folder)])
         assert (told.exit_code, told.stderr.count("\n")) == (2, 1)

@@ -336,6 +336,9 @@ def test_a_model_that_is_no_longer_finite_ends_the_run(
     result = execute(plan, Engine(plan.config), RunFolder.create(tmp_path / "run"))
     assert result.stopped == "diverged"
     assert (len(result.metrics), result.metrics[0]["round"]) == (1, 4)
+    assert result.metrics[0]["accuracy"] is result.metrics[0]["loss"] is None  # not that of label 0
+    with pytest.raises(ArgumentError, match="hold a finite model"):
+        checkpoints.read(tmp_path / "run", plan)
     assert result.report["privacy"]["releases"] == 4
     assert "the model was no longer finite" in (tmp_path / "run" / "report.md").read_text()
 
@@ -349,8 +352,42 @@ def test_a_run_that_goes_on_is_not_overwritten(tmp_path: Path) -> None:
     result = run_in(tmp_path / "run", small(), overwrites)
     charged = ledgers.read(tmp_path / "run" / "ledger.jsonl").events
     assert len(charged) == result.report["privacy"]["releases"] == 6
+    (tmp_path / "run" / ".model.safetensors.0123").write_text("half of it")  # as a kill leaves it
     RunFolder.create(tmp_path / "run", overwrite=True)
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_comparison_that_goes_on_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "all" / "local").mkdir(parents=True)
+    (tmp_path / "all" / "compare.md").write_text("what there is")
+    with (
+        ledgers.Ledger.create(tmp_path / "all" / "local" / "ledger.jsonl", {}),
+        pytest.raises(LedgerError, match="in use"),
+    ):
+        RunFolder.create(tmp_path / "all", overwrite=True)
+    assert (tmp_path / "all" / "compare.md").exists()
+
+
+def test_the_picture_ends_at_what_was_charged_also_where_nobody_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Sequence[tuple[int, float]]] = []
+
+    def draws(summary: object, metrics: object, spending: Sequence[tuple[int, float]]) -> bytes:
+        drawn.append(spending)
+        return b""
+
+    monkeypatch.setattr("fedpriv.report.curves", draws)
+
+    def fails(ask: Ask) -> None:
+        if ask.release == 3:
+            raise KeyboardInterrupt
+
+    result = run_in(tmp_path / "run", small(), fails)
+    [view] = result.report["privacy"]["views"]
+    assert result.report["privacy"]["releases"] == 4
+    assert drawn[0][-1] == (3, view["epsilon"]["pld"]["epsilon"])
+    assert drawn[0][-2][1] < drawn[0][-1][1]
 
 
 def test_what_fails_before_the_first_round_begins_no_ledger(

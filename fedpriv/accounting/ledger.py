@@ -89,7 +89,8 @@ class Ledger:
     def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
         """A new ledger with its header on disk. Raises FileExistsError where the file exists.
 
-        The name stands for a whole header or is not there: after a crash there is no ledger, not half of one.
+        The name stands for a whole header or is not there: after a crash there is no ledger, not half of one
+        (on a file system without links there may be an empty one).
         """
         path = Path(path)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

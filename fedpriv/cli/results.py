@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedpriv import _check
 from fedpriv.cli.app import AsJson, app, print_table, refusing
 
 _HELP = """Put runs side by side, from their output folders: a table, and a picture of all of them.
@@ -32,6 +33,8 @@ def results(
     from fedpriv.data.files import atomic
 
     with refusing():
+        if out is not None and out.is_dir():
+            raise _check.fail("--out", str(out), "be a PNG file, not a folder")
         groups = compared.read(folders)
         if out is not None:
             with atomic(out) as file:

@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpriv import _check
-from fedpriv.accounting import UnsupportedEvent
+from fedpriv.accounting import LedgerError, UnsupportedEvent
 from fedpriv.config import Config
 from fedpriv.data import DataError
 from fedpriv.flower.strategy import EngineError, GridEngine
@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     """
     try:
         _run(grid, Config.parse(context.run_config))
-    except (_check.ArgumentError, DataError, UnsupportedEvent, EngineError) as error:
+    except (_check.ArgumentError, DataError, UnsupportedEvent, EngineError, LedgerError, OSError) as error:
         print(f"fedpriv: {error}", flush=True)
         raise
 
@@ -61,4 +61,5 @@ def _print(status: Status) -> None:
     score = "" if status.score is None else f", test {status.measure.said(status.score)}"
     spent = "" if status.spent is None else f", epsilon {status.spent:.2f}"
     budget = "" if status.budget is None else f" of {status.budget:g}"
-    _tell(f"round {status.round} of {status.rounds}{score}{spent}{budget}")
+    estimated = " (an ESTIMATE)" if status.estimated else ""
+    _tell(f"round {status.round} of {status.rounds}{score}{spent}{budget}{estimated}")
