@@ -67,6 +67,8 @@ class Cell:
             "rho-c": self.rho_c,
             "rho-mu": self.rho_mu,
             "placement": self.placement,
+            # Algorithm 5's shares are of all clients, whatever one of them knows of its own.
+            **({"colluding-parties": 0} if self.placement == "distributed" else {}),
             "epsilon": self.epsilon,
             "accounting": self.accounting,
             "seed": seed,
