@@ -17,14 +17,13 @@ True
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.accounting import Accountant, Ledger, epsilon
 from fedpriv.accounting.accountant import CHECKPOINTS
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import Event, equal_parts
 from fedpriv.accounting.ledger import Record, read
 from fedpriv.plan import Plan
 
@@ -155,9 +154,9 @@ def _stops(plan: Plan, total: int, before: int) -> list[int]:
     CHECKPOINTS at most. ``before`` were charged and lost."""
     each = plan.config.evaluate_every * plan.config.silo_steps
     evaluations = range(before + each, total, each)
-    parts = _FEW if len(evaluations) <= CHECKPOINTS else CHECKPOINTS
-    stops = [math.ceil(total * part / parts) for part in range(1, parts + 1)]
-    return [1, *stops, *(evaluations if len(evaluations) <= CHECKPOINTS else ())]
+    if len(evaluations) > CHECKPOINTS:
+        return [1, *equal_parts(total, CHECKPOINTS)]
+    return [1, *equal_parts(total, _FEW), *evaluations]
 
 
 def _what_is_left(plan: Plan, charged: Sequence[Event], step: int) -> tuple[Event, ...]:

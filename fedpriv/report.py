@@ -20,6 +20,7 @@ from fedpriv.plan import Plan
 from fedpriv.sampling import FixedSize
 from fedpriv.views import views
 
+WHOLE = ("rounds", "budget")  # how a run ends by itself
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
 _LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT", "zcdp": "zCDP", "tcdp": "tCDP"}
@@ -402,7 +403,7 @@ def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]
     if not isinstance(value, float):
         return []
     lines = []
-    if result["stopped"] not in ("rounds", "budget") or result["resumed after rounds"]:
+    if not in_one_piece(result):
         lines = [
             f"The run did not go through in one piece, and {value:.4g} is what it spent. Where it was ended "
             "for what it had released, that is no bound; the budget's epsilon is one, whenever a run ends:",
@@ -480,6 +481,12 @@ def curves(
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+def in_one_piece(result: Mapping[str, Any]) -> bool:
+    """Whether a report's result is of a run that ended by itself and was never taken up: nobody has ended it
+    for what it had released."""
+    return result["stopped"] in WHOLE and not result["resumed after rounds"]
 
 
 def gate(summary: Mapping[str, Any]) -> dict[str, Any]:

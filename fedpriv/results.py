@@ -20,7 +20,6 @@ from fedpriv.config import Config, read_file
 from fedpriv.measures import Measure, shown
 
 HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
-_WHOLE = ("rounds", "budget")  # how a run ends by itself
 _FILLED = ("learning-rate", "rho-c", "rho-mu", "delta", "noise-decay", "noise-period", "pda-horizon")
 _ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
 
@@ -49,14 +48,14 @@ class Run:
     @property
     def whole(self) -> bool:
         """Whether it ended by itself."""
-        return self.ended in _WHOLE
+        return self.ended in report.WHOLE
 
     @property
     def gate(self) -> dict[str, Any]:
         """As :func:`fedpriv.report.gate`. Epsilon is the budget's where the run may have been ended for what
         it had released: what was spent by then is no bound."""
         found = report.gate(self.report)
-        if found and not (self.whole and not self.report["result"]["resumed after rounds"]):
+        if found and not report.in_one_piece(self.report["result"]):
             found["epsilon"] = self.report["privacy"]["budget"]["epsilon"]
         return found
 
@@ -192,6 +191,11 @@ def cells(group: Group) -> list[str]:
     return [group.name, str(len(group.runs)), score, *promise, ", ".join(data["ended"])]
 
 
+def remarks(groups: Sequence[Group]) -> list[str]:
+    """What the runs' outputs must carry, each once: that some are not private, and why."""
+    return sorted({remark for group in groups for remark in group.json()["remarks"]})
+
+
 def picture(groups: Sequence[Group]) -> bytes:
     """A PNG of the scores against rounds and, where any is private, against the epsilon spent by then: means,
     with the range of a group's runs."""
@@ -220,8 +224,8 @@ def picture(groups: Sequence[Group]) -> bytes:
         axes.grid(alpha=0.3)
         axes.set_xlim(left=0)
     figure.legend(*by_round.get_legend_handles_labels(), fontsize=8, ncols=2, loc="outside lower center")
-    if remarks := sorted({remark for group in groups for remark in group.json()["remarks"]}):
-        figure.suptitle("; ".join(remarks), fontsize=9)
+    if notes := remarks(groups):
+        figure.suptitle("; ".join(notes), fontsize=9)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()

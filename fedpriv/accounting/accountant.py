@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from fedpriv import _check
 from fedpriv.accounting.base import Answer
-from fedpriv.accounting.events import Event, tally
+from fedpriv.accounting.events import Event, equal_parts, tally
 from fedpriv.accounting.ledger import Ledger
 from fedpriv.accounting.methods import METHODS, epsilon, epsilons
 
@@ -80,8 +80,8 @@ class Accountant:
         self._answer: Answer | None = None
         self._curve: dict[int, float] | None = None
         total = len(self._plan)
-        parts = checkpoints or [math.ceil(total * part / CHECKPOINTS) for part in range(1, CHECKPOINTS + 1)]
-        self._ends = sorted({total, *(end for end in parts if 0 < end < total)})
+        ends = checkpoints or equal_parts(total, CHECKPOINTS)
+        self._ends = sorted({total, *(end for end in ends if 0 < end < total)})
         planned = tally(plan)
         self._verified = planned if plan and self._fits(planned) else {}
         self._covered = True  # whether all that was spent lies within what was verified

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpriv.accounting.base import UnsupportedEvent
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import Event, equal_parts
 from fedpriv.accounting.methods import METHODS, epsilons
 
 # Points of a curve: enough for the eye.
@@ -70,7 +70,7 @@ def curves(
 def _parts(events: Sequence[Event], points: int) -> list[list[Event]]:
     """The run cut into ``points`` parts of nearly equal numbers of releases."""
     total = sum(event.count for event in events)
-    ends = sorted({math.ceil(total * part / points) for part in range(1, points + 1)}) if total else []
+    ends = equal_parts(total, points)
     parts: list[list[Event]] = [[] for _ in ends]
     at = part = 0
     for event in events:

@@ -136,6 +136,15 @@ def tally(events: Iterable[Event]) -> dict[Event, int]:
     return counts
 
 
+def equal_parts(total: int, parts: int) -> list[int]:
+    """After how many of ``total`` releases each of at most so many nearly equal parts of them ends.
+
+    >>> equal_parts(10, 4), equal_parts(2, 4)
+    ([3, 5, 8, 10], [1, 2])
+    """
+    return sorted({math.ceil(total * part / parts) for part in range(1, parts + 1)}) if total else []
+
+
 def log_never_drawn(counts: Mapping[Event, int]) -> float:
     """log of the probability that a unit is in no cohort of these releases."""
     return math.fsum(

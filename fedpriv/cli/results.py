@@ -43,7 +43,7 @@ def results(
         typer.echo(json.dumps([group.json() for group in groups]))
         return
     print_table(compared.HEADER, [compared.cells(group) for group in groups])
-    for remark in sorted({remark for group in groups for remark in group.json()["remarks"]}):
+    for remark in compared.remarks(groups):
         typer.secho(f"NOTE: {remark}", bold=True)
     if out is not None:
         typer.echo(f"{out} shows the test score against rounds and epsilon")
