@@ -33,6 +33,7 @@ from fedpriv.clipping import added, sum_gradients, sum_rows, sum_rows_loop, zero
 from fedpriv.clipping.bounded import terms_of
 from fedpriv.memory import bytes_per_unit
 from fedpriv.query import Query
+from fedpriv.rng import Key
 from fedpriv.tasks import Task
 
 
@@ -87,6 +88,7 @@ def clipped_sum(
     units: int | None = None,
     chunk: int | None = None,
     memory: int = MEMORY,
+    seed: int | None = None,
 ) -> tuple[Tensor, ...]:
     """The query's bounded sums over the clients' vectors.
 
@@ -102,6 +104,7 @@ def clipped_sum(
         chunk: the most clients computed at once. It changes the result by float rounding only.
         memory: bytes that the clients computed at once may take beside the model, as far as one client
             alone does not take more; what a client takes is measured on made-up examples.
+        seed: 0 .. 2^63 - 1, of all that layers draw (dropout), of this sum alone; None: from OS entropy.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a BitBlock. A client whose vector is not
@@ -112,6 +115,23 @@ def clipped_sum(
     """
     tune_allocator()
     sizes = _sizes(x, y, owner, units)
+    if task.drawing.draws and seed is None:
+        seed = Key.fresh().integer("draws")
+    with task.drawing.seeded(seed or 0, x.device):
+        return _clipped_sum(work, task, query, x, y, sizes, chunk, memory)
+
+
+def _clipped_sum(
+    work: Work,
+    task: Task,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    sizes: Tensor,
+    chunk: int | None,
+    memory: int,
+) -> tuple[Tensor, ...]:
+    """:func:`clipped_sum` for clients that hold ``sizes`` examples each."""
     client, example = _cost(work, task, query, x, y)
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
         fits = max(1, memory // (client + example))
@@ -143,7 +163,8 @@ def clipped_sum_loop(
     owner: Tensor | None = None,
     units: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """:func:`clipped_sum` as a plain loop over clients, one backward pass a step: the oracle."""
+    """:func:`clipped_sum` as a plain loop over clients, one backward pass a step: the oracle, of models whose
+    layers draw nothing."""
     sizes = _sizes(x, y, owner, units)
     rows: list[list[Tensor]] = [[] for _ in query.points]
     start = 0
@@ -192,7 +213,8 @@ def _sum_at_once(
         counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
     """
     if isinstance(work, LocalSteps):
-        changes = [_changes(work, task, p, x, y, counts) for p in query.points]
+        points = task.drawing.alike(query.points, x.device)
+        changes = [_changes(work, task, point, x, y, counts) for point in points]
         return sum_rows(changes, query.blocks, task.layout.layer_sizes)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
     return sum_gradients(task, query, x, y, len(x), weights)
@@ -209,7 +231,7 @@ def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, 
     def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (task.losses_at(tensors, x, y) * weights).sum()
 
-    gradients = torch.func.vmap(torch.func.grad(loss))
+    gradients = torch.func.vmap(torch.func.grad(loss), randomness=task.drawing.randomness)
     clients, longest = x.shape[:2]
     batches = counts.clamp(max=work.batch_size or longest)
     own = torch.arange(int(batches.max()))
@@ -240,8 +262,9 @@ def _cost(work: Work, task: Task, query: Query, x: Tensor, y: Tensor) -> tuple[i
             counts = torch.full((clients,), each)
             _sum_at_once(once, task, query, made_up, labels, counts)
 
-        both = bytes_per_unit(lambda clients: compute(clients, 1))
-        example = bytes_per_unit(lambda examples: compute(1, examples))
+        with task.drawing.aside(x.device):
+            both = bytes_per_unit(lambda clients: compute(clients, 1))
+            example = bytes_per_unit(lambda examples: compute(1, examples))
         known[key] = (max(0, both - example), example)
     return known[key]
 

@@ -87,7 +87,8 @@ class ClientSide:
         owed = ask.party_stds or (0.0,) * len(query.blocks)
 
         def part(chunk: Chunk) -> tuple[Tensor, ...]:
-            sums = self._chunk_sums(query, chunk)
+            home = -1 if chunk.home is None else chunk.home
+            sums = self._chunk_sums(query, chunk, key.child("draws", ask.release, chunk.index, home))
             if ask.party_stds is not None:
                 sums = add_party_noise(sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index)
             if not self.noisy:
@@ -98,17 +99,20 @@ class ClientSide:
         totals = clipping.added(map(part, ask.chunks)) or tuple(total.double() for total in zeros(query))
         return Reply(tuple(total.cpu() for total in totals), sum(chunk.parties for chunk in ask.chunks))
 
-    def _chunk_sums(self, query: Query, chunk: Chunk) -> tuple[Tensor, ...]:
+    def _chunk_sums(self, query: Query, chunk: Chunk, key: Key) -> tuple[Tensor, ...]:
         if self.own is not None and chunk.home != self.own:
             raise _check.fail("partition", chunk.home, f"be this node's own, {self.own}")
         if not len(chunk.ids):
             return zeros(query)
         pieces = np.array_split(chunk.ids, -(-len(chunk.ids) * self.unit_memory // self.memory))
-        return clipping.added(self._units_sums(query, ids) for ids in pieces)
+        return clipping.added(
+            self._units_sums(query, ids, key.integer("piece", piece)) for piece, ids in enumerate(pieces)
+        )
 
-    def _units_sums(self, query: Query, ids: data.Indices) -> tuple[Tensor, ...]:
+    def _units_sums(self, query: Query, ids: data.Indices, seed: int) -> tuple[Tensor, ...]:
         x, y, owner = self.view.batch(ids, self.device)
-        return clipped_sum(self.work, self.task, query, x, y, owner, len(ids), memory=self.memory)
+        memory = self.memory
+        return clipped_sum(self.work, self.task, query, x, y, owner, len(ids), memory=memory, seed=seed)
 
     def gather(self, ask: Ask) -> Reply:
         """The engine that is this process alone."""

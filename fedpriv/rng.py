@@ -76,6 +76,10 @@ class Key:
         words: Any = _Words(self._words(purpose, indices))  # numpy's stubs know SeedSequence alone
         return np.random.Generator(np.random.SFC64(words))
 
+    def integer(self, purpose: str, *indices: int) -> int:
+        """A seed of its own for ``purpose`` at ``indices``, in 0 .. 2^63 - 1, for others' generators."""
+        return int(self._words(purpose, indices)[0] >> 1)
+
     def _words(self, purpose: str, indices: tuple[str | int, ...]) -> npt.NDArray[np.uint64]:
         """256 bits that no other purpose and indices have."""
         label = repr((purpose, *(i if isinstance(i, str) else int(i) for i in indices))).encode()

@@ -69,7 +69,8 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
         raise user_code.fail("model", config.model, "be the same whenever it is built", hint)
     x, y = (part[:2] for part in source.test())
     try:
-        task.gradients(torch.zeros(task.dimension), x, y)
+        with task.drawing.seeded(0, x.device):
+            task.gradients(torch.zeros(task.dimension), x, y)
     except Exception as error:
         allowed = "have gradients for each example alone, by torch.func.vmap"
         raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error

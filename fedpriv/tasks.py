@@ -7,7 +7,8 @@ To bring a model of your own, give any ``nn.Module`` that treats each example on
     task = Task(module, loss=lambda outputs, y: ...)    # outputs (n, ...), y (n, ...) -> losses (n,)
 
 A loss must not reduce over examples: one number for each. The task copies the module, so that training
-never changes yours; the copy runs in evaluation mode. ``task.layout`` says which tensors are trained.
+never changes yours; the copy runs in evaluation mode, but for sums of the gradients of a model whose layers
+draw in training (:mod:`fedpriv.clipping.drawing`). ``task.layout`` says which tensors are trained.
 
 >>> import numpy as np, torch
 >>> task = Task("logistic")
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from fedpriv import _check, models
 from fedpriv.clipping.bookkeeping import Book
+from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.kinds import make_batched
 from fedpriv.clipping.precision import Precision
 from fedpriv.vectors import Layout, layout_of
@@ -106,6 +108,7 @@ class Task:
         module: the task's own copy of the model; its parameters are placeholders.
         layout: which tensors make up the parameter vector (d,), and where they lie.
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
+        drawing: whether its layers draw in training, as dropout does, and from what.
         book: how clipped sums of this model's gradients are had without forming them.
         right_padded: whether zeros at the right of an input are no part of it, as the module says.
     """
@@ -135,6 +138,7 @@ class Task:
                 layer.inplace = False  # type: ignore[assignment]
         self.right_padded: bool = getattr(self.module, "right_padded", False)
         make_batched(self.module)
+        self.drawing = Drawing(self.module)
         self.book = Book(self.module, self.layout, precision)
         trained = set(self.layout.names)
         self._fixed = {
@@ -179,7 +183,10 @@ class Task:
         def loss_of_one(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return self.losses(params, x[None], y[None])[0]
 
-        rows: Tensor = torch.func.vmap(torch.func.grad(loss_of_one), (None, 0, 0))(params, x, y)
+        gradients = torch.func.vmap(
+            torch.func.grad(loss_of_one), (None, 0, 0), randomness=self.drawing.randomness
+        )
+        rows: Tensor = gradients(params, x, y)
         return rows
 
     @torch.no_grad()

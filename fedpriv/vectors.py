@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
@@ -149,9 +148,8 @@ def layout_of(module: nn.Module) -> Layout:
 
     Raises ArgumentError, naming the layer, where the module cannot be trained privately: layers whose
     state or output mixes examples outside the clip (BatchNorm; InstanceNorm with running statistics;
-    embeddings with max_norm or scale_grad_by_freq), layers that draw from torch's global generator
-    (dropout), and trainable parameters that
-    are complex or not yet materialised; and where nothing is trainable.
+    embeddings with max_norm or scale_grad_by_freq), recurrent layers with dropout between them, and
+    trainable parameters that are complex or not yet materialised; and where nothing is trainable.
     """
     for name, layer in module.named_modules():
         _refuse_layer(name or type(layer).__name__, layer)
@@ -187,10 +185,9 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
             "treat each example on its own",
             "its statistics mix examples and no clip bounds them; GroupNorm or LayerNorm do not",
         )
-    if isinstance(layer, _DropoutNd) and layer.p > 0:
-        raise _check.fail(f"layer {name}", layer, "not draw from torch's global generator", "set p = 0")
     if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
-        raise _check.fail(f"layer {name}", layer, "not draw from torch's global generator", "set dropout = 0")
+        hint = "put nn.Dropout between layers of their own"
+        raise _check.fail(f"layer {name}", layer, "have dropout 0", hint)
     tables = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
     if tables and (layer.max_norm is not None or layer.scale_grad_by_freq):
         raise _check.fail(

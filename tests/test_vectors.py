@@ -77,7 +77,7 @@ def test_a_vector_of_another_length_is_refused():
         nn.BatchNorm2d(4, track_running_stats=False),
         nn.SyncBatchNorm(4),
         nn.InstanceNorm2d(4, track_running_stats=True),
-        nn.Dropout(0.5),
+        nn.LSTM(4, 4, 2, dropout=0.5),
         nn.Linear(2, 2, dtype=torch.complex64),
         nn.LazyLinear(3),
         nn.ReLU(),
@@ -92,4 +92,4 @@ def test_layers_that_no_clip_bounds_are_refused_by_name(layer):
 
 @pytest.mark.parametrize("layer", [nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4), nn.LayerNorm(4)])
 def test_normalisation_within_an_example_is_welcome(layer):
-    assert layout_of(nn.Sequential(layer, nn.Dropout(0.0))).dimension == 8
+    assert layout_of(nn.Sequential(layer, nn.Dropout(0.5))).dimension == 8

@@ -151,7 +151,9 @@ class _Curator:
             return None
         query = Query((params,), (SumBlock((Term(self.settings.clip_norm),)),))
         if step not in self.sums:
-            self.sums = {step: clipped_sum(OneGradient(), self.task, query, self.x, self.y)[0]}
+            seed = self.key.integer("draws", step)
+            sums = clipped_sum(OneGradient(), self.task, query, self.x, self.y, seed=seed)
+            self.sums = {step: sums[0]}
         answer = release.release(
             (self.sums[step],), 1, query, event.noise_multiplier, Placement("central"), 1.0, self.key, index
         )

@@ -179,7 +179,7 @@ def _step(
     index: int,
 ) -> State:
     query = _require_plain(optimizer, state)
-    sums = clipped_sum(OneGradient(), task, query, x, y)
+    sums = clipped_sum(OneGradient(), task, query, x, y, seed=key.integer("draws", index))
     central = Placement("central")
     answer = release.release(sums, 1, query, noise_multiplier, central, batch, key, index)
     assert answer is not None  # the central placement always releases

@@ -21,8 +21,10 @@ agree is summed by rows from then on.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clipping.bounded import FactoredSum, Forms
+from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, combine
 from fedpriv.clipping.kinds import KINDS, Call, UnsuitedError
 from fedpriv.clipping.precision import Precision, computing
@@ -41,6 +44,8 @@ from fedpriv.vectors import Layout
 _TRIALS, _TRIAL, _TRIAL_ERROR = 3, 3, 1e-3  # trials, examples in each, and what rounding may do
 _CROWD, _OWN_ERROR = 33, 1e-4  # examples of which one must not depend on the others, but for rounding
 _COARSE_ERROR = 0.2  # what it may do where the passes are of few digits
+
+_Gradients = Callable[[Tensor, Tensor, Tensor], Tensor]  # (d,), (n, ...), (n, ...) -> (n, d)
 
 
 class Differentiable(Protocol):
@@ -53,6 +58,10 @@ class Differentiable(Protocol):
     @property
     def layout(self) -> Layout:
         """Which tensors make up the parameters."""
+
+    @property
+    def drawing(self) -> Drawing:
+        """Whether the model's layers draw, and from what."""
 
     @property
     def book(self) -> Book:
@@ -90,9 +99,15 @@ class Book:
         """Whether book-keeping is exact for examples of these shapes: tried once, on made-up ones."""
         if not self.layers:
             return False
-        key = (params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
+        drawing = task.drawing
+        key = (drawing.training, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
         if key not in self._tried:
-            self._tried[key] = self._try(task, params, x, y)
+            with drawing.still():
+                agrees = self._try(task, params, x, y, task.gradients)
+            if agrees and drawing.training:  # where vmap would not draw what book-keeping draws
+                with drawing.aside(x.device):
+                    agrees = self._try(task, params, x, y, functools.partial(_gradients_of_each, task))
+            self._tried[key] = agrees
         return self._tried[key]
 
     def sum(
@@ -112,7 +127,8 @@ class Book:
         of its examples' gradients. The sums hold where all units are told.
         """
         with computing(precision or self._precision, x.device):
-            passes = [self._pass(task, point, x, y, weights) for point in points]
+            alike = task.drawing.alike(points, x.device)
+            passes = [self._pass(task, point, x, y, weights) for point in alike]
         forms = [self._measure(*one, weights) for one in passes]
         return FactoredSum(forms, self._layout, blocks, points[0])
 
@@ -147,8 +163,10 @@ class Book:
                     found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
 
-    def _try(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> bool:
-        """Whether book-keeping agrees with vmap on examples that depend on no data.
+    def _try(
+        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, gradients: _Gradients
+    ) -> bool:
+        """Whether book-keeping agrees with rows of gradients on examples that depend on no data.
 
         Gradients that are all zero (units may be dead where the parameters fell), or outside what can be
         clipped at, prove nothing, so one of a few trials at least must have others.
@@ -162,13 +180,16 @@ class Book:
         for _ in range(_TRIALS):
             point = task.initial(generator).to(params)
             inputs = _made_up(x, _TRIAL, generator)
-            rows = task.gradients(point, inputs, labels)
+            again = task.drawing.alike(itertools.count(), x.device)
+            next(again)
+            rows = gradients(point, inputs, labels)
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
             if not LEAST <= clip <= MOST:
                 continue
             blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
             wanted = sum_rows([rows], blocks)
             for precision, error in held.items():
+                next(again)
                 try:
                     sums = self.sum(task, [point], blocks, inputs, labels, precision=precision)
                 except (UnsuitedError, RuntimeError, IndexError, TypeError):
@@ -178,6 +199,15 @@ class Book:
                         return False
             proven = proven or any(bool(want.norm() > 0) for want in wanted)
         return proven
+
+
+def _gradients_of_each(task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The gradients (n, d) of the losses, which are computed together."""
+    leaf = params.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        losses = task.losses(leaf, x, y)
+    each = [torch.autograd.grad(loss, leaf, retain_graph=True, materialize_grads=True) for loss in losses]
+    return torch.stack([gradient for (gradient,) in each])
 
 
 def _made_up(x: Tensor, count: int, generator: np.random.Generator) -> Tensor:
@@ -202,7 +232,8 @@ def _alone(
     point = task.initial(generator).to(params)
     try:
         with torch.no_grad():
-            loss, beside = (float(task.losses(point, part, labels)[own]) for part in (inputs, others))
+            parts = task.drawing.alike((inputs, others), x.device)
+            loss, beside = (float(task.losses(point, part, labels)[own]) for part in parts)
     except Exception:
         return False
     return not math.isfinite(loss) or abs(loss - beside) <= _OWN_ERROR * abs(loss)

@@ -78,15 +78,16 @@ def _sum_by_book(task: Differentiable, query: Query, x: Tensor, y: Tensor, weigh
 
 def _sum_by_rows(task: Differentiable, query: Query, x: Tensor, y: Tensor, weights: Tensor | None) -> Sums:
     """By forming every unit's vector."""
-    layers = task.layout.layer_sizes
+    layers, points = task.layout.layer_sizes, task.drawing.alike(query.points, x.device)
     if weights is None:
-        return sum_rows([task.gradients(point, x, y) for point in query.points], query.blocks, layers)
+        return sum_rows([task.gradients(point, x, y) for point in points], query.blocks, layers)
 
     def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (task.losses(params, x, y) * weights).sum()
 
-    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0))
-    return sum_rows([gradients(point, x, y, weights) for point in query.points], query.blocks, layers)
+    randomness = task.drawing.randomness
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0), randomness=randomness)
+    return sum_rows([gradients(point, x, y, weights) for point in points], query.blocks, layers)
 
 
 def sum_gradients_loop(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
