@@ -31,6 +31,7 @@ from fedpriv.accounting.losses import Array
 _UNIT = 2.0**-53
 # Relative error of a measure's mass and absolute error of a loss, per release.
 _MASS, _LOSS = 1e-13, 1e-14
+_RANGE = 300.0  # of losses whose exponentials are held against each other in one sum
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Curve:
 
     Attributes:
         losses: shape (k,), ascending, from 0 or the bottom of the window.
-        beyond: shape (k,), mass above each loss; weighted: shape (k,), mass times e^-loss above it.
+        beyond: shape (k,), mass above each loss; weighted: shape (k,), of the losses l' above each
+            loss l, their masses times e^(l - l').
         infinite: mass at infinity.
         log_scale, tilt, outside, round_off: errors are below (outside + round_off)
             exp(log_scale - tilt epsilon), from what the window leaves out and from arithmetic.
@@ -91,9 +93,9 @@ class Curve:
         """delta at ``epsilon``, raised (sign 1) or lowered (sign -1) by all errors."""
         at = np.searchsorted(self.losses, epsilon, side="right")
         beyond = np.append(self.beyond, 0.0)[at]
-        weighted = np.append(self.weighted, 0.0)[at]
-        with np.errstate(divide="ignore"):
-            finite = np.maximum(beyond - np.exp(np.minimum(epsilon + np.log(weighted), 0.0)), 0.0)
+        # e^epsilon times what is above it, weighted by e^-loss; either factor alone would leave the range.
+        weighted = np.append(self.weighted, 0.0)[at] * np.exp(epsilon - np.append(self.losses, math.inf)[at])
+        finite = np.maximum(beyond - weighted, 0.0)
         scale = np.exp(np.minimum(self.log_scale - self.tilt * np.asarray(epsilon), 700.0))
         error = (self.outside + self.round_off) * scale
         return np.asarray(
@@ -162,8 +164,21 @@ class Total:
         losses, masses = losses[kept], masses[kept]
         masses = masses * np.exp(np.minimum(at - side.tilt * losses, 700.0))
         beyond = np.cumsum(masses[::-1])[::-1]
-        weighted = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
+        weighted = _weighted(losses, masses)
         return Curve(losses, beyond, weighted, infinite, at, side.tilt, outside, round_off, releases)
+
+
+def _weighted(losses: Array, masses: Array) -> Array:
+    """Of the losses l' from each l on, the sums of their masses times e^(l - l'); losses ascend."""
+    sums, above, start = np.empty_like(masses), 0.0, len(losses)
+    while start:
+        end, least = start, losses[start - 1] - _RANGE
+        start = int(np.searchsorted(losses, least))
+        factors = np.exp(losses[start:end] - losses[start])
+        own = np.cumsum((masses[start:end] / factors)[::-1])[::-1] * factors
+        sums[start:end] = own + (above * np.exp(losses[start:end] - losses[end]) if end < len(losses) else 0)
+        above = float(sums[start])
+    return sums
 
 
 def _tilted(measures: Array, exponents: Array) -> tuple[Array, Array]:

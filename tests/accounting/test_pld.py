@@ -11,6 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods_suite import MethodSuite
+from scipy import optimize, stats
 from test_rounding import exact
 
 from fedpriv.accounting import Event, advantage, epsilon, gaussian
@@ -188,7 +189,7 @@ def test_relations_are_ordered(z: float, rate: float, count: int) -> None:
     ("event", "delta", "least", "most"),
     [
         (poisson(1e3, 1e-3, 100), 1e-8, 2.7e-5, 2.73e-5),
-        (poisson(0.05, 0.5, 10), 1e-5, 2139.0, 2140.0),
+        (poisson(0.05, 0.5, 10), 1e-5, 2138.62, 2138.67),
         (poisson(1.0, 1e-9, 100), 1e-5, 0.0, 0.0),
         (poisson(1.0, 1e-2, 1000), 1e-12, 3.91, 3.92),
         (poisson(1.0, 0.01, 1000), 0.99, 0.0, 0.0),
@@ -199,6 +200,24 @@ def test_extremes_are_answered(event: Event, delta: float, least: float, most: f
     answer = epsilon([event], delta)
     assert answer.epsilon_lower is not None
     assert least <= answer.epsilon_lower <= answer.epsilon <= most
+
+
+@pytest.mark.parametrize("size", [600, 720, 760, 1500])
+def test_bounds_hold_where_exponentials_of_epsilon_leave_floats(size: float) -> None:
+    """Of two releases, each sampled with probability q, where delta is all of both having been sampled."""
+    rate, delta = 0.6, 1e-5
+    z = optimize.brentq(lambda z: 1 / z**2 + 4.3 * math.sqrt(2) / z - size, 1e-3, 1)
+    mu = math.sqrt(2) / z
+
+    def both(loss: float) -> float:
+        tail = math.exp(loss + stats.norm.logcdf(-mu / 2 - loss / mu))
+        return rate**2 * (stats.norm.cdf(mu / 2 - loss / mu) - tail) - delta
+
+    true = optimize.brentq(both, 100, 2000) + 2 * math.log(rate)
+    answer = epsilon([Event(z, "poisson", "add-remove", rate=rate, count=2)], delta)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= true <= answer.epsilon
+    assert answer.epsilon - answer.epsilon_lower < 0.2
 
 
 def test_no_noise_is_surely_infinite_only_where_it_shows() -> None:
