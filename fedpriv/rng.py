@@ -41,6 +41,7 @@ class Key:
 
     root: bytes = field(repr=False)
     seed: int | None = None
+    _used: set[tuple[str | int, ...]] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
     def fresh(cls) -> Key:
@@ -62,6 +63,20 @@ class Key:
     def reproducible(self) -> bool:
         """Whether a seed was given, so that the run is reproducible and not private."""
         return self.seed is not None
+
+    def once(self, purpose: str, *indices: int) -> None:
+        """What ``purpose`` at ``indices`` draws may be drawn now, and not again: the same noise on two
+        answers gives their difference away. A seed's may be drawn again; its runs are not private.
+
+        Raises ArgumentError where an unseeded key was asked before.
+        """
+        if self.reproducible:
+            return
+        if (purpose, *indices) in self._used:
+            draw = " ".join(map(str, (purpose, *indices)))
+            hint = "its noise and cohorts would be those of an earlier run; make one by Key.fresh()"
+            raise _check.fail("key", "...", f"be a run's own: {draw} was drawn from it before", hint)
+        self._used.add((purpose, *indices))
 
     def child(self, purpose: str, *indices: int) -> Key:
         """A key of its own for ``purpose`` at ``indices`` (e.g. a silo), as reproducible as this one."""

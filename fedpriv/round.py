@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -20,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpriv import _check
 from fedpriv import release as releases
 from fedpriv.accounting.events import Event
-from fedpriv.optimizers.base import PrivateOptimizer, State
+from fedpriv.optimizers.base import Planned, PrivateOptimizer, State
 from fedpriv.query import Query
 from fedpriv.release import Placement
 from fedpriv.rng import Key
@@ -96,7 +98,11 @@ class Engine(Protocol):
 
 
 class Books(Protocol):
-    """The accountant and its ledger, as the loop needs them."""
+    """The accountant and its ledger, as the loop needs them.
+
+    Books of a privacy filter may have an attribute ``adaptive``, true, and then an optimizer may choose its
+    noise by earlier answers; an accountant adds up what was planned, and only that is bounded.
+    """
 
     def affords(self, event: Event, releases: int = 1) -> bool:
         """Whether the budget allows so many more releases of this event."""
@@ -132,7 +138,11 @@ class Cohorts:
         self._taken: Counter[int] = Counter()
 
     def draw(self, release: int, rate_factor: float = 1.0) -> tuple[Chunk, ...]:
-        """The chunks of this release's cohort, of ``rate_factor`` times the usual expected size."""
+        """The chunks of this release's cohort, of ``rate_factor`` times the usual expected size.
+
+        Raises ArgumentError where an unseeded key has drawn this release's cohort before.
+        """
+        self.key.once("cohort", release)
         sampler = self.sampler.resized(rate_factor)
         ids = sampler.draw(self.key.generator("cohort", release))
         active = self._below_cap(ids)
@@ -216,12 +226,15 @@ class Setup:
         event = self.sampler.resized(rate_factor).event(noise_multiplier * factor)
         return replace(event, relation="replace-one") if self.server_view else event
 
+    @cached_property
+    def planned(self) -> tuple[Planned, ...]:
+        """What the optimizer said that it will ask, release by release."""
+        return tuple(self.optimizer.planned(self.rounds))
+
     def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
         """The gate's events of the whole run, from public settings alone."""
         s = self.scale if scale is None else scale
-        return tuple(
-            self.event(s * p.relative_noise, p.rate_factor) for p in self.optimizer.planned(self.rounds)
-        )
+        return tuple(self.event(s * p.relative_noise, p.rate_factor) for p in self.planned)
 
 
 @dataclass(frozen=True)
@@ -256,6 +269,10 @@ def run(
     Returns the outcome with ``stopped`` being "rounds", "budget", "interrupted" or "unanswered".
     Rounds whose gathering released nothing (too few replies) are charged and do not count as rounds;
     ``PATIENCE`` of them in a row end the run.
+
+    Raises ArgumentError, before anything of that release is charged, where ``cohorts`` are of another sampler
+    than the one that is accounted for, where an unseeded ``key`` was used by another run, and where the
+    optimizer asks for other noise than it planned and the books are no filter's.
     """
     state = setup.optimizer.init(params)
     return advance(setup, state, setup.rounds, engine, books, key, cohorts, observe)
@@ -276,6 +293,8 @@ def advance(
 
     Releases are numbered on from ``first``, by default ``state.step``: no number may have been used before.
     """
+    if cohorts.sampler != setup.sampler:
+        raise _check.fail("cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {setup.sampler}")
     done = state.step
     charged = done if first is None else first
     unanswered = 0
@@ -284,10 +303,13 @@ def advance(
             query = setup.optimizer.query(state)  # 1. what is asked, from noisy answers only
             if done + query.releases > until:
                 break  # a step is begun only where it can be finished
+            if not getattr(books, "adaptive", False):
+                _check_planned(setup, done, query)
             multiplier = setup.scale * query.relative_noise
             event = setup.event(multiplier, query.rate_factor)
             if not books.affords(event, query.releases):
                 return Outcome(state, charged, "budget")
+            key.once("release", charged)
             chunks = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
             placement = setup.placement.resized(query.rate_factor)
             ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
@@ -311,3 +333,17 @@ def advance(
     except KeyboardInterrupt:
         return Outcome(state, charged, "interrupted")
     return Outcome(state, charged, "rounds")
+
+
+def _check_planned(setup: Setup, step: int, query: Query) -> None:
+    """Refuse noise, or a cohort, that was not known before the run: no accountant bounds the sum of such."""
+    plan = setup.planned[step] if step < len(setup.planned) else None
+    asked = (query.relative_noise, query.rate_factor)
+    if plan is None or asked != (plan.relative_noise, plan.rate_factor):
+        name, said = type(setup.optimizer).__name__, plan and (plan.relative_noise, plan.rate_factor)
+        raise _check.fail(
+            f"relative noise and rate factor of {name} at step {step}",
+            asked,
+            f"be {said}, as planned" if said else f"be planned; it planned {len(setup.planned)} releases",
+            "what follows from answers needs a privacy filter, and books that say adaptive = True",
+        )

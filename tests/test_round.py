@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from toys import CountingBooks, RowsEngine, noise_free, world
 
+from fedpriv._check import ArgumentError
 from fedpriv.optimizers import AdaptiveClipping, DpSrm, Planned, State, dp_adam, dp_sgd, dynamic
 from fedpriv.optimizers.first_order import Sgd
 from fedpriv.query import Query, SumBlock, Term
@@ -306,3 +307,73 @@ def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> 
     centre = np.mean(ends[1])
     wider = [centre + 1.5 * (value - centre) for value in ends[1]]
     assert stats.ks_2samp(wider, ends[12]).pvalue < 1e-6
+
+
+def test_an_unseeded_key_serves_one_run() -> None:
+    """The same noise on the sums of two clip norms would give what they are of away."""
+    sampler, key, books = Poisson(40, 0.5), Key.fresh(), CountingBooks()
+
+    def go_on(key: Key, cohorts: Key, books: CountingBooks) -> Outcome:
+        setup = Setup(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 2)
+        return run(setup, START, RowsEngine(world(1)), books, key, Cohorts(sampler, cohorts, 7))
+
+    go_on(key, key, books)
+    for again in ((key, Key.fresh()), (Key.fresh(), key)):
+        unused = CountingBooks()
+        with pytest.raises(ArgumentError, match=r"be a run's own.*Key\.fresh"):
+            go_on(*again, unused)
+        assert not unused.charged
+    one, other = (go_on(KEY, KEY, CountingBooks()) for _ in range(2))
+    assert torch.equal(one.state.params, other.state.params)
+
+
+def test_a_run_that_goes_on_takes_new_numbers() -> None:
+    """After releases that nobody answered, the number of steps is not the number of releases."""
+    sampler, key = Poisson(40, 0.5), Key.fresh()
+    setup = Setup(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 4)
+    state = State(START, 1)
+    books = CountingBooks(charged=[setup.event(1.0)] * 3)
+    end = advance(setup, state, 2, RowsEngine(world(1)), books, key, Cohorts(sampler, key, 7), first=3)
+    assert end.releases == 4
+    with pytest.raises(ArgumentError, match=r"release 3 was drawn from it before"):
+        advance(setup, state, 2, RowsEngine(world(1)), books, key, Cohorts(sampler, key, 7), first=3)
+
+
+def test_cohorts_of_another_sampler_than_the_one_accounted_are_refused() -> None:
+    setup = Setup(dp_sgd(0.1, 1.0), Poisson(40, 0.1), Placement("central"), 1.0, 2)
+    books = CountingBooks()
+    for sampler in (Everyone(40), Poisson(40, 0.2), FixedSize(40, 4)):
+        with pytest.raises(ArgumentError, match=r"cohorts is .*be drawn by the setup's sampler"):
+            run(setup, START, RowsEngine(world(1)), books, KEY, Cohorts(sampler, KEY, 7))
+    assert not books.charged
+
+
+class Choosing:
+    """Asks for less noise after a small answer."""
+
+    def init(self, params: torch.Tensor) -> State:
+        return State(params, 0, {"noise": torch.ones(())})
+
+    def query(self, state: State) -> Query:
+        noise = float(state.slots["noise"])
+        return Query((state.params,), (SumBlock((Term(1.0),)),), relative_noise=noise)
+
+    def update(self, state: State, answer: tuple[torch.Tensor, ...]) -> State:
+        noise = torch.tensor(1.0 if float(answer[0].norm()) > 1e3 else 0.5)
+        return state.advanced(state.params, {"noise": noise})
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        return (Planned(),) * rounds
+
+
+def test_noise_that_follows_from_answers_needs_a_filter() -> None:
+    setup = Setup(Choosing(), Poisson(40, 0.5), Placement("central"), 1.0, 4)
+    books = CountingBooks()
+    cohorts = Cohorts(setup.sampler, KEY, 7)
+    with pytest.raises(ArgumentError, match=r"of Choosing at step 1 is \(0\.5, 1\.0\).* a privacy filter"):
+        run(setup, START, RowsEngine(world(1)), books, KEY, cohorts)
+    assert len(books.charged) == 1
+    books = CountingBooks()
+    books.adaptive = True  # type: ignore[attr-defined]
+    assert run(setup, START, RowsEngine(world(1)), books, KEY, cohorts).stopped == "rounds"
+    assert [event.noise_multiplier for event in books.charged] == [1.0, 0.5, 0.5, 0.5]

@@ -243,6 +243,7 @@ def select(
     """
     if not candidates:
         raise _check.fail("candidates", list(candidates), "hold at least one")
+    key.once("selection")
     pay(selection, budget, record)
     generator = key.generator("selection")
     runs = int(generator.geometric(selection.gamma))
