@@ -31,6 +31,7 @@ from torch import Tensor
 from fedpriv import _check
 from fedpriv.clipping import added, sum_gradients, sum_rows, sum_rows_loop, zeros
 from fedpriv.clipping.bounded import terms_of
+from fedpriv.clipping.drawing import example_seeds, mixed
 from fedpriv.memory import bytes_per_unit
 from fedpriv.query import Query
 from fedpriv.rng import Key
@@ -88,7 +89,7 @@ def clipped_sum(
     units: int | None = None,
     chunk: int | None = None,
     memory: int = MEMORY,
-    seed: int | None = None,
+    seeds: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """The query's bounded sums over the clients' vectors.
 
@@ -104,7 +105,8 @@ def clipped_sum(
         chunk: the most clients computed at once. It changes the result by float rounding only.
         memory: bytes that the clients computed at once may take beside the model, as far as one client
             alone does not take more; what a client takes is measured on made-up examples.
-        seed: 0 .. 2^63 - 1, of all that layers draw (dropout), of this sum alone; None: from OS entropy.
+        seeds: int64 (n,), what dropout draws by for each example
+            (:func:`fedpriv.clipping.drawing.example_seeds`); None: from OS entropy, where the model has any.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a BitBlock. A client whose vector is not
@@ -115,37 +117,23 @@ def clipped_sum(
     """
     tune_allocator()
     sizes = _sizes(x, y, owner, units)
-    if task.drawing.draws and seed is None:
-        seed = Key.fresh().integer("draws")
-    with task.drawing.seeded(seed or 0, x.device):
-        return _clipped_sum(work, task, query, x, y, sizes, chunk, memory)
-
-
-def _clipped_sum(
-    work: Work,
-    task: Task,
-    query: Query,
-    x: Tensor,
-    y: Tensor,
-    sizes: Tensor,
-    chunk: int | None,
-    memory: int,
-) -> tuple[Tensor, ...]:
-    """:func:`clipped_sum` for clients that hold ``sizes`` examples each."""
-    client, example = _cost(work, task, query, x, y)
+    seeds = _seeds(task, x, seeds)
+    client, example = _cost(work, task, query, x, y, seeds)
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
         fits = max(1, memory // (client + example))
         if x.device.type == "cpu":
             fits = min(fits, _MOST)
         fits = min(fits, chunk or fits)
-        if not task.right_padded:
-            return sum_gradients(task, query, x, y, fits)
+        # What dropout draws for an example must not depend on how long the others are.
+        if not task.right_padded or task.drawing.draws:
+            return sum_gradients(task, query, x, y, fits, seeds=seeds)
         groups = by_length(x)
         return added(sum_gradients(task, query, x[own, :end], y[own], fits) for own, end in groups)
 
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
         index = positions.to(x.device)
-        return _sum_at_once(work, task, query, x[index], y[index], counts)
+        drawn = None if seeds is None else seeds[index]
+        return _sum_at_once(work, task, query, x[index], y[index], counts, drawn)
 
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
@@ -162,16 +150,17 @@ def clipped_sum_loop(
     y: Tensor,
     owner: Tensor | None = None,
     units: int | None = None,
+    seeds: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """:func:`clipped_sum` as a plain loop over clients, one backward pass a step: the oracle, of models whose
-    layers draw nothing."""
-    sizes = _sizes(x, y, owner, units)
+    """:func:`clipped_sum` as a plain loop over clients, one backward pass a step: the oracle."""
+    sizes, seeds = _sizes(x, y, owner, units), _seeds(task, x, seeds)
     rows: list[list[Tensor]] = [[] for _ in query.points]
     start = 0
     for size in sizes[sizes > 0].tolist():
         own = slice(start, start + size)
+        drawn = None if seeds is None else seeds[own]
         for vectors, point in zip(rows, query.points, strict=True):
-            vectors.append(_vector_of_one(work, task, point, x[own], y[own]))
+            vectors.append(_vector_of_one(work, task, point, x[own], y[own], drawn))
         start += size
     stacked = [
         torch.stack(vectors) if vectors else point.new_zeros(0, task.dimension)
@@ -180,20 +169,34 @@ def clipped_sum_loop(
     return sum_rows_loop(stacked, query.blocks, task.layout.layer_sizes)
 
 
-def _vector_of_one(work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _seeds(task: Task, x: Tensor, given: Tensor | None) -> Tensor | None:
+    """The examples' seeds on their device; None where the model has no dropout."""
+    if not task.drawing.draws:
+        return None
+    if given is None:
+        given = example_seeds(Key.fresh().integer("draws"), torch.arange(len(x)))
+    return given.to(x.device)
+
+
+def _vector_of_one(
+    work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor, seeds: Tensor | None
+) -> Tensor:
     """One client's vector (d,) from its own examples, by ordinary backward passes."""
 
-    def gradient(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def gradient(params: Tensor, x: Tensor, y: Tensor, seeds: Tensor | None) -> Tensor:
         leaf = params.detach().clone().requires_grad_()
-        return torch.autograd.grad(task.losses(leaf, x, y).mean(), leaf)[0]
+        with task.drawing.by(seeds):
+            loss = task.losses(leaf, x, y).mean()
+        return torch.autograd.grad(loss, leaf)[0]
 
     if isinstance(work, OneGradient):
-        return gradient(point, x, y)
+        return gradient(point, x, y, seeds)
     params, size = point, len(x)
     batch = min(work.batch_size or size, size)
     for step in range(work.steps):
         own = [(step * batch + i) % size for i in range(batch)]
-        params = params - work.learning_rate * gradient(params, x[own], y[own])
+        drawn = None if seeds is None else mixed(seeds[own], step)
+        params = params - work.learning_rate * gradient(params, x[own], y[own], drawn)
     return point - params
 
 
@@ -204,34 +207,40 @@ def _mean_weights(longest: int, counts: Tensor, like: Tensor) -> Tensor:
 
 
 def _sum_at_once(
-    work: Work, task: Task, query: Query, x: Tensor, y: Tensor, counts: Tensor
+    work: Work, task: Task, query: Query, x: Tensor, y: Tensor, counts: Tensor, seeds: Tensor | None
 ) -> tuple[Tensor, ...]:
     """The bounded sums over c clients, held in memory together.
 
     Args:
         x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
         counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
+        seeds: the examples', (c, longest), or None.
     """
     if isinstance(work, LocalSteps):
-        points = task.drawing.alike(query.points, x.device)
-        changes = [_changes(work, task, point, x, y, counts) for point in points]
+        changes = [_changes(work, task, p, x, y, counts, seeds) for p in query.points]
         return sum_rows(changes, query.blocks, task.layout.layer_sizes)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
-    return sum_gradients(task, query, x, y, len(x), weights)
+    return sum_gradients(task, query, x, y, len(x), weights, seeds)
 
 
-def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """The model changes (c, d) of c clients at once.
+def _changes(
+    work: LocalSteps,
+    task: Task,
+    point: Tensor,
+    x: Tensor,
+    y: Tensor,
+    counts: Tensor,
+    seeds: Tensor | None,
+) -> Tensor:
+    """The model changes (c, d) of c clients at once; arguments as of :func:`_sum_at_once`."""
 
-    Args:
-        x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
-        counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
-    """
+    def loss(
+        tensors: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None
+    ) -> Tensor:
+        with task.drawing.by(seeds):
+            return (task.losses_at(tensors, x, y) * weights).sum()
 
-    def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return (task.losses_at(tensors, x, y) * weights).sum()
-
-    gradients = torch.func.vmap(torch.func.grad(loss), randomness=task.drawing.randomness)
+    gradients = torch.func.vmap(torch.func.grad(loss))
     clients, longest = x.shape[:2]
     batches = counts.clamp(max=work.batch_size or longest)
     own = torch.arange(int(batches.max()))
@@ -241,30 +250,33 @@ def _changes(work: LocalSteps, task: Task, point: Tensor, x: Tensor, y: Tensor, 
     mine = {name: tensor.repeat(clients, *(1,) * tensor.dim()) for name, tensor in start.items()}
     for step in range(work.steps):
         taken = ((step * batches[:, None] + own) % counts[:, None]).to(x.device)
-        slopes = gradients(mine, x[each, taken], y[each, taken], weights)
+        drawn = () if seeds is None else (mixed(seeds[each, taken], step),)
+        slopes = gradients(mine, x[each, taken], y[each, taken], weights, *drawn)
         for name, tensor in mine.items():
             tensor.sub_(slopes[name], alpha=work.learning_rate)
     changes = [tensor.neg_().add_(start[name]).flatten(1) for name, tensor in mine.items()]
     return torch.cat(changes, 1)
 
 
-def _cost(work: Work, task: Task, query: Query, x: Tensor, y: Tensor) -> tuple[int, int]:
+def _cost(
+    work: Work, task: Task, query: Query, x: Tensor, y: Tensor, seeds: Tensor | None = None
+) -> tuple[int, int]:
     """Bytes that a client takes while it is computed, and each of its examples; tried once."""
     asked = tuple((term.at, term.divisor is None) for term in terms_of(query.blocks))
     inputs = tuple((t.shape[1:], t.dtype, t.device) for t in (query.points[0][None], x, y))
     known = _costs.setdefault(task, {})
-    key = (work, len(query.points), asked, inputs)
+    key = (work, len(query.points), asked, inputs, seeds is None)
     if key not in known:
         once = replace(work, steps=1) if isinstance(work, LocalSteps) else work  # steps follow each other
 
         def compute(clients: int, each: int) -> None:
             made_up, labels = (t.new_zeros((clients, each, *t.shape[1:])) for t in (x, y))
             counts = torch.full((clients,), each)
-            _sum_at_once(once, task, query, made_up, labels, counts)
+            drawn = None if seeds is None else seeds.new_zeros(clients, each)
+            _sum_at_once(once, task, query, made_up, labels, counts, drawn)
 
-        with task.drawing.aside(x.device):
-            both = bytes_per_unit(lambda clients: compute(clients, 1))
-            example = bytes_per_unit(lambda examples: compute(1, examples))
+        both = bytes_per_unit(lambda clients: compute(clients, 1))
+        example = bytes_per_unit(lambda examples: compute(1, examples))
         known[key] = (max(0, both - example), example)
     return known[key]
 

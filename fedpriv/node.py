@@ -21,6 +21,7 @@ from torch import Tensor
 from fedpriv import _check, clipping, data, models, user_code
 from fedpriv.baselines import PublicGradient, split
 from fedpriv.clients import MEMORY, LocalSteps, OneGradient, Work, clipped_sum
+from fedpriv.clipping.drawing import example_seeds
 from fedpriv.config import Config
 from fedpriv.data import View
 from fedpriv.data.client_files import ClientFile, FileView
@@ -87,8 +88,7 @@ class ClientSide:
         owed = ask.party_stds or (0.0,) * len(query.blocks)
 
         def part(chunk: Chunk) -> tuple[Tensor, ...]:
-            home = -1 if chunk.home is None else chunk.home
-            sums = self._chunk_sums(query, chunk, key.child("draws", ask.release, chunk.index, home))
+            sums = self._chunk_sums(query, chunk, key.integer("draws", ask.release))
             if ask.party_stds is not None:
                 sums = add_party_noise(sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index)
             if not self.noisy:
@@ -99,20 +99,19 @@ class ClientSide:
         totals = clipping.added(map(part, ask.chunks)) or tuple(total.double() for total in zeros(query))
         return Reply(tuple(total.cpu() for total in totals), sum(chunk.parties for chunk in ask.chunks))
 
-    def _chunk_sums(self, query: Query, chunk: Chunk, key: Key) -> tuple[Tensor, ...]:
+    def _chunk_sums(self, query: Query, chunk: Chunk, seed: int) -> tuple[Tensor, ...]:
         if self.own is not None and chunk.home != self.own:
             raise _check.fail("partition", chunk.home, f"be this node's own, {self.own}")
         if not len(chunk.ids):
             return zeros(query)
         pieces = np.array_split(chunk.ids, -(-len(chunk.ids) * self.unit_memory // self.memory))
-        return clipping.added(
-            self._units_sums(query, ids, key.integer("piece", piece)) for piece, ids in enumerate(pieces)
-        )
+        return clipping.added(self._units_sums(query, ids, seed) for ids in pieces)
 
     def _units_sums(self, query: Query, ids: data.Indices, seed: int) -> tuple[Tensor, ...]:
         x, y, owner = self.view.batch(ids, self.device)
-        memory = self.memory
-        return clipped_sum(self.work, self.task, query, x, y, owner, len(ids), memory=memory, seed=seed)
+        seeds = _seeds(seed, ids, owner.cpu()) if self.task.drawing.draws else None
+        arguments = (self.work, self.task, query, x, y, owner, len(ids))
+        return clipped_sum(*arguments, memory=self.memory, seeds=seeds)
 
     def gather(self, ask: Ask) -> Reply:
         """The engine that is this process alone."""
@@ -120,6 +119,13 @@ class ClientSide:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _seeds(seed: int, ids: data.Indices, owner: Tensor) -> Tensor:
+    """What dropout draws by for each example of the units ``ids``: by unit, and by place in it."""
+    counts = torch.bincount(owner, minlength=len(ids))
+    places = torch.arange(len(owner)) - (torch.cumsum(counts, 0) - counts)[owner]
+    return example_seeds(seed, torch.from_numpy(np.asarray(ids, np.int64))[owner], places)
 
 
 def zeros(query: Query) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -67,13 +68,24 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
     if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
         hint = "each process builds it: draw with torch's generator on the CPU, which is seeded"
         raise user_code.fail("model", config.model, "be the same whenever it is built", hint)
+    if _draws_by_itself(task, source):
+        hint = "F.dropout and its like would rest, as nothing here is in training mode"
+        raise user_code.fail("model", config.model, "draw by nn.Dropout layers alone", hint)
     x, y = (part[:2] for part in source.test())
     try:
-        with task.drawing.seeded(0, x.device):
-            task.gradients(torch.zeros(task.dimension), x, y)
+        task.gradients(torch.zeros(task.dimension), x, y)
     except Exception as error:
         allowed = "have gradients for each example alone, by torch.func.vmap"
         raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
+
+
+def _draws_by_itself(task: Task, source: Source) -> bool:
+    """Whether the model draws in training from torch's generator, as dropout layers of ours do not."""
+    module = copy.deepcopy(task.module).train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        module(source.test()[0][:2])
+        return not torch.equal(before, torch.get_rng_state())
 
 
 def make_engine(config: Config) -> Engine | Trainer:

@@ -7,8 +7,8 @@ To bring a model of your own, give any ``nn.Module`` that treats each example on
     task = Task(module, loss=lambda outputs, y: ...)    # outputs (n, ...), y (n, ...) -> losses (n,)
 
 A loss must not reduce over examples: one number for each. The task copies the module, so that training
-never changes yours; the copy runs in evaluation mode, but for sums of the gradients of a model whose layers
-draw in training (:mod:`fedpriv.clipping.drawing`). ``task.layout`` says which tensors are trained.
+never changes yours; the copy runs in evaluation mode, and its dropout draws where examples are given seeds
+(:mod:`fedpriv.clipping.drawing`). ``task.layout`` says which tensors are trained.
 
 >>> import numpy as np, torch
 >>> task = Task("logistic")
@@ -108,7 +108,7 @@ class Task:
         module: the task's own copy of the model; its parameters are placeholders.
         layout: which tensors make up the parameter vector (d,), and where they lie.
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
-        drawing: whether its layers draw in training, as dropout does, and from what.
+        drawing: what the model's dropout draws by.
         book: how clipped sums of this model's gradients are had without forming them.
         right_padded: whether zeros at the right of an input are no part of it, as the module says.
     """
@@ -180,13 +180,13 @@ class Task:
         if not x.shape[0]:
             return params.new_zeros(0, self.dimension)
 
-        def loss_of_one(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return self.losses(params, x[None], y[None])[0]
+        def loss_of_one(params: Tensor, x: Tensor, y: Tensor, seed: Tensor | None = None) -> Tensor:
+            with self.drawing.by(None if seed is None else seed[None]):
+                return self.losses(params, x[None], y[None])[0]
 
-        gradients = torch.func.vmap(
-            torch.func.grad(loss_of_one), (None, 0, 0), randomness=self.drawing.randomness
-        )
-        rows: Tensor = gradients(params, x, y)
+        each = (x, y) if self.drawing.seeds is None else (x, y, self.drawing.seeds)
+        gradients = torch.func.vmap(torch.func.grad(loss_of_one), (None, *[0] * len(each)))
+        rows: Tensor = gradients(params, *each)
         return rows
 
     @torch.no_grad()
@@ -231,6 +231,7 @@ class Task:
 
     def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         trained = next(iter(tensors.values()))
+        self.drawing.begin()
         result: Tensor = torch.func.functional_call(
             self.module, {**self._fixed_like(trained), **tensors}, (x,)
         )

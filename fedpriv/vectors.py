@@ -148,8 +148,8 @@ def layout_of(module: nn.Module) -> Layout:
 
     Raises ArgumentError, naming the layer, where the module cannot be trained privately: layers whose
     state or output mixes examples outside the clip (BatchNorm; InstanceNorm with running statistics;
-    embeddings with max_norm or scale_grad_by_freq), recurrent layers with dropout between them, and
-    trainable parameters that are complex or not yet materialised; and where nothing is trainable.
+    embeddings with max_norm or scale_grad_by_freq), recurrent and attention layers with dropout of their own,
+    and trainable parameters that are complex or not yet materialised; and where nothing is trainable.
     """
     for name, layer in module.named_modules():
         _refuse_layer(name or type(layer).__name__, layer)
@@ -188,6 +188,9 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
     if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
         hint = "put nn.Dropout between layers of their own"
         raise _check.fail(f"layer {name}", layer, "have dropout 0", hint)
+    if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
+        hint = "its attention draws by torch's generator; nn.Dropout layers beside it are welcome"
+        raise _check.fail(f"dropout of layer {name}", layer.dropout, "be 0", hint)
     tables = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
     if tables and (layer.max_norm is not None or layer.scale_grad_by_freq):
         raise _check.fail(

@@ -167,7 +167,7 @@ def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
     task, query, x, y, owner = federation([4] * 6)
     sizes = []
     changes = clients._changes
-    monkeypatch.setattr(clients, "_changes", lambda *a: sizes.append(len(a[-1])) or changes(*a))
+    monkeypatch.setattr(clients, "_changes", lambda *a: sizes.append(len(a[5])) or changes(*a))
     want = clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6)
     client, example = clients._cost(LocalSteps(2, 0.1), task, query, x, y)
     sizes.clear()
@@ -202,7 +202,8 @@ def test_examples_as_units_are_computed_as_memory_allows(monkeypatch):
     task, query, x, y, _ = federation([1] * 50)
     client, example = clients._cost(OneGradient(), task, query, x, y)
     asked = []
-    monkeypatch.setattr(clients, "sum_gradients", lambda *a: asked.append(a[-1]) or sum_gradients(*a))
+    watched = lambda *a, **named: asked.append(a[-1]) or sum_gradients(*a, **named)  # noqa: E731
+    monkeypatch.setattr(clients, "sum_gradients", watched)
     for memory, chunk in ((7 * (client + example), None), (1, None), (2**40, 9)):
         clipped_sum(OneGradient(), task, query, x, y, chunk=chunk, memory=memory)
     assert asked == [7, 1, 9]

@@ -245,7 +245,7 @@ def test_python_refuses_a_model_as_the_command_does(mine: Path, monkeypatch: pyt
     config = Config.parse({**SETTINGS, "model": "users_mine:Drawing"})
     with pytest.raises(ArgumentError) as caught:
         check(config)
-    assert "gradients for each example alone, by torch.func.vmap" in str(caught.value)
+    assert "draw by nn.Dropout layers alone" in str(caught.value)
     folder = RunFolder.create(mine / "run")
     with pytest.raises(ArgumentError) as again:
         simulate(config, folder=folder)

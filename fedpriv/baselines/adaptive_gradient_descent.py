@@ -50,6 +50,7 @@ from torch import Tensor
 from fedpriv import _check, release
 from fedpriv.accounting import Event, Filter
 from fedpriv.clients import OneGradient, clipped_sum
+from fedpriv.clipping.drawing import example_seeds
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.release import Placement
 from fedpriv.rng import Key
@@ -139,6 +140,7 @@ class _Curator:
         """The number of the release that is now paid for, or None where the budget does not afford it."""
         if not self.books.affords([event]):
             return None
+        self.key.once("release", self.releases)
         self.books.charge([event])
         self.releases += 1
         return self.releases - 1
@@ -151,8 +153,8 @@ class _Curator:
             return None
         query = Query((params,), (SumBlock((Term(self.settings.clip_norm),)),))
         if step not in self.sums:
-            seed = self.key.integer("draws", step)
-            sums = clipped_sum(OneGradient(), self.task, query, self.x, self.y, seed=seed)
+            seeds = example_seeds(self.key.integer("draws", step), torch.arange(len(self.x)))
+            sums = clipped_sum(OneGradient(), self.task, query, self.x, self.y, seeds=seeds)
             self.sums = {step: sums[0]}
         answer = release.release(
             (self.sums[step],), 1, query, event.noise_multiplier, Placement("central"), 1.0, self.key, index
@@ -174,8 +176,11 @@ class _Curator:
 def objective(task: Task, params: Tensor, x: Tensor, y: Tensor, bound: float) -> Tensor:
     """The sum over units of their losses cut to [0, bound], float64 (); what is not a number counts bound."""
     total = torch.zeros((), dtype=torch.float64, device=params.device)
+    def loss(x: Tensor, y: Tensor) -> Tensor:  # of one alone, whatever the model does with several
+        return task.losses(params, x[None], y[None])[0]
+
     for part, labels in zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True):
-        losses = task.losses(params, part, labels).double()
+        losses = torch.func.vmap(loss)(part, labels).double() if len(part) else total.new_zeros(0)
         total += losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum()
     return total
 

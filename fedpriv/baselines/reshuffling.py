@@ -37,6 +37,7 @@ from torch import Tensor
 from fedpriv import _check, release
 from fedpriv.accounting import Budget, Event, Filter, calibrate, scaled
 from fedpriv.clients import OneGradient, clipped_sum
+from fedpriv.clipping.drawing import example_seeds
 from fedpriv.optimizers import PrivateOptimizer, State
 from fedpriv.query import Query
 from fedpriv.release import Placement
@@ -159,6 +160,7 @@ def train(
         paid = event(_check.positive("noise-multiplier", z), size)
         if not books.affords([paid]):
             return Outcome(state, epoch, "budget")
+        key.once("epoch", epoch)
         books.charge([paid])
         for rows in _batches(size, batch, key, epoch):
             state = _step(optimizer, state, task, x[rows], y[rows], z, min(batch, size), key, index)
@@ -179,7 +181,8 @@ def _step(
     index: int,
 ) -> State:
     query = _require_plain(optimizer, state)
-    sums = clipped_sum(OneGradient(), task, query, x, y, seed=key.integer("draws", index))
+    seeds = example_seeds(key.integer("draws", index), torch.arange(len(x)))
+    sums = clipped_sum(OneGradient(), task, query, x, y, seeds=seeds)
     central = Placement("central")
     answer = release.release(sums, 1, query, noise_multiplier, central, batch, key, index)
     assert answer is not None  # the central placement always releases

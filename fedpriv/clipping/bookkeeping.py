@@ -21,10 +21,8 @@ agree is summed by rows from then on.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -45,8 +43,6 @@ _TRIALS, _TRIAL, _TRIAL_ERROR = 3, 3, 1e-3  # trials, examples in each, and what
 _CROWD, _OWN_ERROR = 33, 1e-4  # examples of which one must not depend on the others, but for rounding
 _COARSE_ERROR = 0.2  # what it may do where the passes are of few digits
 
-_Gradients = Callable[[Tensor, Tensor, Tensor], Tensor]  # (d,), (n, ...), (n, ...) -> (n, d)
-
 
 class Differentiable(Protocol):
     """What bounded sums of gradients need of a task."""
@@ -61,7 +57,7 @@ class Differentiable(Protocol):
 
     @property
     def drawing(self) -> Drawing:
-        """Whether the model's layers draw, and from what."""
+        """What the model's dropout draws by."""
 
     @property
     def book(self) -> Book:
@@ -82,11 +78,14 @@ class Book:
 
     Attributes:
         layers: the layers that hold the trained parameters, by name; empty where the model is not suited.
+        tokens: below which number every token of the model's inputs may be.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, precision: Precision = "float32") -> None:
         """The book of ``module``, whose layers' forwards are replaced during each pass."""
         self._layout, self._precision = layout, precision
+        tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        self.tokens = min((table.num_embeddings for table in tables), default=2)
         self._tried: dict[tuple[Any, ...], bool] = {}
         slots = {id(p): name for name, p in module.named_parameters() if name in layout.names}
         self.layers = _trained_layers(module, set(slots))
@@ -95,19 +94,16 @@ class Book:
             for name, layer in self.layers.items()
         }
 
-    def suits(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> bool:
-        """Whether book-keeping is exact for examples of these shapes: tried once, on made-up ones."""
+    def suits(
+        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool = False
+    ) -> bool:
+        """Whether book-keeping is exact for examples of these shapes, where dropout draws, or does not: tried
+        once, on made-up ones."""
         if not self.layers:
             return False
-        drawing = task.drawing
-        key = (drawing.training, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
+        key = (drawing, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
         if key not in self._tried:
-            with drawing.still():
-                agrees = self._try(task, params, x, y, task.gradients)
-            if agrees and drawing.training:  # where vmap would not draw what book-keeping draws
-                with drawing.aside(x.device):
-                    agrees = self._try(task, params, x, y, functools.partial(_gradients_of_each, task))
-            self._tried[key] = agrees
+            self._tried[key] = self._try(task, params, x, y, drawing)
         return self._tried[key]
 
     def sum(
@@ -118,17 +114,19 @@ class Book:
         x: Tensor,
         y: Tensor,
         weights: Tensor | None = None,
+        seeds: Tensor | None = None,
         precision: Precision | None = None,
     ) -> FactoredSum:
         """The bounded sums of the units' gradients at ``points``.
 
         Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
         x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
-        of its examples' gradients. The sums hold where all units are told.
+        of its examples' gradients. Dropout draws by the examples' ``seeds``, (n,) or (n, m). The sums hold
+        where all units are told.
         """
-        with computing(precision or self._precision, x.device):
-            alike = task.drawing.alike(points, x.device)
-            passes = [self._pass(task, point, x, y, weights) for point in alike]
+        drawn = task.drawing.by(None if seeds is None else seeds.flatten())
+        with drawn, computing(precision or self._precision, x.device):
+            passes = [self._pass(task, point, x, y, weights) for point in points]
         forms = [self._measure(*one, weights) for one in passes]
         return FactoredSum(forms, self._layout, blocks, points[0])
 
@@ -163,35 +161,32 @@ class Book:
                     found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
 
-    def _try(
-        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, gradients: _Gradients
-    ) -> bool:
-        """Whether book-keeping agrees with rows of gradients on examples that depend on no data.
+    def _try(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool) -> bool:
+        """Whether book-keeping agrees with vmap on examples that depend on no data.
 
         Gradients that are all zero (units may be dead where the parameters fell), or outside what can be
         clipped at, prove nothing, so one of a few trials at least must have others.
         """
         generator = np.random.default_rng(0)
-        if not all(_alone(task, params, x, y, count, generator) for count in (_TRIAL, _CROWD)):
+        if not all(_alone(task, params, x, y, count, generator, drawing) for count in (_TRIAL, _CROWD)):
             return False
+        seeds = torch.arange(_TRIAL, device=x.device) if drawing else None
         labels = y.new_zeros((_TRIAL, *y.shape[1:]))
         proven = False
         held: dict[Precision, float] = {self._precision: _COARSE_ERROR, "float32": _TRIAL_ERROR}
         for _ in range(_TRIALS):
             point = task.initial(generator).to(params)
             inputs = _made_up(x, _TRIAL, generator)
-            again = task.drawing.alike(itertools.count(), x.device)
-            next(again)
-            rows = gradients(point, inputs, labels)
+            with task.drawing.by(seeds):
+                rows = task.gradients(point, inputs, labels)
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
             if not LEAST <= clip <= MOST:
                 continue
             blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
             wanted = sum_rows([rows], blocks)
             for precision, error in held.items():
-                next(again)
                 try:
-                    sums = self.sum(task, [point], blocks, inputs, labels, precision=precision)
+                    sums = self.sum(task, [point], blocks, inputs, labels, None, seeds, precision)
                 except (UnsuitedError, RuntimeError, IndexError, TypeError):
                     return False
                 for got, want in zip(sums.totals, wanted, strict=True):
@@ -201,15 +196,6 @@ class Book:
         return proven
 
 
-def _gradients_of_each(task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradients (n, d) of the losses, which are computed together."""
-    leaf = params.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        losses = task.losses(leaf, x, y)
-    each = [torch.autograd.grad(loss, leaf, retain_graph=True, materialize_grads=True) for loss in losses]
-    return torch.stack([gradient for (gradient,) in each])
-
-
 def _made_up(x: Tensor, count: int, generator: np.random.Generator) -> Tensor:
     """Inputs (count, ...) like x: normal numbers, or tokens 0 and 1, which every vocabulary has."""
     numbers = generator.standard_normal((count, *x.shape[1:]))
@@ -217,26 +203,44 @@ def _made_up(x: Tensor, count: int, generator: np.random.Generator) -> Tensor:
 
 
 def _alone(
-    task: Differentiable, params: Tensor, x: Tensor, y: Tensor, count: int, generator: np.random.Generator
+    task: Differentiable,
+    params: Tensor,
+    x: Tensor,
+    y: Tensor,
+    count: int,
+    generator: np.random.Generator,
+    drawing: bool,
 ) -> bool:
     """Whether the loss of one of so many made-up examples is the same whatever the others are.
 
-    Where it is not, examples are mixed before a layer sees them, which no clip of what layers see bounds:
-    one example more would move all of the others' parts. All other inputs become NaN, which any sum, mean or
-    product of several examples passes on; tokens are exchanged.
+    Where it is not, examples are mixed, before a layer sees them or in the loss, which no clip of what layers
+    see bounds: one example more would move all of the others' parts. All other numbers become NaN, which any
+    sum, mean or product of several examples passes on; tokens and labels are exchanged for several others.
     """
     inputs, labels = _made_up(x, count, generator), y.new_zeros((count, *y.shape[1:]))
-    others = torch.full_like(inputs, math.nan) if x.is_floating_point() else 1 - inputs
     own = count // 2
-    others[own] = inputs[own]
+    others = _others(inputs, own, task.book.tokens - 1), _others(labels, own, 1)
     point = task.initial(generator).to(params)
     try:
-        with torch.no_grad():
-            parts = task.drawing.alike((inputs, others), x.device)
-            loss, beside = (float(task.losses(point, part, labels)[own]) for part in parts)
+        with torch.no_grad(), task.drawing.by(torch.arange(count, device=x.device) if drawing else None):
+            pairs = [(inputs, labels), *zip(*others, strict=True)]
+            loss, *beside = (float(task.losses(point, *pair)[own]) for pair in pairs)
     except Exception:
         return False
-    return not math.isfinite(loss) or abs(loss - beside) <= _OWN_ERROR * abs(loss)
+    return not math.isfinite(loss) or all(abs(loss - one) <= _OWN_ERROR * abs(loss) for one in beside)
+
+
+def _others(given: Tensor, own: int, most: int) -> list[Tensor]:
+    """The same at ``own``, and elsewhere NaN, or whole numbers: 0, most, or all from there down in turn."""
+    if given.is_floating_point():
+        several = [torch.full_like(given, math.nan)] * 3
+    else:
+        turns = torch.arange(given.numel(), device=given.device).view(given.shape) % (most + 1)
+        several = [torch.full_like(given, number) for number in (0, most)]
+        several.append((most - turns).to(given.dtype))
+    for others in several:
+        others[own] = given[own]
+    return several
 
 
 def _trained_layers(module: nn.Module, trained: set[int]) -> dict[str, nn.Module]:

@@ -9,6 +9,7 @@ norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,6 +26,20 @@ _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
 Sums = tuple[Tensor, ...]
 
 
+@dataclass(frozen=True)
+class _Units:
+    """What goes with the units: examples, labels, and weights and seeds or None, all (n, ...)."""
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor | None
+    seeds: Tensor | None
+
+    def at(self, which: slice | Tensor) -> _Units:
+        weights, seeds = (None if part is None else part[which] for part in (self.weights, self.seeds))
+        return _Units(self.x[which], self.y[which], weights, seeds)
+
+
 def sum_gradients(
     task: Differentiable,
     query: Query,
@@ -32,6 +47,7 @@ def sum_gradients(
     y: Tensor,
     chunk: int | None = None,
     weights: Tensor | None = None,
+    seeds: Tensor | None = None,
 ) -> Sums:
     """The query's bounded sums over the units' gradients.
 
@@ -44,6 +60,7 @@ def sum_gradients(
             changes the result by float rounding only.
         weights: (n, m); a unit's vector is the sum of its examples' gradients with these weights. None
             makes each example a unit.
+        seeds: int64 (n,), or (n, m) with weights: what dropout draws by for each example; None drops nothing.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a BitBlock; see :func:`sum_rows`.
@@ -57,52 +74,61 @@ def sum_gradients(
         raise _check.fail("weights", "...", "hold an example a unit at least", "others add nothing")
     examples = (x, y) if weights is None else (x.flatten(0, 1), y.flatten(0, 1))
     each = 1 if weights is None else max(1, weights.shape[1])
-    if len(x) and task.book.suits(task, query.points[0], *examples):
-        return _in_chunks(task, query, x, y, weights, chunk or max(1, _CHUNK // each), _sum_by_book)
+    units = _Units(x, y, weights, seeds)
+    if len(x) and task.book.suits(task, query.points[0], *examples, drawing=seeds is not None):
+        return _in_chunks(task, query, units, chunk or max(1, _CHUNK // each), _sum_by_book)
     fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))
-    return _in_chunks(task, query, x, y, weights, min(fits, chunk or fits), _sum_by_rows)
+    return _in_chunks(task, query, units, min(fits, chunk or fits), _sum_by_rows)
 
 
-def _sum_by_book(task: Differentiable, query: Query, x: Tensor, y: Tensor, weights: Tensor | None) -> Sums:
+def _sum_by_book(task: Differentiable, query: Query, units: _Units) -> Sums:
     """By book-keeping, save for units whose norms it cannot tell."""
-    sums = task.book.sum(task, query.points, query.blocks, x, y, weights)
+    x, y, weights, seeds = units.x, units.y, units.weights, units.seeds
+    sums = task.book.sum(task, query.points, query.blocks, x, y, weights, seeds)
     if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
         return sums.totals
     told, odd = sums.told, ~sums.told
-    totals = _sum_by_rows(task, query, x[odd], y[odd], None if weights is None else weights[odd])
+    totals = _sum_by_rows(task, query, units.at(odd))
     if not bool(told.any()):
         return totals
-    rest = _sum_by_book(task, query, x[told], y[told], None if weights is None else weights[told])
-    return added((totals, rest))
+    return added((totals, _sum_by_book(task, query, units.at(told))))
 
 
-def _sum_by_rows(task: Differentiable, query: Query, x: Tensor, y: Tensor, weights: Tensor | None) -> Sums:
+def _sum_by_rows(task: Differentiable, query: Query, units: _Units) -> Sums:
     """By forming every unit's vector."""
-    layers, points = task.layout.layer_sizes, task.drawing.alike(query.points, x.device)
-    if weights is None:
-        return sum_rows([task.gradients(point, x, y) for point in points], query.blocks, layers)
+    layers, x, y, seeds = task.layout.layer_sizes, units.x, units.y, units.seeds
+    if units.weights is None:
+        with task.drawing.by(seeds):
+            return sum_rows([task.gradients(point, x, y) for point in query.points], query.blocks, layers)
 
-    def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return (task.losses(params, x, y) * weights).sum()
+    def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None) -> Tensor:
+        with task.drawing.by(seeds):
+            return (task.losses(params, x, y) * weights).sum()
 
-    randomness = task.drawing.randomness
-    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0), randomness=randomness)
-    return sum_rows([gradients(point, x, y, weights) for point in points], query.blocks, layers)
+    each = (x, y, units.weights) if seeds is None else (x, y, units.weights, seeds)
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, *[0] * len(each)))
+    return sum_rows([gradients(point, *each) for point in query.points], query.blocks, layers)
 
 
-def sum_gradients_loop(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+def sum_gradients_loop(
+    task: Differentiable, query: Query, x: Tensor, y: Tensor, seeds: Tensor | None = None
+) -> tuple[Tensor, ...]:
     """:func:`sum_gradients` as a plain loop: one backward pass an example and point."""
     _check_batch(task, query, x, y)
-    rows = [gradients_loop(task, point, x, y) for point in query.points]
+    rows = [gradients_loop(task, point, x, y, seeds) for point in query.points]
     return sum_rows_loop(rows, query.blocks, task.layout.layer_sizes)
 
 
-def gradients_loop(task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def gradients_loop(
+    task: Differentiable, params: Tensor, x: Tensor, y: Tensor, seeds: Tensor | None = None
+) -> Tensor:
     """The gradients (n, d) of the examples' losses, one backward pass each."""
     rows = params.new_zeros(x.shape[0], params.numel())
     for i in range(x.shape[0]):
         leaf = params.detach().clone().requires_grad_()
-        task.losses(leaf, x[i : i + 1], y[i : i + 1]).sum().backward()  # type: ignore[no-untyped-call]
+        with task.drawing.by(None if seeds is None else seeds[i : i + 1]):
+            loss = task.losses(leaf, x[i : i + 1], y[i : i + 1]).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
         if leaf.grad is not None:
             rows[i] = leaf.grad
     return rows
@@ -111,19 +137,16 @@ def gradients_loop(task: Differentiable, params: Tensor, x: Tensor, y: Tensor) -
 def _in_chunks(
     task: Differentiable,
     query: Query,
-    x: Tensor,
-    y: Tensor,
-    weights: Tensor | None,
+    units: _Units,
     step: int,
-    sum_chunk: Callable[[Differentiable, Query, Tensor, Tensor, Tensor | None], Sums],
+    sum_chunk: Callable[[Differentiable, Query, _Units], Sums],
 ) -> Sums:
     """The sums over all chunks of ``step`` units, added in their order."""
 
     def one(start: int) -> Sums:
-        own = slice(start, start + step)
-        return sum_chunk(task, query, x[own], y[own], None if weights is None else weights[own])
+        return sum_chunk(task, query, units.at(slice(start, start + step)))
 
-    return added(map(one, range(0, len(x), step))) or zeros(query.blocks, query.points[0])
+    return added(map(one, range(0, len(units.x), step))) or zeros(query.blocks, query.points[0])
 
 
 def added(parts: Iterable[Sums]) -> Sums:

@@ -168,6 +168,20 @@ def test_a_unit_moves_the_objective_up_and_by_no_more_than_the_bound() -> None:
     assert float(objective(falling, theta, x, y, 0.7)) == 0  # a gain is no loss: units move it one way only
 
 
+class Centred(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean(0))
+
+
+def test_a_unit_moves_the_objective_by_no_more_than_the_bound_though_the_model_mixes_units() -> None:
+    x, y = examples(2, 30)
+    task = Task(Centred(5, 2))
+    theta = torch.full((12,), 3.0, dtype=torch.float64)
+    more, labels = torch.cat([x, torch.full((1, 5), 50.0, dtype=torch.float64)]), torch.cat([y, y[:1]])
+    rise = objective(task, theta, more, labels, 0.7) - objective(task, theta, x, y, 0.7)
+    assert 0 <= float(rise) <= 0.7 + 1e-9
+
+
 def test_it_learns() -> None:
     x, y = examples(3)
     settings = DpAgd(clip_norm=3.0, clip_loss=3.0, most_steps=25)

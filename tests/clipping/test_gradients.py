@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
@@ -442,6 +443,60 @@ def test_one_example_moves_a_sum_by_its_bound_at_most_though_the_model_mixes_the
         kept = torch.arange(40) != left_out
         (less,) = sum_gradients(task, query, x[kept], y[kept])
         assert (whole - less).norm() <= 0.1 * (1 + 1e-4)
+
+
+def test_a_loss_that_weighs_by_the_labels_of_the_batch_is_told_too():
+    def balanced(outputs, y):
+        counts = (y[:, None] == torch.arange(3)).float().sum(0)
+        weights = len(y) / ((counts > 0).sum() * counts.clamp(min=1))
+        return weights[y] * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+
+    generator = torch.Generator().manual_seed(0)
+    task, x = Task(nn.Linear(5, 3), balanced), 0.1 * torch.randn(300, 5, generator=generator)
+    y = torch.randint(2, (300,), generator=generator)
+    query = Query((torch.zeros(task.dimension),), (SumBlock((Term(0.1),)),))
+    (whole,) = sum_gradients(task, query, x, y)
+    (more,) = sum_gradients(task, query, torch.cat([x, x[:1]]), torch.cat([y, torch.tensor([2])]))
+    assert (whole - more).norm() <= 0.1 * (1 + 1e-4)
+    assert not any(task.book._tried.values())
+
+
+class Crowd(nn.Module):
+    """Scales by the largest token of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.line = nn.Embedding(50, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.line(self.table(x).mean(1) / (1 + x.max() / 10))
+
+
+class Columns(nn.Module):
+    """Takes the mean over places that anybody uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.line = nn.Embedding(50, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        used = (x != 0).any(0).float()
+        return self.line((self.table(x) * used[:, None]).sum(1) / used.sum().clamp(min=1))
+
+
+@pytest.mark.parametrize("model", [Crowd, Columns])
+def test_tokens_that_are_large_or_in_places_of_their_own_are_told(model):
+    generator = torch.Generator().manual_seed(0)
+    task, x = Task(model()), torch.randint(2, 4, (200, 12), generator=generator)
+    x[:, 6:] = 0
+    y = torch.randint(2, (200,), generator=generator)
+    query = Query((task.initial(default_rng(1)),), (SumBlock((Term(0.5),)),))
+    (whole,) = sum_gradients(task, query, x, y)
+    for odd in (3, 49):
+        one = torch.full((1, 12), odd)
+        (more,) = sum_gradients(task, query, torch.cat([x, one]), torch.cat([y, y[:1]]))
+        assert (whole - more).norm() <= 0.5 * (1 + 1e-4)
+    assert not any(task.book._tried.values())
 
 
 def test_tokens_of_other_examples_are_told_too():
