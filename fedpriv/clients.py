@@ -73,6 +73,7 @@ Work = OneGradient | LocalSteps
 MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
 _GROUPS, _GROUP, _LENGTHS = 8, 32, 2  # of like length: how many at most, their size, and of what multiple
 _CACHED, _FEW = 2**22, 8  # entries of models that a CPU trains at once while they fit its cache; clients
+_PADDED, _SPARE = 1.25, 64  # a chunk's examples with padding over those without; and more that do not matter
 _MOST = 1024  # examples, beyond which a CPU saves nothing by computing more at once
 
 # What a client, and each of its examples, takes: by task, then by all that it depends on.
@@ -288,17 +289,20 @@ def _chunks(
 
     ``positions`` (c, longest) index each client's examples in the batch, its own ones repeated cyclically
     to fill its row, so that padding is never an input that the client does not have. ``counts`` (c,) are
-    the clients' numbers of examples. Clients of like size come together, so little is padded. A chunk
-    holds at most ``most`` clients, and takes ``memory`` bytes at most unless it is one client.
+    the clients' numbers of examples. Clients of like size come together, and a chunk ends where it would be
+    padded by more than a share of its examples, and a few that another chunk would cost. It holds at most
+    ``most`` clients, and takes ``memory`` bytes at most unless it is one client.
     """
     starts = torch.cumsum(sizes, 0) - sizes
     order = torch.argsort(sizes, stable=True)
     order = order[sizes[order] > 0]
     at = 0
     while at < len(order):
-        costs = client + example * sizes[order[at:]]  # ascending, so what fits is a prefix
-        fits = int((torch.arange(1, len(costs) + 1) * costs <= memory).sum())
-        taken = order[at : at + max(1, min(fits, most))]
+        left = sizes[order[at : at + most]]  # ascending
+        numbers = torch.arange(1, len(left) + 1)
+        fits = numbers * (client + example * left) <= memory
+        fits &= numbers * left <= _PADDED * left.cumsum(0) + _SPARE
+        taken = order[at : at + max(1, int(fits.cumprod(0).sum()))]
         counts = sizes[taken]
         cycle = torch.arange(int(counts.max())) % counts[:, None]
         yield starts[taken][:, None] + cycle, counts

@@ -300,7 +300,8 @@ class Config(BaseModel):
         0,
         ge=0,
         description="expected clients of a chunk, computed at once; 0: an actor's share, or 128 where "
-        "clients add noise. Noisy runs of one chunk size agree to the last bit, on however many actors",
+        "clients add noise, or with a seed a quarter of the cohort, within 16 and 512. Noisy runs of one "
+        "chunk size agree to the last bit, on however many actors",
     )
     memory_budget: int = Field(
         512, ge=16, description="MiB that a node may use for examples and their gradients at once"

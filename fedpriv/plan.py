@@ -38,6 +38,7 @@ from fedpriv.schedules import check_spread
 # A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
 _TRUNCATION_SHARE = 1e-3
 
+_SEEDED_PARTS = 4  # chunks of an expected cohort, of a reproducible run
 _PARTY_CHUNK, _CHUNKS = 128, (16, 512)  # clients: below, calls cost; above, nothing more is saved
 
 
@@ -93,12 +94,17 @@ class Plan:
 
     @property
     def chunk_size(self) -> int:
-        """The expected size of a chunk: as configured, else so that every actor has one, within reason."""
+        """The expected size of a chunk: as configured, else so that every actor has one, within reason.
+
+        Chunks fix how sums are rounded, and at parties their noise. So where parties add noise, and with a
+        seed, which is to give the same run on every machine, they do not depend on the number of actors.
+        """
         if self.config.chunk_size:
             return self.config.chunk_size
         if self.setup.placement.at_parties:
-            return _PARTY_CHUNK  # chunks key the noise, which must not depend on this machine
-        share = math.ceil(self.setup.sampler.expected_size / number_of_actors(self.config))
+            return _PARTY_CHUNK
+        parts = number_of_actors(self.config) if self.config.seed < 0 else _SEEDED_PARTS
+        share = math.ceil(self.setup.sampler.expected_size / parts)
         return min(max(share, _CHUNKS[0]), _CHUNKS[1])
 
     def cohorts(self, key: Key, silo: int | None = None) -> Cohorts:

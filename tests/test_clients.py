@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from torch import nn
 
 from fedpriv import clients, models
@@ -274,3 +275,16 @@ def test_groups_of_like_length_lose_no_token():
 
 def test_ids_are_never_taken_for_padding():
     assert not Task(models.build("factors", (2,), 1, (3, 4))).right_padded
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
+def test_clients_of_unlike_sizes_are_hardly_padded(spread):
+    generator = default_rng(3)
+    sizes = (20 * torch.from_numpy(generator.lognormal(0, spread, 400))).long().clamp(min=1)
+    chunks = list(clients._chunks(sizes, 1000, 1000, 400, 2**40))
+    assert sum(len(counts) for _, counts in chunks) == 400
+    found = torch.cat([positions.flatten() for positions, _ in chunks]).unique()
+    assert found.tolist() == list(range(int(sizes.sum())))
+    for positions, counts in chunks:
+        assert positions.numel() <= 1.25 * counts.sum() + 64
+    assert len(chunks) <= 1 + 10 * spread  # and not in more chunks than that takes

@@ -407,5 +407,7 @@ def test_a_chunk_is_an_actors_share_unless_chunks_key_the_noise() -> None:
     assert size() == 250
     assert size(actors=100) == 16
     assert size(engine="in-process", actors=0) == 512
+    seeded = {size(seed=1, actors=actors) for actors in (1, 2, 4, 7)}
+    assert seeded == {size(seed=1, engine="in-process", actors=0)} == {250}
     assert size(**{"chunk-size": 9}) == 9
     assert size(placement="distributed", actors=1) == size(placement="distributed", actors=9) == 128
