@@ -104,8 +104,8 @@ def clipped_sum(
         units: the number of clients. Those without examples add nothing, to sums and to bits: whoever is
             not there must not be told from whoever has no data by more than a block's sensitivity.
         chunk: the most clients computed at once. It changes the result by float rounding only.
-        memory: bytes that the clients computed at once may take beside the model, as far as one client
-            alone does not take more; what a client takes is measured on made-up examples.
+        memory: bytes that the clients computed at once may take beside the model; what a client takes is
+            measured on made-up examples. Of one that takes more, a part of the examples is computed at once.
         seeds: int64 (n,), what dropout draws by for each example
             (:func:`fedpriv.clipping.drawing.example_seeds`); None: from OS entropy, where the model has any.
 
@@ -132,6 +132,12 @@ def clipped_sum(
         return added(sum_gradients(task, query, x[own, :end], y[own], fits) for own, end in groups)
 
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
+        if len(counts) == 1 and client + example * int(counts) > memory:
+            own = slice(int(positions[0, 0]), int(positions[0, -1]) + 1)
+            drawn = None if seeds is None else seeds[own]
+            few = max(1, memory // example)
+            rows = [_vector_of_one(work, task, p, x[own], y[own], drawn, few)[None] for p in query.points]
+            return sum_rows(rows, query.blocks, task.layout.layer_sizes)
         index = positions.to(x.device)
         drawn = None if seeds is None else seeds[index]
         return _sum_at_once(work, task, query, x[index], y[index], counts, drawn)
@@ -180,22 +186,32 @@ def _seeds(task: Task, x: Tensor, given: Tensor | None) -> Tensor | None:
 
 
 def _vector_of_one(
-    work: Work, task: Task, point: Tensor, x: Tensor, y: Tensor, seeds: Tensor | None
+    work: Work,
+    task: Task,
+    point: Tensor,
+    x: Tensor,
+    y: Tensor,
+    seeds: Tensor | None,
+    few: int | None = None,
 ) -> Tensor:
-    """One client's vector (d,) from its own examples, by ordinary backward passes."""
+    """One client's vector (d,) from its own examples, by ordinary backward passes over ``few`` each."""
 
     def gradient(params: Tensor, x: Tensor, y: Tensor, seeds: Tensor | None) -> Tensor:
-        leaf = params.detach().clone().requires_grad_()
-        with task.drawing.by(seeds):
-            loss = task.losses(leaf, x, y).mean()
-        return torch.autograd.grad(loss, leaf)[0]
+        leaf, total = params.detach().clone().requires_grad_(), torch.zeros_like(params)
+        for start in range(0, len(x), few or len(x)):
+            some = slice(start, start + (few or len(x)))
+            with task.drawing.by(None if seeds is None else seeds[some]):
+                loss = task.losses(leaf, x[some], y[some]).sum() / len(x)
+            total += torch.autograd.grad(loss, leaf)[0]
+        return total
 
     if isinstance(work, OneGradient):
         return gradient(point, x, y, seeds)
     params, size = point, len(x)
     batch = min(work.batch_size or size, size)
     for step in range(work.steps):
-        own = [(step * batch + i) % size for i in range(batch)]
+        first = step * batch % size
+        own = slice(0, size) if batch == size else [(first + i) % size for i in range(batch)]
         drawn = None if seeds is None else mixed(seeds[own], step)
         params = params - work.learning_rate * gradient(params, x[own], y[own], drawn)
     return point - params

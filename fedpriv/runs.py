@@ -294,7 +294,8 @@ class _Job:
             raise _DivergedError
 
     def _evaluate(self, round_number: int) -> None:
-        scores = self.task.evaluate(self.state.output.to(self.device), *self.test)
+        memory = self.plan.config.memory_budget * 2**20
+        scores = self.task.evaluate(self.state.output.to(self.device), *self.test, memory)
         if not bool(torch.isfinite(self.state.output).all()):  # the likeliest of NaN is label 0
             scores = dict.fromkeys(scores, math.nan)
         spent = self.books.spent()

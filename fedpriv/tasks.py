@@ -33,11 +33,12 @@ from fedpriv.clipping.bookkeeping import Book
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.kinds import make_batched
 from fedpriv.clipping.precision import Precision
+from fedpriv.memory import bytes_per_unit
 from fedpriv.vectors import Layout, layout_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-_TEST_CHUNK = 1000  # examples evaluated at once
+_TEST_CHUNK, _TEST_MEMORY = 1000, 2**29  # examples evaluated at once at most, and bytes that they may take
 _FEW = 16  # test examples that are looked at alone and together
 
 
@@ -190,8 +191,10 @@ class Task:
         return rows
 
     @torch.no_grad()
-    def evaluate(self, params: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
-        """What the model is worth on the public test examples.
+    def evaluate(
+        self, params: Tensor, x: Tensor, y: Tensor, memory: int = _TEST_MEMORY
+    ) -> dict[str, float]:
+        """What the model is worth on the public test examples, as many at once as ``memory`` bytes allow.
 
         Returns:
             the mean ``loss``, and by the loss: for labels the ``accuracy``; for values ``mse``, the mean
@@ -210,9 +213,11 @@ class Task:
         labels = y.ndim == 1 and not y.is_floating_point()
         score = _SCORES.get(self.loss, _label_scores if labels else lambda outputs, y: {})
         sums: dict[str, list[float]] = {}
-        for start in range(0, x.shape[0], _TEST_CHUNK):
-            part = y[start : start + _TEST_CHUNK]
-            outputs = outputs_of(params, x[start : start + _TEST_CHUNK])
+        each = bytes_per_unit(lambda count: self.outputs(params, x.new_zeros(count, *x.shape[1:])))
+        step = min(_TEST_CHUNK, max(1, memory // each))
+        for start in range(0, x.shape[0], step):
+            part = y[start : start + step]
+            outputs = outputs_of(params, x[start : start + step])
             losses = self.loss(outputs, part)
             for name, pair in {**score(outputs, part), "loss": (losses, torch.ones_like(losses))}.items():
                 total = sums.setdefault(name, [0.0, 0.0])

@@ -174,8 +174,25 @@ def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
     sizes.clear()
     memory = 2 * (client + 4 * example)
     assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=memory), want)
-    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=1), want)
+    one = client + 4 * example
+    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=one), want)
     assert sizes == [2, 2, 2, *[1] * 6]
+
+
+@pytest.mark.parametrize("work", [OneGradient(), LocalSteps(2, 0.1), LocalSteps(3, 0.1, 7)], ids=str)
+@pytest.mark.parametrize("model", [None, "dropout"])
+def test_a_client_that_is_larger_than_the_memory_is_computed_in_parts(work, model, monkeypatch):
+    task, query, x, y, owner = federation([9, 30, 2])
+    if model:
+        *layers, last = network()
+        task = Task(nn.Sequential(*layers, nn.Dropout(0.5), last))
+    seeds, passes, losses = torch.arange(len(x)), [], task.losses
+    _, example = clients._cost(work, task, query, x, y, seeds if model else None)
+    arguments = (work, task, query, x, y, owner, 3)
+    want = clipped_sum(*arguments, seeds=seeds)
+    monkeypatch.setattr(task, "losses", lambda p, x, y: passes.append(len(x)) or losses(p, x, y))
+    assert_equal(clipped_sum(*arguments, memory=4 * example, seeds=seeds), want)
+    assert max(passes) == 4
 
 
 @pytest.mark.parametrize(

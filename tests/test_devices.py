@@ -47,7 +47,7 @@ def test_the_host_waits_once_a_chunk_and_sends_what_is_new(
     name: str, elsewhere: Elsewhere, tmp_path: Path
 ) -> None:
     changes: dict[str, object] = {"dp2_sgd_steps": 1, "dp2_adaptive_steps": 1} if "dp2" in name else {}
-    changes |= {"rounds": 6, "evaluate_every": 6, "accounting": "gdp-clt", "seed": 0}
+    changes |= {"rounds": 6, "evaluate_every": 6, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
     config = small(data_folder=str(write_mnist(tmp_path, 0)), **changes, **RUNS[name])
     rounds: list[tuple[int, list[int], list[int]]] = []
 

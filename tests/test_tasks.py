@@ -8,6 +8,7 @@ from torch import nn
 
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import gradients_loop
+from fedpriv.memory import bytes_per_unit
 from fedpriv.tasks import LOSSES, TARGETS, Task
 
 
@@ -90,6 +91,18 @@ def test_a_loss_of_ones_own_has_the_accuracy_of_labels_alone():
 
 def test_every_target_has_a_loss():
     assert set(TARGETS.values()) == set(LOSSES)
+
+
+def test_evaluation_takes_as_many_examples_as_memory_allows(monkeypatch):
+    task, passes = Task("logistic"), []
+    params, outputs = task.initial(np.random.default_rng(0)), task.outputs
+    x, y = torch.randn(90, 1, 28, 28), torch.arange(90) % 10
+    whole = task.evaluate(params, x, y)
+    each = bytes_per_unit(lambda count: outputs(params, torch.zeros(count, 1, 28, 28)))
+    monkeypatch.setattr(task, "outputs", lambda p, x: passes.append(len(x)) or outputs(p, x))
+    few = task.evaluate(params, x, y, memory=20 * each)
+    assert few == {name: pytest.approx(value) for name, value in whole.items()}
+    assert passes[-5:] == [20, 20, 20, 20, 10]
 
 
 def test_evaluation_in_chunks_is_the_plain_mean():

@@ -37,6 +37,9 @@ def split(test: Pair, count: int) -> tuple[Pair, Pair]:
     return Pair(test.x[taken], test.y[taken]), Pair(test.x[~taken], test.y[~taken])
 
 
+_AT_ONCE = 256  # public examples
+
+
 @dataclass(frozen=True)
 class PublicGradient:
     """The gradient (d,) of the mean loss on public examples, as a function of (params, step).
@@ -65,9 +68,12 @@ class PublicGradient:
         """The gradient at ``params``, in its dtype and on its device."""
         x, y = self._taken(step)
         x = x.to(params) if x.is_floating_point() else x.to(params.device)
-        leaf = params.detach().clone().requires_grad_()
-        losses = self.task.losses(leaf, x, y.to(params.device))
-        return torch.autograd.grad(losses.mean(), leaf)[0]
+        leaf, total = params.detach().clone().requires_grad_(), torch.zeros_like(params)
+        parts = (torch.split(part, _AT_ONCE) for part in (x, y.to(params.device)))
+        for some, labels in zip(*parts, strict=True):
+            loss = self.task.losses(leaf, some, labels).sum() / len(x)
+            total += torch.autograd.grad(loss, leaf)[0]
+        return total
 
     def _taken(self, step: int) -> Pair:
         if not self.batch:
