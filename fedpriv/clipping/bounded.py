@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 import torch
 from torch import Tensor
 
-from fedpriv.clipping.factored import Factored, add_up, combine
+from fedpriv.clipping.factored import Factored, combine
+from fedpriv.clipping.outer import add_up
 from fedpriv.clipping.rows import clip_factors, count_bits
 from fedpriv.query import BitBlock, Block, SumBlock, Term
 from fedpriv.vectors import Layout

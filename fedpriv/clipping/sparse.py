@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.clipping import waiting
-from fedpriv.clipping.factored import Rows, memory_of
+from fedpriv.clipping.factored import Rows
 from fedpriv.clipping.kinds.base import UnsuitedError
+from fedpriv.clipping.outer import memory_of
 
 _LARGEST = 2**16  # entries of a table that is formed for each example, where other uses of it need that
 

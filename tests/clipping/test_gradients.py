@@ -13,7 +13,7 @@ from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
 from fedpriv._check import ArgumentError
-from fedpriv.clipping import factored, sum_gradients, sum_gradients_loop, sum_rows
+from fedpriv.clipping import outer, sum_gradients, sum_gradients_loop, sum_rows
 from fedpriv.clipping.kinds import convolution
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
@@ -88,13 +88,13 @@ def test_the_named_models_are_summed_exactly(name):
 @pytest.mark.parametrize("bias", [True, False])
 def test_grams_are_used_where_they_are_cheaper_and_are_exact(bias, monkeypatch):
     settled = []
-    settle = factored.Outer.settled
-    monkeypatch.setattr(factored.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1])
+    settle = outer.Outer.settled
+    monkeypatch.setattr(outer.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1])
     convolution = nn.Conv2d(32, 64, 3, stride=2, groups=2, bias=bias)
     task = Task(nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)))
     x, y = noise(4, 32, 5, 5), torch.arange(4) % 3
     assert_all_ways_agree(task, one_point_question(task, x, y), x, y, 1e-10)
-    assert any(isinstance(form, factored.Outer) and form.shape == (64, 16, 3, 3) for form in settled)
+    assert any(isinstance(form, outer.Outer) and form.shape == (64, 16, 3, 3) for form in settled)
 
 
 class Shared(nn.Module):

@@ -19,7 +19,7 @@ from ways import (
 
 from fedpriv._check import ArgumentError
 from fedpriv.clients import LocalSteps, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import factored, sum_gradients, sum_gradients_loop
+from fedpriv.clipping import outer, sum_gradients, sum_gradients_loop
 from fedpriv.clipping.kinds import recurrent
 from fedpriv.tasks import Task
 
@@ -115,7 +115,7 @@ def test_two_points_divisors_and_clients_are_summed_exactly(kind, length):
 
 
 def test_divided_norms_are_the_same_however_few_gradients_are_formed_at_once(monkeypatch):
-    monkeypatch.setattr(factored, "_CACHED", 700)  # two of 36 x 9
+    monkeypatch.setattr(outer, "_CACHED", 700)  # two of 36 x 9
     task = Task(Reader(nn.LSTM(6, 9)))
     x, y = noise(7, 2, 6), torch.arange(7) % 3
     assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)

@@ -17,18 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedpriv.clipping.factored import (
-    Cut,
-    Factored,
-    Outer,
-    Pairs,
-    Rows,
-    added_pairs,
-    outer,
-    scaled_pairs,
-    worth_forming,
-)
+from fedpriv.clipping.factored import Cut, Factored, Rows
 from fedpriv.clipping.kinds.base import Kind, UnsuitedError
+from fedpriv.clipping.outer import Outer, Pairs, added_pairs, outer, scaled_pairs, worth_forming
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedpriv.clipping.factored import Factored, Rows, outer
+from fedpriv.clipping.factored import Factored, Rows
 from fedpriv.clipping.kinds.base import Kind
+from fedpriv.clipping.outer import outer
 
 
 def measure_linear(layer: nn.Linear, a: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv import _check
-from fedpriv.clipping.factored import Factored, Rows, outer
+from fedpriv.clipping.factored import Factored, Rows
 from fedpriv.clipping.kinds.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.outer import outer
 
 Recurrent = nn.RNN | nn.LSTM | nn.GRU
 Cell = nn.RNNCell | nn.LSTMCell | nn.GRUCell
