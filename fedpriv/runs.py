@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +44,11 @@ FILES = (
     *checkpoints.REPORTS,
 )
 COMPARISON_FILES = ("compare.json", "compare.md", "compare.png")
+
+
+def default_folder() -> str:
+    """Where a run goes that names no folder."""
+    return f"runs/{datetime.now():%Y%m%d-%H%M%S}"
 
 
 class RunFolder:
@@ -117,6 +123,14 @@ class Status:
     spent: float | None = None
     measure: measures.Measure = measures.MEASURES[0]
     estimated: bool = False
+
+    def said(self, epsilon: float | None) -> str:
+        """An epsilon of this run against its budget, always with three figures that count."""
+        if self.budget is None:
+            return "infinite"
+        figures = ".3f" if self.budget >= 0.1 else ".2e"
+        estimated = " (an ESTIMATE)" if self.estimated else ""
+        return f"{'-' if epsilon is None else format(epsilon, figures)} of {self.budget:g}{estimated}"
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _bar(rounds: int) -> Iterator[Show]:
                 task,
                 completed=status.round,
                 score=status.measure.said(status.score),
-                epsilon=_spent(status, status.spent),
+                epsilon=status.said(status.spent),
                 rate=f"{speed:.1f} rounds/s" if speed else "",
             )
 
@@ -103,7 +103,7 @@ class Lines:
             return
         typer.echo(
             f"{self._prefix}round {status.round}/{status.rounds}  {status.measure.said(status.score)}  "
-            f"epsilon {_spent(status, status.epsilon)}"
+            f"epsilon {status.said(status.epsilon)}"
         )
 
 
@@ -123,11 +123,3 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     if rounds_left and result.stopped in ("interrupted", "unanswered") and obstacle(plan) is None:
         typer.echo(f"`fedpriv resume {folder}` goes on from there")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
-
-
-def _spent(status: Status, epsilon: float | None) -> str:
-    if status.budget is None:
-        return "infinite"
-    figures = ".3f" if status.budget >= 0.1 else ".2e"  # always three that count
-    estimated = " (an ESTIMATE)" if status.estimated else ""
-    return f"{'-' if epsilon is None else format(epsilon, figures)} of {status.budget:g}{estimated}"

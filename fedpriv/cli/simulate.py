@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -91,11 +90,11 @@ def simulate(
 def new(config: Config) -> Job:
     """The run of this configuration, which is checked."""
     from fedpriv.plan import make_plan
-    from fedpriv.runs import RunFolder
+    from fedpriv.runs import RunFolder, default_folder
     from fedpriv.simulate import check
 
     check(config)
-    return make_plan(config), RunFolder.check(_out(config), config.overwrite), None
+    return make_plan(config), RunFolder.check(config.out or default_folder(), config.overwrite), None
 
 
 def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
@@ -147,10 +146,6 @@ def given(
     return {**values, **chosen, **options}
 
 
-def _out(config: Config) -> str:
-    return config.out or f"runs/{datetime.now():%Y%m%d-%H%M%S}"
-
-
 @app.command(
     cls=OfSettings,
     help="""Run the same federation with no, central, distributed and local noise at the same budget.
@@ -173,7 +168,7 @@ def compare(
     from fedpriv import compare as comparison
     from fedpriv.cli.display import Lines
     from fedpriv.report import remark
-    from fedpriv.runs import RunFolder
+    from fedpriv.runs import RunFolder, default_folder
     from fedpriv.simulate import check
 
     with uncharged(), refusing():
@@ -183,7 +178,7 @@ def compare(
             _check.choice("--placements", name.strip(), comparison.COMPARED) for name in placements.split(",")
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
-        folder = RunFolder.create(_out(config), config.overwrite)
+        folder = RunFolder.create(config.out or default_folder(), config.overwrite)
     lines: dict[str, Lines] = {}
 
     with failing(), ending_cleanly() as check_end:

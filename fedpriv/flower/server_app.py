@@ -6,8 +6,6 @@ the score on the public test set, the budget, and which silos do not answer.
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -17,7 +15,8 @@ from fedpriv.config import Config
 from fedpriv.data import DataError
 from fedpriv.flower.strategy import EngineError, GridEngine
 from fedpriv.plan import make_plan
-from fedpriv.runs import RunFolder, Status, execute
+from fedpriv.report import remark
+from fedpriv.runs import RunFolder, Status, default_folder, execute
 
 app = ServerApp()
 
@@ -42,7 +41,9 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(grid: Grid, config: Config) -> None:
     plan = make_plan(config)
-    out = config.out or f"runs/{datetime.now():%Y-%m-%d-%H%M%S}"
+    if note := remark(config):
+        _tell(f"NOTE: {note}")
+    out = config.out or default_folder()
     RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
     silos = config.unit == "example"
@@ -59,7 +60,4 @@ def _tell(line: str) -> None:
 
 def _print(status: Status) -> None:
     score = "" if status.score is None else f", test {status.measure.said(status.score)}"
-    spent = "" if status.spent is None else f", epsilon {status.spent:.2f}"
-    budget = "" if status.budget is None else f" of {status.budget:g}"
-    estimated = " (an ESTIMATE)" if status.estimated else ""
-    _tell(f"round {status.round} of {status.rounds}{score}{spent}{budget}{estimated}")
+    _tell(f"round {status.round} of {status.rounds}{score}, epsilon {status.said(status.spent)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -266,6 +267,25 @@ def test_the_server_says_which_silo_is_missing_from_sums_and_of_no_client(
     assert "stopped: rounds" in said
     line = "release 1 on: without some silos: partition 1: no reply in time"
     assert said.count("without some silos") == said.count(line) == (unit == "example")
+
+
+@pytest.mark.parametrize(
+    ("changes", "mark", "spent"),
+    [
+        ({"seed": 3}, "NOTE: reproducible, not private (seed 3)", r"[\d.]+ of 8"),
+        ({"placement": "none", "seed": -1}, "NOTE: not private: no noise is added", "infinite"),
+        ({"seed": -1, "epsilon": 0.05}, "", r"\d\.\d\de-02 of 0.05"),
+    ],
+)
+def test_the_server_says_whether_a_run_is_private_and_what_is_spent(
+    tmp_path: Path, changes: dict[str, object], mark: str, spent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config.parse({**SILOS, **changes, "out": str(tmp_path / "run")})
+    server_app._run(InProcessGrid(5, config.table()), config)
+    said = capsys.readouterr().out
+    assert said.startswith(mark)
+    assert ("NOTE" in said) == bool(mark)
+    assert re.search(f"round 3 of 3, test accuracy [\\d.]+%, epsilon {spent}\n", said)
 
 
 # A deployed node: its own file, its own ledger.
