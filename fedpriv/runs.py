@@ -67,8 +67,8 @@ class RunFolder:
         folder = cls.check(path, overwrite)
         try:
             for name in (*FILES, *COMPARISON_FILES):
-                for path in (folder / name, *folder.glob(f".{name}.*")):  # and what a kill left half written
-                    path.unlink(missing_ok=True)
+                for file in (folder / name, *folder.glob(f".{name}.*")):  # and what a kill left half written
+                    file.unlink(missing_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _check.fail("out", str(path), "be a folder to write to", error.strerror or "") from None
@@ -83,8 +83,8 @@ class RunFolder:
         if folder.is_dir() and any(folder.iterdir()) and not overwrite:
             raise _check.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
         for pattern in ("ledger.jsonl", "*/ledger.jsonl"):  # a comparison's lie one folder down
-            for path in folder.glob(pattern):
-                ledgers.require_unused(path)
+            for ledger in folder.glob(pattern):
+                ledgers.require_unused(ledger)
         return folder
 
     def write(self, name: str, content: bytes | str) -> None:

@@ -147,8 +147,9 @@ def test_an_existing_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     with pytest.raises(ArgumentError, match="be a folder, not a file"):
         RunFolder.create(tmp_path / "notes.txt")
-    with pytest.raises(ArgumentError, match="be a folder to write to"):
-        RunFolder.create(tmp_path / "notes.txt" / "deeper")
+    deeper = tmp_path / "notes.txt" / "deeper"
+    with pytest.raises(ArgumentError, match=f"^out is '{deeper}'; it must be a folder to write to"):
+        RunFolder.create(deeper)
 
 
 def test_overwriting_removes_a_runs_files_and_touches_nothing_else(tmp_path: Path) -> None:
