@@ -183,7 +183,7 @@ class NodeBooks:
             with _locked(self.path):
                 record = read(self.path)
             self._check_unit(record)
-            if any(labels["run"] == str(self.run) for labels in record.labels):
+            if any(labels.get("run") == str(self.run) for labels in record.labels):
                 return ""  # under way
             past = record.events
         silo = self.plan.config.unit == "example"
@@ -226,9 +226,9 @@ class NodeBooks:
 
     def _check(self, number: int, events: Sequence[Event], record: Record) -> None:
         own = [
-            (labels["round"], event)
+            (labels.get("round"), event)
             for event, labels in zip(record.events, record.labels, strict=True)
-            if labels["run"] == str(self.run)
+            if labels.get("run") == str(self.run)  # a charge of no run is of an earlier one
         ]
         if any(charged == number for charged, _ in own):
             raise RefusedError(f"round {number} was answered before")

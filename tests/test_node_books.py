@@ -15,7 +15,7 @@ from scipy.stats import norm
 from small import small
 
 from fedpriv._check import ArgumentError
-from fedpriv.accounting import Budget, Event, LedgerError, epsilon
+from fedpriv.accounting import Budget, Event, Ledger, LedgerError, epsilon
 from fedpriv.accounting.ledger import read
 from fedpriv.node_books import NodeBooks, RefusedError, held, node_books, same_events, share, within
 from fedpriv.plan import Plan, make_plan
@@ -105,6 +105,20 @@ def test_the_owners_limit_is_of_all_runs_and_one_unit(plan: Plan, tmp_path: Path
     other = replace(plan, config=plan.config.changed(unit="client"))
     with pytest.raises(RefusedError, match="another privacy unit"):
         books(other, tmp_path, 3, limit).charge(0, plan.events[:1])
+
+
+def test_charges_of_no_run_count_as_earlier_ones(plan: Plan, tmp_path: Path) -> None:
+    """As in a ledger that was begun by something else, or in format 1."""
+    limit = Budget(4.0, 1e-4)
+    with Ledger.create(tmp_path / "ledger.jsonl", {"unit": "example"}) as ledger:
+        ledger.record(plan.events[:2])
+    with pytest.raises(RefusedError, match=f"has room for .* {share(limit, plan.events[:2]):.2%} of it is"):
+        books(plan, tmp_path, 1, limit).look_ahead()
+    with pytest.raises(RefusedError, match="would pass this node's epsilon-limit"):
+        charge_all(books(plan, tmp_path, 1, limit), plan.events)
+    charged = read(tmp_path / "ledger.jsonl")
+    assert within(limit, charged.events)
+    assert [labels.get("round") for labels in charged.labels][:3] == [None, None, 0]
 
 
 def test_a_ledger_is_of_one_unit_with_and_without_a_limit(plan: Plan, tmp_path: Path) -> None:

@@ -25,12 +25,13 @@ from flwr.common.constant import ErrorCode
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import LedgerError, UnsupportedEvent
 from fedpriv.data import DataError
+from fedpriv.flower.messages import MessageError
 from fedpriv.node_books import RefusedError, misspelt, owns_data
 from fedpriv.user_code import UserCodeError
 
 Answerer = Callable[[Message, Context], Message]
 
-_OURS = (ArgumentError, DataError, LedgerError, RefusedError, UnsupportedEvent)
+_OURS = (ArgumentError, DataError, LedgerError, MessageError, RefusedError, UnsupportedEvent)
 
 _log = logging.getLogger("fedpriv.node")
 _raise: ContextVar[bool] = ContextVar("fedpriv-raise", default=False)

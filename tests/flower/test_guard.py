@@ -6,6 +6,7 @@ from flwr.app import Context, Message, RecordDict
 from fedpriv.flower.grids.base import node_context
 from fedpriv.flower.grids.local import InProcessGrid
 from fedpriv.flower.guard import guarded, raising
+from fedpriv.flower.messages import MessageError
 from fedpriv.node_books import RefusedError
 from fedpriv.user_code import UserCodeError
 
@@ -37,6 +38,12 @@ def refusing(message: Message, context: Context) -> Message:
 
 
 @guarded
+def reading(message: Message, context: Context) -> Message:
+    """Fails with what the protocol says of a message."""
+    raise MessageError("this run's parties add noise, and the ask names none")
+
+
+@guarded
 def loading(message: Message, context: Context) -> Message:
     """Fails in code of the owner's own, whose text may quote data."""
     raise UserCodeError(f"dataset is 'mine:data'; it must work when it is called (KeyError: {echo.SECRET})")
@@ -62,10 +69,12 @@ def test_an_owners_log_has_the_type_and_only_texts_of_ours(
     with caplog.at_level("INFO"):
         leaky(message, owners)
         refusing(message, owners)
+        reading(message, owners)
         loading(message, owners)
     assert [record.getMessage() for record in caplog.records] == [
         "leaky failed with KeyError",
         "refusing failed with RefusedError: round 3 was answered before",
+        "reading failed with MessageError: this run's parties add noise, and the ask names none",
         "loading failed with UserCodeError",
     ]
 
