@@ -1,3 +1,10 @@
-"""Differentially private federated learning that people can trust, and that is fast."""
+"""Differentially private federated learning. Nothing is imported here: each part is, by its module.
+
+- ``from fedpriv.config import Config`` and ``from fedpriv.simulate import simulate``: a configured run;
+- ``fedpriv.accounting``: what a run costs (``epsilon``), and the noise that a budget buys (``calibrate``);
+- ``fedpriv.optimizers`` and ``fedpriv.plan``, ``fedpriv.runs``: a run of parts of your own.
+
+docs/python.md goes through them.
+"""
 
 __version__ = "0.1.0"

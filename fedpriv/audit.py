@@ -87,7 +87,8 @@ class Finding:
         releases: how many the ledger holds.
         right: how many of the m guesses were right, of the best adversary.
         allowed: the largest probability of a right guess that the ledger allows.
-        p_value: how likely at most so many right guesses are, or more, at ``allowed``.
+        p_value: how likely at most so many right guesses are, or more, at ``allowed``, of any of the four
+            adversaries: the best one's, times their number.
         noise_p_value: how likely at most anything is that is as odd as the oddest about noise and cohorts.
         oddest: what that is.
         confidence: of the verdict, and of each bound below.
@@ -146,7 +147,8 @@ def audit(
 
     Args:
         config: of a run with central or distributed noise; its data and model are not looked at.
-        canaries: how many of the run's units there are, at the same sampling rate; 0: all, MOST at most.
+        canaries: how many of the run's units there are, at the same sampling rate; 0: all, but MOST at most,
+            or 5,000 where clients make local steps, which takes longer.
         confidence: of the verdict, in (0, 1).
         observe: called after each round with how many there were.
 

@@ -365,7 +365,7 @@ class Config(BaseModel):
         )
 
     def table(self) -> dict[str, Scalar]:
-        """The resolved configuration by key."""
+        """All settings by key, as they are here: what 0 stands for is filled in by :meth:`resolved`."""
         return dict(self.model_dump(by_alias=True))
 
     def changed(self, **changes: Any) -> Config:
@@ -374,7 +374,7 @@ class Config(BaseModel):
         return Config.parse(values)
 
     def toml(self) -> str:
-        """The resolved configuration as TOML text."""
+        """All settings as TOML text, as :meth:`table` has them."""
         return "".join(f"{key} = {_toml_value(value)}\n" for key, value in self.table().items())
 
 

@@ -180,7 +180,7 @@ class Cohorts:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything one run is made of; all of it public but the key.
+    """Everything one run is made of but its key and its data; all of it public.
 
     Attributes:
         optimizer: what is asked and how answers are used.

@@ -39,7 +39,10 @@ def audit(
     config_file: ConfigFile = None,
     settings: Settings = None,
     canaries: Annotated[
-        int, typer.Option(help="How many; 0: one for each unit, up to 100,000. More see finer.")
+        int,
+        typer.Option(
+            help="How many; 0: one for each unit, up to 100,000 (5,000 with local steps). More see finer."
+        ),
     ] = 0,
     confidence: Annotated[float, typer.Option(help="Of the verdict and of each bound, in (0, 1).")] = 0.99,
     seed: Seed = None,
