@@ -114,6 +114,7 @@ def _placed(config: Config, placement: str) -> Config:
     if placement == "local":
         expected = math.ceil(config.sampling_rate * config.rounds)
         changes["max_participations"] = config.max_participations or min(expected, config.rounds)
+        changes["relation"] = "auto" if config.relation == "add-remove" else config.relation
     if placement == "distributed":
         changes["min_replies"] = config.min_replies
     return config.changed(**changes)

@@ -98,7 +98,8 @@ class Config(BaseModel):
     )
     sampling_rate: float = Field(0.01, gt=0, le=1, description="q, the expected fraction of units drawn")
     relation: Literal["auto", "add-remove", "replace-one"] = Field(
-        "auto", description="neighbours; auto: replace-one for fixed-size cohorts, else add-remove"
+        "auto",
+        description="neighbours; auto: replace-one for fixed-size cohorts and local noise, else add-remove",
     )
     rounds: int = Field(
         150, ge=1, description="rounds the budget is spread over: one release each (level client: silo-steps)"

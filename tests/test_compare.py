@@ -118,6 +118,14 @@ def test_local_noise_takes_the_expected_number_of_participations_unless_told() -
     assert by_name["central"].max_participations is None
 
 
+def test_local_noise_has_neighbours_of_its_own() -> None:
+    for relation, local in {"add-remove": "auto", "replace-one": "replace-one"}.items():
+        chosen = compare.plans(small(relation=relation), ["central", "local"])
+        assert [plan.config.relation for plan in chosen] == [relation, local]
+        events = [plan.events[0].relation for plan in chosen]
+        assert events == [relation, "replace-one"]
+
+
 def test_a_view_that_the_budgets_method_does_not_know_is_read_by_one_that_does() -> None:
     config = small(clients=2000, rounds=2, accounting="rdp", relation="replace-one")
     [row] = compare.compare(compare.plans(config, ["local"]))

@@ -64,6 +64,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"adaptive-quantile": 0.5, "rho-c": 2.0}, "adaptive-quantile is 0.5; it must be 0"),
     ({"adaptive-quantile": 0.5, "clip-norm": math.inf, "placement": "none"}, "clip-norm is inf"),
     ({"sampler": "fixed-size", "relation": "add-remove"}, "relation is 'add-remove'"),
+    ({"placement": "local", "relation": "add-remove"}, "it must be auto or replace-one with placement"),
     ({"sampler": "everyone"}, "sampling-rate is 0.1; it must be 1 with sampler everyone"),
     ({"clip-norm": math.inf}, "clip-norm is inf; it must be finite where noise is added"),
     ({"epsilon": math.inf}, "epsilon is inf; it must be finite"),
