@@ -160,8 +160,9 @@ def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer
     """The optimizer as configured around it: clipped layer by layer, with a regulariser, averaged.
 
     Raises:
-        ArgumentError: clients make several local steps, which regularise nothing; the clip norm adapts to
-            the norms of whole vectors while layers are clipped; or what is averaged is not handed out.
+        ArgumentError: clients make several local steps, which regularise nothing; PDA-DPMD is regularised,
+            whose answers fade out; the clip norm adapts to the norms of whole vectors while layers are
+            clipped; or what is averaged is not handed out.
     """
     if config.clipping == "per-layer":
         if config.adaptive_quantile:
@@ -170,6 +171,9 @@ def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer
     if config.regulariser != "none":
         if config.work != "gradient":
             raise _check.fail("regulariser", config.regulariser, f"be none with work {config.work}")
+        if config.optimizer == "pda-dpmd":
+            hint = "it would fade out with the answers"
+            raise _check.fail("regulariser", config.regulariser, "be none with optimizer pda-dpmd", hint)
         kinds: dict[str, type[L2 | Nonconvex]] = {"l2": L2, "nonconvex": Nonconvex}
         optimizer = Regularised(optimizer, kinds[config.regulariser](config.regularisation))
     if not config.averaging:

@@ -12,7 +12,8 @@ expectation over the cohort and exactly where everyone takes part. So it is righ
 gradients and for DP-SRM's differences (whose estimate then carries grad R(theta_t) exactly). Released bits
 are of the data alone and get nothing. R is of all trained parameters, biases included.
 
-The update must be one of gradients: with several local steps a client's vector is none.
+The update must be one of gradients, at their full size. With several local steps a client's vector is none;
+PDA-DPMD scales its answers by alpha_t, and R with them: the configuration refuses both.
 
 >>> import torch
 >>> from fedpriv.optimizers.first_order import dp_sgd

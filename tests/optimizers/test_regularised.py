@@ -155,6 +155,8 @@ def test_the_configuration_wraps_any_optimizer() -> None:
     assert corrected.setup.optimizer.inner.noise_std > 0  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match=r"regularisation is 0\.5, which needs a regulariser"):
         make_plan(small(regularisation=0.5))
+    with pytest.raises(ArgumentError, match="regulariser is 'l2'; it must be none with optimizer pda-dpmd"):
+        make_plan(small(regulariser="l2", optimizer="pda-dpmd", public_examples=20))
     several = {"work": "local-steps", "partition": "iid", "examples_per_client": 4, "clients": 200}
     with pytest.raises(ArgumentError, match="it must be none with work local-steps"):
         make_plan(small(regulariser="l2", **several))
