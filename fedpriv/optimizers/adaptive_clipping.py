@@ -9,7 +9,7 @@ the sum is z / (2 sqrt(share)). The paper's sigma_b = m/20 is share = (10 z / m)
 z and the shares are fixed in advance, so an adaptive C is post-processing of noisy answers.
 
 A method that compares the answers of one step with each other (ADADP's two releases) is refused: C would move
-between them.
+between them. So is one whose question has several clip norms (DP-SRM, DP2's extra query).
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ class AdaptiveClipping:
         if query.releases != 1:
             name = type(self.inner).__name__
             raise _check.fail("optimizer", name, "make steps of one release to be clipped adaptively")
-        start = _only_term(query).clip_norm
+        start = self._only_term(query).clip_norm
         _check.finite_positive("clip-norm", start, "adaptive clipping needs a finite start")
+        self._check_second(state)
         return replace(state, slots={**state.slots, _SLOT: torch.tensor(start, dtype=torch.float64)})
 
     def query(self, state: State) -> Query:
         """The inner query at the adaptive C, and the bit as a second block of the same event."""
         inner = self.inner.query(state)
         clip_norm = float(state.slots[_SLOT])
-        term = replace(_only_term(inner), clip_norm=clip_norm)
+        term = replace(self._only_term(inner), clip_norm=clip_norm)
         blocks = (
             SumBlock((term,), share=1 - self.share),
             BitBlock(term, threshold=clip_norm, share=self.share),
@@ -86,10 +87,18 @@ class AdaptiveClipping:
         """As the inner optimizer: both blocks are one event."""
         return self.inner.planned(rounds)
 
+    def _check_second(self, state: State) -> None:
+        """Refuse a method that asks for more from its second step on, as DP-SRM does."""
+        try:
+            query = self.inner.query(self.inner.update(state, (torch.zeros_like(state.params),)))
+        except _check.ArgumentError:  # the schedules of a run of one step end here
+            return
+        self._only_term(query)
 
-def _only_term(query: Query) -> Term:
-    if len(query.blocks) == 1:
-        block = query.blocks[0]
-        if isinstance(block, SumBlock) and len(block.terms) == 1:
-            return block.terms[0]
-    raise _check.fail("optimizer", query, "ask for one clipped term to be clipped adaptively")
+    def _only_term(self, query: Query) -> Term:
+        if len(query.blocks) == 1:
+            block = query.blocks[0]
+            if isinstance(block, SumBlock) and len(block.terms) == 1:
+                return block.terms[0]
+        name = type(self.inner).__name__
+        raise _check.fail("optimizer", name, "ask for one clipped term to be clipped adaptively")

@@ -8,7 +8,18 @@ import torch
 
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import sum_rows
-from fedpriv.optimizers import Adadp, AdaptiveClipping, State, dp_sgd
+from fedpriv.optimizers import (
+    Adadp,
+    AdaptiveClipping,
+    DpSrm,
+    ExtraQuery,
+    PrivateOptimizer,
+    Sgd,
+    State,
+    dp_sgd,
+    given,
+)
+from fedpriv.schedules import Constant
 
 SLOT = "adaptive_clip_norm"
 
@@ -76,3 +87,24 @@ def test_a_step_of_two_releases_is_refused() -> None:
     """C would move between them, and ADADP would compare what was clipped differently."""
     with pytest.raises(ArgumentError, match="optimizer is 'Adadp'; it must make steps of one release"):
         AdaptiveClipping(Adadp(0.1, 1.0)).init(torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        DpSrm(Constant(0.5), 1.0, 0.5, gamma=0.5),
+        ExtraQuery("rmsprop", Constant(0.5), Constant(0.5), 1.0, 1.0, delay=2),
+        AdaptiveClipping(dp_sgd(0.1, 1.0)),
+    ],
+)
+def test_a_question_of_several_terms_is_refused_before_the_first(inner: PrivateOptimizer) -> None:
+    """Also where only the second question has them."""
+    with pytest.raises(ArgumentError) as caught:
+        AdaptiveClipping(inner).init(torch.zeros(3))
+    wanted = "it must ask for one clipped term to be clipped adaptively"
+    assert str(caught.value) == f"optimizer is {type(inner).__name__!r}; {wanted}"
+
+
+def test_schedules_of_one_step_are_taken() -> None:
+    method = AdaptiveClipping(given(Sgd(), 0.1, [2.0], [1.0]))
+    assert method.query(method.init(torch.zeros(3))).blocks[0].sensitivity == 2.0
