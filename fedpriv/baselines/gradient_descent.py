@@ -114,7 +114,7 @@ def rrpsgd(
     """
     _check.integer("rounds", most_rounds, minimum=1)
     if not callable(learning_rate):
-        learning_rate = Constant(_check.finite_positive("learning-rate", learning_rate))
+        learning_rate = Constant(learning_rate)
     method = _sgd(learning_rate, clip_norm)
     chosen = draw_rounds(most_rounds, generator, learning_rate, smoothness)
     return Baseline(method, FixedSize(population, batch), chosen, most_rounds)
@@ -141,4 +141,4 @@ def draw_rounds(
 
 
 def _sgd(learning_rate: Schedule, clip_norm: float) -> FirstOrder:
-    return FirstOrder(Sgd(), learning_rate, Constant(_check.positive("clip-norm", clip_norm)))
+    return FirstOrder(Sgd(), learning_rate, Constant(clip_norm))

@@ -103,7 +103,7 @@ def adp_sgd(learning_rate: float, clip_norm: float, b: Schedule, alpha: Schedule
     return FirstOrder(
         rule=Sgd(),
         learning_rate=StepSize(_check.finite_positive("learning-rate", learning_rate), b),
-        clip_norm=Constant(_check.positive("clip-norm", clip_norm)),
+        clip_norm=Constant(clip_norm),
         relative_noise=Power(b, 0.5) if alpha is None else alpha,
     )
 

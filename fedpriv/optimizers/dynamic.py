@@ -61,12 +61,7 @@ def dynamic(
     """
     clip, noise = _decaying(clip_norm, rho_c, steps), Geometric(1.0, 1 / _ratio("rho-mu", rho_mu), steps)
     check_spread("rho-mu", rho_mu, (noise(0), noise(steps - 1)))
-    return FirstOrder(
-        rule=rule,
-        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
-        clip_norm=clip,
-        relative_noise=noise,
-    )
+    return FirstOrder(rule, Constant(learning_rate), clip, noise)
 
 
 def growing_mu(
@@ -91,12 +86,7 @@ def square_root_noise(
     # Without clipping there is no noise either, and nothing to fit it to.
     noise = Constant(1.0) if math.isinf(clip_norm) else Relative(Power(clip, -0.5))
     check_spread("rho-c", rho_c, (noise(0), noise(steps - 1)))
-    return FirstOrder(
-        rule=rule,
-        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
-        clip_norm=clip,
-        relative_noise=noise,
-    )
+    return FirstOrder(rule, Constant(learning_rate), clip, noise)
 
 
 def given(
@@ -120,12 +110,7 @@ def given(
     for t, clip in enumerate(clips.values):
         check_range(f"clip-norm[{t}]", clip)
     check_spread("relative-noise", f"{len(noise.values)} values", noise.values)
-    return FirstOrder(
-        rule=rule,
-        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
-        clip_norm=clips,
-        relative_noise=noise,
-    )
+    return FirstOrder(rule, Constant(learning_rate), clips, noise)
 
 
 def _decaying(clip_norm: float, rho_c: float, steps: int) -> Schedule:

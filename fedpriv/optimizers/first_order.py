@@ -163,12 +163,19 @@ class FirstOrder:
         learning_rate: eta by step.
         clip_norm: C_t by step.
         relative_noise: r_t by step; the event of step t has noise multiplier scale * r_t.
+
+    Raises ArgumentError where a schedule does not begin above 0, or the step size or r_t not finite.
     """
 
     rule: Rule
     learning_rate: Schedule
     clip_norm: Schedule
     relative_noise: Schedule = field(default_factory=lambda: Constant(1.0))
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("learning-rate", self.learning_rate(0))
+        _check.positive("clip-norm", self.clip_norm(0))
+        _check.finite_positive("relative-noise", self.relative_noise(0))
 
     def init(self, params: Tensor) -> State:
         """See :class:`~fedpriv.optimizers.base.PrivateOptimizer`."""
@@ -229,8 +236,4 @@ def dp_yogi(
 
 
 def _constant(rule: Rule, learning_rate: float, clip_norm: float) -> FirstOrder:
-    return FirstOrder(
-        rule=rule,
-        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
-        clip_norm=Constant(_check.positive("clip-norm", clip_norm)),
-    )
+    return FirstOrder(rule, Constant(learning_rate), Constant(clip_norm))

@@ -52,9 +52,5 @@ def noise_decay(
         ArgumentError: a value is out of range.
     """
     _check.finite_positive("noise decay at 0", decay(0))
-    return FirstOrder(
-        rule=rule,
-        learning_rate=Constant(_check.finite_positive("learning-rate", learning_rate)),
-        clip_norm=Constant(_check.positive("clip-norm", clip_norm)),
-        relative_noise=Relative(PerEpoch(decay, epoch)),
-    )
+    noise = Relative(PerEpoch(decay, epoch))
+    return FirstOrder(rule, Constant(learning_rate), Constant(clip_norm), noise)

@@ -13,6 +13,7 @@ from fedpriv.optimizers import (
     FirstOrder,
     PrivateOptimizer,
     RmsProp,
+    Sgd,
     State,
     Yogi,
     dp_adagrad,
@@ -22,6 +23,7 @@ from fedpriv.optimizers import (
     dp_yogi,
     dynamic,
 )
+from fedpriv.schedules import Constant
 
 GRADIENTS = np.random.Generator(np.random.Philox(1)).standard_normal((50, 20))
 
@@ -140,6 +142,9 @@ def test_state_round_trips_through_its_tensors(optimizer: PrivateOptimizer) -> N
         (lambda: dp_adagrad(0.1, 0.0), "clip-norm"),
         (lambda: dp_yogi(0.1, 1.0, beta1=1.0), "beta1"),
         (lambda: dp_yogi(0.1, 1.0, epsilon=0.0), "adam-epsilon"),
+        (lambda: FirstOrder(Sgd(), Constant(np.inf), Constant(1.0)), "learning-rate is inf"),
+        (lambda: FirstOrder(Sgd(), Constant(0.1), Constant(0.0)), "clip-norm is 0.0"),
+        (lambda: FirstOrder(Sgd(), Constant(0.1), Constant(1.0), Constant(-1.0)), "relative-noise is -1.0"),
     ],
 )
 def test_bad_values_are_named(call: object, name: str) -> None:
