@@ -55,6 +55,7 @@ from fedpriv.accounting.events import ever_drawn
 from fedpriv.books import RunBooks
 from fedpriv.config import Config
 from fedpriv.data import Batch, Indices
+from fedpriv.endings import Ending
 from fedpriv.node import ClientSide, choose_device, make_work
 from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
 from fedpriv.plan import Plan, make_plan
@@ -97,7 +98,7 @@ class Finding:
         measured, measured_least, measured_most: epsilon if all noise were larger or smaller by the factor at
             which the best guesses are right as often as these were; and one-sided bounds, for m is finite.
         proved: what epsilon is at least, whatever the mechanism.
-        stopped: how the run ended: "rounds", "budget", "interrupted" or "unanswered".
+        stopped: how the run ended: ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
     """
 
     canaries: int
@@ -114,7 +115,7 @@ class Finding:
     measured_least: float
     measured_most: float
     proved: float
-    stopped: str
+    stopped: Ending
 
     @property
     def violated(self) -> bool:
@@ -236,7 +237,7 @@ def _plan(config: Config, canaries: int) -> Plan:
 
 def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
-) -> tuple[_Watched, tuple[Event, ...], str]:
+) -> tuple[_Watched, tuple[Event, ...], Ending]:
     """The run, with an adversary watching; what its ledger says afterwards, and how it ended."""
     units = _Canaries(there, plan.setup.sampler.event(1.0).relation == "replace-one")
     side = _side(plan, units)

@@ -23,6 +23,7 @@ from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.ledger import Record
 from fedpriv.books import RunBooks
 from fedpriv.config import Config
+from fedpriv.endings import Ending
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
 from fedpriv.report import remark
@@ -133,7 +134,7 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     if not bool(torch.isfinite(state.params).all()):
         hint = "the model has diverged: begin a run with a smaller learning-rate"
         raise _check.fail("FOLDER", str(folder), "hold a finite model", hint)
-    if stopped == "budget":
+    if stopped == Ending.BUDGET:
         raise _check.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
     if stopped and state.step >= plan.setup.rounds:
         raise _check.fail("FOLDER", str(folder), "have rounds left", f"all {plan.setup.rounds} were run")
@@ -166,12 +167,12 @@ def _ledger(folder: Path) -> Record:
         raise _check.fail("FOLDER", str(folder), "hold a run's ledger.jsonl") from None
 
 
-def _stopped(folder: Path) -> str | None:
+def _stopped(folder: Path) -> Ending | None:
     """How the run ended; None where it was killed, and be it while it wrote its report."""
     if not all((folder / name).is_file() for name in REPORTS):
         return None
     try:
-        return str(json.loads((folder / "report.json").read_text())["result"]["stopped"])
+        return Ending(json.loads((folder / "report.json").read_text())["result"]["stopped"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.config import Config
+from fedpriv.endings import Ending
 from fedpriv.measures import counted, scores, shown
 from fedpriv.plan import Plan, make_plan
 from fedpriv.report import remark
@@ -42,11 +43,6 @@ HEADER = (
     "epsilon against the server",
     "epsilon against who sees the models",
 )
-_ENDS = {
-    "interrupted": "interrupted",
-    "diverged": "the model was no longer finite",
-    "unanswered": "too few clients replied",
-}
 _AGAINST = {
     "none": "nobody",
     "central": "who sees the models",
@@ -132,7 +128,7 @@ def compare(
         own = RunFolder.create(folder.path / placement, overwrite=True) if folder else None
         result = simulate(plan.config, lambda s, p=placement: show(p, s), own, plan)  # type: ignore[misc]
         rows.append(Row(placement, plan, result))
-        if result.stopped == "interrupted":
+        if result.stopped == Ending.INTERRUPTED:
             break
     if folder is not None:
         folder.write("compare.json", json.dumps([row.json() for row in rows], indent=2) + "\n")
@@ -144,10 +140,10 @@ def compare(
 def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
     """Which runs ended before their end, and which were not begun, in a line; nothing where all are whole."""
     cut = [
-        f"{_ENDS[row.result.stopped]}: {row.placement} was last scored at round "
+        f"{row.result.stopped.short}: {row.placement} was last scored at round "
         f"{row.result.metrics[-1]['round'] if row.result.metrics else 0} of {row.plan.config.rounds}"
         for row in rows
-        if row.result.stopped in _ENDS
+        if not row.result.stopped.whole
     ]
     missing = [_name(plan) for plan in chosen[len(rows) :]]
     return "; ".join([*cut, *([f"not run: {', '.join(missing)}"] if missing else [])])

@@ -16,11 +16,11 @@ from typing import Any
 from fedpriv import __version__, measures
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
+from fedpriv.endings import Ending
 from fedpriv.plan import Plan
 from fedpriv.sampling import FixedSize
 from fedpriv.views import views
 
-WHOLE = ("rounds", "budget")  # how a run ends by itself
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
 _LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT", "zcdp": "zCDP", "tcdp": "tCDP"}
@@ -102,7 +102,7 @@ def summarise(
     plan: Plan,
     events: Sequence[Event],
     metrics: Sequence[Mapping[str, Any]],
-    stopped: str,
+    stopped: Ending,
     silos: Mapping[str, Sequence[Event]] | None = None,
     resumed: Sequence[int] = (),
 ) -> dict[str, Any]:
@@ -349,19 +349,13 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
     reached += f" after {measures.counted(result['rounds'], 'round')} (public test set)"
     if resumed := result["resumed after rounds"]:
         reached += f", taken up again after round {', '.join(map(str, resumed))}"
-    ends = {
-        "rounds": _DRAWN if optimizer == "rrpsgd" else "all planned rounds were run",
-        "budget": "stopped before the release that would have passed the budget",
-        "unanswered": "stopped because too few clients replied, again and again",
-        "diverged": "stopped because the model was no longer finite; a smaller step size may help",
-        "interrupted": "interrupted by the user; what had been charged stays charged",
-        "failed": "FAILED before its end; what had been charged stays charged",
-    }
-    budget = privacy["budget"]
+    ending, budget = Ending(result["stopped"]), privacy["budget"]
+    drawn = ending == Ending.ROUNDS and optimizer == "rrpsgd"
+    reached += f"; {_DRAWN if drawn else ending.sentence}"
     if budget is None:
-        return f"{reached}; {ends[result['stopped']]}. **No privacy: epsilon is infinite.**"
+        return f"{reached}. **No privacy: epsilon is infinite.**"
     return (
-        f"{reached}; {ends[result['stopped']]}. Budget: epsilon {budget['epsilon']:g} at delta "
+        f"{reached}. Budget: epsilon {budget['epsilon']:g} at delta "
         f"{budget['delta']:.3g}, held by {_LABELS[budget['held by']]}."
     )
 
@@ -486,7 +480,7 @@ def curves(
 def in_one_piece(result: Mapping[str, Any]) -> bool:
     """Whether a report's result is of a run that ended by itself and was never taken up: nobody has ended it
     for what it had released."""
-    return result["stopped"] in WHOLE and not result["resumed after rounds"]
+    return Ending(result["stopped"]).whole and not result["resumed after rounds"]
 
 
 def gate(summary: Mapping[str, Any]) -> dict[str, Any]:

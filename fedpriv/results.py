@@ -17,6 +17,7 @@ from typing import Any
 
 from fedpriv import _check, report
 from fedpriv.config import Config, read_file
+from fedpriv.endings import Ending
 from fedpriv.measures import Measure, shown
 
 HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
@@ -41,14 +42,14 @@ class Run:
     report: Mapping[str, Any]
 
     @property
-    def ended(self) -> str:
-        """How: "rounds", "budget", "interrupted", ..."""
-        return str(self.report["result"]["stopped"])
+    def ended(self) -> Ending:
+        """How."""
+        return Ending(self.report["result"]["stopped"])
 
     @property
     def whole(self) -> bool:
         """Whether it ended by itself."""
-        return self.ended in report.WHOLE
+        return self.ended.whole
 
     @property
     def gate(self) -> dict[str, Any]:
@@ -166,7 +167,8 @@ def _run(folder: Path) -> Run:
             tuple(json.loads(line) for line in lines),
             json.loads((folder / "report.json").read_text()),
         )
-        _ = run.gate, run.report["remark"], [(record["round"], record["epsilon"]) for record in run.metrics]
+        _ = run.ended, run.gate, run.report["remark"]
+        _ = [(record["round"], record["epsilon"]) for record in run.metrics]
     except FileNotFoundError as error:
         name = Path(error.filename).name
         hint = f"no {name} is in it; fedpriv resume ends an interrupted one"

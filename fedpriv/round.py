@@ -24,6 +24,7 @@ from torch import Tensor
 from fedpriv import _check
 from fedpriv import release as releases
 from fedpriv.accounting.events import Event
+from fedpriv.endings import Ending
 from fedpriv.optimizers.base import Planned, PrivateOptimizer, State
 from fedpriv.query import Query
 from fedpriv.release import Placement
@@ -252,7 +253,7 @@ class Outcome:
 
     state: State
     releases: int
-    stopped: str
+    stopped: Ending
 
 
 def run(
@@ -266,7 +267,7 @@ def run(
 ) -> Outcome:
     """Run the loop from ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
 
-    Returns the outcome with ``stopped`` being "rounds", "budget", "interrupted" or "unanswered".
+    Returns the outcome with ``stopped`` being ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
     Rounds whose gathering released nothing (too few replies) are charged and do not count as rounds;
     ``PATIENCE`` of them in a row end the run.
 
@@ -308,7 +309,7 @@ def advance(
             multiplier = setup.scale * query.relative_noise
             event = setup.event(multiplier, query.rate_factor)
             if not books.affords(event, query.releases):
-                return Outcome(state, charged, "budget")
+                return Outcome(state, charged, Ending.BUDGET)
             key.once("release", charged)
             chunks = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
             placement = setup.placement.resized(query.rate_factor)
@@ -324,15 +325,15 @@ def advance(
             if answer is None:
                 unanswered += 1
                 if unanswered == PATIENCE:
-                    return Outcome(state, charged, "unanswered")
+                    return Outcome(state, charged, Ending.UNANSWERED)
                 continue
             unanswered = 0
             state = setup.optimizer.update(state, answer)  # 6. post-processing: free
             done += 1
             observe(Progress(done, charged, state))
     except KeyboardInterrupt:
-        return Outcome(state, charged, "interrupted")
-    return Outcome(state, charged, "rounds")
+        return Outcome(state, charged, Ending.INTERRUPTED)
+    return Outcome(state, charged, Ending.ROUNDS)
 
 
 def _check_planned(setup: Setup, step: int, query: Query) -> None:

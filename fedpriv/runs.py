@@ -28,6 +28,7 @@ from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.checkpoints import Checkpoint
 from fedpriv.data.files import atomic
+from fedpriv.endings import Ending
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
@@ -140,7 +141,7 @@ class Result:
     report: dict[str, Any]
     metrics: list[dict[str, Any]]
     params: Tensor
-    stopped: str
+    stopped: Ending
 
 
 def execute(
@@ -160,8 +161,8 @@ def execute(
         resumed: what the run in ``folder`` is taken up from; None for a new run.
 
     Returns:
-        the result; ``stopped`` says "rounds", "budget", "interrupted", "unanswered", or "diverged" where an
-        evaluation found parameters that are not finite: more releases would be paid for, for nothing.
+        the result; ``stopped`` is DIVERGED where an evaluation found parameters that are not finite: more
+        releases would be paid for, for nothing.
 
     Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
     """
@@ -172,10 +173,10 @@ def execute(
             try:
                 stopped = job.train(engine)
             except KeyboardInterrupt:  # while evaluating the last round, say
-                stopped = "interrupted"
+                stopped = Ending.INTERRUPTED
             except BaseException as error:
                 try:
-                    job.finish("failed")
+                    job.finish(Ending.FAILED)
                 except Exception as another:
                     error.add_note(f"and its report could not be written: {another}")
                 raise
@@ -259,12 +260,12 @@ class _Job:
         params = initial_params(self.task, self.key)
         return State(params) if self.plan.by_silo else self.plan.setup.optimizer.init(params)
 
-    def train(self, engine: Engine | Trainer) -> str:
+    def train(self, engine: Engine | Trainer) -> Ending:
         """Run the rounds; says how they ended."""
         try:
             outcome = self._loop(engine)
         except _DivergedError:
-            return "diverged"
+            return Ending.DIVERGED
         if outcome.state.step and (not self.metrics or self.metrics[-1]["round"] != outcome.state.step):
             self._evaluate(outcome.state.step)
         return outcome.stopped
@@ -343,7 +344,7 @@ class _Job:
             content = checkpoints.packed(self.plan, self.task.layout, self.state, self.books, self.resumed)
             self.folder.write(checkpoints.FILE, content)
 
-    def finish(self, stopped: str) -> Result:
+    def finish(self, stopped: Ending) -> Result:
         self._save()  # first: what follows may take seconds
         charged = self.books.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None

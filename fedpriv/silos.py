@@ -42,6 +42,7 @@ from torch import Tensor
 from fedpriv import _check
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
+from fedpriv.endings import Ending
 from fedpriv.node import ClientSide, client_side
 from fedpriv.node_books import NodeBooks, RefusedError, node_books, same_events
 from fedpriv.optimizers.base import State
@@ -111,7 +112,7 @@ def run(
     """Run the rounds of a plan from theta ``params`` (d,) until they or the budget end, or Ctrl-C.
 
     Returns the outcome, whose state holds the server's model and counts rounds, and whose releases are those
-    charged to each silo; ``stopped`` is "rounds", "budget" or "interrupted".
+    charged to each silo; ``stopped`` is ROUNDS, BUDGET or INTERRUPTED.
     """
     state, charged = State(params), 0
     silos = tuple(range(plan.config.clients))
@@ -119,15 +120,15 @@ def run(
         for number in range(plan.rounds):
             events = round_events(plan, number)
             if not books.affords_round(events):
-                return Outcome(state, charged, "budget")
+                return Outcome(state, charged, Ending.BUDGET)
             books.charge_round(events, silos)  # paid for, on disk, before anyone is asked
             charged += len(events)
             changes = trainer.train(Training(state.params, number, events, silos))
             state = state.advanced(averaged(state.params, changes), {})
             observe(Progress(number + 1, charged, state))
     except KeyboardInterrupt:
-        return Outcome(state, charged, "interrupted")
-    return Outcome(state, charged, "rounds")
+        return Outcome(state, charged, Ending.INTERRUPTED)
+    return Outcome(state, charged, Ending.ROUNDS)
 
 
 def averaged(params: Tensor, changes: Sequence[Change]) -> Tensor:
@@ -201,7 +202,7 @@ class SiloSide:
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
         end = advance(setup, start, start.step + steps, self.side, _Paid(events, start.step), key, cohorts)
-        if end.stopped == "interrupted":
+        if end.stopped == Ending.INTERRUPTED:
             raise KeyboardInterrupt
         if end.state.step != start.step + steps:
             raise RefusedError(f"round {ask.round} has no room for whole steps")

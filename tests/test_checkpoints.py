@@ -551,6 +551,6 @@ def test_the_command_goes_on_and_says_so(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["resume", out])
     assert told.exit_code == 0, told.output
     assert "taken up again after round 4; 6 releases charged, 2 of them after it: paid for" in told.output
-    assert "the next release would have passed the budget: stopped" in told.output
+    assert "stopped before the release that would have passed the budget; test accuracy" in told.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["result"]["resumed after rounds"] == [4]

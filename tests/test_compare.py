@@ -12,6 +12,7 @@ from small import small
 
 from fedpriv import checkpoints, compare
 from fedpriv.config import Config
+from fedpriv.endings import Ending
 from fedpriv.runs import COMPARISON_FILES, FILES, RunFolder, Status
 
 
@@ -92,7 +93,7 @@ def test_runs_that_ended_early_are_told_apart_and_settings_go_to_whom_they_conce
     assert [plan.config.colluding_parties for plan in fixed] == [1, 5]
     rows = compare.compare(chosen[:2])
     assert compare.left_out(chosen[:2], rows) == ""
-    ended = [replace(row, result=replace(row.result, stopped="diverged")) for row in rows[:1]]
+    ended = [replace(row, result=replace(row.result, stopped=Ending.DIVERGED)) for row in rows[:1]]
     text = "the model was no longer finite: none was last scored at round 2 of 2; not run: central"
     assert compare.left_out(chosen[:2], ended) == text
 

@@ -237,9 +237,9 @@ def test_what_is_not_covered_is_listed() -> None:
 @pytest.mark.parametrize(
     ("stopped", "words"),
     [
-        ("rounds", "all planned rounds were run"),
+        ("rounds", "(public test set); all rounds done. Budget: epsilon 3"),
         ("budget", "stopped before the release that would have passed the budget"),
-        ("interrupted", "interrupted by the user"),
+        ("interrupted", "interrupted; what was charged stays charged"),
         ("failed", "FAILED"),
     ],
 )

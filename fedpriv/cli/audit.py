@@ -18,8 +18,6 @@ from fedpriv.measures import counted
 if TYPE_CHECKING:
     from fedpriv.audit import Finding
 
-_END = {"interrupted": " until it was interrupted", "unanswered": " until nobody answered"}
-
 _HELP = """Attack a run with these settings, and see whether it leaks more than its ledger says.
 
 Every client (or example, by unit) becomes a canary that is there or not by a fair coin; the best adversary
@@ -72,6 +70,7 @@ def _told(config: Config, found: Finding) -> str:
 
     unit = "clients" if config.unit == "client" else "examples"
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
+    cut = "" if found.stopped.whole else f" ({found.stopped.short})"
     verdict = f"VIOLATED: it leaks more than its ledger says, {surely}"
     if not found.leaks:
         verdict = f"VIOLATED: there is {found.oddest}, {surely}"
@@ -80,7 +79,7 @@ def _told(config: Config, found: Finding) -> str:
     return "\n".join(
         (
             f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
-            f"{counted(found.releases, 'release')}{_END.get(found.stopped, '')}, {noise(config.placement)}",
+            f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
             f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}, by which guesses are right "
             f"{found.allowed:.2%} of the time at most",
             f"the best guesses were right {found.right / found.canaries:.2%} of the time; as many or more "

@@ -9,6 +9,7 @@ import typer
 
 from fedpriv.checkpoints import Checkpoint, obstacle
 from fedpriv.cli.app import on_terminal
+from fedpriv.endings import Ending
 from fedpriv.measures import counted, shown
 from fedpriv.plan import Plan
 from fedpriv.report import noise, remark
@@ -109,17 +110,10 @@ class Lines:
 
 def conclude(plan: Plan, result: Result, folder: str) -> None:
     """How the run ended and where to read on."""
-    ends = {
-        "rounds": "all rounds done",
-        "budget": "the next release would have passed the budget: stopped",
-        "unanswered": "too few clients replied, again and again: stopped",
-        "diverged": "the model is no longer finite: stopped; a smaller learning-rate may help",
-        "interrupted": "interrupted; what was charged stays charged",
-    }
     last = result.metrics[-1] if result.metrics else {}
     measure = shown(last)
-    typer.echo(f"{ends[result.stopped]}; test {measure.said(last.get(measure.key))}")
+    typer.echo(f"{result.stopped.sentence}; test {measure.said(last.get(measure.key))}")
     rounds_left = last.get("round", 0) < plan.setup.rounds
-    if rounds_left and result.stopped in ("interrupted", "unanswered") and obstacle(plan) is None:
+    if rounds_left and result.stopped in (Ending.INTERRUPTED, Ending.UNANSWERED) and obstacle(plan) is None:
         typer.echo(f"`fedpriv resume {folder}` goes on from there")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")

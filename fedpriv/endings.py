@@ -1,0 +1,55 @@
+"""How a run ends: one word in its report and its results, and what is said of it.
+
+>>> ending = Ending("interrupted")
+>>> ending == "interrupted", f"{ending}", ending.whole
+(True, 'interrupted', False)
+>>> Ending.ROUNDS.sentence
+'all rounds done'
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Ending(StrEnum):
+    """How a run ended; a string, as JSON has it."""
+
+    ROUNDS = "rounds"
+    BUDGET = "budget"
+    UNANSWERED = "unanswered"
+    DIVERGED = "diverged"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+    def __repr__(self) -> str:
+        """The word, so that results show it as their report does."""
+        return repr(self.value)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run ended by itself."""
+        return self in (Ending.ROUNDS, Ending.BUDGET)
+
+    @property
+    def sentence(self) -> str:
+        """What is said of it after what the run reached."""
+        return _SAID[self][0]
+
+    @property
+    def short(self) -> str:
+        """The same in a few words."""
+        return _SAID[self][1]
+
+
+_SAID = {
+    Ending.ROUNDS: ("all rounds done", "all rounds"),
+    Ending.BUDGET: ("stopped before the release that would have passed the budget", "the budget"),
+    Ending.UNANSWERED: ("stopped: too few clients replied, again and again", "too few clients replied"),
+    Ending.DIVERGED: (
+        "stopped: the model was no longer finite; a smaller learning-rate may help",
+        "the model was no longer finite",
+    ),
+    Ending.INTERRUPTED: ("interrupted; what was charged stays charged", "interrupted"),
+    Ending.FAILED: ("FAILED before its end; what was charged stays charged", "failed"),
+}
