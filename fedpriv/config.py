@@ -350,7 +350,7 @@ class Config(BaseModel):
         return self.unit == "example" and self.clients == 1 and not self.nodes_own_data
 
     def resolved(self) -> Config:
-        """The configuration with the values that 0 stands for filled in; what config.toml records."""
+        """The configuration with what 0 stands for filled in (keys of FILLED); what config.toml records."""
         geometric = self.optimizer.startswith("dynamic-") and self.noise_schedule == "geometric"
         decays = self.optimizer.startswith("dynamic-") and self.noise_schedule in ("geometric", "sqrt-clip")
         adaptive = self.adaptive_quantile > 0
@@ -365,6 +365,11 @@ class Config(BaseModel):
             or (self.rounds * self.silo_steps if self.optimizer == "pda-dpmd" else 0),
         )
 
+    def derived(self) -> dict[str, Scalar]:
+        """What the keys of FILLED are where they are left at 0: it follows from the other settings."""
+        table = self.changed(**dict.fromkeys(map(_snake, FILLED), 0)).resolved().table()
+        return {key: table[key] for key in FILLED}
+
     def table(self) -> dict[str, Scalar]:
         """All settings by key, as they are here: what 0 stands for is filled in by :meth:`resolved`."""
         return dict(self.model_dump(by_alias=True))
@@ -378,6 +383,9 @@ class Config(BaseModel):
         """All settings as TOML text, as :meth:`table` has them."""
         return "".join(f"{key} = {_toml_value(value)}\n" for key, value in self.table().items())
 
+
+# The keys whose 0 stands for a value that follows from the other settings.
+FILLED = ("learning-rate", "rho-c", "rho-mu", "delta", "noise-decay", "noise-period", "pda-horizon")
 
 # Step sizes that learning-rate 0 stands for, by the last word of the optimizer's name.
 _STEPS = {"sgd": 4.0, "adagrad": 0.05, "adadp": 0.1, "srm": 1.0, "gd": 4.0, "rrpsgd": 0.1, "dpmd": 4.0}

@@ -178,19 +178,12 @@ def number_of_actors(config: Config) -> int:
 
 def make_optimizer(config: Config) -> PrivateOptimizer:
     """The optimizer that the configuration names, without its regulariser."""
-    is_dynamic = config.optimizer.startswith("dynamic-")
-    refusals.check_dynamic_keys(config, is_dynamic)
+    refusals.check_schedules(config)
+    refusals.check_momentum(config)
+    refusals.check_adaptive_clipping(config)
     optimizer = recipes.build(config) if config.optimizer in recipes.PAPERS else _scheduled(config)
     if config.adaptive_quantile == 0:
         return optimizer
-    if config.optimizer.startswith("dp2-") or config.optimizer == "dp-srm":
-        allowed = f"be 0 with {config.optimizer}, which has two clip norms"
-        raise _check.fail("adaptive-quantile", config.adaptive_quantile, allowed)
-    if config.rho_c != 1 or config.clip_norm_file:
-        schedule = "clip-norm-file" if config.clip_norm_file else "rho-c other than 1"
-        raise _check.fail("adaptive-quantile", config.adaptive_quantile, f"be 0 with {schedule}")
-    if math.isinf(config.clip_norm):
-        raise _check.fail("clip-norm", config.clip_norm, "be finite where it adapts: it is where C starts")
     return AdaptiveClipping(optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share)
 
 

@@ -1,20 +1,17 @@
 """Optimizers from the configuration: the textbook rules, and the papers' methods with their own keys.
 
-What the keys of a method mean is said in its module; here they are only handed over, and settings that the
-chosen method would not use are named.
+What the keys of a method mean is said in its module; here they are only handed over.
 
 >>> from fedpriv.config import Config
 >>> build(Config.parse({"optimizer": "adadp", "learning-rate": 0.1})).tolerance
 1.0
->>> unused(Config.parse({"optimizer": "dp-sgd", "srm-gamma": 0.5}))
-('srm-gamma', 'optimizer=dp-srm')
 """
 
 from __future__ import annotations
 
 from fedpriv import _check
 from fedpriv.baselines import LazyGradient, draw_rounds
-from fedpriv.config import DECAYS, Config
+from fedpriv.config import Config
 from fedpriv.node import make_public
 from fedpriv.optimizers import (
     L2,
@@ -60,8 +57,6 @@ from fedpriv.schedules import (
 DP2 = ("dp2-rmsprop", "dp2-adagrad", "dp2-yogi", "dp2-adam")
 PUBLIC = ("adadps", "pda-dpmd")
 PAPERS = ("adp-sgd", "adaptive-adp-sgd", *DP2, "adadp", "dp-srm", "dp-gd", "rrpsgd", *PUBLIC)
-
-_NORMALISED = ("srm-zeta", "srm-smoothness", "srm-n0")
 
 
 def rule(config: Config) -> Rule:
@@ -233,50 +228,3 @@ def _dp2(config: Config) -> Dp2 | ExtraQuery:
         beta1=config.beta1,
         noise_first=config.dp2_variant == "noise-first",
     )
-
-
-def unused(config: Config) -> tuple[str, str] | None:
-    """The first key of a method that was changed and that the chosen optimizer would not use, and what
-    would use it; None where there is none."""
-    now, defaults = config.table(), Config.parse({}).table()
-    for used, keys, needed in _uses(config):
-        for key in keys:
-            if not used and now[key] != defaults[key]:
-                return key, needed
-    return None
-
-
-def _uses(config: Config) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
-    """Whether this run uses those keys, and what would."""
-    name, variant, schedule = config.optimizer, config.dp2_variant, config.noise_schedule
-    dp2, last = name.startswith("dp2-"), name.rpartition("-")[2]
-    plain = "" if dp2 else last  # DP2's rules have an epsilon and a beta of their own
-    adp, fits = name in ("adp-sgd", "adaptive-adp-sgd"), config.adp_noise == "fitted"
-    restart = ("adp-nu", "adp-beta", "adp-period")
-    return (
-        (plain in ("adam", "yogi") or name == "dp2-adam", ("beta1",), "an Adam optimizer or Yogi"),
-        (plain in ("adam", "rmsprop", "yogi"), ("beta2",), "an Adam optimizer, RMSProp or Yogi"),
-        (plain in ("adam", "rmsprop", "adagrad", "yogi"), ("adam-epsilon",), "an Adam optimizer or its like"),
-        (adp, ("adp-a", "adp-noise"), "optimizer=adp-sgd"),
-        (name == "adp-sgd" or (adp and fits), ("adp-c",), "optimizer=adp-sgd, or adp-noise=fitted"),
-        (name == "adaptive-adp-sgd", restart, "optimizer=adaptive-adp-sgd"),
-        (dp2, _keys("dp2-"), "a dp2 optimizer"),
-        (variant != "extra-query", ("dp2-adaptive-steps", "dp2-noise-correction"), "another dp2-variant"),
-        (variant != "noise-first", ("dp2-adaptive-clip-norm",), "another dp2-variant"),
-        (name == "adadp", _keys("adadp-"), "optimizer=adadp"),
-        (config.adadp_decay_after > 0, ("adadp-epoch", "adadp-decay"), "adadp-decay-after"),
-        (name == "dp-srm", _keys("srm-"), "optimizer=dp-srm"),
-        (config.srm_step == "normalised", _NORMALISED, "srm-step=normalised"),
-        (config.regulariser != "none", ("regularisation",), "a regulariser"),
-        (schedule in DECAYS, ("noise-decay", "noise-epoch"), "a noise-schedule that decays"),
-        (schedule in ("step", "polynomial"), ("noise-period",), "noise-schedule=step or polynomial"),
-        (schedule == "polynomial", ("noise-end",), "noise-schedule=polynomial"),
-        (name in PUBLIC, _keys("public-"), "optimizer=adadps or pda-dpmd"),
-        (name == "adadps", _keys("adadps-"), "optimizer=adadps"),
-        (name == "pda-dpmd", _keys("pda-"), "optimizer=pda-dpmd"),
-    )
-
-
-def _keys(prefix: str) -> tuple[str, ...]:
-    known = Config.keys()
-    return tuple(key for key in known if key.startswith(prefix))

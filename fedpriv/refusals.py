@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from fedpriv import _check, recipes
+from fedpriv import _check, recipes, uses
 from fedpriv.config import DECAYS, Config
 from fedpriv.query import check_range
 from fedpriv.sampling import Everyone, FixedSize, Sampler, TruncatedPoisson
@@ -15,44 +15,10 @@ from fedpriv.sampling import Everyone, FixedSize, Sampler, TruncatedPoisson
 
 def check_used(config: Config) -> None:
     """Refuse a setting that was changed and that nothing in this run would use."""
-    single = config.partition in ("one-example", "natural")
-    other = "a partition other than one-example and natural"
-    gradient = config.work == "gradient"
-    unused = (
-        (config.level != "client", ("silo-steps",), "level=client"),
-        (single and config.unit == "client", ("examples-per-client",), other),
-        (single, ("client-sizes", "partition-seed"), other),
-        (config.partition != "dirichlet", ("dirichlet-alpha",), "partition=dirichlet"),
-        (
-            config.placement == "none"
-            or config.level == "client"
-            or config.clients == 1
-            or (config.placement == "central" and config.sampler != "fixed-size"),
-            ("colluding-parties",),
-            "several parties that add noise, or are drawn in cohorts of a fixed size",
-        ),
-        (config.partition != "shards", ("labels-per-client",), "partition=shards"),
-        (gradient, ("local-steps", "local-learning-rate", "local-batch-size"), "work=local-steps"),
-        (config.adaptive_quantile == 0, ("adaptive-step", "adaptive-share"), "adaptive-quantile above 0"),
-        (
-            config.noise_schedule != "given",
-            ("relative-noise-file", "clip-norm-file"),
-            "noise-schedule=given and a dynamic optimizer",
-        ),
-        (
-            config.engine == "in-process",
-            ("actors", "cpus-per-actor", "gpus-per-actor"),
-            "a federation" if config.centralised else "engine=ray",
-        ),
-    )
-    now, defaults = config.table(), Config.parse({}).table()
-    for applies, keys, needed in unused:
-        for key in keys:
-            if applies and now[key] != defaults[key]:
-                raise _check.ArgumentError(f"{key} is {now[key]!r}, which needs {needed}")
-    found = recipes.unused(config)
+    found = uses.unused(config)
     if found is not None:
-        raise _check.ArgumentError(f"{found[0]} is {now[found[0]]!r}, which needs {found[1]}")
+        key, needed = found
+        raise _check.ArgumentError(f"{key} is {config.table()[key]!r}, which needs {needed}")
 
 
 def check_privacy(config: Config, units: int, delta: float) -> None:
@@ -117,12 +83,12 @@ def check_first_cohort(config: Config, sampler: Sampler) -> None:
         raise _check.fail(key, factor, f"leave somebody of cohorts of {sampler.size}")
 
 
-def check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
+def check_schedules(config: Config) -> None:
     """Refuse schedules' settings that the optimizer, or the noise schedule, does not take."""
     static = {"rho-c": config.rho_c == 1, "rho-mu": config.rho_mu == 1}
     static["noise-schedule"] = config.noise_schedule == "geometric"
-    for key, unused in static.items():
-        if not is_dynamic and not unused:
+    for key, unset in static.items():
+        if not config.optimizer.startswith("dynamic-") and not unset:
             text = f"{key} is set but optimizer is {config.optimizer!r}, which has no schedule"
             if config.optimizer not in recipes.PAPERS:
                 text += f"; use optimizer='dynamic-{config.optimizer}'"
@@ -132,10 +98,28 @@ def check_dynamic_keys(config: Config, is_dynamic: bool) -> None:
             raise _check.fail(key, rho, f"be 0 or 1 with noise-schedule {config.noise_schedule}")
     if config.noise_schedule == "sqrt-clip" and config.rho_mu != 1:
         raise _check.fail("rho-mu", config.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
-    if config.adaptive_quantile and config.optimizer == "adadp":
-        hint = "the two releases of its step must be clipped alike"
-        raise _check.fail("adaptive-quantile", config.adaptive_quantile, "be 0 with adadp", hint)
+
+
+def check_momentum(config: Config) -> None:
+    """Refuse heavy-ball momentum where the optimizer has none."""
     if config.momentum and config.optimizer.endswith("adam"):
         raise _check.fail("momentum", config.momentum, "be 0 with Adam", "Adam's is beta1")
     if config.momentum and config.optimizer not in ("dp-sgd", "dynamic-dp-sgd"):
         raise _check.fail("momentum", config.momentum, f"be 0 with {config.optimizer}")
+
+
+def check_adaptive_clipping(config: Config) -> None:
+    """Refuse a clip norm that adapts where there are two, or where a schedule sets it."""
+    key, quantile = "adaptive-quantile", config.adaptive_quantile
+    if quantile == 0:
+        return
+    if config.optimizer == "adadp":
+        hint = "the two releases of its step must be clipped alike"
+        raise _check.fail(key, quantile, "be 0 with adadp", hint)
+    if config.optimizer.startswith("dp2-") or config.optimizer == "dp-srm":
+        raise _check.fail(key, quantile, f"be 0 with {config.optimizer}, which has two clip norms")
+    if config.rho_c != 1 or config.clip_norm_file:
+        schedule = "clip-norm-file" if config.clip_norm_file else "rho-c other than 1"
+        raise _check.fail(key, quantile, f"be 0 with {schedule}")
+    if math.isinf(config.clip_norm):
+        raise _check.fail("clip-norm", config.clip_norm, "be finite where it adapts: it is where C starts")

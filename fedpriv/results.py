@@ -21,7 +21,6 @@ from fedpriv.endings import Ending
 from fedpriv.measures import Measure, shown
 
 HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
-_FILLED = ("learning-rate", "rho-c", "rho-mu", "delta", "noise-decay", "noise-period", "pda-horizon")
 _ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
 
 
@@ -136,9 +135,7 @@ def read(folders: Sequence[str | Path]) -> list[Group]:
 def _settings(config: Config) -> dict[str, Any]:
     """The settings by key, "auto" for a value that follows from the others: it tells no run apart."""
     table = config.table()
-    zeros: dict[str, Any] = {key.replace("-", "_"): 0 for key in _FILLED}
-    filled = config.changed(**zeros).resolved().table()
-    return table | {key: "auto" for key in _FILLED if table[key] == filled[key]}
+    return table | {key: "auto" for key, value in config.derived().items() if table[key] == value}
 
 
 def _of_runs(folder: Path) -> list[Path]:

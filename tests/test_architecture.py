@@ -28,7 +28,7 @@ LAYERS = [
     {"clients"},
     {"round"},
     {"baselines"},
-    {"config", "plan", "recipes", "node", "node_books", "refusals", "silos"},
+    {"config", "plan", "recipes", "node", "node_books", "refusals", "silos", "uses"},
     {"books", "checkpoints", "report", "results", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},

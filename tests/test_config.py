@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv._check import ArgumentError
-from fedpriv.config import Config, Scalar, _toml_value, read_assignment, read_file
+from fedpriv.config import FILLED, Config, Scalar, _toml_value, read_assignment, read_file
 
 ROOT = Path(__file__).parent.parent
 
@@ -202,6 +202,16 @@ def test_resolved_fills_in_what_zero_stands_for() -> None:
     silos = Config.parse({"unit": "example", "clients": 4, "examples-per-client": 25}).resolved()
     assert silos.units == 100
     assert silos.delta == 1 / 1000
+
+
+@pytest.mark.parametrize("optimizer", ["dynamic-dp-adam", "dp-srm", "pda-dpmd"])
+def test_resolved_changes_the_filled_keys_alone(optimizer: str) -> None:
+    """And every one of them in one of these runs."""
+    config = Config.parse({"optimizer": optimizer, "noise-schedule": "step"})
+    before, after = config.table(), config.resolved().table()
+    assert {key for key in before if before[key] != after[key]} <= set(FILLED)
+    assert config.derived() == config.resolved().derived() == {key: after[key] for key in FILLED}
+    assert all(after[key] > 0 for key in FILLED if key != "pda-horizon" or optimizer == "pda-dpmd")
 
 
 def test_resolved_keeps_what_was_given_and_is_idempotent() -> None:

@@ -87,6 +87,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"engine": "in-process", "actors": 2}, "actors is 2, which needs engine=ray"),
     ({"engine": "in-process", "gpus-per-actor": 0.5}, "gpus-per-actor is 0.5, which needs engine=ray"),
     ({"engine": "in-process", "cpus-per-actor": 2}, "cpus-per-actor is 2.0, which needs engine=ray"),
+    ({"engine": "in-process", "reply-timeout": 60.0}, "reply-timeout is 60.0, which needs engine=ray"),
     ({"beta2": 0.9}, "beta2 is 0.9, which needs an Adam optimizer"),
     ({"srm-gamma": 0.5}, "srm-gamma is 0.5, which needs optimizer=dp-srm"),
     ({"optimizer": "adadp", "momentum": 0.5}, "momentum is 0.5; it must be 0 with adadp"),

@@ -35,6 +35,7 @@ from fedpriv.optimizers import (
 from fedpriv.plan import make_plan
 from fedpriv.schedules import Constant
 from fedpriv.simulate import check, simulate
+from fedpriv.uses import unused
 
 RATES = (Constant(0.5), Constant(0.25))
 SHARED = {"dp2-adaptive-learning-rate": 0.25, "dp2-adaptive-clip-norm": 4.0, "dp2-epsilon": 0.5}
@@ -95,7 +96,7 @@ def test_every_key_reaches_its_method(name: str) -> None:
     changes, expected = CASES[name]
     config = Config.parse({"optimizer": name, "learning-rate": 0.5, "clip-norm": 2.0, **changes})
     assert recipes.build(config) == expected
-    assert recipes.unused(config) is None
+    assert unused(config) is None
     assert config.optimizer in recipes.PAPERS
 
 
@@ -156,7 +157,7 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "public-batch": 4,
     }
     settings = {key: small(optimizer=name, **{**needed, key: value}) for key, value in changed.items()}
-    used = {key for key, config in settings.items() if recipes.unused(config) is None}
+    used = {key for key, config in settings.items() if unused(config) is None}
     expected = {
         "adp-sgd": {"adp-c"},
         "adaptive-adp-sgd": {"adp-c", "adp-nu"},
@@ -192,12 +193,21 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         ({"noise-decay": 0.5}, "noise-decay"),
         ({"noise-schedule": "exponential", "noise-period": 3}, "noise-period"),
         ({"noise-schedule": "step", "noise-end": 0.5}, "noise-end"),
+        ({"optimizer": "dp-srm", "srm-step": "normalised", "learning-rate": 0.5}, "learning-rate"),
+        ({"optimizer": "dp-srm", "srm-gamma": 1, "srm-difference-clip-norm": 9.0}, "difference-clip-norm"),
     ],
 )
 def test_keys_that_a_variant_has_no_use_for_are_named(changes: dict[str, Any], found: str) -> None:
-    answer = recipes.unused(Config.parse(changes))
+    answer = unused(Config.parse(changes))
     assert answer is not None
     assert found in answer[0]
+
+
+def test_what_was_filled_in_is_no_change() -> None:
+    config = Config.parse({"optimizer": "dp-srm", "srm-step": "normalised"})
+    assert config.resolved().learning_rate == 1.0
+    assert unused(config.resolved()) is unused(config) is None
+    make_plan(config)
 
 
 def test_the_noise_correction_knows_the_noise_of_the_plan() -> None:
