@@ -53,7 +53,7 @@ from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.answers import number
 from fedpriv.accounting.events import ever_drawn
 from fedpriv.books import RunBooks
-from fedpriv.config import Config
+from fedpriv.config import CLIP_NORMS, Config
 from fedpriv.data import Batch, Indices
 from fedpriv.endings import Ending
 from fedpriv.node import ClientSide, choose_device, make_work
@@ -212,10 +212,10 @@ def _require_visible(config: Config) -> None:
         hint = "under local noise each message would have to be looked at"
         hint = hint if config.placement == "local" else "without noise there is nothing to audit"
         raise _check.fail("placement", config.placement, "be central or distributed to be audited", hint)
-    for name in ("clip_norm", "srm_difference_clip_norm", "dp2_adaptive_clip_norm"):
-        if getattr(config, name) > _LARGEST:
+    for key in CLIP_NORMS:
+        if (clip_norm := float(config.table()[key])) > _LARGEST:
             hint = "a run with all clip norms and steps divided by one number is as private"
-            raise _check.fail(name.replace("_", "-"), getattr(config, name), f"be at most {_LARGEST:g}", hint)
+            raise _check.fail(key, clip_norm, f"be at most {_LARGEST:g}", hint)
     if config.public_examples:
         raise _check.fail("optimizer", config.optimizer, "learn from no public examples to be audited")
 

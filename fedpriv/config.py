@@ -349,6 +349,11 @@ class Config(BaseModel):
         """Whether one silo holds all examples: no federation (see :mod:`fedpriv.centralised`)."""
         return self.unit == "example" and self.clients == 1 and not self.nodes_own_data
 
+    @property
+    def asked_seed(self) -> int | None:
+        """The seed that was asked for; None is OS entropy."""
+        return None if self.seed < 0 else self.seed
+
     def resolved(self) -> Config:
         """The configuration with what 0 stands for filled in (keys of FILLED); what config.toml records."""
         geometric = self.optimizer.startswith("dynamic-") and self.noise_schedule == "geometric"
@@ -383,6 +388,9 @@ class Config(BaseModel):
         """All settings as TOML text, as :meth:`table` has them."""
         return "".join(f"{key} = {_toml_value(value)}\n" for key, value in self.table().items())
 
+
+# All clip norms.
+CLIP_NORMS = ("clip-norm", "dp2-adaptive-clip-norm", "srm-difference-clip-norm")
 
 # The keys whose 0 stands for a value that follows from the other settings.
 FILLED = ("learning-rate", "rho-c", "rho-mu", "delta", "noise-decay", "noise-period", "pda-horizon")

@@ -63,7 +63,7 @@ class Plan:
 
     def key(self) -> Key:
         """The server's key: OS entropy, or the seed that was asked for."""
-        return Key.of(None if self.config.seed < 0 else self.config.seed)
+        return Key.of(self.config.asked_seed)
 
     @cached_property
     def events(self) -> tuple[Event, ...]:

@@ -123,7 +123,7 @@ def rounds(config: Config) -> int:
     """How many of the planned rounds are run: all, but for RRPSGD, which draws it before the run."""
     if config.optimizer != "rrpsgd":
         return config.rounds
-    key = Key.of(None if config.seed < 0 else config.seed)
+    key = Key.of(config.asked_seed)
     return draw_rounds(config.rounds, key.generator("rounds"))
 
 
@@ -203,7 +203,7 @@ def _dp_srm(config: Config) -> DpSrm:
         step = NormalisedStep(config.srm_zeta, config.srm_smoothness, config.srm_n0)
     chosen = None
     if config.srm_random_iterate:
-        key = Key.of(None if config.seed < 0 else config.seed)
+        key = Key.of(config.asked_seed)
         chosen = draw_output_step(config.rounds, key.generator("output-step"))
     clips = (config.clip_norm, config.srm_difference_clip_norm)
     return DpSrm(step, *clips, config.srm_gamma, config.srm_first_cohort, chosen)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from fedpriv import _check, recipes, uses
-from fedpriv.config import DECAYS, Config
+from fedpriv.config import CLIP_NORMS, DECAYS, Config
 from fedpriv.query import check_range
 from fedpriv.sampling import Everyone, FixedSize, Sampler, TruncatedPoisson
 
@@ -25,9 +25,10 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
     """Refuse what gives no protection, or none that could be said: delta, clip norms, budget, unit."""
     if delta >= 1 / units and config.placement != "none":
         raise _check.fail("delta", delta, f"be below 1 / units = {1 / units:g}", "0 means 1 / (10 units)")
-    for key in ("clip-norm", "dp2-adaptive-clip-norm", "srm-difference-clip-norm"):
-        check_range(key, float(config.table()[key]))
-        if config.placement != "none" and math.isinf(float(config.table()[key])):
+    for key in CLIP_NORMS:
+        clip_norm = float(config.table()[key])
+        check_range(key, clip_norm)
+        if config.placement != "none" and math.isinf(clip_norm):
             raise _check.fail(key, math.inf, "be finite where noise is added")
     if math.isinf(config.epsilon) and config.placement != "none":
         raise _check.fail("epsilon", config.epsilon, "be finite", "use placement none to train unprotected")

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fedpriv import __version__, measures
+from fedpriv.accounting import METHODS
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.endings import Ending
@@ -23,7 +24,6 @@ from fedpriv.views import views
 
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
-_LABELS = {"pld": "PLD", "rdp": "RDP", "gdp-clt": "GDP-CLT", "zcdp": "zCDP", "tcdp": "tCDP"}
 
 TRUST = {
     "none": "Nobody is protected: no noise is added.",
@@ -150,7 +150,7 @@ def summarise(
             ],
         },
         "reproducibility": {
-            "seed": config.seed if config.seed >= 0 else None,
+            "seed": config.asked_seed,
             "note": NOT_PRIVATE if config.seed >= 0 else "all that is random from OS entropy",
         },
         "data set": config.dataset,
@@ -356,7 +356,7 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
         return f"{reached}. **No privacy: epsilon is infinite.**"
     return (
         f"{reached}. Budget: epsilon {budget['epsilon']:g} at delta "
-        f"{budget['delta']:.3g}, held by {_LABELS[budget['held by']]}."
+        f"{budget['delta']:.3g}, held by {METHODS[budget['held by']].label}."
     )
 
 
@@ -378,10 +378,10 @@ def _views_markdown(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> li
         against = view["against"] + (" (gates the budget)" if view["gates the budget"] else "")
         for method, cell in view["epsilon"].items():
             if "error" in cell:
-                lines.append(f"| {against} | {_LABELS[method]} | not supported | | |")
+                lines.append(f"| {against} | {METHODS[method].label} | not supported | | |")
                 continue
             value, lower = (_figure(cell.get(key)) for key in ("epsilon", "epsilon_lower"))
-            lines.append(f"| {against} | {_LABELS[method]} | {value} | {lower} | {cell['kind']} |")
+            lines.append(f"| {against} | {METHODS[method].label} | {value} | {lower} | {cell['kind']} |")
     return [*lines, ""]
 
 
@@ -467,7 +467,7 @@ def curves(
         right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)
         kind = gate(summary).get("kind", "")
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
-        right.set_ylabel(f"epsilon spent ({_LABELS[budget['held by']]}, {kind})", color="tab:red")
+        right.set_ylabel(f"epsilon spent ({METHODS[budget['held by']].label}, {kind})", color="tab:red")
         title += f"\nbudget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
     if summary["remark"]:
         title += f"\n{summary['remark']}"

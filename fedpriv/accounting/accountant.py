@@ -18,7 +18,7 @@ from fedpriv import _check
 from fedpriv.accounting.base import Answer
 from fedpriv.accounting.events import Event, equal_parts, tally
 from fedpriv.accounting.ledger import Ledger
-from fedpriv.accounting.methods import METHODS, epsilon, epsilons
+from fedpriv.accounting.methods import METHODS, epsilon, epsilons, rising
 
 CHECKPOINTS = 64
 
@@ -150,11 +150,7 @@ class Accountant:
         """Epsilon after so many events of the plan."""
         parts = [self._plan[i:j] for i, j in itertools.pairwise([0, *self._ends])]
         answers = epsilons(parts, self.budget.delta, self.budget.method, lower=False)
-        # Each stage is certified, but on a lattice made for the last: an earlier one that came out
-        # above a later one may be read as the later one.
-        values = [answer.epsilon for answer in answers]
-        least = list(itertools.accumulate(reversed(values), min))[::-1]
-        return dict(zip(self._ends, least, strict=True))
+        return dict(zip(self._ends, rising(answers), strict=True))
 
     def _book(self, events: Sequence[Event]) -> None:
         for event in events:

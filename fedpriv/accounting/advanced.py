@@ -64,6 +64,7 @@ class Advanced:
     """Extended advanced composition (Wu 2021, lemma 2.2)."""
 
     name = "advanced"
+    label = "advanced composition"
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:

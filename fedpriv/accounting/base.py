@@ -45,9 +45,16 @@ class Profile(Protocol):
 
 
 class Method(Protocol):
-    """One way of accounting. The events it gets share one relation and have 0 < z < inf, rate > 0."""
+    """One way of accounting. The events it gets share one relation and have 0 < z < inf, rate > 0.
+
+    Attributes:
+        name: as settings have it.
+        label: as texts have it.
+        kind: of its answers.
+    """
 
     name: str
+    label: str
     kind: str
 
     def refusal(self, event: Event) -> str | None:

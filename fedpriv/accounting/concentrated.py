@@ -62,6 +62,7 @@ class Zcdp:
     """Zero-concentrated differential privacy, without credit for sampling."""
 
     name = "zcdp"
+    label = "zCDP"
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
@@ -80,6 +81,7 @@ class Tcdp:
     """Truncated concentrated differential privacy, amplified by sampling."""
 
     name = "tcdp"
+    label = "tCDP"
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.events import Event, equal_parts
-from fedpriv.accounting.methods import METHODS, epsilons
+from fedpriv.accounting.methods import METHODS, epsilons, rising
 
 # Points of a curve: enough for the eye.
 POINTS = 40
@@ -58,9 +58,7 @@ def curves(
         except UnsupportedEvent as error:
             errors[method] = str(error)
             continue
-        # All stages share a lattice made for the last: an earlier one may read a little high.
-        least = list(itertools.accumulate((a.epsilon for a in reversed(answers)), min))[::-1]
-        values[method] = tuple(least)
+        values[method] = tuple(rising(answers))
         bounds = [a.epsilon_lower for a in answers if a.epsilon_lower is not None]
         if answers and len(bounds) == len(answers):
             lower[method] = tuple(itertools.accumulate(bounds, max))

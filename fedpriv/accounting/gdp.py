@@ -39,6 +39,7 @@ class GdpClt:
     """The extended GDP central limit theorem (Du 2021, corollary 1)."""
 
     name = "gdp-clt"
+    label = "GDP-CLT"
     kind = "estimate"
 
     def refusal(self, event: Event) -> str | None:

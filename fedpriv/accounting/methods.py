@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -70,6 +71,15 @@ def epsilons(
         keeps = lower and method == "pld"
         answers.append(Answer(upper, low if keeps else None, chosen.kind, method, delta))
     return answers
+
+
+def rising(answers: Sequence[Answer]) -> list[float]:
+    """The epsilon of each stage of a run, none above a later one's.
+
+    Each stage is certified, but all are read on a lattice that is made for the last: an earlier one that came
+    out above a later one may be read as the later one.
+    """
+    return list(itertools.accumulate((answer.epsilon for answer in reversed(answers)), min))[::-1]
 
 
 def advantage(events: Iterable[Event]) -> float:

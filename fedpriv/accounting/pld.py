@@ -122,6 +122,7 @@ class Pld:
     """Privacy loss distributions."""
 
     name = "pld"
+    label = "PLD"
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:

@@ -67,6 +67,7 @@ class Rdp:
     """Renyi accounting."""
 
     name = "rdp"
+    label = "RDP"
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:

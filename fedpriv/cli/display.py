@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from fedpriv.accounting import METHODS
 from fedpriv.checkpoints import Checkpoint, obstacle
 from fedpriv.cli.app import on_terminal
 from fedpriv.endings import Ending
@@ -37,8 +38,9 @@ def announce(plan: Plan, resumed: Checkpoint | None, err: bool) -> None:
             f"{config.accounting}; noise multiplier {first:.4g} at the first round",
             err=err,
         )
-        if config.accounting == "gdp-clt":
-            typer.secho("gdp-clt is an ESTIMATE that can understate epsilon several-fold", bold=True, err=err)
+        if METHODS[config.accounting].kind == "estimate":
+            text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
+            typer.secho(text, bold=True, err=err)
     note = remark(config)
     if note:
         typer.secho(f"NOTE: {note}", bold=True, err=err)

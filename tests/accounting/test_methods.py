@@ -7,9 +7,9 @@ import math
 import pytest
 
 from fedpriv._check import ArgumentError
-from fedpriv.accounting import METHODS, Event, UnsupportedEvent, epsilon, gaussian
+from fedpriv.accounting import METHODS, Answer, Event, UnsupportedEvent, epsilon, gaussian
 from fedpriv.accounting.gdp import GdpProfile
-from fedpriv.accounting.methods import epsilons, with_truncation
+from fedpriv.accounting.methods import epsilons, rising, with_truncation
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 1.2])
@@ -72,3 +72,10 @@ def test_stages_and_their_lower_bounds() -> None:
         assert with_lower[0].epsilon == with_lower[1].epsilon < with_lower[2].epsilon
         assert all(answer.epsilon_lower is None for answer in without)
         assert all((answer.epsilon_lower is None) is (name != "pld") for answer in with_lower)
+
+
+def test_no_stage_is_above_a_later_one() -> None:
+    values = [1.0, 2.5, 2.0, 3.0, 3.0]
+    answers = [Answer(value, None, "bound", "pld", 1e-5) for value in values]
+    assert rising(answers) == [1.0, 2.0, 2.0, 3.0, 3.0]
+    assert rising([]) == []
