@@ -19,7 +19,11 @@ from numbers import Integral, Real
 from typing import Any
 
 
-class ArgumentError(ValueError):
+class FedprivError(Exception):
+    """What people can get wrong, or what failed outside: the message says what, and what to do."""
+
+
+class ArgumentError(FedprivError, ValueError):
     """An argument is outside what is allowed; the message says which, and what to do."""
 
 

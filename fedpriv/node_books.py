@@ -50,7 +50,7 @@ def misspelt(node: Mapping[str, Any]) -> list[str]:
     return sorted(set(node) - set(SETTINGS))
 
 
-class RefusedError(ValueError):
+class RefusedError(_check.FedprivError, ValueError):
     """A node does not answer: the ask is not what its own plan holds, or passes its owner's limit.
 
     The text is for the node's own log: it holds public numbers, and what the node's ledger adds up to.

@@ -23,7 +23,7 @@ from fedpriv.accounting.methods import METHODS, epsilon, epsilons, rising
 CHECKPOINTS = 64
 
 
-class BudgetExceeded(RuntimeError):  # noqa: N818
+class BudgetExceeded(_check.FedprivError, RuntimeError):  # noqa: N818
     """A charge would pass the budget; nothing was charged."""
 
 

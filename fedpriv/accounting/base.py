@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fedpriv._check import FedprivError
 from fedpriv.accounting.events import Event
 
 
-class UnsupportedEvent(ValueError):  # noqa: N818
+class UnsupportedEvent(FedprivError, ValueError):  # noqa: N818
     """A method was asked about events that it cannot account for; the message names both."""
 
 

@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 _FORMAT, _FORMATS = 2, (1, 2)  # what is written, and what is read
 
 
-class LedgerError(ValueError):
+class LedgerError(_check.FedprivError, ValueError):
     """A ledger cannot be trusted; the message names the file and the line."""
 
 

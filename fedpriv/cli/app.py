@@ -69,12 +69,9 @@ def _root(
 @contextmanager
 def refusing(code: int = 2) -> Iterator[None]:
     """One clear line and an exit code for what people can get wrong; a traceback for what we did."""
-    from fedpriv.accounting import LedgerError, UnsupportedEvent
-    from fedpriv.data import DataError
-
     try:
         yield
-    except (_check.ArgumentError, UnsupportedEvent, DataError, LedgerError, OSError) as error:
+    except (_check.FedprivError, OSError) as error:
         typer.echo(f"fedpriv: {error}", err=True)
         raise typer.Exit(code) from None
 
@@ -83,12 +80,11 @@ def refusing(code: int = 2) -> Iterator[None]:
 def failing(code: int = 1) -> Iterator[None]:
     """As :func:`refusing`, for engines too."""
     from fedpriv.flower.grids.base import GridError
-    from fedpriv.flower.strategy import EngineError
 
     with refusing(code):
         try:
             yield
-        except (GridError, EngineError) as error:
+        except GridError as error:
             typer.echo(f"fedpriv: {error}", err=True)
             raise typer.Exit(code) from None
 

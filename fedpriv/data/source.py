@@ -27,7 +27,7 @@ Target: TypeAlias = Literal["label", "value", "tags"]
 _PER_BYTE = float(np.float32(1) / np.float32(255))
 
 
-class DataError(ValueError):
+class DataError(_check.FedprivError, ValueError):
     """A data file is missing, damaged or not what it should be; the message says what to do."""
 
 

@@ -35,6 +35,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.message import make_message
 from torch import Tensor
 
+from fedpriv._check import FedprivError
 from fedpriv.query import BitBlock, Block, Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk, Reply
 
@@ -45,7 +46,7 @@ _WHOLE = "<i8"  # of a chunk record's columns
 _THIN = 1e-15  # divisors between it and its inverse keep sums in range before they are divided
 
 
-class MessageError(ValueError):
+class MessageError(FedprivError, ValueError):
     """A message is not what the protocol says; the text names the field, never a value from data."""
 
 

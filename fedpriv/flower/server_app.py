@@ -9,11 +9,9 @@ from __future__ import annotations
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv import _check
-from fedpriv.accounting import LedgerError, UnsupportedEvent
+from fedpriv._check import FedprivError
 from fedpriv.config import Config
-from fedpriv.data import DataError
-from fedpriv.flower.strategy import EngineError, GridEngine
+from fedpriv.flower.strategy import GridEngine
 from fedpriv.plan import make_plan
 from fedpriv.report import remark
 from fedpriv.runs import RunFolder, Status, default_folder, execute
@@ -34,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
     """
     try:
         _run(grid, Config.parse(context.run_config))
-    except (_check.ArgumentError, DataError, UnsupportedEvent, EngineError, LedgerError, OSError) as error:
+    except (FedprivError, OSError) as error:
         print(f"fedpriv: {error}", flush=True)
         raise
 

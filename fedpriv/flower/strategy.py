@@ -36,7 +36,7 @@ _TREE = 4  # nodes, from which they add their replies themselves
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
 
 
-class EngineError(RuntimeError):
+class EngineError(_check.FedprivError, RuntimeError):
     """The federation cannot answer; the message says why in public terms, and what to do."""
 
 
