@@ -135,6 +135,13 @@ class Config(BaseModel):
         ge=0,
         description="step size eta; 0: 4 for SGD rules (less momentum), 0.005 for Adam's, or the method's",
     )
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the step size of a textbook rule falls over the run"
+    )
+    learning_rate_end: float = Field(
+        0.0, ge=0, le=1, description="what it falls to, as a share of learning-rate"
+    )
+    warmup_steps: int = Field(0, ge=0, description="releases over which it first rises to learning-rate")
     momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum of the SGD rules")
     beta1: float = Field(0.9, ge=0, lt=1, description="first decay of Adam and Yogi")
     beta2: float = Field(0.999, ge=0, lt=1, description="second decay of Adam, RMSProp and Yogi")

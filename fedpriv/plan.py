@@ -23,6 +23,7 @@ from fedpriv.config import DECAYS, Config
 from fedpriv.optimizers import (
     AdaptiveClipping,
     Dp2,
+    FirstOrder,
     PrivateOptimizer,
     dynamic,
     given,
@@ -33,7 +34,7 @@ from fedpriv.release import Placement
 from fedpriv.rng import Key
 from fedpriv.round import Cohorts, Setup
 from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
-from fedpriv.schedules import check_spread
+from fedpriv.schedules import Annealed, check_spread
 
 # A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
 _TRUNCATION_SHARE = 1e-3
@@ -181,13 +182,20 @@ def make_optimizer(config: Config) -> PrivateOptimizer:
     refusals.check_schedules(config)
     refusals.check_momentum(config)
     refusals.check_adaptive_clipping(config)
-    optimizer = recipes.build(config) if config.optimizer in recipes.PAPERS else _scheduled(config)
+    optimizer = recipes.build(config) if config.optimizer in recipes.PAPERS else _textbook(config)
     if config.adaptive_quantile == 0:
         return optimizer
     return AdaptiveClipping(optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share)
 
 
-def _scheduled(config: Config) -> PrivateOptimizer:
+def _textbook(config: Config) -> PrivateOptimizer:
+    """A textbook rule whose step size, clip norm and noise follow the configured schedules."""
+    rate, shape, warmup = config.learning_rate, config.learning_rate_schedule, config.warmup_steps
+    steps = Annealed(rate, config.rounds, shape, config.learning_rate_end, warmup)
+    return replace(_scheduled(config), learning_rate=steps)
+
+
+def _scheduled(config: Config) -> FirstOrder:
     """A textbook rule with the schedules of the dynamic optimizers, which are constant for the others."""
     rule = recipes.rule(config)
     rate, clip, steps = config.learning_rate, config.clip_norm, config.rounds

@@ -24,6 +24,7 @@ from fedpriv.optimizers import (
     Dp2,
     DpSrm,
     ExtraQuery,
+    FirstOrder,
     Nonconvex,
     NormalisedStep,
     PdaDpmd,
@@ -97,7 +98,7 @@ def build(config: Config) -> PrivateOptimizer:
     return _public(config) if name in PUBLIC else _dp2(config)
 
 
-def decaying(config: Config) -> PrivateOptimizer:
+def decaying(config: Config) -> FirstOrder:
     """A textbook rule under the configured noise decay.
 
     Raises ArgumentError for a value out of range, or noise that decays by more than ``schedules.SPREAD``.

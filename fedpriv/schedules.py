@@ -185,6 +185,42 @@ class PerEpoch:
         return self.base(step // self.length)
 
 
+ANNEALING = ("constant", "linear", "cosine")
+
+
+@dataclass(frozen=True)
+class Annealed:
+    """Step sizes that rise to ``start`` within ``warmup`` steps, and fall towards ``end`` times that.
+
+    Steps are counted from 1 on the way up. From there the fall is ``linear``, or along half a ``cosine``
+    (Loshchilov & Hutter 2017, equation 5, without restarts), or none (``constant``); the end would be
+    reached at t = steps, one step after the last, so that no release is made for a step of length 0.
+    """
+
+    start: float
+    steps: int
+    shape: str = "constant"
+    end: float = 0.0
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        _check.finite_positive("learning-rate", self.start)
+        _check.integer("steps", self.steps, minimum=1)
+        _check.choice("learning-rate-schedule", self.shape, ANNEALING)
+        if not 0 <= _check.real("learning-rate-end", self.end) <= 1:
+            raise _check.fail("learning-rate-end", self.end, "lie in [0, 1]")
+        if _check.integer("warmup-steps", self.warmup) >= self.steps:
+            raise _check.fail("warmup-steps", self.warmup, f"be below the {self.steps} steps of the run")
+
+    def __call__(self, step: int) -> float:
+        """The step size at ``step``."""
+        if step < self.warmup:
+            return self.start * (step + 1) / self.warmup
+        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
+        left = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.shape]
+        return self.start * (self.end + (1 - self.end) * left)
+
+
 def check_spread(name: str, value: object, noise: Iterable[float]) -> None:
     """Refuse the setting that gives relative noise of a run, or its extremes, more than SPREAD apart.
 

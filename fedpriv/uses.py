@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedpriv.config import DECAYS, Config
-from fedpriv.recipes import PUBLIC
+from fedpriv.recipes import PAPERS, PUBLIC
 
 
 class Use(NamedTuple):
@@ -70,6 +70,7 @@ def _of_the_optimizer(config: Config) -> tuple[Use, ...]:
     dp2, last = name.startswith("dp2-"), name.rpartition("-")[2]
     plain = "" if dp2 else last  # DP2's rules have an epsilon and a beta of their own
     adp, fits = name in ("adp-sgd", "adaptive-adp-sgd"), config.adp_noise == "fitted"
+    falls = config.learning_rate_schedule != "constant"
     restart, normalised = ("adp-nu", "adp-beta", "adp-period"), config.srm_step == "normalised"
     return (
         Use(plain in ("adam", "yogi") or name == "dp2-adam", ("beta1",), "an Adam optimizer or Yogi"),
@@ -79,6 +80,8 @@ def _of_the_optimizer(config: Config) -> tuple[Use, ...]:
             ("adam-epsilon",),
             "an Adam optimizer or its like",
         ),
+        Use(name not in PAPERS, ("learning-rate-schedule", "warmup-steps"), "a textbook rule, as dp-sgd is"),
+        Use(falls, ("learning-rate-end",), "learning-rate-schedule=linear or cosine"),
         Use(adp, ("adp-a", "adp-noise"), "optimizer=adp-sgd"),
         Use(name == "adp-sgd" or (adp and fits), ("adp-c",), "optimizer=adp-sgd, or adp-noise=fitted"),
         Use(name == "adaptive-adp-sgd", restart, "optimizer=adaptive-adp-sgd"),

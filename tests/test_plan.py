@@ -8,15 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import Accountant, epsilon
 from fedpriv.accounting.participations import costliest
 from fedpriv.config import Config
+from fedpriv.optimizers import FirstOrder, State
 from fedpriv.plan import Plan, make_plan, read_numbers
 from fedpriv.rng import Key
 from fedpriv.sampling import FixedSize, Poisson, TruncatedPoisson
+from fedpriv.schedules import Annealed
 
 SMALL: dict[str, object] = {"clients": 1000, "sampling-rate": 0.1, "rounds": 12}
 SILOS = {"unit": "example", "clients": 4, "examples-per-client": 250}
@@ -413,3 +416,26 @@ def test_a_chunk_is_an_actors_share_unless_chunks_key_the_noise() -> None:
     assert seeded == {size(seed=1, engine="in-process", actors=0)} == {250}
     assert size(**{"chunk-size": 9}) == 9
     assert size(placement="distributed", actors=1) == size(placement="distributed", actors=9) == 128
+
+
+@pytest.mark.parametrize("optimizer", ["dp-sgd", "dp-adam", "dynamic-dp-yogi"])
+@pytest.mark.parametrize("level", ["aggregation", "client"])
+def test_step_sizes_follow_the_schedule_over_all_releases(optimizer: str, level: str) -> None:
+    settings: dict[str, object] = {"optimizer": optimizer, "learning-rate": 0.5, "rounds": 10}
+    settings |= {"learning-rate-schedule": "linear", "warmup-steps": 2, "delta": 1e-6, "sampling-rate": 0.05}
+    if level == "client":
+        settings |= {**SILOS, "level": level, "silo-steps": 3}
+    plan = make_plan(Config.parse(settings))
+    steps = 30 if level == "client" else 10
+    inner = plan.setup.optimizer
+    assert isinstance(inner, FirstOrder)
+    assert inner.learning_rate == Annealed(0.5, steps, "linear", 0.0, 2)
+    state = State(torch.zeros(3), steps - 1, inner.init(torch.zeros(3)).slots)
+    moved = inner.update(state, (torch.ones(3),)).params
+    direction, _ = inner.rule.direction(state.slots, torch.ones(3), steps - 1)
+    torch.testing.assert_close(moved, -0.5 / (steps - 2) * direction)
+
+
+def test_a_rise_as_long_as_the_run_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="warmup-steps is 10; it must be below the 10 steps"):
+        make_plan(Config.parse({"optimizer": "dp-sgd", "rounds": 10, "warmup-steps": 10}))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedpriv._check import ArgumentError
-from fedpriv.schedules import Constant, Geometric, Given, Power, Relative, check_spread
+from fedpriv.schedules import Annealed, Constant, Geometric, Given, Power, Relative, check_spread
 
 
 @given(st.floats(0.01, 100), st.floats(0.05, 20), st.integers(1, 1000), st.integers(0, 1000))
@@ -45,3 +47,39 @@ def test_noise_that_goes_too_far_apart_names_its_setting(noise: tuple[float, ...
     with pytest.raises(ArgumentError, match=r"^rho-mu is 9; it must keep noise multipliers within a factor"):
         check_spread("rho-mu", 9, noise)
     check_spread("rho-mu", 9, (2.0, 1.0, 1e6))
+
+
+@pytest.mark.parametrize("shape", ["constant", "linear", "cosine"])
+def test_step_sizes_rise_and_fall(shape: str) -> None:
+    sizes = [Annealed(0.5, 100, shape, 0.1, warmup=10)(t) for t in range(100)]
+    assert sizes[:10] == pytest.approx([0.05 * (t + 1) for t in range(10)])
+    assert sizes[10] == pytest.approx(0.5)
+    assert all(later <= sooner for sooner, later in itertools.pairwise(sizes[10:]))
+    middle = {"constant": 0.5, "linear": 0.275, "cosine": 0.275}[shape]
+    assert sizes[55] == pytest.approx(middle)
+    cosine = 0.05 + 0.225 * (1 + math.cos(math.pi * 2 / 9))
+    quarter = {"constant": 0.5, "linear": 0.4, "cosine": cosine}
+    assert sizes[30] == pytest.approx(quarter[shape])
+    cosine = 0.05 + 0.225 * (1 - math.cos(math.pi / 90))
+    last = {"constant": 0.5, "linear": 0.055, "cosine": cosine}
+    assert sizes[99] == pytest.approx(last[shape])
+    assert Annealed(0.5, 100, shape, 0.1)(100) == pytest.approx(0.5 if shape == "constant" else 0.05)
+
+
+def test_no_step_is_of_length_zero() -> None:
+    for shape in ("linear", "cosine"):
+        assert all(Annealed(1.0, 7, shape, warmup=3)(t) > 0 for t in range(7))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"start": 0.0}, "learning-rate is"),
+        ({"shape": "cos"}, "learning-rate-schedule is"),
+        ({"end": 1.5}, "learning-rate-end is"),
+        ({"warmup": 9}, "warmup-steps is 9; it must be below the 9 steps"),
+    ],
+)
+def test_impossible_step_sizes_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        Annealed(**{"start": 1.0, "steps": 9, **changes})
