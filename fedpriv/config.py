@@ -323,8 +323,15 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Config:
-        """The checked configuration. Raises ArgumentError, one line, on the first thing wrong."""
-        known = cls.keys()
+        """The checked configuration. Keys may be written with underscores, as Python's names are.
+
+        Raises ArgumentError, one line, on the first thing wrong, a key that is given in both ways among them.
+        """
+        known, given = cls.keys(), values
+        values = {_kebab(key): value for key, value in given.items()}
+        for key in given:
+            if len(values) < len(given) and _kebab(key) in given and _kebab(key) != key:
+                raise _check.ArgumentError(f"{_kebab(key)} is given twice, as {key} too")
         for key, value in values.items():
             if key not in known:
                 hint = _check.near(key, known) or "see `fedpriv simulate --help`"

@@ -33,10 +33,6 @@ def test_a_mistyped_word_is_told_the_nearest_one() -> None:
     assert "did you mean" not in refusal({"rounds": "dp-sgd"})
 
 
-def test_keys_have_hyphens_only() -> None:
-    assert "did you mean 'sampling-rate'?" in refusal({"sampling_rate": 0.1})
-
-
 IMPOSSIBLE: list[tuple[str, object]] = [
     ("image-size", -1),
     ("vocabulary", -1),
@@ -168,6 +164,15 @@ def test_every_key_is_described_and_every_bounded_key_has_an_impossible_value() 
     assert all(field.description for field in Config.model_fields.values())
     free = {"dataset", "data-folder", "model", "clip-norm-file", "device"}  # checked where they are used
     assert {key for key, _ in IMPOSSIBLE} | free == set(Config.keys())
+
+
+def test_keys_may_be_written_as_python_writes_names() -> None:
+    assert Config.parse({"learning_rate": 0.5, "clip-norm": 2}) == Config.parse(
+        {"learning-rate": 0.5, "clip_norm": 2}
+    )
+    assert refusal({"clip_norm": 1, "clip-norm": 2}) == "clip-norm is given twice, as clip_norm too"
+    assert refusal({"cliping_norm": 1.0}) == "unknown key 'cliping-norm'; did you mean 'clip-norm'?"
+    assert refusal({"clip_norm": -1.0}).startswith("clip-norm is -1.0; it must ")
 
 
 def test_whole_numbers_are_numbers_however_they_are_written() -> None:

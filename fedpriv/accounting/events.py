@@ -63,7 +63,8 @@ class Event:
 
     def __post_init__(self) -> None:
         _check.non_negative("noise-multiplier", self.noise_multiplier)
-        _check.choice("sampler", self.sampling, SAMPLINGS)
+        called = {"fixed-size": "without-replacement", "everyone": "none"}.get(self.sampling)
+        _check.choice("sampler", self.sampling, SAMPLINGS, f"it is {called!r} here" if called else "")
         _check.choice("relation", self.relation, RELATIONS)
         _check.probability("sampling-rate", self.rate)
         _check.probability("truncation", self.truncation)

@@ -85,3 +85,9 @@ def test_scaling_touches_the_multiplier_only(event: Event, scale: float) -> None
 def test_tally_keeps_every_release(events: list[Event]) -> None:
     assert sum(tally(events).values()) == sum(event.count for event in events)
     assert all(event.count == 1 for event in tally(events))
+
+
+@pytest.mark.parametrize(("name", "own"), [("fixed-size", "without-replacement"), ("everyone", "none")])
+def test_a_samplers_other_name_is_told(name: str, own: str) -> None:
+    with pytest.raises(ArgumentError, match=f"sampler is '{name}'.*it is '{own}' here"):
+        Event(1.0, name, "replace-one")
