@@ -32,7 +32,7 @@ from fedpriv.books import RunBooks
 from fedpriv.clients import OneGradient, clipped_sum
 from fedpriv.config import Config
 from fedpriv.node import choose_device, client_side, initial_params, make_source, make_task, make_view
-from fedpriv.plan import Plan, make_plan, number_of_actors
+from fedpriv.plan import Plan, gpu_share, make_plan, number_of_actors
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Engine, Progress, run
 from fedpriv.stopwatch import Stopwatch, Timed
@@ -120,7 +120,7 @@ def _timed_engine(config: Config, watch: Stopwatch) -> Engine:
         config.table(),
         client_app="fedpriv.flower.timed_app:app",
         num_cpus=config.cpus_per_actor,
-        num_gpus=config.gpus_per_actor,
+        num_gpus=gpu_share(config),
     )
     engine = GridEngine(grid, reply_timeout=config.reply_timeout)
     return cast(Engine, Timed(engine, watch, {"gather": "gather"}))

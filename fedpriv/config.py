@@ -299,7 +299,7 @@ class Config(BaseModel):
     engine: Literal["ray", "in-process"] = Field("ray", description="where virtual clients run")
     actors: int = Field(0, ge=0, description="Ray actors; 0: one per CPU (or per GPU share)")
     cpus_per_actor: float = Field(1.0, gt=0, description="CPUs of a Ray actor")
-    gpus_per_actor: float = Field(0.0, ge=0, description="GPU share of a Ray actor")
+    gpus_per_actor: float = Field(0.0, ge=0, description="GPUs of a Ray actor; 0: a share of those there")
     device: str = Field("auto", description="auto, cpu or cuda")
     precision: Literal["float32", "tf32", "bf16"] = Field(
         "float32", description="of forward and backward passes; norms and sums are float32 in any case"

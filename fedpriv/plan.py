@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 from fedpriv import _check, cores, recipes, refusals
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event
@@ -167,14 +165,27 @@ def _make_client_level(config: Config) -> Plan:
 
 
 def number_of_actors(config: Config) -> int:
-    """As configured, else as many as there are CPUs for, or GPU shares where actors want one; 1 without."""
+    """As configured, else as many as find room on the GPUs, else as there are CPUs for; 1 without actors."""
     if config.engine == "in-process":
         return 1
     if config.actors:
         return config.actors
-    if config.gpus_per_actor:
-        return max(1, int(torch.cuda.device_count() / config.gpus_per_actor))
-    return max(1, int(cores.usable() / config.cpus_per_actor))
+    there, share = cores.gpus(config.device), config.gpus_per_actor
+    if share:
+        # An actor's fraction lies on one GPU; what rounding takes from 1 / share must not cost an actor.
+        return max(1, there * int(1 / share + 1e-9) if share < 1 else int(there / share))
+    return there or max(1, int(cores.usable() / config.cpus_per_actor))
+
+
+def gpu_share(config: Config) -> float:
+    """The GPUs that Ray lends each actor: as configured, else a GPU, or an equal part of one.
+
+    Without a share Ray hides all GPUs from an actor, whose device would be a CPU or not be there.
+    """
+    there = cores.gpus(config.device)
+    if config.gpus_per_actor or not there:
+        return config.gpus_per_actor
+    return 1 / -(-number_of_actors(config) // there)
 
 
 def make_optimizer(config: Config) -> PrivateOptimizer:

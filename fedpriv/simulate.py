@@ -12,7 +12,7 @@ from fedpriv import _check, user_code
 from fedpriv.config import Config
 from fedpriv.data import Source
 from fedpriv.node import choose_device, client_side, make_public, make_source, make_task, make_view, make_work
-from fedpriv.plan import Plan, make_plan, number_of_actors
+from fedpriv.plan import Plan, gpu_share, make_plan, number_of_actors
 from fedpriv.round import Engine
 from fedpriv.runs import Result, RunFolder, Status, execute
 from fedpriv.silos import Trainer, silo_side
@@ -102,7 +102,7 @@ def make_engine(config: Config) -> Engine | Trainer:
         number_of_actors(config),
         config.table(),
         num_cpus=config.cpus_per_actor,
-        num_gpus=config.gpus_per_actor,
+        num_gpus=gpu_share(config),
     )
     return GridEngine(grid, reply_timeout=config.reply_timeout)
 

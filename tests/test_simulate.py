@@ -170,3 +170,35 @@ def test_engines_and_actors() -> None:
         assert number_of_actors(config) == number
         assert make_plan(config).chunk_size == max(16, math.ceil(40 / number))  # one chunk for each
     assert number_of_actors(small()) == 1  # in this process
+
+
+@pytest.mark.parametrize(
+    ("changes", "there", "actors", "share"),
+    [
+        ({}, 2, 2, 1.0),  # an actor a GPU
+        ({"device": "cuda"}, 1, 1, 1.0),
+        ({"actors": 1}, 2, 1, 1.0),
+        ({"actors": 4}, 2, 4, 0.5),
+        ({"actors": 3}, 2, 3, 0.5),  # two thirds would leave no GPU room for a third actor
+        ({"gpus_per_actor": 0.1}, 2, 20, 0.1),
+        ({"gpus_per_actor": 0.4}, 2, 4, 0.4),
+        ({"gpus_per_actor": 2}, 4, 2, 2.0),
+        ({"gpus_per_actor": 0.5, "actors": 3}, 2, 3, 0.5),
+        ({"device": "cpu", "actors": 3}, 2, 3, 0.0),
+        ({"actors": 3}, 0, 3, 0.0),
+    ],
+)
+def test_actors_get_a_share_of_the_gpus_that_the_device_means(
+    changes: dict[str, object], there: int, actors: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, float]] = []
+
+    class Grid:
+        def __init__(self, nodes: int, config: object, num_cpus: float, num_gpus: float) -> None:
+            asked.append((nodes, num_gpus))
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    monkeypatch.setattr("fedpriv.flower.grids.ray.RayGrid", Grid)
+    make_engine(small(engine="ray", **changes))
+    assert asked == [(actors, share)]
