@@ -90,8 +90,13 @@ def test_many_rounds_agree_to_the_last_bit_on_however_many_nodes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("actors", [1, 4])
-def test_so_do_a_hundred_on_any_number_of_actors(ray_instance: None, actors: int) -> None:
+@pytest.mark.parametrize(("actors", "tree"), [(1, False), (4, False), (4, True)])
+def test_so_do_a_hundred_on_any_number_of_actors(
+    ray_instance: None, actors: int, tree: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where four add their sums in a tree, as they do large ones."""
+    if tree:
+        monkeypatch.setattr("fedpriv.flower.grids.ray._FEW", 0)
     config = Config.parse({**TOY, "rounds": 100, "evaluate-every": 100})
     engine = GridEngine(RayGrid(actors, config.table(), num_cpus=0.25))
     assert torch.equal(params_from(config, engine), in_process(config))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.flower import strategy
+from fedpriv.flower.grids import ray as ray_grid
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.local import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
@@ -284,33 +285,48 @@ class Counting(RayGrid):
 
 @pytest.fixture(scope="module")
 def three(ray_instance: None) -> Iterator[Counting]:
-    """Three actors, for whom a tree is worth it in ``tree``; more take long to start."""
+    """Three actors, whose replies are added before they are read in ``adding``; more take long to start."""
     with Counting(nodes=3, client_app=APP, num_cpus=0.1) as grid:
         yield grid
 
 
-@pytest.fixture
-def tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategy, "_TREE", 3)
+@pytest.fixture(scope="module", params=["driver", "actors"])
+def adding(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Who adds the three actors' replies: the driver, where they are small, or they themselves in a tree."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategy, "_TREE", 3)
+        if request.param == "actors":
+            patch.setattr(ray_grid, "_FEW", 0)
+        yield request.param
 
 
-@pytest.mark.usefixtures("tree")
-def test_actors_add_their_replies_in_a_tree(three: Counting) -> None:
-    engine = GridEngine(three)
-    for chunks, one_by_one in ((11, 0), (3, 0), (2, 2)):  # two replies are not worth a tree
+def test_replies_are_added_before_they_are_read(three: Counting, adding: str) -> None:
+    engine, lines = GridEngine(three), three._lines
+    assert lines is not None
+    for chunks, one_by_one in ((11, 0), (3, 0), (2, 2)):  # two replies are not worth it
         ask = make_ask(chunks=chunks, home=lambda index: index)
         before, reply = three.received, engine.gather(ask)
         assert torch.equal(reply.sums[0], torch.full((3,), total(ask)))
         assert torch.equal(reply.sums[1], torch.tensor(total(ask)))
         assert reply.parties == 3 * chunks
         assert three.received - before == one_by_one
+    assert all((node in lines) == (adding == "driver") for node in three.get_node_ids())
 
 
-@pytest.mark.usefixtures("tree")
-def test_a_failure_comes_through_the_tree(three: Counting) -> None:
+def test_a_failure_comes_through_the_adding(three: Counting, adding: str) -> None:
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
         GridEngine(three).gather(make_ask(chunks=8, release=summing.FAILING))
     assert "secret" not in str(caught.value)
+
+
+def test_neighbours_are_added_in_pairs() -> None:
+    """In one order, however many there are, so that it is told by their number and not by who adds."""
+    assert [ray_grid._in_pairs(list("abcdefg"[:n]), "({}{})".format) for n in (1, 2, 5, 7)] == [
+        "a",
+        "(ab)",
+        "(((ab)(cd))e)",
+        "(((ab)(cd))((ef)g))",
+    ]
 
 
 def test_replies_of_different_queries_do_not_add() -> None:
