@@ -1,4 +1,4 @@
-"""How many of the machine's cores and GPUs this process may use.
+"""How many of the machine's cores and GPUs this process may use, and how much memory it took.
 
 >>> usable() >= 1
 True
@@ -9,6 +9,7 @@ True
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 
@@ -23,3 +24,12 @@ def usable() -> int:
 def gpus(device: str) -> int:
     """The GPUs that torch sees, for a device by its name in settings: none for ``cpu``."""
     return 0 if device == "cpu" or not torch.cuda.is_available() else torch.cuda.device_count()
+
+
+def peak_memory() -> int:
+    """Bytes of memory that this process took at most; 0 where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

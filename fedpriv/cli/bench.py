@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from fedpriv import _check
 from fedpriv.cli.app import AsJson, OfSettings, app, failing, print_table, refusing
 from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
 from fedpriv.config import Config
+
+if TYPE_CHECKING:
+    from fedpriv.bench import Figures
 
 _HELP = """Time a simulation's rounds on this machine by their parts, and say what would make them cheaper.
 
@@ -46,14 +50,32 @@ def bench(
         typer.echo(json.dumps({**asdict(figures), "overhead": figures.overhead}))
         return
     whole = figures.round
-    rows = [
-        (part, f"{1000 * figures.parts[part]:.2f}", f"{figures.parts[part] / whole:.0%}") for part in PARTS
-    ]
+    rows = [(part, f"{1000 * figures.parts[part]:.2f}", f"{figures.shares[part]:.0%}") for part in PARTS]
     print_table(("part", "ms", "of a round"), [*rows, ("round", f"{1000 * whole:.2f}", "100%")])
     typer.echo(f"outside the clipped sum: {figures.overhead:.0%} of a round")
-    typer.echo(
-        f"an ordinary gradient over the expected cohort: {1000 * figures.ordinary:.2f} ms; clipped, in one "
-        f"process: {1000 * figures.clipped:.2f} ms, {figures.clipped / figures.ordinary:.2f} times as much"
-    )
+    for line in _beside(config, figures):
+        typer.echo(line)
     for line in figures.advice or ("nothing stands out",):
         typer.echo(f"- {line}")
+
+
+def _beside(config: Config, figures: Figures) -> Iterator[str]:
+    """What is told beside the parts of a round."""
+    each, compared = figures.evaluation / config.evaluate_every, figures.compared
+    yield (
+        f"an evaluation and its files, beside these rounds: {1000 * figures.evaluation:.2f} ms every "
+        f"{config.evaluate_every} rounds, {1000 * each:.2f} ms a round"
+    )
+    who = f"{figures.actors} actor(s)" if figures.actors else "this process"
+    memory = f"{figures.memory / 2**20:,.0f} MiB here"
+    if figures.actors:
+        memory += f", {figures.actors_memory / 2**20:,.0f} MiB in actors"
+    yield (
+        f"{figures.examples_per_second:,.0f} examples/s on {figures.device} by {who} of {figures.threads} "
+        f"thread(s); peak memory {memory}"
+    )
+    yield (
+        f"{compared.examples:,} examples in one process: an ordinary gradient "
+        f"{1000 * compared.ordinary:.2f} ms, clipped as this run does {1000 * compared.clipped:.2f} ms, "
+        f"{compared.clipped / compared.ordinary:.2f} times as much"
+    )

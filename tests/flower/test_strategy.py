@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -327,6 +327,17 @@ def test_neighbours_are_added_in_pairs() -> None:
         "(((ab)(cd))e)",
         "(((ab)(cd))((ef)g))",
     ]
+
+
+def test_of_what_else_replies_hold_the_larger_values_come_with_their_sum() -> None:
+    grid = InProcessGrid(nodes=1, client_app=APP)
+    message = grid.create_message(RecordDict(), "train", 1, "")
+    replies = [Message(reply_content(Reply(TWO_SHAPES[0], 2)), reply_to=message) for _ in range(2)]
+    for reply, times in zip(replies, ({"node": 3.0, "data": 1.0}, {"node": 2.0, "answer": 1.5}), strict=True):
+        reply.content["times"] = ConfigRecord(times)
+    added = ray_grid._added(*replies).content
+    assert dict(added["times"]) == {"node": 3.0, "data": 1.0, "answer": 1.5}
+    assert read_reply(added, PLAIN).parties == 4
 
 
 def test_replies_of_different_queries_do_not_add() -> None:

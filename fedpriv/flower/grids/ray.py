@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 
 import ray
 import torch
-from flwr.app import ArrayRecord, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.user_config import UserConfig, UserConfigValue
 from ray.exceptions import GetTimeoutError, RayError
 
-from fedpriv import _check
+from fedpriv import _check, cores
 from fedpriv.flower.grids.base import (
     CLIENT_APP,
     GridError,
@@ -83,6 +83,10 @@ class _Node:
     def add(self, one: Message, other: Message) -> Message:
         """The two replies' sum."""
         return _added(one, other)
+
+    def memory(self) -> int:
+        """Bytes that this process took at most."""
+        return cores.peak_memory()
 
 
 class RayGrid(HostedGrid):
@@ -278,6 +282,12 @@ class RayGrid(HostedGrid):
             return error_reply(message, error, crashed=True)
         return reply
 
+    def memory(self) -> int:
+        """Bytes that the actors took at most, all together. What they get from here on comes through Ray."""
+        for node in self._actors:
+            self._end_line(node)
+        return sum(ray.get([handle.memory.remote() for handle in self._actors.values()]))
+
     def close(self) -> None:
         """End this grid's actors, and Ray where this grid started it."""
         self._pending.clear()
@@ -316,9 +326,15 @@ def _bytes_of(message: Message) -> int:
 
 
 def _added(one: Message, other: Message) -> Message:
-    """The two replies' sum, or an error reply."""
+    """The two replies' sum, or an error reply; of what else they hold, the larger values."""
     try:
-        return add_replies(one, other)
+        total = add_replies(one, other)
+        if total.has_content():
+            for name in one.content.config_records.keys() - total.content.keys():
+                mine, theirs = one.content[name], other.content[name]
+                larger = {key: max(value, theirs.get(key, value)) for key, value in mine.items()}
+                total.content[name] = ConfigRecord({**theirs, **larger})
+        return total
     except Exception as error:
         return error_reply(one, error)
 

@@ -1,0 +1,145 @@
+"""What a round costs on this machine, for a model and settings of one's own, and what to change.
+
+The configured federation runs for some rounds as it would in ``simulate``, its ledger on the same disk, while
+a stopwatch splits its rounds; then it is evaluated, and its files are written, as would be done every so many
+rounds. Beside it stands the ordinary gradient: a batched forward and backward pass of the same model over as
+many examples as a cohort is expected to hold, in this process.
+
+>>> from fedpriv.config import Config
+>>> small = Config.parse({"clients": 999, "sampling-rate": 0.03, "model": "logistic", "engine": "in-process"})
+>>> figures = measure(small, rounds=12)
+>>> sorted(figures.parts) == sorted(PARTS)
+True
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from fedpriv import _check, checkpoints, cores
+from fedpriv.accounting import Ledger
+from fedpriv.baselines import split as split_public
+from fedpriv.bench.advice import advise
+from fedpriv.bench.engines import TimedEngine, timed_engine
+from fedpriv.bench.figures import PARTS, Comparison, Figures, shares, split
+from fedpriv.bench.gradients import compare
+from fedpriv.books import RunBooks
+from fedpriv.config import Config
+from fedpriv.node import choose_device, initial_params, make_source, make_task
+from fedpriv.optimizers.base import State
+from fedpriv.plan import Plan, make_plan, number_of_actors
+from fedpriv.round import Progress, run
+from fedpriv.runs import RunFolder
+from fedpriv.stopwatch import Stopwatch, Timed
+from fedpriv.tensor_files import packed
+
+__all__ = ["PARTS", "WARM", "Comparison", "Figures", "measure"]
+
+WARM = 5  # first rounds, which are not counted
+_EVALUATIONS = 4  # the first of which is not counted
+
+
+def measure(config: Config, rounds: int = 40) -> Figures:
+    """Run ``rounds`` rounds of the configured simulation, after WARM others, and time them.
+
+    Raises ArgumentError for settings that cannot be simulated, or of the client level.
+    """
+    _check.integer("rounds", rounds, minimum=1)
+    if config.level != "aggregation":
+        hint = "a step of one silo is a round of level=aggregation with clients=1 and silo-steps=1"
+        raise _check.fail("level", config.level, "be aggregation to be timed by parts", hint)
+    plan = make_plan(config.changed(rounds=max(config.rounds, rounds + WARM)))
+    config, watch = plan.config, Stopwatch()
+    place = ledger_place(config.out)
+    engine = timed_engine(config, watch)
+    try:
+        laps, state, evaluation = _laps(plan, engine, watch, rounds + WARM, place)
+        theirs = engine.memory()
+    finally:
+        engine.close()
+    mine = cores.peak_memory()  # before what follows, which no run does
+    splits = [split(lap) for lap in laps[WARM:]]
+    whole = statistics.median(sum(parts.values()) for parts in splits)
+    compared = compare(plan, state)
+    expected = plan.setup.sampler.expected_size * compared.examples / compared.units
+    actors = 0 if config.engine == "in-process" else number_of_actors(config)
+    figures = Figures(
+        parts={part: statistics.median(one[part] for one in splits) for part in PARTS},
+        shares=shares(splits),
+        round=whole,
+        evaluation=evaluation,
+        compared=compared,
+        examples_per_second=expected / whole,
+        device=str(choose_device(config.device)),
+        actors=actors,
+        threads=max(1, int(config.cpus_per_actor)) if actors else torch.get_num_threads(),
+        memory=mine,
+        actors_memory=theirs,
+        ledger=str(place),
+    )
+    return replace(figures, advice=advise(plan, figures))
+
+
+def ledger_place(out: str) -> Path:
+    """The folder that is there and holds, or will hold, the output folder of this name, or is it."""
+    path = Path(out or "runs").absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _laps(
+    plan: Plan, engine: TimedEngine, watch: Stopwatch, rounds: int, place: Path
+) -> tuple[list[dict[str, float]], State, float]:
+    """The watch after each round, the whole as ``round``; the last state, and an evaluation's seconds."""
+    key, laps = plan.key(), list[dict[str, float]]()
+    setup = replace(
+        plan.setup,
+        rounds=rounds,
+        optimizer=cast(Any, Timed(plan.setup.optimizer, watch, {"query": "update", "update": "update"})),
+    )
+    started = time.perf_counter()
+
+    def observe(progress: Progress) -> None:
+        nonlocal started
+        lap = {**watch.take(), "round": time.perf_counter() - started}
+        lap["round"] -= lap.get("aside", 0.0)
+        laps.append(lap)
+        started = time.perf_counter()
+
+    params = initial_params(make_task(plan.config, make_source(plan.config)), key)
+    try:
+        made = tempfile.TemporaryDirectory(prefix=".fedpriv-bench-", dir=place)
+    except OSError as error:
+        hint = error.strerror or ""
+        raise _check.fail("out", str(place), "be a folder to write to", hint) from None
+    with made as folder, Ledger.create(path := Path(folder) / "ledger.jsonl", {}) as ledger:
+        plain = RunBooks(plan, ledger, path)
+        books = Timed(plain, watch, {"affords": "accounting", "charge": "accounting"})
+        cohorts = Timed(plan.cohorts(key), watch, {"draw": "sampling"})
+        outcome = run(setup, params, engine, cast(Any, books), key, cast(Any, cohorts), observe)
+        return laps, outcome.state, _evaluation(plan, outcome.state, plain, RunFolder(Path(folder)))
+
+
+def _evaluation(plan: Plan, state: State, books: RunBooks, folder: RunFolder) -> float:
+    """Seconds that a run takes to evaluate its model, and to write it and what it could be taken up from."""
+    config, source = plan.config, make_source(plan.config)
+    task, device = make_task(config, source), choose_device(config.device)
+    test = source.test(device)
+    if config.public_examples:
+        _, test = split_public(test, config.public_examples)
+    taken = []
+    for _ in range(_EVALUATIONS):
+        started = time.perf_counter()
+        task.evaluate(state.output.to(device), *test)
+        books.spent()
+        folder.write("model.safetensors", packed(task.layout.split(state.output), {}))
+        if checkpoints.obstacle(plan) is None:
+            folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, books, ()))
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken[1:])

@@ -1,0 +1,128 @@
+"""The run's clipped sums beside an ordinary gradient over the same examples, in this process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.bench.figures import Comparison
+from fedpriv.clients import OneGradient, clipped_sum
+from fedpriv.clipping.kinds import KINDS
+from fedpriv.clipping.precision import computing
+from fedpriv.config import Config
+from fedpriv.node import ClientSide, client_side, make_source, make_task, moved
+from fedpriv.optimizers.base import PrivateOptimizer, State
+from fedpriv.plan import Plan
+from fedpriv.query import BitBlock, Query
+from fedpriv.tasks import Task
+
+_EXAMPLES = 4096  # the most that gradients are compared on
+_FEW = 8  # units whose examples are counted first
+_STEPS, _GOLDEN = 64, (5**0.5 - 1) / 2  # steps of a run that are looked at, spread so that no cycle hides
+
+
+def compare(plan: Plan, state: State) -> Comparison:
+    """Time both, at a state that the run's optimizer has come to."""
+    side = client_side(plan.config.table())
+    units, x, y, owner = _examples(plan, side)
+    asked = typical_queries(plan.setup.optimizer, state, plan.setup.rounds)
+    queries = [moved(query, side.device) for query, _ in asked]
+    params = queries[0].points[0]
+
+    def ordinary() -> Tensor:
+        leaf = params.clone().requires_grad_()
+        with computing(plan.config.precision, side.device):
+            loss = side.task.losses(leaf, x, y).mean()
+        return torch.autograd.grad(loss, leaf)[0]
+
+    def clipped(own: ClientSide, query: Query) -> Tensor:
+        return clipped_sum(own.work, own.task, query, x, y, owner, units, memory=own.memory, seed=0)[0]
+
+    sides = {"": side, **_others(plan.config, side)}
+    calls = [lambda s=s, q=q: clipped(s, q) for s in sides.values() for q in queries]
+    seconds = _alternated([ordinary, *calls])
+    each = np.array(seconds[1:]).reshape(len(sides), len(queries)) @ [share for _, share in asked]
+    by_rows = ""
+    if isinstance(side.work, OneGradient) and not side.task.book.suits(side.task, params, x, y):
+        by_rows = why_by_rows(side.task)
+    instead = dict(zip(list(sides)[1:], each[1:].tolist(), strict=True))
+    return Comparison(len(x), units, seconds[0], float(each[0]), by_rows, instead)
+
+
+def _examples(plan: Plan, side: ClientSide) -> tuple[int, Tensor, Tensor, Tensor]:
+    """How many units, and their examples, labels and owners: units from all over the population."""
+    every = plan.config.units
+
+    def batch(units: int) -> tuple[Tensor, Tensor, Tensor]:
+        return side.view.batch(np.arange(units, dtype=np.int64) * (every // units), side.device)
+
+    few = min(every, _FEW)
+    each = max(1, len(batch(few)[0]) // few)
+    units = min(every, max(1, round(plan.setup.sampler.expected_size)), max(1, _EXAMPLES // each))
+    return units, *batch(units)
+
+
+def typical_queries(optimizer: PrivateOptimizer, state: State, rounds: int) -> list[tuple[Query, float]]:
+    """One of each kind of query that a run of so many rounds asks, with its part of all, most frequent first.
+
+    What a query costs depends on its points, and on how its terms combine, divide and clip them.
+    """
+    found: dict[Hashable, list[Query]] = {}
+    for look in range(_STEPS):
+        query = optimizer.query(replace(state, step=int(rounds * (look * _GOLDEN % 1))))
+        found.setdefault(_kind(query), []).append(query)
+    ordered = sorted(found.values(), key=len, reverse=True)
+    return [(alike[0], len(alike) / _STEPS) for alike in ordered]
+
+
+def _kind(query: Query) -> Hashable:
+    blocks = [(b.term,) if isinstance(b, BitBlock) else b.terms for b in query.blocks]
+    terms = tuple(tuple((t.at, t.divisor is None, t.per_layer) for t in terms) for terms in blocks)
+    return len(query.points), terms
+
+
+def _others(config: Config, side: ClientSide) -> Mapping[str, ClientSide]:
+    """The side with settings that may be quicker on a GPU; a CPU gains nothing by them."""
+    if side.device.type == "cpu":
+        return {}
+    room = f"memory-budget={2 * config.memory_budget}"
+    others = {room: replace(side, memory=2 * side.memory)}
+    if config.precision == "float32" and isinstance(side.work, OneGradient):
+        source = make_source(config)
+        for precision in ("tf32", "bf16"):
+            task = make_task(config.changed(precision=precision), source)
+            others[f"precision={precision}"] = replace(side, task=task)
+    return others
+
+
+def why_by_rows(task: Task) -> str:
+    """Why a task's gradients are formed: layers that no kind is known of, or what a trial found."""
+    named = dict(task.module.named_parameters())
+    trained = {id(named[name]) for name in task.layout.names}
+    unknown = [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in task.module.named_modules()
+        if any(id(parameter) in trained for parameter in layer.parameters(recurse=False))
+        and (type(layer) not in KINDS or "forward" in vars(layer))
+    ]
+    if not unknown:
+        return "a trial found that examples mix, or that a weight is used outside its layer"
+    more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+    return f"fedpriv.clipping.kinds knows no kind of {', '.join(unknown[:3])}{more}"
+
+
+def _alternated(sides: Sequence[Callable[[], Tensor]], times: int = 9) -> list[float]:
+    """Median seconds of each side, taken in turns, the first turn not counted."""
+    taken: list[list[float]] = [[] for _ in sides]
+    for _ in range(times + 1):
+        for own, side in zip(taken, sides, strict=True):
+            started = time.perf_counter()
+            float(side().sum())  # waits for a device too
+            own.append(time.perf_counter() - started)
+    return [statistics.median(own[1:]) for own in taken]
