@@ -2,6 +2,7 @@
 
     python benchmarks/round.py                       # all of it, about ten minutes on 2 cores
     python benchmarks/round.py --nodes 1000          # a smaller peer
+    python benchmarks/round.py --device cuda --actors 4 --nodes   # four that share the GPUs; no Flower
 
 Ours: the whole round (sampling, ledger on disk, accounting, broadcast, clipped sum, noise, update), two
 actors, N = 10^4, 10^6 and 10^9, and where its time goes. The peers: the same ClientApp on Flower's engine,
@@ -32,14 +33,21 @@ COHORT = 250
 POPULATIONS = (10**4, 10**6, 10**9)
 
 
-def ours(population: int, rounds: int, actors: int, cohort: int = COHORT) -> dict[str, float]:
+def ours(
+    population: int,
+    rounds: int,
+    actors: int,
+    cohort: int = COHORT,
+    device: str = "auto",
+    gpus_per_actor: float = 0.0,
+) -> dict[str, float]:
     """Median seconds of a round on our Ray grid, and the peak memory in MiB of its processes."""
     from fedpriv.accounting import Ledger
     from fedpriv.config import Config
     from fedpriv.flower.grids.ray import RayGrid
     from fedpriv.flower.strategy import GridEngine
     from fedpriv.node import initial_params, make_source, make_task
-    from fedpriv.plan import make_plan
+    from fedpriv.plan import gpu_share, make_plan
     from fedpriv.round import run
     from fedpriv.runs import RunBooks
 
@@ -48,12 +56,13 @@ def ours(population: int, rounds: int, actors: int, cohort: int = COHORT) -> dic
             "clients": population,
             "sampling-rate": cohort / population,
             "rounds": rounds,
-            "actors": actors,
-            "cpus-per-actor": min(1.0, (os.cpu_count() or 1) / actors),
+            **settings_of(actors, device, gpus_per_actor),
         }
     )
     plan = make_plan(config)
-    grid = RayGrid(actors, plan.config.table(), num_cpus=config.cpus_per_actor)
+    grid = RayGrid(
+        actors, plan.config.table(), num_cpus=config.cpus_per_actor, num_gpus=gpu_share(plan.config)
+    )
     engine = GridEngine(grid)
     key = plan.key()
     params = initial_params(make_task(config, make_source(config)), key)
@@ -76,6 +85,12 @@ def ours(population: int, rounds: int, actors: int, cohort: int = COHORT) -> dic
         engine.close()
     steady = [after - before for before, after in itertools.pairwise(marks[10:])]
     return {"seconds": statistics.median(steady), "memory": memory}
+
+
+def settings_of(actors: int, device: str, gpus_per_actor: float) -> dict[str, Any]:
+    """The settings of so many actors, which share the machine's cores where these are fewer."""
+    cpus = min(1.0, (os.cpu_count() or 1) / actors)
+    return {"actors": actors, "cpus-per-actor": cpus, "device": device, "gpus-per-actor": gpus_per_actor}
 
 
 def worker_processes() -> list[int]:
@@ -121,14 +136,13 @@ def pfl(placement: str, rounds: int) -> list[float]:
     return []
 
 
-def split(rounds: int, actors: int) -> None:
+def split(rounds: int, actors: int, device: str, gpus_per_actor: float) -> None:
     """Print where our round's time goes, as ``fedpriv bench`` has it."""
     from fedpriv.bench import measure
     from fedpriv.config import Config
 
-    figures = measure(
-        Config.parse({"clients": 10**6, "sampling-rate": COHORT / 10**6, "actors": actors}), rounds
-    )
+    where = settings_of(actors, device, gpus_per_actor)
+    figures = measure(Config.parse({"clients": 10**6, "sampling-rate": COHORT / 10**6, **where}), rounds)
     parts = ", ".join(f"{part} {1000 * seconds:.2f}" for part, seconds in figures.parts.items())
     print(f"ours, in ms: {parts}; whole {1000 * figures.round:.2f}")
     print(f"outside the clipped sum: {figures.overhead:.0%}", flush=True)
@@ -191,23 +205,27 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000])
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--gpus-per-actor", type=float, default=0.0, help="0: an equal share")
     parser.add_argument("--flower-child", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.flower_child:
         flower_child(options.flower_child, options.rounds or 4)
         return
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.actors} actors")
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    print(f"{machine}, {options.actors} actors on {options.device}")
+    where = (options.device, options.gpus_per_actor)
     best = None
     for _ in range(2):  # twice, alternating: these figures drift
         for population in POPULATIONS:
-            figures = ours(population, options.rounds or 110, options.actors)
+            figures = ours(population, options.rounds or 110, options.actors, COHORT, *where)
             best = figures["seconds"] if population == 10**4 else best
             print(
                 f"ours, N = {population:.0e}: {1000 * figures['seconds']:.1f} ms a round, "
                 f"peak {figures['memory']:.0f} MiB",
                 flush=True,
             )
-    split(options.rounds or 110, options.actors)
+    split(options.rounds or 110, options.actors, *where)
     for placement in ("central", "local"):
         seconds = pfl(placement, options.rounds or 20)
         if seconds:

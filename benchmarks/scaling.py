@@ -3,10 +3,14 @@
     python benchmarks/scaling.py                 # populations, cohorts and actors: ten minutes on 2 cores
     python benchmarks/scaling.py --only cohorts  # one of the three
     python benchmarks/scaling.py --long          # 5,000 rounds of MNIST-250K, from start to report
+    python benchmarks/scaling.py --only actors --device cuda   # actors that share the GPUs there are
 
 Synthetic populations (the long run's is InfiniteMNIST), the 26,010-parameter network, central noise,
 accounting and ledger on. Each figure is measured in a process of its own, so that peak memory is its own, and
 every sweep is run twice, the second time backwards: these figures drift.
+
+The long run evaluates its model, and writes it, every 500 rounds; a run does so every 10 unless it is told,
+which takes longer.
 """
 
 from __future__ import annotations
@@ -89,6 +93,8 @@ def main() -> None:
     parser.add_argument("--only", choices=["populations", "cohorts", "actors"])
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--gpus-per-actor", type=float, default=0.0, help="0: an equal share")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -98,6 +104,7 @@ def main() -> None:
         long_run()
         return
     usual = {"population": 10**6, "cohort": 250, "actors": options.actors, "rounds": options.rounds}
+    usual |= {"device": options.device, "gpus_per_actor": options.gpus_per_actor}
     if options.only in (None, "populations"):
         sweep("Populations, cohorts of 250:", "population", [{**usual, "population": n} for n in POPULATIONS])
     if options.only in (None, "cohorts"):
