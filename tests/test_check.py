@@ -10,15 +10,17 @@ from fedpriv.accounting import BudgetExceeded, LedgerError, UnsupportedEvent
 from fedpriv.cli.app import refusing
 from fedpriv.data import DataError
 from fedpriv.data.files import MissingDataError
+from fedpriv.flower.grids.base import GridError
 from fedpriv.flower.messages import MessageError
 from fedpriv.flower.strategy import EngineError
 from fedpriv.node_books import RefusedError
 from fedpriv.user_code import UserCodeError
 
 VALUES = (ArgumentError, UnsupportedEvent, LedgerError, DataError, MessageError, RefusedError)
+OTHERS = (BudgetExceeded, EngineError, GridError, MissingDataError, UserCodeError)
 
 
-@pytest.mark.parametrize("kind", [*VALUES, BudgetExceeded, EngineError, MissingDataError, UserCodeError])
+@pytest.mark.parametrize("kind", [*VALUES, *OTHERS])
 def test_every_error_of_ours_is_one_line_of_a_command(
     kind: type[FedprivError], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -32,6 +34,7 @@ def test_they_are_what_python_calls_them_too() -> None:
     assert all(issubclass(kind, ValueError) for kind in VALUES)
     assert issubclass(BudgetExceeded, RuntimeError)
     assert issubclass(EngineError, RuntimeError)
+    assert issubclass(GridError, RuntimeError)
     assert issubclass(MissingDataError, FileNotFoundError)
 
 

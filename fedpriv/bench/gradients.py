@@ -42,7 +42,7 @@ def compare(plan: Plan, state: State) -> Comparison:
         return torch.autograd.grad(loss, leaf)[0]
 
     def clipped(own: ClientSide, query: Query) -> Tensor:
-        return clipped_sum(own.work, own.task, query, x, y, owner, units, memory=own.memory, seed=0)[0]
+        return clipped_sum(own.work, own.task, query, x, y, owner, units, memory=own.memory)[0]
 
     sides = {"": side, **_others(plan.config, side)}
     calls = [lambda s=s, q=q: clipped(s, q) for s in sides.values() for q in queries]

@@ -77,19 +77,6 @@ def refusing(code: int = 2) -> Iterator[None]:
 
 
 @contextmanager
-def failing(code: int = 1) -> Iterator[None]:
-    """As :func:`refusing`, for engines too."""
-    from fedpriv.flower.grids.base import GridError
-
-    with refusing(code):
-        try:
-            yield
-        except GridError as error:
-            typer.echo(f"fedpriv: {error}", err=True)
-            raise typer.Exit(code) from None
-
-
-@contextmanager
 def uncharged() -> Iterator[None]:
     """While a run is made ready, Ctrl-C ends the command, and says that this cost nothing."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv import _check
-from fedpriv.cli.app import AsJson, OfSettings, app, failing, print_table, refusing
+from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing
 from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
 from fedpriv.config import Config
 
@@ -44,7 +44,7 @@ def bench(
         config = Config.parse(given(config_file, settings, None, None, False))
         check(config)
         _check.integer("--rounds", rounds, minimum=1)
-    with failing():
+    with refusing(1):
         figures = measure(config, rounds)
     if as_json:
         typer.echo(json.dumps({**asdict(figures), "overhead": figures.overhead}))

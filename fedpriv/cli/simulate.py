@@ -16,7 +16,6 @@ from fedpriv.cli.app import (
     OfSettings,
     app,
     ending_cleanly,
-    failing,
     print_table,
     refusing,
     uncharged,
@@ -107,11 +106,11 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
         with refusing():
             plan, folder, resumed = prepared()
         display.announce(plan, resumed, err=as_json)
-        with failing(code=2):
+        with refusing():
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
     rounds = plan.config.rounds
-    with failing(), display.progress(rounds, quiet=as_json) as show, ending_cleanly() as check_end:
+    with refusing(1), display.progress(rounds, quiet=as_json) as show, ending_cleanly() as check_end:
 
         def after_round(status: Status) -> None:
             show(status)
@@ -181,7 +180,7 @@ def compare(
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
     lines: dict[str, Lines] = {}
 
-    with failing(), ending_cleanly() as check_end:
+    with refusing(1), ending_cleanly() as check_end:
 
         def after_round(placement: str, status: Status) -> None:
             if not as_json:

@@ -27,7 +27,7 @@ from fedpriv import _check
 CLIENT_APP = "fedpriv.flower.client_app:app"
 
 
-class GridError(RuntimeError):
+class GridError(_check.FedprivError, RuntimeError):
     """A grid cannot do what it was asked; the message says what, and what to do."""
 
 
