@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fedpriv import cores
 from fedpriv.bench.figures import Figures
+from fedpriv.measures import counted
 from fedpriv.plan import Plan
 
 _MUCH = 0.2  # of a round, from which a part is worth a word
@@ -43,14 +44,15 @@ def _of_actors(plan: Plan, figures: Figures) -> Iterator[str]:
         return
     if (chunks := math.ceil(expected / plan.chunk_size)) < actors:
         each = max(1, math.ceil(expected / actors))
-        yield f"{actors} actors share {chunks} chunk(s) a round: chunk-size={each} uses them all"
+        yield f"{actors} actors share {counted(chunks, 'chunk')} a round: chunk-size={each} uses them all"
     if figures.device != "cpu":
         return
+    who = f"{counted(actors, 'actor')} of {counted(threads, 'thread')}"
     if actors * threads > here:
-        yield f"{actors} actors of {threads} thread(s) compete for {here} core(s): fewer take less memory"
+        yield f"{who} compete for {counted(here, 'core')}: fewer take less memory"
     elif here // threads > actors and long:
         idle = here - actors * threads
-        yield f"{actors} actor(s) of {threads} thread(s) leave {idle} core(s) idle: actors={here // threads}"
+        yield f"{who} leave {counted(idle, 'core')} idle: actors={here // threads}"
 
 
 def _of_shares(plan: Plan, figures: Figures) -> Iterator[str]:

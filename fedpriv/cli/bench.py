@@ -13,6 +13,7 @@ from fedpriv import _check
 from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing
 from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
 from fedpriv.config import Config
+from fedpriv.measures import counted
 
 if TYPE_CHECKING:
     from fedpriv.bench import Figures
@@ -66,13 +67,13 @@ def _beside(config: Config, figures: Figures) -> Iterator[str]:
         f"an evaluation and its files, beside these rounds: {1000 * figures.evaluation:.2f} ms every "
         f"{config.evaluate_every} rounds, {1000 * each:.2f} ms a round"
     )
-    who = f"{figures.actors} actor(s)" if figures.actors else "this process"
+    who = counted(figures.actors, "actor") if figures.actors else "this process"
     memory = f"{figures.memory / 2**20:,.0f} MiB here"
     if figures.actors:
         memory += f", {figures.actors_memory / 2**20:,.0f} MiB in actors"
     yield (
-        f"{figures.examples_per_second:,.0f} examples/s on {figures.device} by {who} of {figures.threads} "
-        f"thread(s); peak memory {memory}"
+        f"{figures.examples_per_second:,.0f} examples/s on {figures.device} by {who} of "
+        f"{counted(figures.threads, 'thread')}; peak memory {memory}"
     )
     yield (
         f"{compared.examples:,} examples in one process: an ordinary gradient "

@@ -250,7 +250,7 @@ QUIET = Figures(
         ({"compared": replace(QUIET.compared, by_rows="x (Own) is new")}, "formed, since x"),
         ({"compared": replace(QUIET.compared, instead={"precision=bf16": 0.6})}, "bf16 makes .* 2.0 times"),
         ({"compared": replace(QUIET.compared, instead={"precision=bf16": 1.15})}, ""),
-        ({"actors": 1}, "leave 1 core.s. idle: actors=2"),
+        ({"actors": 1}, "leaves? 1 core idle: actors=2"),
         ({"threads": 3}, "compete for 2 core"),
         ({"actors": 0}, "engine=ray"),
         ({"actors": 1, "device": "cuda"}, ""),
