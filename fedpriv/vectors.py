@@ -28,10 +28,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from fedpriv import _check
+
+_DROPOUTS = {kind.forward for kind in _DropoutNd.__subclasses__() if kind.__module__.startswith("torch.")}
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,8 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
     if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
         hint = "put nn.Dropout between layers of their own"
         raise _check.fail(f"layer {name}", layer, "have dropout 0", hint)
+    if isinstance(layer, _DropoutNd) and type(layer).forward not in _DROPOUTS and layer.p > 0:
+        raise _check.fail(f"layer {name}", layer, "be a dropout layer of torch's own, or p = 0")
     if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
         hint = "its attention draws by torch's generator; nn.Dropout layers beside it are welcome"
         raise _check.fail(f"dropout of layer {name}", layer.dropout, "be 0", hint)

@@ -216,6 +216,29 @@ def test_what_is_drawn_looks_independent():
     assert abs(float(shifted)) < 6 / (64 * 4096) ** 0.5
 
 
+def test_a_layer_that_stands_twice_draws_twice():
+    drop = nn.Dropout(0.5)
+    module = nn.Sequential(drop, nn.Linear(WIDTH, WIDTH), drop)
+    task = Task(module)
+    assert [type(layer).__name__ for layer in task.module] == ["Dropping", "Linear", "Dropping"]
+    params, x = torch.zeros(task.dimension), torch.ones(1, WIDTH)
+    params[-WIDTH:] = 1  # the bias
+    with task.drawing.by(torch.arange(1)):
+        last = task.outputs(params, x)[0]
+        first = task.module[0](x)[0]  # the third call
+    assert set(last.tolist()) == set(first.tolist()) == {0.0, 2.0}
+    assert not torch.equal(last, first)
+
+
+def test_layers_of_an_own_forward_are_refused():
+    class Louder(nn.Dropout):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    with pytest.raises(ArgumentError, match=r"layer 1 is Louder.*; it must be a dropout layer of torch"):
+        Task(nn.Sequential(nn.Linear(3, 3), Louder(0.5)))
+
+
 def test_evaluation_drops_nothing():
     task, (x, y) = Task(net()), examples()
     params, plain = task.initial(np.random.default_rng(0)), Task(net(0.0))

@@ -51,9 +51,9 @@ class Drawing:
         self._calls = 0
         found: dict[nn.Module, Dropping] = {}
         for parent in list(module.modules()):
-            for name, layer in parent.named_children():
+            for name, layer in parent._modules.items():  # a layer that is used twice stands there twice
                 if isinstance(layer, _DropoutNd) and layer.p > 0:
-                    parent.register_module(name, found.setdefault(layer, Dropping(layer, self)))
+                    parent._modules[name] = found.setdefault(layer, Dropping(layer, self))
         self.draws = bool(found)
 
     @contextmanager
