@@ -5,10 +5,11 @@ forward pass keeps what each layer saw, one backward pass gives the gradient at 
 parameter's, and :mod:`fedpriv.clipping.kinds` turns both into factored per-example gradients, whose norms
 and weighted sums are had without forming them.
 
-It is exact where every trained parameter belongs to a layer of a known kind that treats examples apart;
-a layer may be called several times, and layers may share parameters. What can be read from the module is
-decided when a :class:`Book` is made; the rest (a weight used outside its layer, examples that mix) is
-tried out once for each shape of input, on made-up examples, against ``vmap(grad)``: a model that does not
+It is exact where trained parameters belong to layers of a known kind that treat examples apart; a layer may
+be called several times, and layers may share parameters. The few parameters that belong to none are
+differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.kinds.plans`). What can be read from the
+module is decided when a :class:`Book` is made; the rest (a weight used outside its layer, examples that mix)
+is tried out once for each shape of input, on made-up examples, against ``vmap(grad)``: a model that does not
 agree is summed by rows from then on.
 
 >>> from fedpriv.vectors import layout_of
@@ -22,7 +23,7 @@ agree is summed by rows from then on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ from fedpriv.clipping.bounded import FactoredSum, Forms
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, combine
 from fedpriv.clipping.kinds import KINDS, Call, UnsuitedError
+from fedpriv.clipping.kinds.plans import Plan, form_rows, plan_of
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.rows import sum_rows
 from fedpriv.query import LEAST, MOST, Block, SumBlock, Term
@@ -69,6 +71,9 @@ class Differentiable(Protocol):
     def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The losses (n,) of the examples at the parameters (d,)."""
 
+    def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """As ``losses``, at the trained tensors by name."""
+
     def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The gradients (n, d) of the losses with respect to the parameters."""
 
@@ -77,7 +82,7 @@ class Book:
     """Whether and how a model's gradients are summed by book-keeping.
 
     Attributes:
-        layers: the layers that hold the trained parameters, by name; empty where the model is not suited.
+        layers: the layers whose parameters are book-kept, by name; empty where the model is not suited.
         tokens: below which number every token of the model's inputs may be.
     """
 
@@ -86,21 +91,17 @@ class Book:
         self._layout, self._precision = layout, precision
         tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         self.tokens = min((table.num_embeddings for table in tables), default=2)
-        self._tried: dict[tuple[Any, ...], bool] = {}
-        slots = {id(p): name for name, p in module.named_parameters() if name in layout.names}
-        self.layers = _trained_layers(module, set(slots))
-        self._slots = {
-            name: {own: slots[id(p)] for own, p in layer.named_parameters(recurse=False) if id(p) in slots}
-            for name, layer in self.layers.items()
-        }
+        self._tried: dict[tuple[Any, ...], Plan | None] = {}
+        self._plan = plan_of(module, layout)
+        self.layers = self._plan.layers
 
     def suits(
         self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool = False
-    ) -> bool:
-        """Whether book-keeping is exact for examples of these shapes, where dropout draws, or does not: tried
-        once, on made-up ones."""
+    ) -> Plan | None:
+        """By which plan book-keeping is exact for examples of these shapes, where dropout draws, or does not;
+        None where by none: tried once, on made-up ones."""
         if not self.layers:
-            return False
+            return None
         key = (drawing, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
         if key not in self._tried:
             self._tried[key] = self._try(task, params, x, y, drawing)
@@ -108,6 +109,7 @@ class Book:
 
     def sum(
         self,
+        plan: Plan,
         task: Differentiable,
         points: Sequence[Tensor],
         blocks: Sequence[Block],
@@ -117,7 +119,7 @@ class Book:
         seeds: Tensor | None = None,
         precision: Precision | None = None,
     ) -> FactoredSum:
-        """The bounded sums of the units' gradients at ``points``.
+        """The bounded sums of the units' gradients at ``points``, by a plan that suits them.
 
         Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
         x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
@@ -125,53 +127,139 @@ class Book:
         where all units are told.
         """
         drawn = task.drawing.by(None if seeds is None else seeds.flatten())
+        formed: list[Forms] = [{} for _ in points]
         with drawn, computing(precision or self._precision, x.device):
-            passes = [self._pass(task, point, x, y, weights) for point in points]
-        forms = [self._measure(*one, weights) for one in passes]
+            passes = [self._pass(plan, task, point, x, y, weights) for point in points]
+            if plan.remaining:
+                tensors = [self._layout.split(point) for point in points]
+                units = x, y, weights, seeds
+                formed = [form_rows(task.losses_at, task.drawing, t, plan.remaining, *units) for t in tensors]
+        forms = [
+            self._measure(plan, *one, weights, rest) for one, rest in zip(passes, formed, strict=True)
+        ]
         return FactoredSum(forms, self._layout, blocks, points[0])
 
     def _pass(
-        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, weights: Tensor | None
+        self,
+        plan: Plan,
+        task: Differentiable,
+        params: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
     ) -> tuple[list[tuple[str, Call]], list[tuple[Tensor, ...]]]:
         """One forward and one backward pass: the layers' calls, and the gradients at each one's taps."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
-        with torch.enable_grad(), _recorded(self.layers) as tape:
+        with torch.enable_grad(), _recorded(plan.layers) as tape:
             losses = task.losses(params.detach(), x, y)
         calls = [(name, call) for name, several in tape.items() for call in several]
-        if not all(tape.values()):
-            raise UnsuitedError
+        for name, several in tape.items():
+            if not several:
+                raise UnsuitedError.of(name)
         seeds = torch.ones_like(losses) if weights is None else weights.flatten().to(losses.dtype)
         taps = [tensor for _, call in calls for tensor in call.taps]
         found = torch.autograd.grad(losses, taps, seeds, materialize_grads=True)
-        if any(len(delta) != len(x) for delta in found):
-            raise UnsuitedError
-        deltas = iter(delta.to(params.dtype) for delta in found)
-        return calls, [tuple(next(deltas) for _ in call.taps) for _, call in calls]
+        given = iter(delta.to(params.dtype) for delta in found)
+        deltas = [tuple(next(given) for _ in call.taps) for _, call in calls]
+        for (name, _), sent in zip(calls, deltas, strict=True):
+            if any(len(delta) != len(x) for delta in sent):
+                raise UnsuitedError.of(name)
+        return calls, deltas
 
     def _measure(
-        self, calls: list[tuple[str, Call]], deltas: list[tuple[Tensor, ...]], weights: Tensor | None
+        self,
+        plan: Plan,
+        calls: list[tuple[str, Call]],
+        deltas: list[tuple[Tensor, ...]],
+        weights: Tensor | None,
+        formed: Forms,
     ) -> Forms:
-        """The units' factored gradients by tensor."""
+        """The units' factored gradients by tensor, those that are formed among them."""
         found: dict[str, list[Factored]] = {slot: [] for slot in self._layout.names}
         for (name, call), sent in zip(calls, deltas, strict=True):
-            layer, own = self.layers[name], self._slots[name]
-            for parameter, form in KINDS[type(layer)].measure(layer, call.seen, sent).items():
+            layer, own = plan.layers[name], plan.slots[name]
+            measured = _measured(name, layer, call, sent)
+            if not own.keys() <= measured.keys():
+                raise UnsuitedError.of(name)
+            for parameter, form in measured.items():
                 if parameter in own:
                     found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
+        for slot, form in formed.items():
+            found[slot].append(form)
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
 
-    def _try(self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool) -> bool:
-        """Whether book-keeping agrees with vmap on examples that depend on no data.
+    def _try(
+        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool
+    ) -> Plan | None:
+        """The plan by which book-keeping agrees with vmap on examples that depend on no data, if any does.
 
-        Gradients that are all zero (units may be dead where the parameters fell), or outside what can be
-        clipped at, prove nothing, so one of a few trials at least must have others.
+        Layers that turn out not to hold the examples one after the other are left to rows, if they are small.
         """
         generator = np.random.default_rng(0)
-        if not all(_alone(task, params, x, y, count, generator, drawing) for count in (_TRIAL, _CROWD)):
-            return False
+        counts = _TRIAL, _CROWD
+        if not all(_alone(task, params, x, y, count, generator, drawing) for count in counts):
+            return None
+        plan = self._plan
+        while plan.layers:
+            try:
+                for count in counts:
+                    self._hold_apart(plan, task, params, x, y, count, drawing)
+                agrees = self._agrees(plan, task, params, x, y, generator, drawing)
+                return plan if agrees else None
+            except UnsuitedError as error:
+                if error.layer is None:
+                    return None
+                plan = plan.without(error.layer)
+            except (RuntimeError, IndexError, TypeError):
+                return None
+        return None
+
+    def _hold_apart(
+        self,
+        plan: Plan,
+        task: Differentiable,
+        params: Tensor,
+        x: Tensor,
+        y: Tensor,
+        count: int,
+        drawing: bool,
+    ) -> None:
+        """Raises UnsuitedError for a layer whose calls do not hold so many examples one after the other.
+
+        The loss of one example alone has no gradient at what a layer saw of the others.
+        """
+        generator = np.random.default_rng(count)
+        inputs, labels = _made_up(x, count, generator), y.new_zeros((count, *y.shape[1:]))
+        point = task.initial(generator).to(params)
+        own = torch.arange(count, device=x.device) == count // 2
+        seeds = torch.arange(count, device=x.device) if drawing else None
+        with task.drawing.by(seeds):
+            calls, deltas = self._pass(plan, task, point, inputs[:, None], labels[:, None], own[:, None])
+        for (name, _), sent in zip(calls, deltas, strict=True):
+            if any(bool(delta[~own].any()) for delta in sent):
+                raise UnsuitedError.of(name)
+
+    def _agrees(
+        self,
+        plan: Plan,
+        task: Differentiable,
+        params: Tensor,
+        x: Tensor,
+        y: Tensor,
+        generator: np.random.Generator,
+        drawing: bool,
+    ) -> bool:
+        """Whether the sums are those of rows.
+
+        Gradients that are all zero (units may be dead where the parameters fell), or outside what can be
+        clipped at, prove nothing, so one of a few trials at least must have others. What is book-kept must
+        agree by itself, however large the gradients beside it are.
+        """
         seeds = torch.arange(_TRIAL, device=x.device) if drawing else None
         labels = y.new_zeros((_TRIAL, *y.shape[1:]))
+        remaining = set(plan.remaining)
+        kept = torch.cat([params.new_full((s.size,), s.name not in remaining) for s in self._layout.slots])
         proven = False
         held: dict[Precision, float] = {self._precision: _COARSE_ERROR, "float32": _TRIAL_ERROR}
         for _ in range(_TRIALS):
@@ -185,14 +273,12 @@ class Book:
             blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
             wanted = sum_rows([rows], blocks)
             for precision, error in held.items():
-                try:
-                    sums = self.sum(task, [point], blocks, inputs, labels, None, seeds, precision)
-                except (UnsuitedError, RuntimeError, IndexError, TypeError):
-                    return False
+                sums = self.sum(plan, task, [point], blocks, inputs, labels, None, seeds, precision)
                 for got, want in zip(sums.totals, wanted, strict=True):
-                    if not bool((got - want).norm() <= error * want.norm()):
-                        return False
-            proven = proven or any(bool(want.norm() > 0) for want in wanted)
+                    for own in (kept, 1 - kept):
+                        if not bool(((got - want) * own).norm() <= error * (want * own).norm()):
+                            return False
+            proven = proven or any(bool((want * kept).norm() > 0) for want in wanted)
         return proven
 
 
@@ -243,16 +329,14 @@ def _others(given: Tensor, own: int, most: int) -> list[Tensor]:
     return several
 
 
-def _trained_layers(module: nn.Module, trained: set[int]) -> dict[str, nn.Module]:
-    """The layers that hold all trained parameters (ids), by name; empty where one is of no known kind."""
-    layers = {}
-    for name, layer in module.named_modules():
-        own = [parameter for _, parameter in layer.named_parameters(recurse=False)]
-        if any(id(parameter) in trained for parameter in own):
-            if type(layer) not in KINDS or "forward" in vars(layer):
-                return {}
-            layers[name] = layer
-    return layers
+def _measured(
+    name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]
+) -> dict[str, Factored]:
+    """What the layer's kind makes of a call."""
+    try:
+        return KINDS[type(layer)].measure(layer, call.seen, deltas)
+    except UnsuitedError as error:
+        raise UnsuitedError.of(name) from error
 
 
 @contextmanager
@@ -260,18 +344,21 @@ def _recorded(layers: dict[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
     """Records each layer's calls while the context is open, in place of its forward."""
     tape: dict[str, list[Call]] = {name: [] for name in layers}
 
-    def recording(layer: nn.Module, calls: list[Call]) -> Any:
+    def recording(name: str, layer: nn.Module) -> Any:
         record = KINDS[type(layer)].record
 
         def forward(*inputs: Any, **named: Any) -> Any:
-            call = record(layer, *inputs, **named)
-            calls.append(call)
+            try:
+                call = record(layer, *inputs, **named)
+            except UnsuitedError as error:
+                raise UnsuitedError.of(name) from error
+            tape[name].append(call)
             return call.output
 
         return forward
 
     for name, layer in layers.items():
-        vars(layer)["forward"] = recording(layer, tape[name])
+        vars(layer)["forward"] = recording(name, layer)
     try:
         yield tape
     finally:

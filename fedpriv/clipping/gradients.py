@@ -1,13 +1,14 @@
 """Bounded sums of per-example gradients: the fast path where it is exact, and the plain loop.
 
 Here each unit is one example and its vector at a point is the gradient of its loss there; or a unit is
-several examples, and its vector a weighted sum of their gradients. A model whose trained layers are all
-of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.bookkeeping`); others, and units whose
-norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
+several examples, and its vector a weighted sum of their gradients. A model whose trained layers are all or
+nearly all of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.bookkeeping`); others, and units
+whose norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from fedpriv import _check
 from fedpriv.clipping.bookkeeping import Differentiable
 from fedpriv.clipping.bounded import terms_of
+from fedpriv.clipping.kinds.plans import Plan
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 from fedpriv.query import Block, Query, SumBlock
 
@@ -75,23 +77,27 @@ def sum_gradients(
     examples = (x, y) if weights is None else (x.flatten(0, 1), y.flatten(0, 1))
     each = 1 if weights is None else max(1, weights.shape[1])
     units = _Units(x, y, weights, seeds)
-    if len(x) and task.book.suits(task, query.points[0], *examples, drawing=seeds is not None):
-        return _in_chunks(task, query, units, chunk or max(1, _CHUNK // each), _sum_by_book)
+    plan = task.book.suits(task, query.points[0], *examples, drawing=seeds is not None) if len(x) else None
+    if plan:
+        step = chunk or max(1, _CHUNK // each)
+        if plan.formed:
+            step = min(step, max(1, _ROW_ENTRIES // (plan.formed * len(query.points))))
+        return _in_chunks(task, query, units, step, functools.partial(_sum_by_book, plan))
     fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))
     return _in_chunks(task, query, units, min(fits, chunk or fits), _sum_by_rows)
 
 
-def _sum_by_book(task: Differentiable, query: Query, units: _Units) -> Sums:
+def _sum_by_book(plan: Plan, task: Differentiable, query: Query, units: _Units) -> Sums:
     """By book-keeping, save for units whose norms it cannot tell."""
     x, y, weights, seeds = units.x, units.y, units.weights, units.seeds
-    sums = task.book.sum(task, query.points, query.blocks, x, y, weights, seeds)
+    sums = task.book.sum(plan, task, query.points, query.blocks, x, y, weights, seeds)
     if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
         return sums.totals
     told, odd = sums.told, ~sums.told
     totals = _sum_by_rows(task, query, units.at(odd))
     if not bool(told.any()):
         return totals
-    return added((totals, _sum_by_book(task, query, units.at(told))))
+    return added((totals, _sum_by_book(plan, task, query, units.at(told))))
 
 
 def _sum_by_rows(task: Differentiable, query: Query, units: _Units) -> Sums:

@@ -174,7 +174,6 @@ def test_weights_with_several_uses_and_partly_frozen_layers_are_summed_exactly(m
         Beside(),
         Transposed(),
         Overwritten(),
-        nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
         nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
     ],
     ids=lambda module: type(module).__name__,

@@ -12,7 +12,20 @@ from fedpriv.clipping.factored import Factored
 
 
 class UnsuitedError(Exception):
-    """Book-keeping does not apply to this layer or model; rows do."""
+    """Book-keeping does not apply to this layer or model; rows do.
+
+    Attributes:
+        layer: the layer's name, where it is known to be one alone.
+    """
+
+    layer: str | None = None
+
+    @classmethod
+    def of(cls, layer: str) -> UnsuitedError:
+        """That it does not apply to the layer of this name."""
+        error = cls(layer)
+        error.layer = layer
+        return error
 
 
 @dataclass(frozen=True)
