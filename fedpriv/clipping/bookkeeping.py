@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from fedpriv.clipping.bounded import FactoredSum, Forms
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, combine
-from fedpriv.clipping.kinds import KINDS, Call, UnsuitedError
+from fedpriv.clipping.kinds import Call, UnsuitedError, kind_of
 from fedpriv.clipping.kinds.plans import Plan, form_rows, plan_of
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.rows import sum_rows
@@ -333,8 +333,10 @@ def _measured(
     name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]
 ) -> dict[str, Factored]:
     """What the layer's kind makes of a call."""
+    kind = kind_of(type(layer))
+    assert kind is not None
     try:
-        return KINDS[type(layer)].measure(layer, call.seen, deltas)
+        return kind.measure(layer, call.seen, deltas)
     except UnsuitedError as error:
         raise UnsuitedError.of(name) from error
 
@@ -345,11 +347,12 @@ def _recorded(layers: dict[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
     tape: dict[str, list[Call]] = {name: [] for name in layers}
 
     def recording(name: str, layer: nn.Module) -> Any:
-        record = KINDS[type(layer)].record
+        kind = kind_of(type(layer))
+        assert kind is not None
 
         def forward(*inputs: Any, **named: Any) -> Any:
             try:
-                call = record(layer, *inputs, **named)
+                call = kind.record(layer, *inputs, **named)
             except UnsuitedError as error:
                 raise UnsuitedError.of(name) from error
             tape[name].append(call)

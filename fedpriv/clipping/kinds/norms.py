@@ -81,7 +81,8 @@ def _group_normal(layer: nn.GroupNorm, x: Tensor) -> Tensor:
 
 
 def _instance_normal(layer: Any, x: Tensor) -> Tensor:
-    if x.dim() != _INSTANCES[type(layer)]:  # one example by itself: its channels come first
+    axes = next(axes for kind, axes in _INSTANCES.items() if isinstance(layer, kind))
+    if x.dim() != axes:  # one example by itself: its channels come first
         raise UnsuitedError
     return F.instance_norm(x, eps=layer.eps)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, Rows
-from fedpriv.clipping.kinds import KINDS
+from fedpriv.clipping.kinds import kind_of
 from fedpriv.vectors import Layout
 
 _PART = 4  # what remains is formed where it is at most a 4th of all parameters
@@ -80,7 +80,7 @@ def plan_of(module: nn.Module, layout: Layout) -> Plan:
     for name, layer in module.named_modules():
         held = layer.named_parameters(recurse=False)
         own = {inner: trained[id(tensor)] for inner, tensor in held if id(tensor) in trained}
-        if type(layer) not in KINDS or "forward" in vars(layer):
+        if kind_of(type(layer)) is None or "forward" in vars(layer):
             left |= set(own.values())
         else:
             layers[name], slots[name] = layer, own
