@@ -135,7 +135,7 @@ class Book:
                 units = x, y, weights, seeds
                 formed = [form_rows(task.losses_at, task.drawing, t, plan.remaining, *units) for t in tensors]
         forms = [
-            self._measure(plan, *one, weights, rest) for one, rest in zip(passes, formed, strict=True)
+            self._measure(plan, *one, len(x), rest) for one, rest in zip(passes, formed, strict=True)
         ]
         return FactoredSum(forms, self._layout, blocks, points[0])
 
@@ -163,7 +163,8 @@ class Book:
         given = iter(delta.to(params.dtype) for delta in found)
         deltas = [tuple(next(given) for _ in call.taps) for _, call in calls]
         for (name, _), sent in zip(calls, deltas, strict=True):
-            if any(len(delta) != len(x) for delta in sent):
+            rows = {len(delta) for delta in sent}
+            if len(rows) > 1 or any(not count or count % len(x) for count in rows):
                 raise UnsuitedError.of(name)
         return calls, deltas
 
@@ -172,19 +173,24 @@ class Book:
         plan: Plan,
         calls: list[tuple[str, Call]],
         deltas: list[tuple[Tensor, ...]],
-        weights: Tensor | None,
+        units: int,
         formed: Forms,
     ) -> Forms:
-        """The units' factored gradients by tensor, those that are formed among them."""
+        """The units' factored gradients by tensor, those that are formed among them.
+
+        A layer may have seen several rows of each: a unit's examples, and places of an example as if they
+        were examples, one example's after the other's, which :meth:`_hold_apart` makes sure of.
+        """
         found: dict[str, list[Factored]] = {slot: [] for slot in self._layout.names}
         for (name, call), sent in zip(calls, deltas, strict=True):
             layer, own = plan.layers[name], plan.slots[name]
             measured = _measured(name, layer, call, sent)
             if not own.keys() <= measured.keys():
                 raise UnsuitedError.of(name)
+            together = len(sent[0]) // units
             for parameter, form in measured.items():
                 if parameter in own:
-                    found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
+                    found[own[parameter]].append(form.grouped(together) if together > 1 else form)
         for slot, form in formed.items():
             found[slot].append(form)
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
@@ -237,7 +243,7 @@ class Book:
         with task.drawing.by(seeds):
             calls, deltas = self._pass(plan, task, point, inputs[:, None], labels[:, None], own[:, None])
         for (name, _), sent in zip(calls, deltas, strict=True):
-            if any(bool(delta[~own].any()) for delta in sent):
+            if any(bool(delta.reshape(count, -1)[~own].any()) for delta in sent):
                 raise UnsuitedError.of(name)
 
     def _agrees(
