@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from fedpriv.clipping.kinds import convolution, embedding, linear, norms, recurrent
+from fedpriv.clipping.kinds import attention, convolution, embedding, linear, norms, recurrent
 from fedpriv.clipping.kinds.base import Call, Kind, UnsuitedError, tap
 
 KINDS: dict[type[nn.Module], Kind] = {
@@ -28,8 +28,9 @@ KINDS: dict[type[nn.Module], Kind] = {
     **embedding.KINDS,
     **norms.KINDS,
     **recurrent.KINDS,
+    **attention.KINDS,
 }
-_BATCHED = {**embedding.BATCHED, **recurrent.BATCHED}
+_BATCHED = {**embedding.BATCHED, **recurrent.BATCHED, **attention.BATCHED}
 
 
 def kind_of(layer: type[nn.Module]) -> Kind | None:
@@ -70,6 +71,11 @@ def make_batched(module: nn.Module) -> None:
             layer.__class__ = batched
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             layer.sparse = False
+        # Where nothing has a gradient yet, these would pass their layers by.
+        if isinstance(layer, nn.TransformerEncoderLayer):
+            layer.activation_relu_or_gelu = 0
+        if isinstance(layer, nn.TransformerEncoder):
+            layer.use_nested_tensor = False
 
 
 __all__ = ["KINDS", "Call", "Kind", "UnsuitedError", "kind_of", "make_batched", "tap"]
