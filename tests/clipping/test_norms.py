@@ -34,6 +34,7 @@ def layers(draw):
         lambda: nn.RMSNorm(last, elementwise_affine=affine, eps=0.1 if bias else None),
         lambda: nn.GroupNorm(1 if bias else channels // 2, channels, eps=0.1, affine=affine),
         lambda: Scale(*last, bias=bias),
+        lambda: nn.PReLU(channels if affine else 1),
         lambda: Scale(channels, *[1] * len(sides), bias=bias),
     ]
     if sides:
@@ -57,6 +58,8 @@ CASES = [
     (nn.GroupNorm(2, 4), (4, 3)),
     (nn.InstanceNorm2d(4, affine=True), (4, 3, 3)),
     (Scale(4, 1, 1), (4, 3, 3)),
+    (nn.PReLU(4), (4, 3, 3)),
+    (nn.PReLU(), (4,)),
 ]
 each_case = pytest.mark.parametrize(("layer", "shape"), CASES, ids=lambda value: type(value).__name__)
 
@@ -69,6 +72,6 @@ def test_two_points_divisors_and_clients_are_summed_exactly(layer, shape):
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
-@pytest.mark.parametrize(("layer", "shape"), CASES[:-1], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(("layer", "shape"), CASES[:4], ids=lambda value: type(value).__name__)
 def test_norms_are_those_of_opacus(layer, shape):
     assert_opacus_agrees(model_of(layer, torch.Size(shape)), noise(6, *shape), torch.arange(6) % 3)

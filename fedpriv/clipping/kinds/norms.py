@@ -1,4 +1,4 @@
-"""Layers that scale entries, normalised or as they come: few parameters, whose gradients are formed.
+"""Layers that scale entries, normalised, as they come or the negative ones: few parameters, gradients formed.
 
 The gradient of a factor is the sum, over the places that it is applied at, of the output gradient times
 what is scaled; that of a shift is the sum of the output gradient.
@@ -42,6 +42,8 @@ class Scale(nn.Module):
 
 def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = False) -> Kind:
     """The kind of layer that computes weight * base + bias, base of the shape (n, ...) of its input.
+
+    It may add what no parameter is a part of.
 
     Args:
         base_of: (layer, input) -> what is scaled.
@@ -87,6 +89,12 @@ def _instance_normal(layer: Any, x: Tensor) -> Tensor:
     return F.instance_norm(x, eps=layer.eps)
 
 
+def _negative(layer: nn.PReLU, x: Tensor) -> Tensor:
+    if x.dim() < 2:  # of no channels
+        raise UnsuitedError
+    return x.clamp(max=0)
+
+
 _INSTANCES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 
 KINDS: dict[type[nn.Module], Kind] = {
@@ -94,5 +102,6 @@ KINDS: dict[type[nn.Module], Kind] = {
     nn.LayerNorm: _scaling(_layer_normal),
     nn.RMSNorm: _scaling(_root_normal),
     nn.GroupNorm: _scaling(_group_normal, channels_first=True),
+    nn.PReLU: _scaling(_negative, channels_first=True),
     **{kind: _scaling(_instance_normal, channels_first=True) for kind in _INSTANCES},
 }

@@ -1,16 +1,17 @@
 """Which tensors of a model are book-kept by their layers, and which remain, whose gradients are formed.
 
-One tensor of no known kind (a table of positions, a temperature, a PReLU's slope) must not cost a model all
+One tensor of no known kind (a table of positions, a temperature, a learned slope) must not cost a model all
 of its book-keeping: where what remains is a small part of the parameters, its gradients alone are formed, by
 vmap of grad with all other tensors as constants.
 
 >>> from fedpriv.vectors import layout_of
 >>> from fedpriv.vectors import layout_of
->>> module = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 2))
+>>> module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+>>> module.heat = nn.Parameter(torch.ones(1))
 >>> plan = plan_of(module, layout_of(module))
 >>> sorted(plan.layers), plan.remaining
-(['0', '2'], ('1.weight',))
->>> sorted(plan.without("2").layers)  # 10 of 27 parameters are too many
+(['0', '1'], ('heat',))
+>>> sorted(plan.without("1").layers)  # 10 of 27 parameters are too many
 []
 """
 
