@@ -22,6 +22,7 @@ agree is summed by rows from then on.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,14 +204,17 @@ class Book:
         Layers that turn out not to hold the examples one after the other are left to rows, if they are small.
         """
         generator = np.random.default_rng(0)
-        counts = _TRIAL, _CROWD
-        if not all(_alone(task, params, x, y, count, generator, drawing) for count in counts):
+        counts, moves = (_TRIAL, _CROWD), (None, *self._moves(params, self._layout.names))
+        several = list(itertools.product(moves, counts))
+        if not all(_alone(task, params, x, y, count, generator, drawing, move) for move, count in several):
             return None
         plan = self._plan
         while plan.layers:
             try:
-                for count in counts:
-                    self._hold_apart(plan, task, params, x, y, count, drawing)
+                for move, count in itertools.product((None, *self._moves(params, plan.remaining)), counts):
+                    if not _alone(task, params, x, y, count, generator, drawing, move):
+                        return None
+                    self._hold_apart(plan, task, params, x, y, count, drawing, move)
                 agrees = self._agrees(plan, task, params, x, y, generator, drawing)
                 return plan if agrees else None
             except UnsuitedError as error:
@@ -221,6 +225,18 @@ class Book:
                 return None
         return None
 
+    def _moves(self, params: Tensor, names: tuple[str, ...]) -> list[Tensor]:
+        """Two ways to move the named tensors, each entry up in one and down in the other.
+
+        What a number of them gates (examples that are mixed only where it is above a half, which it is not
+        when training begins) is open in one or the other.
+        """
+        generator, moved = np.random.default_rng(1), set(names)
+        move = torch.as_tensor(generator.uniform(1, 3, len(params)) * generator.choice([-1, 1], len(params)))
+        for name, part in self._layout.split(move).items():
+            part.mul_(name in moved)
+        return [move.to(params), -move.to(params)] if names else []
+
     def _hold_apart(
         self,
         plan: Plan,
@@ -230,20 +246,24 @@ class Book:
         y: Tensor,
         count: int,
         drawing: bool,
+        move: Tensor | None,
     ) -> None:
         """Raises UnsuitedError for a layer whose calls do not hold so many examples one after the other.
 
-        The loss of one example alone has no gradient at what a layer saw of the others.
+        The loss of one example alone has no gradient at what a layer saw of the others; what is not finite
+        proves nothing at a point that was moved.
         """
         generator = np.random.default_rng(count)
         inputs, labels = _made_up(x, count, generator), y.new_zeros((count, *y.shape[1:]))
         point = task.initial(generator).to(params)
+        point = point if move is None else point + move
         own = torch.arange(count, device=x.device) == count // 2
         seeds = torch.arange(count, device=x.device) if drawing else None
         with task.drawing.by(seeds):
             calls, deltas = self._pass(plan, task, point, inputs[:, None], labels[:, None], own[:, None])
         for (name, _), sent in zip(calls, deltas, strict=True):
-            if any(bool(delta.reshape(count, -1)[~own].any()) for delta in sent):
+            strays = [delta.reshape(count, -1)[~own] for delta in sent]
+            if any(bool((stray if move is None else stray.nan_to_num(0, 0, 0)).any()) for stray in strays):
                 raise UnsuitedError.of(name)
 
     def _agrees(
@@ -302,6 +322,7 @@ def _alone(
     count: int,
     generator: np.random.Generator,
     drawing: bool,
+    move: Tensor | None = None,
 ) -> bool:
     """Whether the loss of one of so many made-up examples is the same whatever the others are.
 
@@ -313,6 +334,7 @@ def _alone(
     own = count // 2
     others = _others(inputs, own, task.book.tokens - 1), _others(labels, own, 1)
     point = task.initial(generator).to(params)
+    point = point if move is None else point + move
     try:
         with torch.no_grad(), task.drawing.by(torch.arange(count, device=x.device) if drawing else None):
             pairs = [(inputs, labels), *zip(*others, strict=True)]

@@ -314,6 +314,41 @@ def test_much_that_remains_is_summed_by_rows():
     assert Task(nn.Sequential(nn.Linear(2, 4), Slope(4))).book.layers  # 4 of 16
 
 
+class Gated(nn.Module):
+    """Mixes examples, or puts them in another order, once a number has moved far enough."""
+
+    def __init__(self, mixes, up):
+        super().__init__()
+        self.gate, self.mixes, self.up = nn.Parameter(torch.zeros(1)), mixes, up
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        shut = (self.gate < 0.5) if self.up else (self.gate > -0.5)
+        shut = shut | (self.gate != self.gate)
+        if self.mixes:
+            return self.last(torch.tanh(self.first(torch.where(shut, x, x - x.mean(0)))))
+        hidden = torch.tanh(self.first(torch.where(shut, x, x.roll(1, 0))))
+        return self.last(torch.where(shut, hidden, hidden.roll(-1, 0)))
+
+
+@pytest.mark.parametrize("mixes", [True, False])
+@pytest.mark.parametrize("up", [True, False])
+def test_what_mixes_examples_only_at_other_parameters_is_told(mixes, up):
+    task = Task(Gated(mixes, up))
+    x = noise(40, 6, seed=1) * torch.logspace(-1, 1, 40)[:, None]
+    y, point = torch.arange(40) % 4, 0.5 * noise(task.dimension)
+    point[0] = 1.0 if up else -1.0
+    query = Query((point,), (SumBlock((Term(0.1),)),))
+    assert task.layout.names[0] == "gate"
+    assert task.book.layers
+    plan = task.book.suits(task, point, x, y)
+    assert plan is None or "first" not in plan.layers
+    (got,), (want,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
+    torch.testing.assert_close(got, want)
+    (less,) = sum_gradients(task, query, x[1:], y[1:])
+    assert (got - less).norm() <= 0.1 * (1 + 1e-6)
+
+
 # What is formed is bounded, and so is what it takes.
 
 
