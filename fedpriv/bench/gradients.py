@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpriv.bench.figures import Comparison
 from fedpriv.clients import OneGradient, clipped_sum
-from fedpriv.clipping.kinds import KINDS
+from fedpriv.clipping.kinds import kind_of
 from fedpriv.clipping.precision import computing
 from fedpriv.config import Config
 from fedpriv.node import ClientSide, client_side, make_source, make_task, moved
@@ -109,7 +109,7 @@ def why_by_rows(task: Task) -> str:
         f"{name or 'the model itself'} ({type(layer).__name__})"
         for name, layer in task.module.named_modules()
         if any(id(parameter) in trained for parameter in layer.parameters(recurse=False))
-        and (type(layer) not in KINDS or "forward" in vars(layer))
+        and (kind_of(type(layer)) is None or "forward" in vars(layer))
     ]
     if not unknown:
         return "a trial found that examples mix, or that a weight is used outside its layer"

@@ -22,8 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedpriv.clipping.factored import Factored, Rows, outer
+from fedpriv.clipping.factored import Factored, Rows
 from fedpriv.clipping.kinds.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.outer import outer
 
 Attention = nn.MultiheadAttention
 

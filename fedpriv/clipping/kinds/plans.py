@@ -5,7 +5,6 @@ of its book-keeping: where what remains is a small part of the parameters, its g
 vmap of grad with all other tensors as constants.
 
 >>> from fedpriv.vectors import layout_of
->>> from fedpriv.vectors import layout_of
 >>> module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 >>> module.heat = nn.Parameter(torch.ones(1))
 >>> plan = plan_of(module, layout_of(module))
