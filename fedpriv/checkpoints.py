@@ -26,7 +26,7 @@ from fedpriv.config import Config
 from fedpriv.endings import Ending
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
-from fedpriv.report import remark
+from fedpriv.remarks import remark
 from fedpriv.vectors import Layout
 
 FILE = "state.safetensors"

@@ -21,7 +21,7 @@ from fedpriv.config import Config
 from fedpriv.endings import Ending
 from fedpriv.measures import counted, scores, shown
 from fedpriv.plan import Plan, make_plan
-from fedpriv.report import remark
+from fedpriv.remarks import remark
 from fedpriv.runs import Result, RunFolder, Status
 from fedpriv.simulate import simulate
 

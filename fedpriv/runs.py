@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedpriv import __version__, _check, checkpoints, measures, report, silos
+from fedpriv import __version__, _check, checkpoints, measures, report, report_text, silos
 from fedpriv.accounting import METHODS, Ledger, participations
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.baselines import split
@@ -32,6 +32,7 @@ from fedpriv.endings import Ending
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
+from fedpriv.remarks import remark
 from fedpriv.round import Engine, Outcome, Progress, advance
 from fedpriv.silos import Trainer
 from fedpriv.tensor_files import packed
@@ -208,7 +209,7 @@ def _header(plan: Plan) -> dict[str, Any]:
 
 
 def _remark(plan: Plan) -> dict[str, str]:
-    note = report.remark(plan.config)
+    note = remark(plan.config)
     return {"remark": note} if note else {}
 
 
@@ -251,7 +252,7 @@ class _Job:
         if self.folder is not None:
             for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent
                 (self.folder.path / name).unlink(missing_ok=True)
-            note = report.remark(self.plan.config)
+            note = remark(self.plan.config)
             self.folder.write("config.toml", (f"# {note}\n" if note else "") + self.plan.config.toml())
             self.folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
             self._save_state()
@@ -353,6 +354,6 @@ class _Job:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
-            self.folder.write("report.md", report.markdown(summary))
+            self.folder.write("report.md", report_text.markdown(summary))
             self.folder.write("curves.png", report.curves(summary, self.metrics, self.spending))
         return Result(summary, self.metrics, self.state.output, stopped)

@@ -29,7 +29,7 @@ LAYERS = [
     {"round"},
     {"baselines"},
     {"config", "plan", "recipes", "node", "node_books", "refusals", "silos", "uses"},
-    {"books", "checkpoints", "report", "results", "runs", "views"},
+    {"books", "checkpoints", "promises", "remarks", "report", "report_text", "results", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},
     {"audit", "bench"},

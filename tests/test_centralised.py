@@ -14,7 +14,7 @@ import textbook
 import torch
 from small import SMALL, small
 
-from fedpriv import compare, report
+from fedpriv import compare, report, report_text
 from fedpriv._check import ArgumentError
 from fedpriv.centralised import SET, settle
 from fedpriv.cli.display import Lines
@@ -267,7 +267,7 @@ def test_a_model_that_does_not_suit_the_data_is_refused(
 def test_the_report_says_who_adds_the_noise_and_what_one_unit_is(placement: str) -> None:
     plan = make_plan(centralised(placement=placement))
     summary = report.summarise(plan, plan.setup.planned_events(), [], "rounds")
-    text = report.markdown(summary)
+    text = report_text.markdown(summary)
     assert summary["privacy"]["unit"] == "example: one example of the training set"
     assert summary["privacy"]["units"] == 1400
     assert "| neighbouring data | add/remove one unit |" in text

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from small import small
 
-from fedpriv import report, views
+from fedpriv import report, report_text, views
 from fedpriv.accounting import Event, epsilon
 from fedpriv.optimizers import DpSrm
 from fedpriv.plan import Plan, make_plan
@@ -28,7 +28,7 @@ def summary_of(plan: Plan, releases: int | None = None, stopped: str = "rounds")
 
 def both(**changes: object) -> tuple[dict[str, Any], str]:
     summary = summary_of(make_plan(small(**changes)))
-    return summary, report.markdown(summary)
+    return summary, report_text.markdown(summary)
 
 
 TRUST = {
@@ -146,12 +146,12 @@ def test_what_the_other_parties_know_is_said(placement: str) -> None:
 def test_a_run_that_somebody_ended_is_bounded_by_its_budget(stopped: str, resumed: tuple[int, ...]) -> None:
     plan = make_plan(small())
     events = plan.setup.planned_events()[:3]
-    text = report.markdown(report.summarise(plan, events, [], stopped, resumed=resumed))
+    text = report_text.markdown(report.summarise(plan, events, [], stopped, resumed=resumed))
     spent = epsilon(events, 1 / 4000).epsilon
     assert spent < 2.5
     assert f"{spent:.4g} is what it spent. Where it was ended for what it had released, that is no" in text
     assert "Epsilon 3 at delta 0.00025 against who sees the released models" in text
-    assert "what it spent" not in report.markdown(report.summarise(plan, events, [], "budget"))
+    assert "what it spent" not in report_text.markdown(report.summarise(plan, events, [], "budget"))
 
 
 def test_an_epsilon_whose_power_is_no_number_is_said_without_it() -> None:
@@ -245,7 +245,7 @@ def test_what_is_not_covered_is_listed() -> None:
 )
 def test_how_it_ended_is_said(stopped: str, words: str) -> None:
     summary = summary_of(make_plan(small()), 3, stopped)
-    assert words in report.markdown(summary)
+    assert words in report_text.markdown(summary)
     assert summary["privacy"]["releases"] == 3
     assert summary["privacy"]["views"][0]["epsilon"]["pld"]["epsilon"] < 2
 
@@ -262,7 +262,7 @@ def test_a_run_of_random_length_says_so_and_a_distributed_one_how_many_must_repl
 def test_nothing_released_is_no_epsilon() -> None:
     summary = summary_of(make_plan(small()), 0)
     assert summary["privacy"]["views"] == []
-    assert "Nothing was released." in report.markdown(summary)
+    assert "Nothing was released." in report_text.markdown(summary)
 
 
 def test_no_noise_is_infinite() -> None:
@@ -311,7 +311,7 @@ def test_a_run_without_accuracy_has_a_report_and_curves(scores: dict[str, float]
     summary = report.summarise(make_plan(small()), (), metrics, "rounds")
     assert {name: summary["result"][name] for name in scores} == scores
     assert ("accuracy" in summary["result"]) == ("accuracy" in scores)
-    assert words in report.markdown(summary)
+    assert words in report_text.markdown(summary)
     spending = [(record["round"], 1.0) for record in metrics]
     assert report.curves(summary, metrics, spending).startswith(b"\x89PNG")
 

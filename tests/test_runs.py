@@ -412,7 +412,7 @@ def test_an_error_is_not_hidden_by_one_of_its_report(tmp_path: Path, monkeypatch
     def fails(ask: Ask) -> None:
         raise RuntimeError("the reason")
 
-    monkeypatch.setattr("fedpriv.report.markdown", broken)
+    monkeypatch.setattr("fedpriv.report_text.markdown", broken)
     with pytest.raises(RuntimeError, match="the reason") as caught:
         execute(make_plan(small()), Engine(small(), fails), RunFolder.create(tmp_path / "run"))
     assert caught.value.__notes__ == ["and its report could not be written: disk full"]

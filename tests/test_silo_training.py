@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from small import small
 
-from fedpriv import report, silos
+from fedpriv import report, report_text, silos
 from fedpriv.accounting import Event, epsilon
 from fedpriv.accounting.ledger import read
 from fedpriv.clients import clipped_sum_loop
@@ -228,13 +228,13 @@ def test_a_replacement_from_another_silo_costs_both() -> None:
     for view, events in ((stays, plan.events), (moves, plan.events * 2)):
         expected = epsilon(events, 1e-4, "pld").epsilon
         assert view["epsilon"]["pld"]["epsilon"] == pytest.approx(expected, rel=1e-6)
-    assert "one of another silo" in report.markdown(summary)
+    assert "one of another silo" in report_text.markdown(summary)
 
 
 def test_the_report_says_who_is_protected_against_whom() -> None:
     plan = plan_of()
     ledger = {str(silo): plan.events for silo in range(3)}
-    text = report.markdown(report.summarise(plan, plan.events, [], "rounds", ledger))
+    text = report_text.markdown(report.summarise(plan, plan.events, [], "rounds", ledger))
     for said in (
         "Each silo trusts itself alone",
         "not against their own silo",

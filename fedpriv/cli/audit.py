@@ -66,7 +66,7 @@ def _counting(rounds: int) -> Callable[[int], None]:
 
 
 def _told(config: Config, found: Finding) -> str:
-    from fedpriv.report import noise
+    from fedpriv.remarks import noise
 
     unit = "clients" if config.unit == "client" else "examples"
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"

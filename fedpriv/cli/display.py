@@ -13,7 +13,7 @@ from fedpriv.cli.app import on_terminal
 from fedpriv.endings import Ending
 from fedpriv.measures import counted, shown
 from fedpriv.plan import Plan
-from fedpriv.report import noise, remark
+from fedpriv.remarks import noise, remark
 from fedpriv.runs import Result, Status
 
 Show = Callable[[Status], None]

@@ -166,7 +166,7 @@ def compare(
 ) -> None:
     from fedpriv import compare as comparison
     from fedpriv.cli.display import Lines
-    from fedpriv.report import remark
+    from fedpriv.remarks import remark
     from fedpriv.runs import RunFolder, default_folder
     from fedpriv.simulate import check
 

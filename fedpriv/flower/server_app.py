@@ -13,7 +13,7 @@ from fedpriv._check import FedprivError
 from fedpriv.config import Config
 from fedpriv.flower.strategy import GridEngine
 from fedpriv.plan import make_plan
-from fedpriv.report import remark
+from fedpriv.remarks import remark
 from fedpriv.runs import RunFolder, Status, default_folder, execute
 
 app = ServerApp()
