@@ -16,8 +16,8 @@ Two readings of how often that is right:
   of right guesses is a binomial one: more than it can be, at a confidence, is a violation. The factor on all
   noise by which that number would be just what is allowed gives a measured epsilon.
 - **A proof from one run.** Whatever the mechanism is, (epsilon, delta)-differential privacy bounds how many
-  guesses about m coins can be right (Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training
-  run", theorem 5.2). That makes a lower bound on epsilon that assumes nothing, and is far from tight.
+  guesses about m coins can be right (:mod:`fedpriv.one_run`). That makes a lower bound on epsilon that
+  assumes nothing, and is far from tight.
 
 Such an adversary trusts that noise is independent and cohorts are new. So the auditor, who knows all, takes
 the exact sums away as well and looks at what is left (:mod:`fedpriv.residuals`): noise that is too small,
@@ -37,7 +37,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,36 +46,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
-from torch import Tensor, nn
 
 from fedpriv import _check
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.answers import number
 from fedpriv.accounting.events import ever_drawn
 from fedpriv.books import RunBooks
+from fedpriv.canaries import LARGEST, SUSPECTED, Canaries, Watched, nodes_of
 from fedpriv.config import CLIP_NORMS, Config
-from fedpriv.data import Batch, Indices
 from fedpriv.endings import Ending
-from fedpriv.node import ClientSide, choose_device, make_work
-from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.one_run import proved_epsilon
 from fedpriv.plan import Plan, make_plan
-from fedpriv.query import Query, SumBlock
-from fedpriv.residuals import Residuals
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Chunk, Reply, run
-from fedpriv.tasks import Task
-
-Floats = NDArray[np.float64]
+from fedpriv.round import run
 
 MOST = 100_000  # canaries, where nothing else is said
 _SLOW = 5_000  # as many with local steps, whose changes are formed for each client
-_LARGEST = 1e5  # clip norm that the canaries' gradients are surely clipped at
-_HEIGHT, _SPEED = 1e3, 1e3  # of the loss: gradients of up to 1e6, which turn over within steps of 1e-3
 _START = 0.1  # std of the first parameters
-_PARTS, _LESS = 5, 4  # how many numbers of guesses the proof tries, each this part of the one before
-_SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # factors on the noise that is said, which adversaries go by
-_MOST_LOG = 300.0  # of a likelihood ratio: beyond it a rate's logarithm is nothing
-_NOBODY = np.zeros(0, np.int64)
 _FAR, _STEP = 7.0, 0.5  # of the log of the factor on all noise: how far it is looked for, in what steps
 
 
@@ -179,7 +166,7 @@ def audit_plan(
     there = key.generator("canaries").random(plan.units) < 0.5
     watched, events, stopped = _run(plan, key, there, observe)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
-    each = 1 - (1 - confidence) / len(_SUSPECTED)
+    each = 1 - (1 - confidence) / len(SUSPECTED)
     right = (watched.scores > 0) == there
     correct = int(right.sum(1).max())
     point, least, most = _rates(correct, plan.units, each)
@@ -190,7 +177,7 @@ def audit_plan(
         releases=sum(event.count for event in events),
         right=correct,
         allowed=allowed,
-        p_value=min(1.0, len(_SUSPECTED) * float(stats.binom.sf(correct - 1, plan.units, allowed))),
+        p_value=min(1.0, len(SUSPECTED) * float(stats.binom.sf(correct - 1, plan.units, allowed))),
         noise_p_value=watched.residuals.p_value,
         oddest=watched.residuals.oddest,
         confidence=confidence,
@@ -213,9 +200,9 @@ def _require_visible(config: Config) -> None:
         hint = hint if config.placement == "local" else "without noise there is nothing to audit"
         raise _check.fail("placement", config.placement, "be central or distributed to be audited", hint)
     for key in CLIP_NORMS:
-        if (clip_norm := float(config.table()[key])) > _LARGEST:
+        if (clip_norm := float(config.table()[key])) > LARGEST:
             hint = "a run with all clip norms and steps divided by one number is as private"
-            raise _check.fail(key, clip_norm, f"be at most {_LARGEST:g}", hint)
+            raise _check.fail(key, clip_norm, f"be at most {LARGEST:g}", hint)
     if config.public_examples:
         raise _check.fail("optimizer", config.optimizer, "learn from no public examples to be audited")
 
@@ -237,11 +224,11 @@ def _plan(config: Config, canaries: int) -> Plan:
 
 def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
-) -> tuple[_Watched, tuple[Event, ...], Ending]:
+) -> tuple[Watched, tuple[Event, ...], Ending]:
     """The run, with an adversary watching; what its ledger says afterwards, and how it ended."""
-    units = _Canaries(there, plan.setup.sampler.event(1.0).relation == "replace-one")
-    side = _side(plan, units)
-    watched = _Watched(plan, side, units)
+    units = Canaries(there, plan.setup.sampler.event(1.0).relation == "replace-one")
+    side = nodes_of(plan, units)
+    watched = Watched(plan, side, units)
     setup = replace(plan.setup, optimizer=watched)
     params = torch.from_numpy(key.generator("initial-params").normal(0, _START, plan.units)).float()
     with tempfile.TemporaryDirectory() as folder:
@@ -251,146 +238,6 @@ def _run(
             loop = (setup, params.to(side.device), watched, books, key, plan.cohorts(key))
             outcome = run(*loop, lambda progress: observe(progress.round))
         return watched, books.settle().events, outcome.stopped
-
-
-def _side(plan: Plan, units: _Canaries) -> ClientSide:
-    config = plan.config
-    return ClientSide(
-        task=Task(_Table(plan.units), _loss),
-        work=make_work(config),
-        view=units,
-        key=plan.key(),
-        device=choose_device(config.device),
-        memory=config.memory_budget * 2**20,
-    )
-
-
-class _Table(nn.Module):
-    """One number for each canary."""
-
-    def __init__(self, canaries: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(canaries, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        values: Tensor = self.table(x)
-        return values[:, 0, 0]
-
-
-def _loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """Steep wherever it is, and as steep in another direction a little further on: what a gradient at one
-    point, a difference between two points and several local steps have to clip."""
-    return (2 * y - 1) * (_HEIGHT * torch.sin(_SPEED * outputs))
-
-
-@dataclass(frozen=True)
-class _Canaries:
-    """Unit numbers -> canaries, each of its own coordinate.
-
-    Attributes:
-        there: whether each canary is, bool (m,).
-        replaced: whether who is not there is another canary, of the opposite gradient, and not nobody.
-    """
-
-    there: NDArray[np.bool_]
-    replaced: bool
-
-    def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
-        """See :class:`fedpriv.node.Units`."""
-        positions = np.arange(len(client_ids))
-        if not self.replaced:
-            positions = positions[self.there[client_ids]]
-        ids = client_ids[positions]
-        x, y, owner = ids[:, None], self.there[ids].astype(np.float32), positions
-        return Batch(*(torch.from_numpy(part).to(device) for part in (x, y, owner)))
-
-
-@dataclass
-class _Watched:
-    """The run's optimizer and its nodes: the adversary sees every answer, and the auditor every cohort.
-
-    Attributes:
-        plan: the run's, which is public.
-        side, units: the nodes and the canaries, by which the adversary computes what one of them would add.
-        scores: log-likelihood ratios of having been there, given all answers, by each adversary: (k, m).
-        residuals: what the auditor finds of noise and cohorts.
-    """
-
-    plan: Plan
-    side: ClientSide
-    units: _Canaries
-    scores: Floats = field(init=False)
-    residuals: Residuals = field(init=False)
-    _query: Query = field(init=False)
-    _ask: Ask = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._inner: PrivateOptimizer = self.plan.setup.optimizer
-        self.scores = np.zeros((len(_SUSPECTED), self.plan.units))
-        self.residuals = Residuals(self.plan.units)
-
-    def init(self, params: Tensor) -> State:
-        """See :class:`PrivateOptimizer`."""
-        return self._inner.init(params)
-
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
-        """See :class:`PrivateOptimizer`."""
-        return self._inner.planned(rounds)
-
-    def query(self, state: State) -> Query:
-        """See :class:`PrivateOptimizer`."""
-        self._query = self._inner.query(state)
-        return self._query
-
-    def update(self, state: State, answer: Answer) -> State:
-        """See :class:`PrivateOptimizer`; the answer is looked at first."""
-        self._look(self._query, answer)
-        return self._inner.update(state, answer)
-
-    def gather(self, ask: Ask) -> Reply:
-        """See :class:`fedpriv.round.Engine`; whom it asks is noted."""
-        self._ask = ask
-        return self.side.gather(ask)
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _look(self, query: Query, answer: Answer) -> None:
-        setup = self.plan.setup
-        sampler = setup.sampler.resized(query.rate_factor)
-        stds = query.noise_stds(setup.scale * query.relative_noise)
-        totals = setup.placement.resized(query.rate_factor).total_stds(stds)
-        sums = [part.double().cpu().numpy() * sampler.expected_size for part in answer]
-        rate = min(1.0, sampler.expected_size / sampler.population)
-        exact = self.side.answer(replace(self._ask, party_stds=None)).sums
-        left = [(total - own.numpy()) / std for total, own, std in zip(sums, exact, totals, strict=True)]
-        cohort = np.concatenate([chunk.ids for chunk in self._ask.chunks] or [_NOBODY])
-        self.residuals.add(left, cohort, rate)
-        for sign, there in ((1, True), (-1, False)):
-            adds = self._contributions(query, there)
-            logs = [
-                (2 * total * add - add**2) / (2 * std**2)
-                for total, add, std, block in zip(sums, adds, totals, query.blocks, strict=True)
-                if isinstance(block, SumBlock)
-            ]
-            for score, factor in zip(self.scores, _SUSPECTED, strict=True):
-                score += sign * _mixed(np.sum(logs, axis=0) / factor**2, rate)
-
-    def _contributions(self, query: Query, there: bool) -> list[Floats]:
-        """What each canary adds to each block if it is in the cohort, there or not: in its own coordinate, so
-        that all of them are one sum."""
-        everyone = replace(self.side, view=replace(self.units, there=np.full(self.plan.units, there)))
-        chunk = Chunk(0, np.arange(self.plan.units), parties=0)
-        sums = everyone.answer(Ask(query, 0, (chunk,))).sums
-        return [total.double().numpy() for total in sums]
-
-
-def _mixed(log: Floats, rate: float) -> Floats:
-    """log(1 - q + q e^log): nobody knows who was in the cohort."""
-    if rate == 1:
-        return log
-    mixed: Floats = np.where(log < _MOST_LOG, np.log1p(rate * np.expm1(np.minimum(log, _MOST_LOG))), log)
-    return mixed
 
 
 def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:
@@ -418,53 +265,3 @@ def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
         high += _STEP
     factor = high if excess(high) > 0 else optimize.brentq(excess, low, high, xtol=1e-3)
     return epsilon([scaled(event, math.exp(factor)) for event in events], delta).epsilon
-
-
-def proved_epsilon(right: NDArray[np.bool_], delta: float, confidence: float) -> float:
-    """A lower bound on epsilon from guesses about independent fair coins, whatever made what they go by.
-
-    Args:
-        right: whether each guess was right, bool (m,), the surest guess first. The m, m/4, m/16, ... surest
-            are tried, at a confidence that holds for all of these bounds together.
-        delta: of the claim.
-        confidence: with which the bound holds, in (0, 1).
-
-    Source: Steinke, Nasr & Jagielski 2023, theorem 5.2 and appendix D.
-    """
-    counts = sorted({len(right) // _LESS**k for k in range(_PARTS)} - {0})
-    each = (1 - confidence) / max(1, len(counts))
-    sums = np.cumsum(right)
-    return max((_bound(len(right), n, int(sums[n - 1]), delta, each) for n in counts), default=0.0)
-
-
-def _bound(coins: int, guesses: int, right: int, delta: float, p_value: float) -> float:
-    """The least epsilon under which so many right guesses are as likely as ``p_value``."""
-
-    def excess(epsilon: float) -> float:
-        return one_run_p_value(coins, guesses, right, epsilon, delta) - p_value
-
-    if excess(0.0) >= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) < 0:
-        high *= 2
-    low = 0.0
-    for _ in range(40):  # not continuous where delta counts, but rising
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
-    return low
-
-
-def one_run_p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """How likely it is at most that so many of the guesses are right, under (epsilon, delta)-DP.
-
-    With W binomial over the guesses at e^epsilon / (1 + e^epsilon), v the right ones and m the coins:
-    P[W >= v] + 2 m delta max over i of P[v - i <= W < v] / i (Steinke et al. 2023, theorem 5.2).
-    """
-    rate = special.expit(epsilon)
-    tail = float(stats.binom.sf(right - 1, guesses, rate))
-    if not right:
-        return 1.0
-    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, rate))
-    steepest = float((below / np.arange(1, right + 1)).max())
-    return min(1.0, tail + 2 * coins * delta * steepest)

@@ -32,7 +32,7 @@ LAYERS = [
     {"books", "checkpoints", "promises", "remarks", "report", "report_text", "results", "runs", "views"},
     {"flower"},
     {"centralised", "compare", "simulate"},
-    {"audit", "bench"},
+    {"audit", "bench", "canaries", "one_run"},
     {"cli", "__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

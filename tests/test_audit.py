@@ -20,11 +20,12 @@ from typer.testing import CliRunner
 from fedpriv import audit as audits
 from fedpriv._check import ArgumentError
 from fedpriv.accounting import Event
-from fedpriv.audit import audit, one_run_p_value, proved_epsilon
+from fedpriv.audit import audit
 from fedpriv.books import RunBooks
 from fedpriv.cli import app
 from fedpriv.config import Config
 from fedpriv.noise import Normals
+from fedpriv.one_run import one_run_p_value, proved_epsilon
 from fedpriv.query import Query, Term
 from fedpriv.release import Placement
 from fedpriv.rng import Key
