@@ -10,13 +10,13 @@ Where units are examples of silos, the client level can be compared, too (:mod:`
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv import pictures
 from fedpriv.config import Config
 from fedpriv.endings import Ending
 from fedpriv.measures import counted, scores, shown
@@ -194,12 +194,8 @@ def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
 
 def picture(rows: Sequence[Row]) -> bytes:
     """The score against rounds and against epsilon; each line says whom its epsilon defends against."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     private = any(row.plan.budget is not None for row in rows)
-    figure = Figure(figsize=(11 if private else 7, 4.5), layout="constrained")
-    by_round, *others = figure.subplots(1, 1 + private, sharey=True, squeeze=False)[0]
+    figure, (by_round, *others) = pictures.panels(11 if private else 7, 4.5, 1 + private)
     measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
     every: list[float] = []
     for row in rows:
@@ -212,13 +208,11 @@ def picture(rows: Sequence[Row]) -> bytes:
             spent = [m["epsilon"] for m in row.result.metrics]
             others[0].plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
     by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
-    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in others:
         estimated = " (an ESTIMATE)" if any(row.json()["epsilon is"] == "estimate" for row in rows) else ""
         axes.set(xlabel=f"epsilon spent{estimated}, against the adversary named in the legend")
     for axes in (by_round, *others):
-        axes.grid(alpha=0.3)
-        axes.set_xlim(left=0)
+        pictures.rule(axes, whole=axes is by_round)
     handles, labels = by_round.get_legend_handles_labels()
     figure.legend(handles, labels, ncols=len(rows), fontsize=9, loc="outside lower center")
     config = rows[0].plan.config
@@ -228,6 +222,4 @@ def picture(rows: Sequence[Row]) -> bytes:
     if config.seed >= 0:
         title += f"\n{remark(config.changed(placement='central'))}"
     figure.suptitle(title, fontsize=10)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+    return pictures.png(figure)

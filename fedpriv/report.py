@@ -1,24 +1,21 @@
-"""What a run's epsilon means, in numbers and a picture; in words in :mod:`fedpriv.report_text`.
+"""What a run's epsilon means, in numbers; in words in :mod:`fedpriv.report_text`.
 
-``summarise`` makes report.json and ``curves`` curves.png, from public configuration, charged events and
-public test-set metrics alone.
+``summarise`` makes report.json from public configuration, charged events and public test-set metrics alone.
 """
 
 from __future__ import annotations
 
-import io
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from fedpriv import __version__, measures, promises
-from fedpriv.accounting import METHODS
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.endings import Ending
 from fedpriv.plan import Plan
-from fedpriv.remarks import NOT_PRIVATE, noise, remark
+from fedpriv.remarks import NOT_PRIVATE, remark
 from fedpriv.views import views
 
 
@@ -115,49 +112,6 @@ def _silos(config: Config) -> dict[str, int]:
 def _relation(events: Sequence[Event], plan: Plan) -> str:
     event = events[0] if events else plan.setup.event(1.0)
     return event.relation
-
-
-def curves(
-    summary: Mapping[str, Any],
-    metrics: Sequence[Mapping[str, Any]],
-    spending: Sequence[tuple[int, float]],
-) -> bytes:
-    """curves.png: the test score and epsilon spent against rounds; ``spending`` has (round, epsilon)."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    rounds = [m["round"] for m in metrics]
-    measure = measures.shown(metrics[-1] if metrics else {})
-    heights = measure.heights(metrics)
-    axes.plot(rounds, heights, color="tab:blue", marker=".")
-    axes.set(xlabel="round", ylabel=measure.axis, xlim=(0, None), ylim=measure.limits(heights))
-    axes.yaxis.label.set_color("tab:blue")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    title = f"{summary['data set']}, {summary['model']}, {summary['optimizer']}, "
-    placement = summary["privacy"]["placement"]
-    title += noise(placement)
-    budget = summary["privacy"]["budget"]
-    if budget is not None:
-        right = axes.twinx()
-        # In steps up to each point: what a release costs is spent before it is made.
-        at, spent = zip((0, 0.0), *spending, strict=True)
-        right.plot(at, spent, color="tab:red", linestyle="--", drawstyle="steps-pre")
-        right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
-        across = right.get_yaxis_transform()
-        right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)
-        kind = gate(summary).get("kind", "")
-        right.set(ylim=(0, 1.15 * budget["epsilon"]))
-        right.set_ylabel(f"epsilon spent ({METHODS[budget['held by']].label}, {kind})", color="tab:red")
-        title += f"\nbudget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
-    if summary["remark"]:
-        title += f"\n{summary['remark']}"
-    axes.set_title(title, fontsize=10)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
 
 
 def in_one_piece(result: Mapping[str, Any]) -> bool:

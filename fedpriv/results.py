@@ -6,7 +6,6 @@ folder are repetitions of one run, shown by their mean and spread.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import statistics
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv import _check, report
+from fedpriv import _check, pictures, report
 from fedpriv.config import Config, read_file
 from fedpriv.endings import Ending
 from fedpriv.measures import Measure, shown
@@ -198,36 +197,29 @@ def remarks(groups: Sequence[Group]) -> list[str]:
 def picture(groups: Sequence[Group]) -> bytes:
     """A PNG of the scores against rounds and, where any is private, against the epsilon spent by then: means,
     with the range of a group's runs."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     private = any(run.report["privacy"]["budget"] for group in groups for run in group.runs)
-    figure = Figure(figsize=(11 if private else 7, 4.8), layout="constrained")
-    by_round, *others = figure.subplots(1, 1 + private, sharey=True, squeeze=False)[0]
+    figure, (by_round, *others) = pictures.panels(11 if private else 7, 4.8, 1 + private)
     for number, group in enumerate(groups):
         rounds, spent, heights = _curves(group)
         means = [statistics.fmean(column) for column in heights]
         label = group.name + (f" ({len(group.runs)} runs)" if len(group.runs) > 1 else "")
         label += " (an ESTIMATE)" if group.json()["kind"] == "estimate" else ""
-        style = {"color": f"C{number % 10}", "marker": ".", "linestyle": ("-", "--", ":")[number // 10 % 3]}
-        for axes, at in ((by_round, rounds), *((axes, spent) for axes in others)):
+        color, dashes = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+        across: tuple[Sequence[float], ...] = (rounds, spent)[: 1 + private]
+        lowest, highest = ([edge(column) for column in heights] for edge in (min, max))
+        for axes, at in zip((by_round, *others), across, strict=True):
             if at:
-                axes.plot(at, means, label=label, **style)
-                band = [list(map(edge, heights)) for edge in (min, max)]
-                axes.fill_between(at, *band, color=style["color"], alpha=0.15, linewidth=0)
+                axes.plot(at, means, label=label, color=color, marker=".", linestyle=dashes)
+                axes.fill_between(at, lowest, highest, color=color, alpha=0.15, linewidth=0)
     by_round.set(xlabel="round", ylabel=groups[0].measure.axis)
-    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in others:
         axes.set(xlabel="epsilon spent")
     for axes in (by_round, *others):
-        axes.grid(alpha=0.3)
-        axes.set_xlim(left=0)
+        pictures.rule(axes, whole=axes is by_round)
     figure.legend(*by_round.get_legend_handles_labels(), fontsize=8, ncols=2, loc="outside lower center")
     if notes := remarks(groups):
         figure.suptitle("; ".join(notes), fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+    return pictures.png(figure)
 
 
 def _curves(group: Group) -> tuple[list[int], list[float], list[list[float]]]:

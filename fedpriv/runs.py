@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedpriv import __version__, _check, checkpoints, measures, report, report_text, silos
+from fedpriv import __version__, _check, checkpoints, measures, report, report_picture, report_text, silos
 from fedpriv.accounting import METHODS, Ledger, participations
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.baselines import split
@@ -355,5 +355,5 @@ class _Job:
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", report_text.markdown(summary))
-            self.folder.write("curves.png", report.curves(summary, self.metrics, self.spending))
+            self.folder.write("curves.png", report_picture.curves(summary, self.metrics, self.spending))
         return Result(summary, self.metrics, self.state.output, stopped)

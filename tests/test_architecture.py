@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "fedpriv"
 # A module imports only from lines above its own; modules on one line may import each other.
 LAYERS = [
     {"_check", "cores", "endings", "rng"},
-    {"memory", "noise", "residuals", "stopwatch", "tensor_files", "user_code"},
+    {"memory", "noise", "pictures", "residuals", "stopwatch", "tensor_files", "user_code"},
     {"vectors"},
     {"schedules"},
     {"query"},
@@ -29,7 +29,9 @@ LAYERS = [
     {"round"},
     {"baselines"},
     {"config", "plan", "recipes", "node", "node_books", "refusals", "silos", "uses"},
-    {"books", "checkpoints", "promises", "remarks", "report", "report_text", "results", "runs", "views"},
+    {"promises", "remarks", "views"},
+    {"report", "report_picture", "report_text"},
+    {"books", "checkpoints", "results", "runs"},
     {"flower"},
     {"centralised", "compare", "simulate"},
     {"audit", "bench", "canaries", "one_run"},

@@ -118,7 +118,7 @@ def test_progress_has_a_point_at_the_first_release_and_at_each_evaluation(tmp_pa
 def test_a_run_is_composed_a_few_times_however_often_it_is_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.report.curves", lambda *arguments: b"")
+    monkeypatch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
     monkeypatch.setattr("fedpriv.report.views", lambda *arguments: [])
     calls: list[int] = []
     for module in (accountants, books_module, methods):

@@ -32,7 +32,7 @@ from fedpriv.runs import FILES, Result, RunFolder, Status, execute
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than the runs, and tests/test_runs.py looks at them."""
-    monkeypatch.setattr("fedpriv.report.curves", lambda *arguments: b"")
+    monkeypatch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
 
 
 # A run that is planned and accounted for in an instant: every release has the same noise.
@@ -516,7 +516,7 @@ def test_a_run_is_its_ledgers_only_writer_until_its_report_is_written(
         looked.append("yes")
         return b""
 
-    monkeypatch.setattr("fedpriv.report.curves", curves)
+    monkeypatch.setattr("fedpriv.report_picture.curves", curves)
     begin(tmp_path / "run", config, 2)
     assert looked == ["yes"]
 

@@ -68,7 +68,7 @@ def test_the_table_has_both_views_and_says_what_distributed_needs(
 
 
 def test_an_estimate_is_called_one_wherever_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.report.curves", lambda *arguments: b"")
+    monkeypatch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
     shown: list[str] = []
     rows = compare.compare(
         compare.plans(small(rounds=2, accounting="gdp-clt"), ["none", "central"]),

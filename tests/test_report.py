@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from small import small
 
-from fedpriv import report, report_text, views
+from fedpriv import report, report_picture, report_text, views
 from fedpriv.accounting import Event, epsilon
 from fedpriv.optimizers import DpSrm
 from fedpriv.plan import Plan, make_plan
@@ -294,7 +294,7 @@ def test_reports_are_json_and_name_versions(placement: str) -> None:
 def test_curves_are_a_picture_whatever_there_was(metrics: list[dict[str, Any]]) -> None:
     summary = report.summarise(make_plan(small()), (), metrics, "interrupted")
     spending = [(record["round"], 1.0) for record in metrics]
-    assert report.curves(summary, metrics, spending).startswith(b"\x89PNG")
+    assert report_picture.curves(summary, metrics, spending).startswith(b"\x89PNG")
 
 
 OTHER_SCORES = [
@@ -313,7 +313,7 @@ def test_a_run_without_accuracy_has_a_report_and_curves(scores: dict[str, float]
     assert ("accuracy" in summary["result"]) == ("accuracy" in scores)
     assert words in report_text.markdown(summary)
     spending = [(record["round"], 1.0) for record in metrics]
-    assert report.curves(summary, metrics, spending).startswith(b"\x89PNG")
+    assert report_picture.curves(summary, metrics, spending).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("rounds", [[6], [3, 6]])
@@ -322,7 +322,7 @@ def test_epsilon_is_drawn_from_0_on(rounds: list[int], monkeypatch: pytest.Monke
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     metrics = [{**METRICS[0], "round": r} for r in rounds]
     spending = [(r, 2 + r / 10) for r in range(1, 7)]
-    report.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
+    report_picture.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
     scores, spent = drawn[0].axes
     assert list(spent.lines[0].get_xdata()) == list(range(7))
     assert list(spent.lines[0].get_ydata()) == [0, *[epsilon for _, epsilon in spending]]

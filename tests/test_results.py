@@ -29,7 +29,7 @@ def left(folder: Path, **changes: object) -> Path:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpriv.report.curves", lambda *arguments: b"")
+        patch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
         folder = tmp_path_factory.mktemp("runs")
         for seed in (1, 2, 3):
             left(folder / f"sgd-{seed}", optimizer="dp-sgd", seed=seed)

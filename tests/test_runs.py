@@ -378,7 +378,7 @@ def test_the_picture_ends_at_what_was_charged_also_where_nobody_answered(
         drawn.append(spending)
         return b""
 
-    monkeypatch.setattr("fedpriv.report.curves", draws)
+    monkeypatch.setattr("fedpriv.report_picture.curves", draws)
 
     def fails(ask: Ask) -> None:
         if ask.release == 3:

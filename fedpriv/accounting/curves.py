@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedpriv import pictures
 from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.events import Event, equal_parts
 from fedpriv.accounting.methods import METHODS, epsilons, rising
@@ -101,11 +101,7 @@ def draw(found: Curves, title: str = "") -> bytes:
 
     Epsilon is on a logarithmic scale where one loose method would flatten all others.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(8.5, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, [axes] = pictures.panels(8.5, 4.5)
     finite = [v for values in found.epsilon.values() for v in values if 0 < v < math.inf]
     if finite and max(finite) > 20 * min(values[-1] for values in found.epsilon.values()):
         axes.set_yscale("log")
@@ -117,11 +113,8 @@ def draw(found: Curves, title: str = "") -> bytes:
         [line] = axes.plot(found.steps, shown, linestyle="--" if estimate else "-", label=label)
         for method in found.lower.keys() & set(methods):
             axes.fill_between(found.steps, found.lower[method], values, color=line.get_color(), alpha=0.3)
-    axes.set(xlabel="releases", ylabel=f"epsilon at delta {found.delta:.3g}", xlim=(0, None), title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
+    axes.set(xlabel="releases", ylabel=f"epsilon at delta {found.delta:.3g}", title=title)
+    pictures.rule(axes)
     if found.epsilon:
         figure.legend(loc="outside right upper")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    return pictures.png(figure, dpi=110)
