@@ -19,10 +19,11 @@ from typing import Any
 from fedpriv import pictures
 from fedpriv.config import Config
 from fedpriv.endings import Ending
+from fedpriv.folders import RunFolder
 from fedpriv.measures import counted, scores, shown
 from fedpriv.plan import Plan, make_plan
 from fedpriv.remarks import remark
-from fedpriv.runs import Result, RunFolder, Status
+from fedpriv.runs import Result, Status
 from fedpriv.simulate import simulate
 
 PLACEMENTS = ("none", "central", "distributed", "local")

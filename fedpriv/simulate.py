@@ -11,10 +11,11 @@ import torch
 from fedpriv import _check, user_code
 from fedpriv.config import Config
 from fedpriv.data import Source
+from fedpriv.folders import RunFolder
 from fedpriv.node import choose_device, client_side, make_public, make_source, make_task, make_view, make_work
 from fedpriv.plan import Plan, gpu_share, make_plan, number_of_actors
 from fedpriv.round import Engine
-from fedpriv.runs import Result, RunFolder, Status, execute
+from fedpriv.runs import Result, Status, execute
 from fedpriv.silos import Trainer, silo_side
 from fedpriv.tasks import Task
 

@@ -31,7 +31,7 @@ LAYERS = [
     {"config", "plan", "recipes", "node", "node_books", "refusals", "silos", "uses"},
     {"promises", "remarks", "views"},
     {"report", "report_picture", "report_text"},
-    {"books", "checkpoints", "results", "runs"},
+    {"books", "checkpoints", "folders", "results", "runs"},
     {"flower"},
     {"centralised", "compare", "simulate"},
     {"audit", "bench", "canaries", "one_run"},

@@ -12,10 +12,11 @@ from fedpriv.accounting import accountant as accountants
 from fedpriv.accounting import epsilon, methods
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.books import RunBooks
+from fedpriv.folders import RunFolder
 from fedpriv.node import client_side
 from fedpriv.plan import Plan, make_plan
 from fedpriv.round import Ask, Reply
-from fedpriv.runs import RunFolder, execute
+from fedpriv.runs import execute
 
 
 def open_books(plan: Plan, folder: Path) -> RunBooks:

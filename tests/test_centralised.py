@@ -20,9 +20,9 @@ from fedpriv.centralised import SET, settle
 from fedpriv.cli.display import Lines
 from fedpriv.config import Config
 from fedpriv.data import Arrays, DataError
+from fedpriv.folders import FILES, RunFolder
 from fedpriv.node import initial_params, make_public, make_source, make_task, make_view
 from fedpriv.plan import make_plan
-from fedpriv.runs import FILES, RunFolder
 from fedpriv.simulate import check, simulate
 
 DIGITS = 1437  # training examples of the embedded set

@@ -23,10 +23,11 @@ from fedpriv.accounting import Ledger, LedgerError, epsilon
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
 from fedpriv.config import Config
+from fedpriv.folders import FILES, RunFolder
 from fedpriv.node import ClientSide, client_side
 from fedpriv.plan import make_plan
 from fedpriv.round import Ask, Reply
-from fedpriv.runs import FILES, Result, RunFolder, Status, execute
+from fedpriv.runs import Result, Status, execute
 
 
 @pytest.fixture(autouse=True)

@@ -24,10 +24,10 @@ from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
 from fedpriv.config import Config, read_assignment
 from fedpriv.data import loaders
+from fedpriv.folders import COMPARISON_FILES, FILES
 from fedpriv.models import MODELS
 from fedpriv.node import ClientSide
 from fedpriv.round import Ask, Reply
-from fedpriv.runs import COMPARISON_FILES, FILES
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]

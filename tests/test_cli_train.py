@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import read_file
-from fedpriv.runs import FILES
+from fedpriv.folders import FILES
 
 QUICK = {"dataset": "digits", "model": "logistic", "rounds": 4, "sampling-rate": 0.1, "evaluate-every": 2}
 SETTINGS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]

@@ -13,7 +13,8 @@ from small import small
 from fedpriv import checkpoints, compare
 from fedpriv.config import Config
 from fedpriv.endings import Ending
-from fedpriv.runs import COMPARISON_FILES, FILES, RunFolder, Status
+from fedpriv.folders import COMPARISON_FILES, FILES, RunFolder
+from fedpriv.runs import Status
 
 
 def rows_of(config: Config, folder: Path | None = None) -> list[compare.Row]:

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from fedpriv import results
 from fedpriv._check import ArgumentError
 from fedpriv.cli import app
+from fedpriv.folders import RunFolder
 from fedpriv.node import client_side
 from fedpriv.plan import make_plan
-from fedpriv.runs import RunFolder, Status, execute
+from fedpriv.runs import Status, execute
 
 
 def left(folder: Path, **changes: object) -> Path:

@@ -21,12 +21,13 @@ from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.data import DataError
+from fedpriv.folders import COMPARISON_FILES, FILES, RunFolder
 from fedpriv.node import ClientSide, client_side, make_source, make_task
 from fedpriv.optimizers import Scheduled
 from fedpriv.optimizers.base import Answer, State
 from fedpriv.plan import make_plan
 from fedpriv.round import Ask, Reply
-from fedpriv.runs import COMPARISON_FILES, FILES, Result, RunFolder, Status, execute
+from fedpriv.runs import Result, Status, execute
 
 PLACEMENTS = ("none", "central", "local", "distributed")
 

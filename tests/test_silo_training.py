@@ -18,6 +18,7 @@ from fedpriv.accounting import Event, epsilon
 from fedpriv.accounting.ledger import read
 from fedpriv.clients import clipped_sum_loop
 from fedpriv.config import Config
+from fedpriv.folders import RunFolder
 from fedpriv.node import ClientSide, client_side, initial_params
 from fedpriv.node_books import RefusedError
 from fedpriv.noise import Normals
@@ -26,7 +27,7 @@ from fedpriv.plan import Plan, make_plan
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Reply
 from fedpriv.round import run as run_loop
-from fedpriv.runs import RunFolder, execute
+from fedpriv.runs import execute
 from fedpriv.silos import Change, Memory, SiloSide, Training, silo_side
 
 SILOS: dict[str, object] = {

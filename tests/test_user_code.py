@@ -16,11 +16,11 @@ from fedpriv import user_code
 from fedpriv._check import ArgumentError
 from fedpriv.config import Config
 from fedpriv.data import load
+from fedpriv.folders import RunFolder
 from fedpriv.node import initial_params, make_source, make_task
 from fedpriv.node_books import RefusedError, as_taken
 from fedpriv.plan import make_plan
 from fedpriv.rng import Key
-from fedpriv.runs import RunFolder
 from fedpriv.simulate import check, simulate
 
 MINE = '''

@@ -88,8 +88,8 @@ def simulate(
 
 def new(config: Config) -> Job:
     """The run of this configuration, which is checked."""
+    from fedpriv.folders import RunFolder, default_folder
     from fedpriv.plan import make_plan
-    from fedpriv.runs import RunFolder, default_folder
     from fedpriv.simulate import check
 
     check(config)
@@ -99,7 +99,8 @@ def new(config: Config) -> Job:
 def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
     """Run what is prepared and tell how it goes; what it cannot be is refused before any work."""
     from fedpriv.cli import display
-    from fedpriv.runs import RunFolder, execute
+    from fedpriv.folders import RunFolder
+    from fedpriv.runs import execute
     from fedpriv.simulate import make_engine
 
     with uncharged():
@@ -166,8 +167,8 @@ def compare(
 ) -> None:
     from fedpriv import compare as comparison
     from fedpriv.cli.display import Lines
+    from fedpriv.folders import RunFolder, default_folder
     from fedpriv.remarks import remark
-    from fedpriv.runs import RunFolder, default_folder
     from fedpriv.simulate import check
 
     with uncharged(), refusing():

@@ -12,9 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 from fedpriv._check import FedprivError
 from fedpriv.config import Config
 from fedpriv.flower.strategy import GridEngine
+from fedpriv.folders import RunFolder, default_folder
 from fedpriv.plan import make_plan
 from fedpriv.remarks import remark
-from fedpriv.runs import RunFolder, Status, default_folder, execute
+from fedpriv.runs import Status, execute
 
 app = ServerApp()
 
