@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.optimizers.base import Answer, State, Wrapped
 from fedpriv.query import LEAST, MOST, BitBlock, Query, SumBlock, Term
 
 _SLOT = "adaptive_clip_norm"
 
 
 @dataclass(frozen=True)
-class AdaptiveClipping:
+class AdaptiveClipping(Wrapped):
     """Wraps an optimizer of one clipped term; its clip norm is replaced by the adaptive one.
 
     Attributes:
@@ -37,7 +37,6 @@ class AdaptiveClipping:
         share: the bit's part of the event's 1/z^2, in (0, 1).
     """
 
-    inner: PrivateOptimizer
     quantile: float = 0.5
     step: float = 0.2
     share: float = 0.05
@@ -82,10 +81,6 @@ class AdaptiveClipping:
         )
         inner = self.inner.update(state, (total,))
         return replace(inner, slots={**inner.slots, _SLOT: moved.clamp(LEAST, MOST)})
-
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
-        """As the inner optimizer: both blocks are one event."""
-        return self.inner.planned(rounds)
 
     def _check_second(self, state: State) -> None:
         """Refuse a method that asks for more from its second step on, as DP-SRM does."""

@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedpriv import _check
-from fedpriv.optimizers.base import OUTPUT, Answer, Planned, PrivateOptimizer, State
+from fedpriv.optimizers.base import OUTPUT, Answer, State, Wrapped
 from fedpriv.query import Query
 
 
 @dataclass(frozen=True)
-class Averaged:
+class Averaged(Wrapped):
     """An optimizer whose average is handed out (``State.output``).
 
     Attributes:
@@ -36,7 +36,6 @@ class Averaged:
         decay: in (0, 1): the average reaches back over about 1 / (1 - decay) releases.
     """
 
-    inner: PrivateOptimizer
     decay: float
 
     def __post_init__(self) -> None:
@@ -61,10 +60,6 @@ class Averaged:
         after = self.inner.update(self._own(state), answer)
         decay = min(self.decay, (1 + after.step) / (10 + after.step))
         return self._with(after, state.output.lerp(after.params, 1 - decay))
-
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
-        """The inner releases."""
-        return self.inner.planned(rounds)
 
     def _own(self, state: State) -> State:
         return replace(state, slots={name: slot for name, slot in state.slots.items() if name != OUTPUT})

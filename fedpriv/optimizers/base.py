@@ -79,3 +79,30 @@ class PrivateOptimizer(Protocol):
 
     def planned(self, rounds: int) -> tuple[Planned, ...]:
         """The releases of a run of this many rounds, in order; public and independent of any data."""
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """An optimizer around another: as the inner one, but for what a subclass changes.
+
+    Attributes:
+        inner: the optimizer.
+    """
+
+    inner: PrivateOptimizer
+
+    def init(self, params: Tensor) -> State:
+        """The inner state."""
+        return self.inner.init(params)
+
+    def query(self, state: State) -> Query:
+        """The inner query."""
+        return self.inner.query(state)
+
+    def update(self, state: State, answer: Answer) -> State:
+        """The inner update."""
+        return self.inner.update(state, answer)
+
+    def planned(self, rounds: int) -> tuple[Planned, ...]:
+        """The inner releases."""
+        return self.inner.planned(rounds)

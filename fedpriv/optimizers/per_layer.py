@@ -16,38 +16,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
-from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.optimizers.base import State, Wrapped
 from fedpriv.query import Block, Query, SumBlock
 
 
 @dataclass(frozen=True)
-class PerLayer:
+class PerLayer(Wrapped):
     """An optimizer whose vectors are clipped layer by layer.
 
     Attributes:
         inner: the optimizer; bits that it releases stay those of whole vectors.
     """
 
-    inner: PrivateOptimizer
-
-    def init(self, params: Tensor) -> State:
-        """As the inner optimizer."""
-        return self.inner.init(params)
-
     def query(self, state: State) -> Query:
         """The inner query, its sums clipped layer by layer."""
         query = self.inner.query(state)
         return replace(query, blocks=tuple(_per_layer(block) for block in query.blocks))
-
-    def update(self, state: State, answer: Answer) -> State:
-        """As the inner optimizer."""
-        return self.inner.update(state, answer)
-
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
-        """As the inner optimizer."""
-        return self.inner.planned(rounds)
 
 
 def _per_layer(block: Block) -> Block:

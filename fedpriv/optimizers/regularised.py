@@ -31,8 +31,8 @@ from typing import Protocol
 from torch import Tensor
 
 from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
-from fedpriv.query import Query, SumBlock
+from fedpriv.optimizers.base import Answer, State, Wrapped
+from fedpriv.query import SumBlock
 
 
 class Regulariser(Protocol):
@@ -79,24 +79,15 @@ class Nonconvex:
 
 
 @dataclass(frozen=True)
-class Regularised:
-    """An optimizer of the mean loss plus R.
+class Regularised(Wrapped):
+    """An optimizer of the mean loss plus R; what is asked of the data does not change.
 
     Attributes:
         inner: the optimizer, as it is for the mean loss alone.
         regulariser: R.
     """
 
-    inner: PrivateOptimizer
     regulariser: Regulariser
-
-    def init(self, params: Tensor) -> State:
-        """The inner state."""
-        return self.inner.init(params)
-
-    def query(self, state: State) -> Query:
-        """The inner query: what is asked of the data does not change."""
-        return self.inner.query(state)
 
     def update(self, state: State, answer: Answer) -> State:
         """The inner update on the answer with R's part added."""
@@ -109,7 +100,3 @@ class Regularised:
                     value = value + term.weight * term.combine(slopes)
             added.append(value)
         return self.inner.update(state, tuple(added))
-
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
-        """The inner releases."""
-        return self.inner.planned(rounds)

@@ -24,10 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.optimizers.base import Planned, State, Wrapped
 from fedpriv.query import Query, SumBlock
 from fedpriv.schedules import Constant, Schedule
 
@@ -35,7 +33,7 @@ _ONE = Constant(1.0)
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class Scheduled(Wrapped):
     """An optimizer under schedules that are fixed in advance.
 
     Attributes:
@@ -44,17 +42,12 @@ class Scheduled:
         relative_noise: what r_t is multiplied with, > 0.
     """
 
-    inner: PrivateOptimizer
     clip_factor: Schedule = _ONE
     relative_noise: Schedule = _ONE
 
     def __post_init__(self) -> None:
         _check.finite_positive("clip-factor", self.clip_factor(0))
         _check.finite_positive("relative-noise", self.relative_noise(0))
-
-    def init(self, params: Tensor) -> State:
-        """The inner state."""
-        return self.inner.init(params)
 
     def query(self, state: State) -> Query:
         """The inner query with scaled clip norms and noise. Raises ArgumentError where that cannot be."""
@@ -70,10 +63,6 @@ class Scheduled:
             blocks.append(replace(block, terms=terms))
         noise = query.relative_noise * self.relative_noise(state.step)
         return replace(query, blocks=tuple(blocks), relative_noise=noise)
-
-    def update(self, state: State, answer: Answer) -> State:
-        """The inner update."""
-        return self.inner.update(state, answer)
 
     def planned(self, rounds: int) -> tuple[Planned, ...]:
         """The inner releases with r_t multiplied."""
