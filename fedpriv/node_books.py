@@ -9,8 +9,8 @@ together, starts the node with ``epsilon-limit`` and ``delta-limit``. What would
 then, as is every ask that leaves without this node's noise. A run that would pass it before its end is
 refused before it begins, where that gives no draw away (:meth:`NodeBooks.look_ahead`). Who starts a run has
 seen what earlier runs released, so adding their events up would not do: a privacy filter holds the limit
-(:func:`within`). Under distributed noise a message holds a share of it: the limit then bounds what the models
-tell, as the run's own epsilon does.
+(:mod:`fedpriv.accounting.limits`). Under distributed noise a message holds a share of it: the limit then
+bounds what the models tell, as the run's own epsilon does.
 
 A client that is sampled is asked in the releases that it was drawn for and in no others, so that its ledger
 has only those: they cost what they would without sampling (:func:`as_answered`).
@@ -26,64 +26,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv import _check, user_code
-from fedpriv.accounting import Budget, BudgetExceeded, Filter, Ledger, epsilon, relations
+from fedpriv import _check
+from fedpriv.accounting import Budget, Ledger, epsilon
 from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.ledger import Record, read
+from fedpriv.accounting.limits import share
+from fedpriv.node_policy import RefusedError
 from fedpriv.plan import Plan
 from fedpriv.round import Ask
 from fedpriv.sampling import Everyone
 
-OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of a node that owns its data
-SETTINGS = (*OWNERS, "data-folder", "accept-code", "accept-seed", "partition-id", "num-partitions")
 _CLOSE = 1e-6  # how far two machines' calibrations of one plan may lie apart, relatively
-
-
-def owns_data(node: Mapping[str, Any]) -> bool:
-    """Whether a node of this configuration is one that owns its data."""
-    return any(name in node for name in OWNERS)
-
-
-def misspelt(node: Mapping[str, Any]) -> list[str]:
-    """The keys of a node's configuration that nothing reads, in order."""
-    return sorted(set(node) - set(SETTINGS))
-
-
-class RefusedError(_check.FedprivError, ValueError):
-    """A node does not answer: the ask is not what its own plan holds, or passes its owner's limit.
-
-    The text is for the node's own log: it holds public numbers, and what the node's ledger adds up to.
-    """
-
-
-def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's configuration as a node takes it that may own its data.
-
-    An owner answers for the file that they named, and whether a run is of such nodes the server does not
-    decide; nor where this machine is read from: data sets lie in the owner's own ``data-folder``, by default
-    where ``FEDPRIV_DATA`` says. Nor does it decide what code runs here: what ``model`` and ``dataset`` name
-    as ``module:name`` the owner has to have named in ``accept-code``.
-
-    Raises RefusedError where the node owns its data, and the run is not one of nodes that do, or names code
-    that its owner does not accept; ArgumentError where the node's configuration has a key that nothing reads:
-    a limit with a misspelt name would be none.
-    """
-    for key in misspelt(node):
-        _check.choice("a key of this node's --node-config", key, SETTINGS)
-    taken = dict(run)
-    if owns_data(node):
-        if taken.get("nodes-own-data") is not True:
-            raise RefusedError("this node owns its data, and the run is not of such nodes (nodes-own-data)")
-        taken["data-folder"] = node.get("data-folder", "")
-        accepted = str(node.get("accept-code", "")).split()
-        for key in ("model", "dataset"):
-            if user_code.named(taken.get(key)) and taken[key] not in accepted:
-                raise RefusedError(
-                    f"the run's {key} is code, {taken[key]}; a node that owns its data runs it where its "
-                    "owner says accept-code=\"" + str(taken[key]) + "\""
-                )
-    return taken
 
 
 def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
@@ -199,18 +153,33 @@ class NodeBooks:
         """How much of the run the limit has no room for after these events, or "" where it has."""
         if self.limit is None:
             return ""
-        limit, planned = self.limit, [as_answered(self.plan, event) for event in self.plan.events]
-        if within(limit, [*past, *planned]):
+        planned = [as_answered(self.plan, event) for event in self.plan.events]
+        if self._within([*past, *planned]):
             return ""
         step, what = (self.plan.config.silo_steps, "round") if self.plan.by_silo else (1, "release")
         ends = range(step, len(planned) + 1, step)
-        fit = bisect.bisect(ends, False, key=lambda end: not within(limit, [*past, *planned[:end]]))
+        fit = bisect.bisect(ends, False, key=lambda end: not self._within([*past, *planned[:end]]))
         passing = planned[fit * step : (fit + 1) * step]
         return (
             f"{self._limit_said} has room for {fit} of the run's {len(ends)} {what}s: "
-            f"{_spent(limit, past)} is spent, and the first that passes it costs {_spent(limit, passing)}; "
+            f"{self._spent(past)} is spent, and the first that passes it costs {self._spent(passing)}; "
             "start a run of a smaller epsilon or fewer rounds, or raise the limit"
         )
+
+    def _within(self, events: Sequence[Event]) -> bool:
+        return self._share(events) <= 1
+
+    def _spent(self, events: Sequence[Event]) -> str:
+        taken = self._share(events)
+        return "more than all of it" if math.isinf(taken) else f"{taken:.2%} of it"
+
+    def _share(self, events: Sequence[Event]) -> float:
+        """The part of the owner's limit that these events take."""
+        assert self.limit is not None
+        try:
+            return share(self.limit, events)
+        except UnsupportedEvent as error:
+            raise RefusedError(f"this node's epsilon-limit cannot be held: {error}") from None
 
     @property
     def _limit_said(self) -> str:
@@ -237,10 +206,10 @@ class NodeBooks:
             raise RefusedError(f"round {number} would pass the run's budget")
         if self.limit is None:
             return
-        if not within(self.limit, [*record.events, *events]):
+        if not self._within([*record.events, *events]):
             raise RefusedError(
-                f"round {number} would pass {self._limit_said}: {_spent(self.limit, record.events)} "
-                f"is spent, and the round costs {_spent(self.limit, events)}"
+                f"round {number} would pass {self._limit_said}: {self._spent(record.events)} "
+                f"is spent, and the round costs {self._spent(events)}"
             )
 
     def _fits(self, events: Sequence[Event]) -> bool:
@@ -250,46 +219,6 @@ class NodeBooks:
         if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
             return True  # a part of what was calibrated to the budget
         return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon
-
-
-def within(limit: Budget, events: Sequence[Event]) -> bool:
-    """Whether these events keep to an owner's limit, each chosen by whoever has seen the answers before it.
-
-    Raises RefusedError where events do not add up: two relations, or a kind that the filter does not know.
-    """
-    return share(limit, events) <= 1
-
-
-def share(limit: Budget, events: Sequence[Event]) -> float:
-    """The share of an owner's limit that these events take; infinity where they pass it.
-
-    Half of delta is for the Renyi filter at the order that suits the limit, the other half for how far
-    truncated cohorts are from whole ones: moving every release by its distance in total variation moves the
-    divergence by (1 + e^epsilon) times their sum at most. Poisson sampling under replace-one, for which the
-    filter has no theorem, gets no credit. Where runs have different neighbours, those of the limit are
-    examples (or clients) added or removed.
-
-    Raises RefusedError as :func:`within` does.
-    """
-    whole = [
-        replace(event, rate=1.0 if relations.replaced_poisson(event) else event.rate, truncation=0.0)
-        for event in relations.alike(events)
-    ]
-    moved = math.fsum(event.count * event.truncation for event in events)
-    cut = moved * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
-    books = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))
-    try:
-        books.charge(whole)
-    except BudgetExceeded:
-        return math.inf
-    except UnsupportedEvent as error:
-        raise RefusedError(f"this node's epsilon-limit cannot be held: {error}") from None
-    return max(books.used, cut) if cut <= 1 else math.inf
-
-
-def _spent(limit: Budget, events: Sequence[Event]) -> str:
-    taken = share(limit, events)
-    return "more than all of it" if math.isinf(taken) else f"{taken:.2%} of it"
 
 
 def node_books(plan: Plan, node: Mapping[str, Any], run: int) -> NodeBooks | None:

@@ -44,7 +44,8 @@ from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.endings import Ending
 from fedpriv.node import ClientSide, client_side
-from fedpriv.node_books import NodeBooks, RefusedError, node_books, same_events
+from fedpriv.node_books import NodeBooks, node_books, same_events
+from fedpriv.node_policy import RefusedError
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan, make_plan
 from fedpriv.rng import Key

@@ -1,7 +1,7 @@
 """Code of a user's own that a setting names, as ``module:name``.
 
 A module is looked for where Python is installed, and then in the current folder. Nothing is imported that a
-setting does not name; a node that owns its data imports what its owner accepts (:mod:`fedpriv.node_books`).
+setting does not name; a node that owns its data imports what its owner accepts (:mod:`fedpriv.node_policy`).
 
 >>> called("model", "torch.nn:Flatten")
 Flatten(start_dim=1, end_dim=-1)

@@ -28,7 +28,7 @@ LAYERS = [
     {"clients"},
     {"round"},
     {"baselines"},
-    {"config", "plan", "recipes", "node", "node_books", "refusals", "silos", "uses"},
+    {"config", "plan", "recipes", "node", "node_books", "node_policy", "refusals", "silos", "uses"},
     {"promises", "remarks", "views"},
     {"report", "report_picture", "report_text"},
     {"books", "checkpoints", "folders", "results", "runs"},

@@ -13,7 +13,7 @@ from fedpriv.data.files import MissingDataError
 from fedpriv.flower.grids.base import GridError
 from fedpriv.flower.messages import MessageError
 from fedpriv.flower.strategy import EngineError
-from fedpriv.node_books import RefusedError
+from fedpriv.node_policy import RefusedError
 from fedpriv.user_code import UserCodeError
 
 VALUES = (ArgumentError, UnsupportedEvent, LedgerError, DataError, MessageError, RefusedError)

@@ -20,7 +20,7 @@ from fedpriv.clients import clipped_sum_loop
 from fedpriv.config import Config
 from fedpriv.folders import RunFolder
 from fedpriv.node import ClientSide, client_side, initial_params
-from fedpriv.node_books import RefusedError
+from fedpriv.node_policy import RefusedError
 from fedpriv.noise import Normals
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan, make_plan

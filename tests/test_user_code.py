@@ -18,7 +18,7 @@ from fedpriv.config import Config
 from fedpriv.data import load
 from fedpriv.folders import RunFolder
 from fedpriv.node import initial_params, make_source, make_task
-from fedpriv.node_books import RefusedError, as_taken
+from fedpriv.node_policy import RefusedError, as_taken
 from fedpriv.plan import make_plan
 from fedpriv.rng import Key
 from fedpriv.simulate import check, simulate

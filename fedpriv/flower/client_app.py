@@ -26,7 +26,8 @@ from fedpriv.flower.guard import guarded
 from fedpriv.flower.messages import MessageError, read_ask, reply_content
 from fedpriv.flower.silo_messages import changes_content, read_memories, read_training, write_memories
 from fedpriv.node import ClientSide, SiloFile, client_side
-from fedpriv.node_books import NodeBooks, as_taken, held, node_books
+from fedpriv.node_books import NodeBooks, held, node_books
+from fedpriv.node_policy import as_taken
 from fedpriv.plan import make_plan
 from fedpriv.round import Ask
 from fedpriv.silos import SiloSide, silo_side

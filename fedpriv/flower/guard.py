@@ -26,7 +26,7 @@ from fedpriv._check import ArgumentError
 from fedpriv.accounting import LedgerError, UnsupportedEvent
 from fedpriv.data import DataError
 from fedpriv.flower.messages import MessageError
-from fedpriv.node_books import RefusedError, misspelt, owns_data
+from fedpriv.node_policy import RefusedError, misspelt, owns_data
 from fedpriv.user_code import UserCodeError
 
 Answerer = Callable[[Message, Context], Message]

@@ -7,7 +7,7 @@ from fedpriv.flower.grids.base import node_context
 from fedpriv.flower.grids.local import InProcessGrid
 from fedpriv.flower.guard import guarded, raising
 from fedpriv.flower.messages import MessageError
-from fedpriv.node_books import RefusedError
+from fedpriv.node_policy import RefusedError
 from fedpriv.user_code import UserCodeError
 
 from . import echo

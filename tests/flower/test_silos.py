@@ -36,7 +36,8 @@ from fedpriv.flower.silo_messages import (
 )
 from fedpriv.flower.strategy import SILOS_TRAIN, EngineError, GridEngine
 from fedpriv.node import make_source, make_task
-from fedpriv.node_books import NodeBooks, as_taken
+from fedpriv.node_books import NodeBooks
+from fedpriv.node_policy import as_taken
 from fedpriv.plan import make_plan
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk
