@@ -49,7 +49,7 @@ def ours(
     from fedpriv.node import initial_params, make_source, make_task
     from fedpriv.plan import gpu_share, make_plan
     from fedpriv.round import run
-    from fedpriv.runs import RunBooks
+    from fedpriv.books import RunBooks
 
     config = Config.parse(
         {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,22 +111,25 @@ def make_engine(config: Config) -> Engine | Trainer:
 
 
 def simulate(
-    config: Config,
+    config: Config | Mapping[str, Any],
     show: Callable[[Status], None] = lambda status: None,
-    folder: RunFolder | None = None,
+    folder: RunFolder | str | Path | None = None,
     plan: Plan | None = None,
 ) -> Result:
     """Run the configured federation on this machine.
 
     Args:
-        config: all settings.
+        config: all settings, or those that are not as by default, by key.
         show: called after each round with what may be shown.
-        folder: where outputs go; None keeps them in memory.
+        folder: where outputs go, made where a path is given; None keeps them in memory.
         plan: the configuration's plan, where it was made before, and the configuration checked.
 
     Raises ArgumentError or DataError, before any work, as :func:`check` and ``make_plan`` do.
     """
+    config = config if isinstance(config, Config) else Config.parse(config)
     if plan is None:
         check(config)
         plan = make_plan(config)
+    if isinstance(folder, str | Path):
+        folder = RunFolder.create(folder, plan.config.overwrite)
     return execute(plan, make_engine(plan.config), folder, show)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -202,3 +203,16 @@ def test_actors_get_a_share_of_the_gpus_that_the_device_means(
     monkeypatch.setattr("fedpriv.flower.grids.ray.RayGrid", Grid)
     make_engine(small(engine="ray", **changes))
     assert asked == [(actors, share)]
+
+
+def test_settings_may_be_a_mapping_and_the_folder_a_path(tmp_path: Path) -> None:
+    settings = {"clients": 300, "sampling_rate": 0.1, "rounds": 2, "engine": "in-process", "model": "logistic"}
+    result = simulate(settings, folder=str(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.json").is_file()
+    assert result.metrics[-1]["round"] == 2
+    with pytest.raises(ArgumentError, match="out is .*be a new or empty folder"):
+        simulate(settings, folder=tmp_path / "run")
+    simulate({**settings, "overwrite": True}, folder=tmp_path / "run")
+    with pytest.raises(ArgumentError, match="unknown key 'ronds'"):
+        simulate({"ronds": 2}, folder=tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -32,11 +32,11 @@ from fedpriv.bench.figures import PARTS, Comparison, Figures, shares, split
 from fedpriv.bench.gradients import compare
 from fedpriv.books import RunBooks
 from fedpriv.config import Config
+from fedpriv.folders import RunFolder
 from fedpriv.node import choose_device, initial_params, make_source, make_task
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan, make_plan, number_of_actors
 from fedpriv.round import Progress, run
-from fedpriv.runs import RunFolder
 from fedpriv.stopwatch import Stopwatch, Timed
 from fedpriv.tensor_files import packed
 
