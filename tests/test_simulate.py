@@ -206,11 +206,11 @@ def test_actors_get_a_share_of_the_gpus_that_the_device_means(
 
 
 def test_settings_may_be_a_mapping_and_the_folder_a_path(tmp_path: Path) -> None:
-    settings = {"clients": 300, "sampling_rate": 0.1, "rounds": 2, "engine": "in-process", "model": "logistic"}
+    settings = {"clients": 300, "sampling_rate": 0.1, "rounds": 2, "engine": "in-process"}
     result = simulate(settings, folder=str(tmp_path / "run"))
     assert (tmp_path / "run" / "report.json").is_file()
     assert result.metrics[-1]["round"] == 2
-    with pytest.raises(ArgumentError, match="out is .*be a new or empty folder"):
+    with pytest.raises(ArgumentError, match=r"out is .*be a new or empty folder"):
         simulate(settings, folder=tmp_path / "run")
     simulate({**settings, "overwrite": True}, folder=tmp_path / "run")
     with pytest.raises(ArgumentError, match="unknown key 'ronds'"):
