@@ -42,7 +42,8 @@ from fedpriv.clipping.rows import sum_rows
 from fedpriv.query import LEAST, MOST, Block, SumBlock, Term
 from fedpriv.vectors import Layout
 
-_TRIALS, _TRIAL, _TRIAL_ERROR = 3, 3, 1e-3  # trials, examples in each, and what rounding may do
+_TRIAL, _TRIAL_ERROR = 3, 1e-3  # examples of a trial, and what rounding may do
+_SHIFT = 0.1  # of the moves of parameters, where whole gradients are compared
 _CROWD, _OWN_ERROR = 33, 1e-4  # examples of which one must not depend on the others, but for rounding
 _COARSE_ERROR = 0.2  # what it may do where the passes are of few digits
 
@@ -164,8 +165,7 @@ class Book:
         given = iter(delta.to(params.dtype) for delta in found)
         deltas = [tuple(next(given) for _ in call.taps) for _, call in calls]
         for (name, _), sent in zip(calls, deltas, strict=True):
-            rows = {len(delta) for delta in sent}
-            if len(rows) > 1 or any(not count or count % len(x) for count in rows):
+            if any(len(delta) != len(x) for delta in sent):
                 raise UnsuitedError.of(name)
         return calls, deltas
 
@@ -177,11 +177,7 @@ class Book:
         units: int,
         formed: Forms,
     ) -> Forms:
-        """The units' factored gradients by tensor, those that are formed among them.
-
-        A layer may have seen several rows of each: a unit's examples, and places of an example as if they
-        were examples, one example's after the other's, which :meth:`_hold_apart` makes sure of.
-        """
+        """The units' factored gradients by tensor, those that are formed among them."""
         found: dict[str, list[Factored]] = {slot: [] for slot in self._layout.names}
         for (name, call), sent in zip(calls, deltas, strict=True):
             layer, own = plan.layers[name], plan.slots[name]
@@ -280,16 +276,18 @@ class Book:
 
         Gradients that are all zero (units may be dead where the parameters fell), or outside what can be
         clipped at, prove nothing, so one of a few trials at least must have others. What is book-kept must
-        agree by itself, however large the gradients beside it are.
+        agree by itself, however large the gradients beside it are, and where all parameters moved a little:
+        what a gate lets through that is shut when training begins.
         """
+        names = self._layout.names
         seeds = torch.arange(_TRIAL, device=x.device) if drawing else None
         labels = y.new_zeros((_TRIAL, *y.shape[1:]))
         remaining = set(plan.remaining)
         kept = torch.cat([params.new_full((s.size,), s.name not in remaining) for s in self._layout.slots])
         proven = False
         held: dict[Precision, float] = {self._precision: _COARSE_ERROR, "float32": _TRIAL_ERROR}
-        for _ in range(_TRIALS):
-            point = task.initial(generator).to(params)
+        for shift in (torch.zeros_like(params), *(_SHIFT * move for move in self._moves(params, names))):
+            point = task.initial(generator).to(params) + shift
             inputs = _made_up(x, _TRIAL, generator)
             with task.drawing.by(seeds):
                 rows = task.gradients(point, inputs, labels)

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedpriv import _check
 from fedpriv.clipping.bookkeeping import Differentiable
 from fedpriv.clipping.bounded import terms_of
+from fedpriv.clipping.kinds import UnsuitedError
 from fedpriv.clipping.kinds.plans import Plan
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 from fedpriv.query import Block, Query, SumBlock
@@ -83,14 +84,22 @@ def sum_gradients(
         if plan.formed:
             step = min(step, max(1, _ROW_ENTRIES // (plan.formed * len(query.points))))
         return _in_chunks(task, query, units, step, functools.partial(_sum_by_book, plan))
-    fits = max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))
+    fits = _rows_at_once(task, query, x)
     return _in_chunks(task, query, units, min(fits, chunk or fits), _sum_by_rows)
+
+
+def _rows_at_once(task: Differentiable, query: Query, x: Tensor) -> int:
+    """How many units' vectors are formed at once."""
+    return max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))
 
 
 def _sum_by_book(plan: Plan, task: Differentiable, query: Query, units: _Units) -> Sums:
     """By book-keeping, save for units whose norms it cannot tell."""
     x, y, weights, seeds = units.x, units.y, units.weights, units.seeds
-    sums = task.book.sum(plan, task, query.points, query.blocks, x, y, weights, seeds)
+    try:
+        sums = task.book.sum(plan, task, query.points, query.blocks, x, y, weights, seeds)
+    except UnsuitedError:  # a layer that sees so many examples otherwise than it saw those of the trial
+        return _in_chunks(task, query, units, _rows_at_once(task, query, x), _sum_by_rows)
     if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
         return sums.totals
     told, odd = sums.told, ~sums.told

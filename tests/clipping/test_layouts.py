@@ -1,11 +1,12 @@
-"""Layers that are given places of examples as if they were examples: summed exactly, or found out."""
+"""Layers that are given places of examples as if they were examples: found out, and summed by rows."""
 
 import pytest
 import torch
 from torch import nn
-from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
+from ways import noise, one_point_question
 
-from fedpriv.clipping import gradients, sum_gradients, sum_gradients_loop
+from fedpriv.clipping import sum_gradients, sum_gradients_loop
+from fedpriv.clipping.kinds.norms import Scale
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.tasks import Task
 
@@ -76,19 +77,15 @@ class LateSteps(Late):
 
 @pytest.mark.parametrize("model", [Folded, Looked, Several])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_places_given_as_examples_are_summed_exactly(model, dtype, monkeypatch):
+def test_places_given_as_examples_are_summed_exactly(model, dtype):
+    """By rows: which places are whose cannot be told from outside."""
     task, x, y = Task(model()), noise(6, 16, seed=1).to(dtype), torch.arange(6) % 3
     query = one_point_question(task, x, y, dtype)
-    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
-    assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
-
-
-@pytest.mark.parametrize("model", [Folded, Looked, Several])
-def test_places_given_as_examples_are_summed_exactly_at_two_points(model, monkeypatch):
-    task, x, y = Task(model()), noise(6, 16, seed=1), torch.arange(6) % 3
-    query = two_point_question(task, x, y)
-    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
-    assert_all_ways_agree(task, query, x, y, 1e-9)
+    plan = task.book.suits(task, query.points[0], x, y)
+    assert plan is None or not {"first", "table", "run", "layer"} & set(plan.layers)
+    error = 1e-10 if dtype == torch.float64 else 1e-5
+    pairs = zip(sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y), strict=True)
+    assert all((got - want).norm() <= error * want.norm() for got, want in pairs)
 
 
 @pytest.mark.parametrize("model", [Late, LateSteps, lambda: Late(5), lambda: Late(30)])
@@ -105,3 +102,70 @@ def test_places_that_do_not_lie_with_their_example_are_told(model):
     torch.testing.assert_close(got, want)
     (less,) = sum_gradients(task, query, x[1:], y[1:])
     assert (got - less).norm() <= 0.1 * (1 + 1e-6)
+
+
+class Gated(Late):
+    """Places first, behind a gate that is shut when training begins."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, x):
+        places = x.unflatten(1, (4, 4))
+        found = torch.tanh(self.layer(places.transpose(0, 1).flatten(0, 1))).unflatten(0, (4, -1))
+        return self.last(torch.tanh((places + self.gate(found.transpose(0, 1))).flatten(1)))
+
+
+def shut(layer):
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+class Middle(nn.Module):
+    """Reads a table of 33 places, as many as examples are tried at once, at its middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.gate = nn.Linear(4, 4), nn.Parameter(torch.full((4,), 1e-6))
+        self.last, self.places = nn.Linear(16, 3), torch.nn.Parameter(torch.randn(33, 4), requires_grad=False)
+
+    def forward(self, x):
+        return self.last(x) + (self.gate * torch.tanh(self.layer(self.places))[16]).sum()
+
+
+MODELS = {
+    "scale": lambda: Gated(shut(Scale(4))),
+    "norm": lambda: Gated(shut(nn.LayerNorm(4))),
+    "middle": Middle,
+    "squeezed": lambda: nn.Sequential(nn.Unflatten(1, (1, 16)), Squeezed(), nn.Linear(16, 3)),
+}
+
+
+class Squeezed(nn.Module):
+    """Loses the examples' axis where there is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv1d(1, 1, 1)
+
+    def forward(self, x):
+        return self.layer(x).reshape(-1, 16) if len(x) > 1 else self.layer(x[0]).reshape(1, 16)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scale", [0.5, 1.5])
+def test_what_a_trial_cannot_see_moves_no_sum_by_more_than_its_bound(name, scale):
+    torch.manual_seed(0)
+    task = Task(MODELS[name]())
+    x = noise(12, 16, seed=1) * torch.logspace(-1, 1, 12)[:, None]
+    y = torch.arange(12) % 3
+    query = Query((scale * noise(task.dimension),), (SumBlock((Term(0.1),)),))
+    (got,), (want,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
+    torch.testing.assert_close(got, want)
+    for one in range(12):
+        kept = torch.arange(12) != one
+        (less,) = sum_gradients(task, query, x[kept], y[kept])
+        assert (got - less).norm() <= 0.1 * (1 + 1e-6)
+    (alone,) = sum_gradients(task, query, x[:1], y[:1])
+    torch.testing.assert_close(alone, sum_gradients_loop(task, query, x[:1], y[:1])[0])
