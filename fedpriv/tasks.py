@@ -21,7 +21,7 @@ never changes yours; the copy runs in evaluation mode, and its dropout draws whe
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 import torch
@@ -141,6 +141,7 @@ class Task:
         make_batched(self.module)
         self.drawing = Drawing(self.module)
         self.book = Book(self.module, self.layout, precision)
+        self._evaluated: dict[Hashable, int] = {}
         trained = set(self.layout.names)
         self._fixed = {
             name: tensor.detach()
@@ -213,8 +214,7 @@ class Task:
         labels = y.ndim == 1 and not y.is_floating_point()
         score = _SCORES.get(self.loss, _label_scores if labels else lambda outputs, y: {})
         sums: dict[str, list[float]] = {}
-        each = bytes_per_unit(lambda count: self.outputs(params, x.new_zeros(count, *x.shape[1:])))
-        step = min(_TEST_CHUNK, max(1, memory // each))
+        step = min(_TEST_CHUNK, max(1, memory // self._test_bytes(params, x)))
         for start in range(0, x.shape[0], step):
             part = y[start : start + step]
             outputs = outputs_of(params, x[start : start + step])
@@ -224,6 +224,15 @@ class Task:
                 for side, values in enumerate(pair):
                     total[side] += float(values.double().sum())
         return {name: value / most if most else 0.0 for name, (value, most) in sums.items()}
+
+    def _test_bytes(self, params: Tensor, x: Tensor) -> int:
+        """What an example takes that is evaluated; tried once for each kind of input."""
+        key = x.shape[1:], x.dtype, x.device
+        if key not in self._evaluated:
+            self._evaluated[key] = bytes_per_unit(
+                lambda count: self.outputs(params, x.new_zeros(count, *x.shape[1:]))
+            )
+        return self._evaluated[key]
 
     def _alone(self, params: Tensor, x: Tensor) -> bool:
         """Whether an example's outputs are the same without the others."""
