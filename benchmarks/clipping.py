@@ -29,7 +29,14 @@ import numpy as np
 import opacus
 import torch
 import torch.nn.functional as F
-from models_for_clipping import Case, tokens_by_embedding, tokens_by_gru, tokens_by_lstm
+from models_for_clipping import (
+    Case,
+    images_by_prelu,
+    tokens_by_embedding,
+    tokens_by_gru,
+    tokens_by_lstm,
+    tokens_by_transformer,
+)
 from opacus.grad_sample import GradSampleModuleFastGradientClipping, wrap_model
 from torch import Tensor, nn
 
@@ -70,6 +77,8 @@ CASES: dict[str, Callable[[int], Case]] = {
     "lstm": tokens_by_lstm,
     "gru": tokens_by_gru,
     "embedding": tokens_by_embedding,
+    "prelu": images_by_prelu,
+    "transformer": tokens_by_transformer,
 }
 
 

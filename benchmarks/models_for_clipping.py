@@ -52,6 +52,41 @@ class MeanEmbedding(nn.Module):
         return outputs
 
 
+class Sentences(nn.Module):
+    """Tokens (n, length) -> embeddings and places -> two layers of torch's transformer -> their mean."""
+
+    def __init__(self, vocabulary: int, length: int, size: int, classes: int):
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(vocabulary, size), nn.Parameter(torch.zeros(length, size))
+        layer = nn.TransformerEncoderLayer(size, 4, 2 * size, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.classes = nn.Linear(size, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.classes(self.encoder(self.embedding(x) + self.places).mean(1))
+        return outputs
+
+
+def tokens_by_transformer(n: int = 250, length: int = 32, vocabulary: int = 1000, size: int = 64) -> Case:
+    """A classifier of texts by torch's transformer, with a table of places that belongs to no layer."""
+    x, y = _tokens(n, length, vocabulary, 2)
+    model, twin = (Sentences(vocabulary, length, size, 2) for _ in range(2))
+    return Case(model, twin, x, y)
+
+
+def images_by_prelu(n: int = 250) -> Case:
+    """The multilayer perceptron with slopes that are learned."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 1, 28, 28, generator=generator)
+    y = torch.randint(10, (n,), generator=generator)
+
+    def model() -> nn.Module:
+        hidden = nn.Linear(784, 256), nn.PReLU(), nn.Linear(256, 256), nn.PReLU()
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(256, 10))
+
+    return Case(model(), model(), x, y)
+
+
 def tokens_by_lstm(n: int = 250, length: int = 15) -> Case:
     """A classifier of names by an LSTM: 57 characters, 18 languages, sizes of Du 2021, A.9."""
     return _recurrent(nn.LSTM, DPLSTM, n, length)

@@ -43,13 +43,13 @@ def ours(
 ) -> dict[str, float]:
     """Median seconds of a round on our Ray grid, and the peak memory in MiB of its processes."""
     from fedpriv.accounting import Ledger
+    from fedpriv.books import RunBooks
     from fedpriv.config import Config
     from fedpriv.flower.grids.ray import RayGrid
     from fedpriv.flower.strategy import GridEngine
     from fedpriv.node import initial_params, make_source, make_task
     from fedpriv.plan import gpu_share, make_plan
     from fedpriv.round import run
-    from fedpriv.books import RunBooks
 
     config = Config.parse(
         {
