@@ -28,6 +28,16 @@ from fedpriv import _check
 Scalar = str | int | float | bool
 
 
+def by_key(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by their keys, which may be written with underscores. Raises ArgumentError for a key that is
+    given in both ways."""
+    found = {_kebab(key): value for key, value in values.items()}
+    for key in values:
+        if len(found) < len(values) and _kebab(key) in values and _kebab(key) != key:
+            raise _check.ArgumentError(f"{_kebab(key)} is given twice, as {key} too")
+    return found
+
+
 def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
@@ -297,7 +307,9 @@ class Config(BaseModel):
         False, description="deployment: node k is client (or silo) k and holds its own data file"
     )
     engine: Literal["ray", "in-process"] = Field("ray", description="where virtual clients run")
-    actors: int = Field(0, ge=0, description="Ray actors; 0: one per CPU (or per GPU share)")
+    actors: int = Field(
+        0, ge=0, description="Ray actors; 0: one for each GPU, or share of one, else for each CPU"
+    )
     cpus_per_actor: float = Field(1.0, gt=0, description="CPUs of a Ray actor")
     gpus_per_actor: float = Field(0.0, ge=0, description="GPUs of a Ray actor; 0: a share of those there")
     device: str = Field("auto", description="auto, cpu or cuda")
@@ -327,11 +339,7 @@ class Config(BaseModel):
 
         Raises ArgumentError, one line, on the first thing wrong, a key that is given in both ways among them.
         """
-        known, given = cls.keys(), values
-        values = {_kebab(key): value for key, value in given.items()}
-        for key in given:
-            if len(values) < len(given) and _kebab(key) in given and _kebab(key) != key:
-                raise _check.ArgumentError(f"{_kebab(key)} is given twice, as {key} too")
+        known, values = cls.keys(), by_key(values)
         for key, value in values.items():
             if key not in known:
                 hint = _check.near(key, known) or "see `fedpriv simulate --help`"

@@ -41,7 +41,7 @@ class Key:
 
     root: bytes = field(repr=False)
     seed: int | None = None
-    _used: set[tuple[str | int, ...]] = field(default_factory=set, init=False, repr=False, compare=False)
+    _used: set[tuple[bytes | str | int, ...]] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def fresh(cls) -> Key:
@@ -72,15 +72,17 @@ class Key:
         """
         if self.reproducible:
             return
-        if (purpose, *indices) in self._used:
+        drawn: tuple[bytes | str | int, ...] = (self.root, purpose, *indices)
+        # The record is of this key and of its children.
+        if drawn in self._used:
             draw = " ".join(map(str, (purpose, *indices)))
             hint = "its noise and cohorts would be those of an earlier run; make one by Key.fresh()"
             raise _check.fail("key", "...", f"be a run's own: {draw} was drawn from it before", hint)
-        self._used.add((purpose, *indices))
+        self._used.add(drawn)
 
     def child(self, purpose: str, *indices: int) -> Key:
         """A key of its own for ``purpose`` at ``indices`` (e.g. a silo), as reproducible as this one."""
-        return Key(self._words("key", (purpose, *indices)).tobytes(), self.seed)
+        return Key(self._words("key", (purpose, *indices)).tobytes(), self.seed, self._used)
 
     def generator(self, purpose: str, *indices: int) -> np.random.Generator:
         """A generator of its own for ``purpose`` at ``indices`` (e.g. release, client)."""

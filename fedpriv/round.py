@@ -102,7 +102,8 @@ class Books(Protocol):
     """The accountant and its ledger, as the loop needs them.
 
     Books of a privacy filter may have an attribute ``adaptive``, true, and then an optimizer may choose its
-    noise by earlier answers; an accountant adds up what was planned, and only that is bounded.
+    noise by earlier answers; an accountant adds up what was planned, and only that is bounded: books of one
+    must not say so.
     """
 
     def affords(self, event: Event, releases: int = 1) -> bool:
@@ -293,6 +294,7 @@ def advance(
     """As :func:`run`, from a state after any number of steps until it has made ``until``.
 
     Releases are numbered on from ``first``, by default ``state.step``: no number may have been used before.
+    An unseeded key does not go on after a release that was interrupted before its charge: give a fresh one.
     """
     if cohorts.sampler != setup.sampler:
         raise _check.fail("cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {setup.sampler}")
@@ -346,5 +348,5 @@ def _check_planned(setup: Setup, step: int, query: Query) -> None:
             f"relative noise and rate factor of {name} at step {step}",
             asked,
             f"be {said}, as planned" if said else f"be planned; it planned {len(setup.planned)} releases",
-            "what follows from answers needs a privacy filter, and books that say adaptive = True",
+            "noise that follows from answers needs books of a privacy filter (fedpriv.accounting.Filter)",
         )

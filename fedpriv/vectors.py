@@ -194,7 +194,7 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
     if isinstance(layer, _DropoutNd) and type(layer).forward not in _DROPOUTS and layer.p > 0:
         raise _check.fail(f"layer {name}", layer, "be a dropout layer of torch's own, or p = 0")
     if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
-        hint = "its attention draws by torch's generator; nn.Dropout layers beside it are welcome"
+        hint = "its attention draws by torch's generator: set it to 0.0; nn.Dropout beside it is welcome"
         raise _check.fail(f"dropout of layer {name}", layer.dropout, "be 0", hint)
     tables = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
     if tables and (layer.max_norm is not None or layer.scale_grad_by_freq):

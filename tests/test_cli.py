@@ -19,9 +19,11 @@ from small import SMALL, write_mnist
 from typer.testing import CliRunner
 
 from fedpriv import data
+from fedpriv._check import ArgumentError
 from fedpriv.accounting import METHODS
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
+from fedpriv.cli.simulate import given as settings_of
 from fedpriv.config import Config, read_assignment
 from fedpriv.data import loaders
 from fedpriv.folders import COMPARISON_FILES, FILES
@@ -435,3 +437,13 @@ def test_ctrl_c_before_the_first_round_is_told(monkeypatch: pytest.MonkeyPatch, 
     result = call("compare", *SETTINGS, "--out", tmp_path / "out")
     assert (result.exit_code, result.stderr) == (130, said)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_wins_over_a_file_however_keys_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("sampling_rate = 0.1\nrounds = 7\n")
+    values = settings_of(file, ["sampling-rate=0.5", "clip_norm=2", "clip-norm=3"], None, None, False)
+    assert values == {"sampling-rate": 0.5, "rounds": 7, "clip-norm": 3}
+    file.write_text("sampling_rate = 0.1\nsampling-rate = 0.2\n")
+    with pytest.raises(ArgumentError, match="sampling-rate is given twice"):
+        settings_of(file, None, None, None, False)

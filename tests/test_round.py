@@ -327,6 +327,15 @@ def test_an_unseeded_key_serves_one_run() -> None:
     assert torch.equal(one.state.params, other.state.params)
 
 
+def test_children_of_an_unseeded_key_remember_what_they_drew() -> None:
+    key = Key.fresh()
+    key.child("silo", 0).once("release", 0)
+    key.child("silo", 1).once("release", 0)
+    key.once("release", 0)
+    with pytest.raises(ArgumentError, match="release 0 was drawn from it before"):
+        key.child("silo", 0).once("release", 0)
+
+
 def test_a_run_that_goes_on_takes_new_numbers() -> None:
     """After releases that nobody answered, the number of steps is not the number of releases."""
     sampler, key = Poisson(40, 0.5), Key.fresh()

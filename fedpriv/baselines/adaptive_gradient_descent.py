@@ -176,6 +176,7 @@ class _Curator:
 def objective(task: Task, params: Tensor, x: Tensor, y: Tensor, bound: float) -> Tensor:
     """The sum over units of their losses cut to [0, bound], float64 (); what is not a number counts bound."""
     total = torch.zeros((), dtype=torch.float64, device=params.device)
+
     def loss(x: Tensor, y: Tensor) -> Tensor:  # of one alone, whatever the model does with several
         return task.losses(params, x[None], y[None])[0]
 

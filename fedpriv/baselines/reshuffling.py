@@ -160,7 +160,8 @@ def train(
         paid = event(_check.positive("noise-multiplier", z), size)
         if not books.affords([paid]):
             return Outcome(state, epoch, "budget")
-        key.once("epoch", epoch)
+        for release_number in range(index, index + -(-size // batch)):
+            key.once("release", release_number)
         books.charge([paid])
         for rows in _batches(size, batch, key, epoch):
             state = _step(optimizer, state, task, x[rows], y[rows], z, min(batch, size), key, index)

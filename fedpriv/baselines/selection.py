@@ -243,8 +243,8 @@ def select(
     """
     if not candidates:
         raise _check.fail("candidates", list(candidates), "hold at least one")
-    key.once("selection")
     pay(selection, budget, record)
+    key.once("selection")
     generator = key.generator("selection")
     runs = int(generator.geometric(selection.gamma))
     best: Winner[Candidate, Result] | None = None

@@ -136,7 +136,7 @@ def _evaluation(plan: Plan, state: State, books: RunBooks, folder: RunFolder) ->
     taken = []
     for _ in range(_EVALUATIONS):
         started = time.perf_counter()
-        task.evaluate(state.output.to(device), *test)
+        task.evaluate(state.output.to(device), *test, config.memory_budget * 2**20)
         books.spent()
         folder.write("model.safetensors", packed(task.layout.split(state.output), {}))
         if checkpoints.obstacle(plan) is None:

@@ -49,7 +49,9 @@ def compare(plan: Plan, state: State) -> Comparison:
     seconds = _alternated([ordinary, *calls])
     each = np.array(seconds[1:]).reshape(len(sides), len(queries)) @ [share for _, share in asked]
     by_rows = ""
-    if isinstance(side.work, OneGradient) and not side.task.book.suits(side.task, params, x, y):
+    if isinstance(side.work, OneGradient) and not side.task.book.suits(
+        side.task, params, x, y, side.task.drawing.draws
+    ):
         by_rows = why_by_rows(side.task)
     instead = dict(zip(list(sides)[1:], each[1:].tolist(), strict=True))
     return Comparison(len(x), units, seconds[0], float(each[0]), by_rows, instead)
@@ -102,7 +104,7 @@ def _others(config: Config, side: ClientSide) -> Mapping[str, ClientSide]:
 
 
 def why_by_rows(task: Task) -> str:
-    """Why a task's gradients are formed: layers that no kind is known of, or what a trial found."""
+    """Why gradients are formed: too many parameters of layers of no known kind, or what a trial found."""
     named = dict(task.module.named_parameters())
     trained = {id(named[name]) for name in task.layout.names}
     unknown = [
@@ -111,7 +113,7 @@ def why_by_rows(task: Task) -> str:
         if any(id(parameter) in trained for parameter in layer.parameters(recurse=False))
         and (kind_of(type(layer)) is None or "forward" in vars(layer))
     ]
-    if not unknown:
+    if task.book.layers or not unknown:
         return "a trial found that examples mix, or that a weight is used outside its layer"
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
     return f"fedpriv.clipping.kinds knows no kind of {', '.join(unknown[:3])}{more}"

@@ -20,7 +20,7 @@ from fedpriv.cli.app import (
     refusing,
     uncharged,
 )
-from fedpriv.config import Config, read_assignment, read_file
+from fedpriv.config import Config, by_key, read_assignment, read_file
 
 if TYPE_CHECKING:
     from fedpriv.checkpoints import Checkpoint
@@ -131,8 +131,10 @@ def given(
 
     Raises ArgumentError where an option and --set contradict each other.
     """
-    values = read_file(config_file) if config_file else {}
-    chosen, options = dict(read_assignment(text) for text in settings or []), dict[str, Any]()
+    values = by_key(read_file(config_file)) if config_file else {}
+    chosen, options = dict[str, Any](), dict[str, Any]()
+    for text in settings or []:
+        chosen |= by_key(dict([read_assignment(text)]))
     if out is not None:
         options["out"] = out
     if seed is not None:

@@ -7,7 +7,7 @@ and weighted sums are had without forming them.
 
 It is exact where trained parameters belong to layers of a known kind that treat examples apart; a layer may
 be called several times, and layers may share parameters. The few parameters that belong to none are
-differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.kinds.plans`). What can be read from the
+differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.plans`). What can be read from the
 module is decided when a :class:`Book` is made; the rest (a weight used outside its layer, examples that mix)
 is tried out once for each shape of input, on made-up examples, against ``vmap(grad)``: a model that does not
 agree is summed by rows from then on.
@@ -36,7 +36,7 @@ from fedpriv.clipping.bounded import FactoredSum, Forms
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, combine
 from fedpriv.clipping.kinds import Call, UnsuitedError, kind_of
-from fedpriv.clipping.kinds.plans import Plan, form_rows, plan_of
+from fedpriv.clipping.plans import Plan, form_rows, plan_of
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.rows import sum_rows
 from fedpriv.query import LEAST, MOST, Block, SumBlock, Term
@@ -259,7 +259,8 @@ class Book:
             calls, deltas = self._pass(plan, task, point, inputs[:, None], labels[:, None], own[:, None])
         for (name, _), sent in zip(calls, deltas, strict=True):
             strays = [delta.reshape(count, -1)[~own] for delta in sent]
-            if any(bool((stray if move is None else stray.nan_to_num(0, 0, 0)).any()) for stray in strays):
+            strays = strays if move is None else [stray.nan_to_num(0, 0, 0) for stray in strays]
+            if not all(bool((stray == 0).all()) for stray in strays):
                 raise UnsuitedError.of(name)
 
     def _agrees(

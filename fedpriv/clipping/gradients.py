@@ -19,7 +19,7 @@ from fedpriv import _check
 from fedpriv.clipping.bookkeeping import Differentiable
 from fedpriv.clipping.bounded import terms_of
 from fedpriv.clipping.kinds import UnsuitedError
-from fedpriv.clipping.kinds.plans import Plan
+from fedpriv.clipping.plans import Plan
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 from fedpriv.query import Block, Query, SumBlock
 

@@ -15,6 +15,7 @@ _RUN = 2**8  # entries whose squares are added up before float64 takes their sum
 
 
 def norms_of(part: Tensor) -> Tensor:
+    """Norms (n,) of the parts (n, ...), in their own precision."""
     norms: Tensor = torch.linalg.vector_norm(part.flatten(1), dim=1)
     return norms
 

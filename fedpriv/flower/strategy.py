@@ -32,7 +32,7 @@ from fedpriv.silos import Change, Training
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
 
-_TREE = 4  # nodes, from which they add their replies themselves
+_TREE = 4  # nodes, from which the grid adds their replies
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
 
 

@@ -139,3 +139,17 @@ def test_what_is_refused_is_refused_before_any_charge() -> None:
     assert held.used == 0
     with pytest.raises(ArgumentError, match="FirstOrder"):  # its noise belongs to the epochs
         train(decaying, follow([30.0]), TASK, x, y, START, 5, held, KEY)
+
+
+def test_a_key_that_another_run_has_used_is_refused() -> None:
+    """The loop's noise and this one's are of the same labels."""
+    x, y = examples(1, 12)
+    key, paid = Key.fresh(), books(50.0)
+    for release in (0, 3):
+        used = Key.fresh()
+        used.once("release", release)
+        with pytest.raises(ArgumentError, match=f"release {release} was drawn from it before"):
+            train(dp_sgd(0.1, 1.0), follow([2.0]), TASK, x, y, START, 3, books(50.0), used)
+    train(dp_sgd(0.1, 1.0), follow([2.0]), TASK, x, y, START, 3, paid, key)
+    with pytest.raises(ArgumentError, match="be a run's own"):
+        key.once("release", 3)

@@ -40,7 +40,7 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         client_app: the ClientApp as ``module:attribute``.
     """
 
-    adds = False  # whether nodes can add their replies before one of them answers
+    adds = False  # whether the grid can add its nodes' replies: ``send_and_add``
 
     def __init__(
         self,

@@ -141,9 +141,8 @@ class RayGrid(HostedGrid):
             ("GPU", num_gpus, there.get("GPU", 0.0)),
         ):
             if share * self.nodes > total + 1e-9:
-                raise GridError(
-                    f"{self.nodes} actors of {share:g} {name} each do not fit: Ray has {total:g} {name}"
-                )
+                wanted = f"{self.nodes} actors of {share:g} {name} each do not fit: Ray has {total:g} {name}"
+                raise GridError(wanted + ("; device=cpu asks for none" if name == "GPU" else ""))
         actor = ray.remote(_Node).options(num_cpus=cpus, num_gpus=num_gpus, max_restarts=0)
         paths = [path for path in sys.path if path]
         for node in self.get_node_ids():
