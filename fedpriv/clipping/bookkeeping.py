@@ -258,7 +258,7 @@ class Book:
         with task.drawing.by(seeds):
             calls, deltas = self._pass(plan, task, point, inputs[:, None], labels[:, None], own[:, None])
         for (name, _), sent in zip(calls, deltas, strict=True):
-            strays = [delta.reshape(count, -1)[~own] for delta in sent]
+            strays = [torch.where(own[:, None], 0, delta.reshape(count, -1)) for delta in sent]
             strays = strays if move is None else [stray.nan_to_num(0, 0, 0) for stray in strays]
             if not all(bool((stray == 0).all()) for stray in strays):
                 raise UnsuitedError.of(name)
