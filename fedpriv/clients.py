@@ -31,7 +31,7 @@ from torch import Tensor
 from fedpriv import _check
 from fedpriv.clipping import added, sum_gradients, sum_rows, sum_rows_loop, zeros
 from fedpriv.clipping.bounded import terms_of
-from fedpriv.clipping.drawing import example_seeds, mixed
+from fedpriv.clipping.drawing import example_seeds, mixed, taken
 from fedpriv.memory import bytes_per_unit
 from fedpriv.query import Query
 from fedpriv.rng import Key
@@ -134,13 +134,11 @@ def clipped_sum(
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
         if len(counts) == 1 and client + example * int(counts) > memory:
             own = slice(int(positions[0, 0]), int(positions[0, -1]) + 1)
-            drawn = None if seeds is None else seeds[own]
-            few = max(1, memory // example)
-            rows = [_vector_of_one(work, task, p, x[own], y[own], drawn, few)[None] for p in query.points]
+            mine, few = (x[own], y[own], taken(seeds, own)), max(1, memory // example)
+            rows = [_vector_of_one(work, task, point, *mine, few)[None] for point in query.points]
             return sum_rows(rows, query.blocks, task.layout.layer_sizes)
         index = positions.to(x.device)
-        drawn = None if seeds is None else seeds[index]
-        return _sum_at_once(work, task, query, x[index], y[index], counts, drawn)
+        return _sum_at_once(work, task, query, x[index], y[index], counts, taken(seeds, index))
 
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
@@ -165,9 +163,8 @@ def clipped_sum_loop(
     start = 0
     for size in sizes[sizes > 0].tolist():
         own = slice(start, start + size)
-        drawn = None if seeds is None else seeds[own]
         for vectors, point in zip(rows, query.points, strict=True):
-            vectors.append(_vector_of_one(work, task, point, x[own], y[own], drawn))
+            vectors.append(_vector_of_one(work, task, point, x[own], y[own], taken(seeds, own)))
         start += size
     stacked = [
         torch.stack(vectors) if vectors else point.new_zeros(0, task.dimension)
@@ -200,7 +197,7 @@ def _vector_of_one(
         leaf, total = params.detach().clone().requires_grad_(), torch.zeros_like(params)
         for start in range(0, len(x), few or len(x)):
             some = slice(start, start + (few or len(x)))
-            with task.drawing.by(None if seeds is None else seeds[some]):
+            with task.drawing.by(taken(seeds, some)):
                 loss = task.losses(leaf, x[some], y[some]).sum() / len(x)
             total += torch.autograd.grad(loss, leaf)[0]
         return total

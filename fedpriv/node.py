@@ -216,6 +216,12 @@ def make_public(config: Config) -> PublicGradient:
     return PublicGradient(make_task(config, source), examples, config.public_batch)
 
 
+def make_test(config: Config, source: data.Source, device: torch.device) -> data.Pair:
+    """The test examples that the model is evaluated on: not those that the optimizer learns from."""
+    test = source.test(device)
+    return split(test, config.public_examples)[1] if config.public_examples else test
+
+
 def make_view(config: Config, source: data.Source) -> View:
     """Unit numbers -> examples, for the configured unit and partition.
 

@@ -20,12 +20,11 @@ from torch import Tensor
 
 from fedpriv import __version__, checkpoints, measures, report, report_picture, report_text, silos
 from fedpriv.accounting import METHODS, Ledger, participations
-from fedpriv.baselines import split
 from fedpriv.books import RunBooks
 from fedpriv.checkpoints import Checkpoint
 from fedpriv.endings import Ending
 from fedpriv.folders import RunFolder
-from fedpriv.node import choose_device, initial_params, make_source, make_task
+from fedpriv.node import choose_device, initial_params, make_source, make_task, make_test
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan
 from fedpriv.remarks import remark
@@ -171,9 +170,7 @@ class _Job:
         self.task = make_task(plan.config, source)
         self.key = plan.key()
         device = choose_device(plan.config.device)
-        self.test = source.test(device)
-        if plan.config.public_examples:  # what the optimizer learns from is not evaluated on
-            _, self.test = split(self.test, plan.config.public_examples)
+        self.test = make_test(plan.config, source, device)
         self.device = device
         self.state = resumed.state if resumed else self._start()
         if resumed:

@@ -25,7 +25,6 @@ import torch
 
 from fedpriv import _check, checkpoints, cores
 from fedpriv.accounting import Ledger
-from fedpriv.baselines import split as split_public
 from fedpriv.bench.advice import advise
 from fedpriv.bench.engines import TimedEngine, timed_engine
 from fedpriv.bench.figures import PARTS, Comparison, Figures, shares, split
@@ -33,7 +32,7 @@ from fedpriv.bench.gradients import compare
 from fedpriv.books import RunBooks
 from fedpriv.config import Config
 from fedpriv.folders import RunFolder
-from fedpriv.node import choose_device, initial_params, make_source, make_task
+from fedpriv.node import choose_device, initial_params, make_source, make_task, make_test
 from fedpriv.optimizers.base import State
 from fedpriv.plan import Plan, make_plan, number_of_actors
 from fedpriv.round import Progress, run
@@ -130,9 +129,7 @@ def _evaluation(plan: Plan, state: State, books: RunBooks, folder: RunFolder) ->
     """Seconds that a run takes to evaluate its model, and to write it and what it could be taken up from."""
     config, source = plan.config, make_source(plan.config)
     task, device = make_task(config, source), choose_device(config.device)
-    test = source.test(device)
-    if config.public_examples:
-        _, test = split_public(test, config.public_examples)
+    test = make_test(config, source, device)
     taken = []
     for _ in range(_EVALUATIONS):
         started = time.perf_counter()

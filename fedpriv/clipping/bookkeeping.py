@@ -9,8 +9,8 @@ It is exact where trained parameters belong to layers of a known kind that treat
 be called several times, and layers may share parameters. The few parameters that belong to none are
 differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.plans`). What can be read from the
 module is decided when a :class:`Book` is made; the rest (a weight used outside its layer, examples that mix)
-is tried out once for each shape of input, on made-up examples, against ``vmap(grad)``: a model that does not
-agree is summed by rows from then on.
+is tried out once for each shape of input, on made-up examples (:mod:`fedpriv.clipping.trials`): a model that
+fails is summed by rows from then on.
 
 >>> from fedpriv.vectors import layout_of
 >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -22,8 +22,6 @@ agree is summed by rows from then on.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -38,14 +36,9 @@ from fedpriv.clipping.factored import Factored, combine
 from fedpriv.clipping.kinds import Call, UnsuitedError, kind_of
 from fedpriv.clipping.plans import Plan, form_rows, plan_of
 from fedpriv.clipping.precision import Precision, computing
-from fedpriv.clipping.rows import sum_rows
-from fedpriv.query import LEAST, MOST, Block, SumBlock, Term
+from fedpriv.clipping.trials import Trial
+from fedpriv.query import Block
 from fedpriv.vectors import Layout
-
-_TRIAL, _TRIAL_ERROR = 3, 1e-3  # examples of a trial, and what rounding may do
-_SHIFT = 0.1  # of the moves of parameters, where whole gradients are compared
-_CROWD, _OWN_ERROR = 33, 1e-4  # examples of which one must not depend on the others, but for rounding
-_COARSE_ERROR = 0.2  # what it may do where the passes are of few digits
 
 
 class Differentiable(Protocol):
@@ -86,11 +79,12 @@ class Book:
     Attributes:
         layers: the layers whose parameters are book-kept, by name; empty where the model is not suited.
         tokens: below which number every token of the model's inputs may be.
+        precision: that of the passes.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, precision: Precision = "float32") -> None:
         """The book of ``module``, whose layers' forwards are replaced during each pass."""
-        self._layout, self._precision = layout, precision
+        self._layout, self.precision = layout, precision
         tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         self.tokens = min((table.num_embeddings for table in tables), default=2)
         self._tried: dict[tuple[Any, ...], Plan | None] = {}
@@ -106,7 +100,7 @@ class Book:
             return None
         key = (drawing, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
         if key not in self._tried:
-            self._tried[key] = self._try(task, params, x, y, drawing)
+            self._tried[key] = Trial(task, params, x, y, drawing).suited(self._plan)
         return self._tried[key]
 
     def sum(
@@ -130,18 +124,18 @@ class Book:
         """
         drawn = task.drawing.by(None if seeds is None else seeds.flatten())
         formed: list[Forms] = [{} for _ in points]
-        with drawn, computing(precision or self._precision, x.device):
-            passes = [self._pass(plan, task, point, x, y, weights) for point in points]
+        with drawn, computing(precision or self.precision, x.device):
+            passes = [self.record(plan, task, point, x, y, weights) for point in points]
             if plan.remaining:
                 tensors = [self._layout.split(point) for point in points]
                 units = x, y, weights, seeds
                 formed = [form_rows(task.losses_at, task.drawing, t, plan.remaining, *units) for t in tensors]
         forms = [
-            self._measure(plan, *one, len(x), rest) for one, rest in zip(passes, formed, strict=True)
+            self._measure(plan, *one, weights, rest) for one, rest in zip(passes, formed, strict=True)
         ]
         return FactoredSum(forms, self._layout, blocks, points[0])
 
-    def _pass(
+    def record(
         self,
         plan: Plan,
         task: Differentiable,
@@ -174,7 +168,7 @@ class Book:
         plan: Plan,
         calls: list[tuple[str, Call]],
         deltas: list[tuple[Tensor, ...]],
-        units: int,
+        weights: Tensor | None,
         formed: Forms,
     ) -> Forms:
         """The units' factored gradients by tensor, those that are formed among them."""
@@ -184,176 +178,12 @@ class Book:
             measured = _measured(name, layer, call, sent)
             if not own.keys() <= measured.keys():
                 raise UnsuitedError.of(name)
-            together = len(sent[0]) // units
             for parameter, form in measured.items():
                 if parameter in own:
-                    found[own[parameter]].append(form.grouped(together) if together > 1 else form)
+                    found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
         for slot, form in formed.items():
             found[slot].append(form)
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
-
-    def _try(
-        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool
-    ) -> Plan | None:
-        """The plan by which book-keeping agrees with vmap on examples that depend on no data, if any does.
-
-        Layers that turn out not to hold the examples one after the other are left to rows, if they are small.
-        """
-        generator = np.random.default_rng(0)
-        counts, moves = (_TRIAL, _CROWD), (None, *self._moves(params, self._layout.names))
-        several = list(itertools.product(moves, counts))
-        if not all(_alone(task, params, x, y, count, generator, drawing, move) for move, count in several):
-            return None
-        plan = self._plan
-        while plan.layers:
-            try:
-                for move, count in itertools.product((None, *self._moves(params, plan.remaining)), counts):
-                    if not _alone(task, params, x, y, count, generator, drawing, move):
-                        return None
-                    self._hold_apart(plan, task, params, x, y, count, drawing, move)
-                agrees = self._agrees(plan, task, params, x, y, generator, drawing)
-                return plan if agrees else None
-            except UnsuitedError as error:
-                if error.layer is None:
-                    return None
-                plan = plan.without(error.layer)
-            except (RuntimeError, IndexError, TypeError):
-                return None
-        return None
-
-    def _moves(self, params: Tensor, names: tuple[str, ...]) -> list[Tensor]:
-        """Two ways to move the named tensors, each entry up in one and down in the other.
-
-        What a number of them gates (examples that are mixed only where it is above a half, which it is not
-        when training begins) is open in one or the other.
-        """
-        generator, moved = np.random.default_rng(1), set(names)
-        move = torch.as_tensor(generator.uniform(1, 3, len(params)) * generator.choice([-1, 1], len(params)))
-        for name, part in self._layout.split(move).items():
-            part.mul_(name in moved)
-        return [move.to(params), -move.to(params)] if names else []
-
-    def _hold_apart(
-        self,
-        plan: Plan,
-        task: Differentiable,
-        params: Tensor,
-        x: Tensor,
-        y: Tensor,
-        count: int,
-        drawing: bool,
-        move: Tensor | None,
-    ) -> None:
-        """Raises UnsuitedError for a layer whose calls do not hold so many examples one after the other.
-
-        The loss of one example alone has no gradient at what a layer saw of the others; what is not finite
-        proves nothing at a point that was moved.
-        """
-        generator = np.random.default_rng(count)
-        inputs, labels = _made_up(x, count, generator), y.new_zeros((count, *y.shape[1:]))
-        point = task.initial(generator).to(params)
-        point = point if move is None else point + move
-        own = torch.arange(count, device=x.device) == count // 2
-        seeds = torch.arange(count, device=x.device) if drawing else None
-        with task.drawing.by(seeds):
-            calls, deltas = self._pass(plan, task, point, inputs[:, None], labels[:, None], own[:, None])
-        for (name, _), sent in zip(calls, deltas, strict=True):
-            strays = [torch.where(own[:, None], 0, delta.reshape(count, -1)) for delta in sent]
-            strays = strays if move is None else [stray.nan_to_num(0, 0, 0) for stray in strays]
-            if not all(bool((stray == 0).all()) for stray in strays):
-                raise UnsuitedError.of(name)
-
-    def _agrees(
-        self,
-        plan: Plan,
-        task: Differentiable,
-        params: Tensor,
-        x: Tensor,
-        y: Tensor,
-        generator: np.random.Generator,
-        drawing: bool,
-    ) -> bool:
-        """Whether the sums are those of rows.
-
-        Gradients that are all zero (units may be dead where the parameters fell), or outside what can be
-        clipped at, prove nothing, so one of a few trials at least must have others. What is book-kept must
-        agree by itself, however large the gradients beside it are, and where all parameters moved a little:
-        what a gate lets through that is shut when training begins.
-        """
-        names = self._layout.names
-        seeds = torch.arange(_TRIAL, device=x.device) if drawing else None
-        labels = y.new_zeros((_TRIAL, *y.shape[1:]))
-        remaining = set(plan.remaining)
-        kept = torch.cat([params.new_full((s.size,), s.name not in remaining) for s in self._layout.slots])
-        proven = False
-        held: dict[Precision, float] = {self._precision: _COARSE_ERROR, "float32": _TRIAL_ERROR}
-        for shift in (torch.zeros_like(params), *(_SHIFT * move for move in self._moves(params, names))):
-            point = task.initial(generator).to(params) + shift
-            inputs = _made_up(x, _TRIAL, generator)
-            with task.drawing.by(seeds):
-                rows = task.gradients(point, inputs, labels)
-            clip = float(rows.norm(dim=1).median()) or 1.0  # clips some and not others
-            if not LEAST <= clip <= MOST:
-                continue
-            blocks = (SumBlock((Term(clip),), 0.5), SumBlock((Term(math.inf),), 0.5))
-            wanted = sum_rows([rows], blocks)
-            for precision, error in held.items():
-                sums = self.sum(plan, task, [point], blocks, inputs, labels, None, seeds, precision)
-                for got, want in zip(sums.totals, wanted, strict=True):
-                    for own in (kept, 1 - kept):
-                        if not bool(((got - want) * own).norm() <= error * (want * own).norm()):
-                            return False
-            proven = proven or any(bool((want * kept).norm() > 0) for want in wanted)
-        return proven
-
-
-def _made_up(x: Tensor, count: int, generator: np.random.Generator) -> Tensor:
-    """Inputs (count, ...) like x: normal numbers, or tokens 0 and 1, which every vocabulary has."""
-    numbers = generator.standard_normal((count, *x.shape[1:]))
-    return torch.as_tensor(numbers if x.is_floating_point() else numbers > 0).to(x)
-
-
-def _alone(
-    task: Differentiable,
-    params: Tensor,
-    x: Tensor,
-    y: Tensor,
-    count: int,
-    generator: np.random.Generator,
-    drawing: bool,
-    move: Tensor | None = None,
-) -> bool:
-    """Whether the loss of one of so many made-up examples is the same whatever the others are.
-
-    Where it is not, examples are mixed, before a layer sees them or in the loss, which no clip of what layers
-    see bounds: one example more would move all of the others' parts. All other numbers become NaN, which any
-    sum, mean or product of several examples passes on; tokens and labels are exchanged for several others.
-    """
-    inputs, labels = _made_up(x, count, generator), y.new_zeros((count, *y.shape[1:]))
-    own = count // 2
-    others = _others(inputs, own, task.book.tokens - 1), _others(labels, own, 1)
-    point = task.initial(generator).to(params)
-    point = point if move is None else point + move
-    try:
-        with torch.no_grad(), task.drawing.by(torch.arange(count, device=x.device) if drawing else None):
-            pairs = [(inputs, labels), *zip(*others, strict=True)]
-            loss, *beside = (float(task.losses(point, *pair)[own]) for pair in pairs)
-    except Exception:
-        return False
-    return not math.isfinite(loss) or all(abs(loss - one) <= _OWN_ERROR * abs(loss) for one in beside)
-
-
-def _others(given: Tensor, own: int, most: int) -> list[Tensor]:
-    """The same at ``own``, and elsewhere NaN, or whole numbers: 0, most, or all from there down in turn."""
-    if given.is_floating_point():
-        several = [torch.full_like(given, math.nan)] * 3
-    else:
-        turns = torch.arange(given.numel(), device=given.device).view(given.shape) % (most + 1)
-        several = [torch.full_like(given, number) for number in (0, most)]
-        several.append((most - turns).to(given.dtype))
-    for others in several:
-        others[own] = given[own]
-    return several
 
 
 def _measured(

@@ -135,6 +135,11 @@ def example_seeds(seed: int, units: Tensor, positions: Tensor | None = None) -> 
     return mixed(first, torch.zeros_like(units) if positions is None else positions)
 
 
+def taken(given: Tensor | None, which: slice | Tensor | Sequence[int]) -> Tensor | None:
+    """The seeds, or weights, of some of the examples; None of none."""
+    return None if given is None else given[which]
+
+
 def _shifted(z: Tensor, by: int) -> Tensor:
     """z shifted to the right, with zeros coming in."""
     shifted: Tensor = (z >> by) & (2 ** (64 - by) - 1)

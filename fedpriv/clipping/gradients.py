@@ -18,8 +18,9 @@ from torch import Tensor
 from fedpriv import _check
 from fedpriv.clipping.bookkeeping import Differentiable
 from fedpriv.clipping.bounded import terms_of
+from fedpriv.clipping.drawing import taken
 from fedpriv.clipping.kinds import UnsuitedError
-from fedpriv.clipping.plans import Plan
+from fedpriv.clipping.plans import Plan, unit_gradients
 from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 from fedpriv.query import Block, Query, SumBlock
 
@@ -39,8 +40,7 @@ class _Units:
     seeds: Tensor | None
 
     def at(self, which: slice | Tensor) -> _Units:
-        weights, seeds = (None if part is None else part[which] for part in (self.weights, self.seeds))
-        return _Units(self.x[which], self.y[which], weights, seeds)
+        return _Units(self.x[which], self.y[which], taken(self.weights, which), taken(self.seeds, which))
 
 
 def sum_gradients(
@@ -111,18 +111,14 @@ def _sum_by_book(plan: Plan, task: Differentiable, query: Query, units: _Units) 
 
 def _sum_by_rows(task: Differentiable, query: Query, units: _Units) -> Sums:
     """By forming every unit's vector."""
-    layers, x, y, seeds = task.layout.layer_sizes, units.x, units.y, units.seeds
-    if units.weights is None:
+    layers, x, y, weights, seeds = task.layout.layer_sizes, units.x, units.y, units.weights, units.seeds
+    if weights is None:
         with task.drawing.by(seeds):
-            return sum_rows([task.gradients(point, x, y) for point in query.points], query.blocks, layers)
-
-    def loss(params: Tensor, x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None) -> Tensor:
-        with task.drawing.by(seeds):
-            return (task.losses(params, x, y) * weights).sum()
-
-    each = (x, y, units.weights) if seeds is None else (x, y, units.weights, seeds)
-    gradients = torch.func.vmap(torch.func.grad(loss), (None, *[0] * len(each)))
-    return sum_rows([gradients(point, *each) for point in query.points], query.blocks, layers)
+            rows = [task.gradients(point, x, y) for point in query.points]
+    else:
+        own = x, y, weights, seeds
+        rows = [unit_gradients(task.losses, task.drawing, point, *own) for point in query.points]
+    return sum_rows(rows, query.blocks, layers)
 
 
 def sum_gradients_loop(
@@ -141,7 +137,7 @@ def gradients_loop(
     rows = params.new_zeros(x.shape[0], params.numel())
     for i in range(x.shape[0]):
         leaf = params.detach().clone().requires_grad_()
-        with task.drawing.by(None if seeds is None else seeds[i : i + 1]):
+        with task.drawing.by(taken(seeds, slice(i, i + 1))):
             loss = task.losses(leaf, x[i : i + 1], y[i : i + 1]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         if leaf.grad is not None:

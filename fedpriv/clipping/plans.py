@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,32 @@ class Numbers(Rows):
         return self.formed[:, 0]
 
 
+def unit_gradients(
+    losses: Callable[[Any, Tensor, Tensor], Tensor],
+    drawing: Drawing,
+    at: Any,
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    seeds: Tensor | None,
+) -> Any:
+    """The gradients of units' weighted losses, formed by vmap of grad: what ``at`` is, with n in front.
+
+    Args:
+        losses: what is differentiated by, examples (m, ...) and labels (m, ...) -> losses (m,).
+        drawing: what the model's dropout draws by.
+        at: a tensor, or several by name.
+        x, y, weights, seeds: n units of m examples each, (n, m, ...); seeds may be None.
+    """
+
+    def loss(at: Any, x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None) -> Tensor:
+        with drawing.by(seeds):
+            return (losses(at, x, y) * weights).sum()
+
+    each = (x, y, weights) if seeds is None else (x, y, weights, seeds)
+    return torch.func.vmap(torch.func.grad(loss), (None, *[0] * len(each)))(at, *each)
+
+
 def form_rows(
     losses_at: LossesAt,
     drawing: Drawing,
@@ -125,15 +152,11 @@ def form_rows(
         x, y, seeds = x[:, None], y[:, None], None if seeds is None else seeds[:, None]
     fixed = {name: tensor.detach() for name, tensor in tensors.items() if name not in names}
 
-    def loss(
-        own: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None
-    ) -> Tensor:
-        with drawing.by(seeds):
-            return (losses_at({**fixed, **own}, x, y) * weights).sum()
+    def losses(own: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return losses_at({**fixed, **own}, x, y)
 
-    each = (x, y, weights) if seeds is None else (x, y, weights, seeds)
-    gradients = torch.func.vmap(torch.func.grad(loss), (None, *[0] * len(each)))
-    found: dict[str, Tensor] = gradients({name: tensors[name].detach() for name in names}, *each)
+    at = {name: tensors[name].detach() for name in names}
+    found: dict[str, Tensor] = unit_gradients(losses, drawing, at, x, y, weights, seeds)
     return {
         name: Rows(rows) if rows.dim() > 1 else Numbers(rows[:, None]) for name, rows in found.items()
     }
