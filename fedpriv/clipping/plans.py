@@ -79,7 +79,7 @@ def plan_of(module: nn.Module, layout: Layout) -> Plan:
     trained = {id(p): name for name, p in module.named_parameters() if name in layout.names}
     layers, slots, left = dict[str, nn.Module](), dict[str, dict[str, str]](), set[str]()
     for name, layer in module.named_modules():
-        held = layer.named_parameters(recurse=False)
+        held = layer.named_parameters(recurse=False, remove_duplicate=False)
         own = {inner: trained[id(tensor)] for inner, tensor in held if id(tensor) in trained}
         if kind_of(type(layer)) is None or "forward" in vars(layer):
             left |= set(own.values())
