@@ -300,6 +300,11 @@ class Config(BaseModel):
         description="parties that may pool what they know: noise they added, and their part in cohorts "
         "of a fixed size; epsilon holds against them too. 0: against outsiders alone",
     )
+    noise_draws: Literal["auto", "fast", "exact"] = Field(
+        "auto",
+        description="exact: normal numbers from ChaCha20, rounded exactly, in sums on one grid; fast: "
+        "floating-point, for simulations; auto: exact where nodes own their data",
+    )
     seed: int = Field(-1, ge=-1, description="-1: OS entropy; else reproducible and NOT private")
 
     # Engine
@@ -370,6 +375,11 @@ class Config(BaseModel):
     def centralised(self) -> bool:
         """Whether one silo holds all examples: no federation (see :mod:`fedpriv.centralised`)."""
         return self.unit == "example" and self.clients == 1 and not self.nodes_own_data
+
+    @property
+    def exact_noise(self) -> bool:
+        """Whether noise is drawn exactly."""
+        return self.noise_draws == "exact" or (self.noise_draws == "auto" and self.nodes_own_data)
 
     @property
     def asked_seed(self) -> int | None:

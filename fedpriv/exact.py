@@ -26,6 +26,8 @@ from fedpriv.query import Block
 
 _BITS = 31  # of the grid below one party's most
 _TAIL = 64  # stds that a party's noise can reach at most: never
+_NOISE_BITS = 26  # of what is released below a party's most, or this much of the std, where that is more
+_LOUD = 2.0**-8
 
 
 def on_grid(part: Tensor, block: Block, party_std: float) -> Tensor:
@@ -39,8 +41,24 @@ def on_grid(part: Tensor, block: Block, party_std: float) -> Tensor:
         a new float64 tensor of the part's shape.
     """
     most = block.sensitivity + _TAIL * party_std
-    if not 0 < most < math.inf:
-        return part.double()
+    return rounded(part, _step(most, _BITS)) if 0 < most < math.inf else part.double()
+
+
+def noise_step(block: Block, std: float) -> float:
+    """The step, a power of two, of what is released with exact noise (:mod:`fedpriv.rounded`).
+
+    Args:
+        std: that of the noise of whoever adds it first, the server or one party, finite.
+    """
+    return _step(max(block.sensitivity, _LOUD * std), _NOISE_BITS)
+
+
+def _step(most: float, bits: int) -> float:
+    return 2.0 ** (math.ceil(math.log2(most)) - bits)
+
+
+def rounded(part: Tensor, grid: float) -> Tensor:
+    """The nearest multiples of ``grid``, in a new float64 tensor."""
     # Adding 1.5 * 2**52 steps leaves float64 no bits below one step, and rounds to the nearest.
-    shift = 1.5 * 2.0 ** (52 + math.ceil(math.log2(most)) - _BITS)
+    shift = 1.5 * 2.0**52 * grid
     return part.to(torch.float64, copy=True).add_(shift).sub_(shift)

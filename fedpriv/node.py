@@ -69,6 +69,7 @@ class ClientSide:
         unit_memory: bytes that making one unit's examples takes, on average.
         noisy: whether noise will be added. Without, sums are not rounded to a grid (:mod:`fedpriv.exact`),
             which a large clip norm, that stands for none, would make coarse.
+        exact: whether the noise that it adds for parties is exact (:mod:`fedpriv.rounded`).
     """
 
     task: Task
@@ -80,6 +81,7 @@ class ClientSide:
     memory: int = MEMORY
     unit_memory: int = 1
     noisy: bool = True
+    exact: bool = False
 
     def answer(self, ask: Ask) -> Reply:
         """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
@@ -90,7 +92,10 @@ class ClientSide:
         def part(chunk: Chunk) -> tuple[Tensor, ...]:
             sums = self._chunk_sums(query, chunk, key.integer("draws", ask.release))
             if ask.party_stds is not None:
-                sums = add_party_noise(sums, ask.party_stds, chunk.parties, key, ask.release, chunk.index)
+                draw = key, ask.release, chunk.index, query.blocks if self.exact else ()
+                sums = add_party_noise(sums, ask.party_stds, chunk.parties, *draw)
+                if self.exact:
+                    return sums
             if not self.noisy:
                 return tuple(total.double() for total in sums)
             return tuple(map(on_grid, sums, query.blocks, owed))
@@ -274,6 +279,7 @@ def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
         memory=config.memory_budget * 2**20,
         unit_memory=_unit_memory(config, source),
         noisy=config.placement != "none",
+        exact=config.exact_noise,
     )
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from torch import Tensor
 
 from fedpriv import cores
 from fedpriv.rng import Key
+
+T = TypeVar("T")
 
 PIECE = 2**16  # entries of one stream
 
@@ -53,10 +55,7 @@ class Normals:
         for block, tensor in enumerate(like):
             wide = tensor.dtype == torch.float64
             out = np.empty(math.prod(tensor.shape), np.float64 if wide else np.float32)
-            jobs = [
-                _threads(os.getpid()).submit(_fill, key, label, block, piece, out)
-                for piece in range(-(-len(out) // PIECE))
-            ]
+            jobs = [submit(_fill, key, label, block, piece, out) for piece, _ in enumerate(pieces(len(out)))]
             self._parts.append((out, jobs))
 
     def take(self) -> tuple[Tensor, ...]:
@@ -73,6 +72,20 @@ def _fill(key: Key, label: Label, block: int, piece: int, out: np.ndarray[Any, A
     """Draw one piece of a block in place."""
     own = out[piece * PIECE : (piece + 1) * PIECE]
     key.stream(label[0], *label[1:], block, piece).standard_normal(dtype=own.dtype, out=own)
+
+
+def pieces(size: int) -> list[int]:
+    """The sizes of the pieces of a draw of ``size`` entries.
+
+    >>> pieces(PIECE + 3)
+    [65536, 3]
+    """
+    return [min(PIECE, size - start) for start in range(0, size, PIECE)]
+
+
+def submit(job: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Start a job on the process's drawing threads."""
+    return _threads(os.getpid()).submit(job, *arguments)
 
 
 @functools.cache

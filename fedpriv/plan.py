@@ -316,7 +316,7 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
     if config.placement in ("none", "central"):
         if config.min_replies:
             raise _check.fail("min-replies", config.min_replies, "be 0 unless clients add the noise")
-        return Placement(config.placement)
+        return Placement(config.placement, exact=config.exact_noise)
     if config.unit == "example":
         shares = floor = config.clients
     elif isinstance(sampler, TruncatedPoisson):
@@ -334,7 +334,7 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
             )
     else:
         shares = floor = round(sampler.expected_size)
-    clients, colluders = config.unit == "client", _colluders(config)
+    known = config.unit == "client", _colluders(config), config.exact_noise
     if config.placement == "local":
-        return Placement("local", shares, config.min_replies, clients, colluders)
-    return Placement("distributed", shares, config.min_replies or floor, clients, colluders)
+        return Placement("local", shares, config.min_replies, *known)
+    return Placement("distributed", shares, config.min_replies or floor, *known)

@@ -50,8 +50,17 @@ NOT_COVERED = (
     "not counted here",
     "the number of runs: this epsilon is of this run alone; runs on the same data compose",
     "the test score steered nothing here, but if it is used to choose among runs it is optimistic",
-    "floating-point noise is simulation grade: an adversary who reads the last bits may learn more",
     "side channels: timing, message sizes and who was online",
+)
+
+FAST_NOISE = (
+    "floating-point noise is simulation grade: an adversary who reads the last bits, or who finds out what "
+    "the generator will draw, may learn more (noise-draws=exact is made against both)"
+)
+
+EXACT_NOISE = (
+    "the rounding of sums while they are formed in floating point, beyond the 2000th of their "
+    "sensitivity that exact noise makes up for"
 )
 
 NOTHING_COVERED = (
@@ -114,7 +123,8 @@ def sampling(plan: Plan) -> str:
 def not_covered(plan: Plan) -> list[str]:
     """What the run's epsilon says nothing of."""
     if plan.budget:
-        return [*_notes(plan), *NOT_COVERED]
+        noise = EXACT_NOISE if plan.setup.placement.exact else FAST_NOISE
+        return [*_notes(plan), *NOT_COVERED, noise]
     return [*NOTHING_COVERED, *_notes(plan)]
 
 

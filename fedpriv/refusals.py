@@ -32,6 +32,9 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
             raise _check.fail(key, math.inf, "be finite where noise is added")
     if math.isinf(config.epsilon) and config.placement != "none":
         raise _check.fail("epsilon", config.epsilon, "be finite", "use placement none to train unprotected")
+    if config.noise_draws == "fast" and config.nodes_own_data:
+        hint = "floating-point noise is for simulations"
+        raise _check.fail("noise-draws", "fast", "be auto or exact where nodes own their data", hint)
     if config.relation == "add-remove" and config.placement == "local":
         hint = "the server sees who takes part; what they hold is replaced"
         raise _check.fail("relation", config.relation, "be auto or replace-one with placement local", hint)

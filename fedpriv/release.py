@@ -18,8 +18,14 @@ against those who are no party alone.
 
 A choice of the least of several numbers takes Laplace noise: :func:`choose_least`.
 
-Noise is floating-point (simulation grade), from :mod:`fedpriv.noise`; k noises that one node owes
-are drawn as one Gaussian of k times the variance, which has the same law for whoever sees the sum.
+Noise is floating-point (simulation grade), from :mod:`fedpriv.noise`, or where the placement says ``exact``
+from :mod:`fedpriv.rounded`: whole multiples of the step of a grid (:mod:`fedpriv.exact`) that the sums are
+brought to, of which the step is public. A little more noise then pays for what rounding moves: sums of d
+entries that are S apart lie up to S + step sqrt(d) apart on the grid, and 2**-11 S more are for float32's
+rounding while sums are formed (tests/clipping/test_rounding.py measures it).
+
+k noises that one node owes are drawn as one Gaussian of k times the variance, which has the same law for
+whoever sees the sum.
 
 >>> Placement("distributed", shares=9, min_replies=4).party_stds((2.0,))
 (1.0,)
@@ -35,14 +41,18 @@ import torch
 from torch import Tensor
 
 from fedpriv import _check
-from fedpriv.noise import Normals
+from fedpriv.exact import noise_step, rounded
+from fedpriv.noise import Label, Normals
 from fedpriv.optimizers.base import Answer
-from fedpriv.query import Query, SumBlock
+from fedpriv.query import Block, Query, SumBlock
 from fedpriv.rng import Key
+from fedpriv.rounded import Rounded
 
 KINDS = ("none", "central", "local", "distributed")
 
 SERVER, PARTY, CHOICE = "server-noise", "party-noise", "choice-noise"  # what streams are for
+
+MARGIN = 2.0**-11  # of exact noise, above what is owed: for float32's rounding
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,8 @@ class Placement:
         min_replies: n_min; fewer replies release nothing. For distributed it also sets the share.
         per_unit: whether the parties are the sampled units (clients), not silos that answer every time.
         colluders: c, how many parties may pool what they know of their own noise.
+        exact: whether noise is exact, and sums and noise are multiples of one step; else it is
+            floating-point.
     """
 
     kind: str
@@ -62,6 +74,7 @@ class Placement:
     min_replies: int = 0
     per_unit: bool = True
     colluders: int = 0
+    exact: bool = False
 
     def __post_init__(self) -> None:
         _check.choice("placement", self.kind, KINDS)
@@ -119,7 +132,13 @@ class Placement:
 
 
 def add_party_noise(
-    sums: Sequence[Tensor], stds: Sequence[float], parties: int, key: Key, release: int, chunk: int
+    sums: Sequence[Tensor],
+    stds: Sequence[float],
+    parties: int,
+    key: Key,
+    release: int,
+    chunk: int,
+    exact: Sequence[Block] = (),
 ) -> tuple[Tensor, ...]:
     """The noise that ``parties`` parties of one chunk owe, as one Gaussian of ``parties`` times the variance.
 
@@ -130,21 +149,45 @@ def add_party_noise(
         key: the node's own key; OS entropy unless the run asked for a seed.
         release: the release's number in the run.
         chunk: the chunk's number in the release.
+        exact: the query's blocks where noise is to be exact; then sums are float64.
     """
-    normals = Normals(key, (PARTY, release, chunk), sums).take()
-    owed = [std * math.sqrt(parties) for std in stds]
+    label, owed = (PARTY, release, chunk), [std * math.sqrt(parties) for std in stds]
+    if exact:
+        steps = [noise_step(block, std) for block, std in zip(exact, stds, strict=True)]
+        return _exactly(sums, Rounded(key, label, sums), owed, steps, exact)
+    normals = Normals(key, label, sums).take()
     return tuple(total.add(z, alpha=std) for total, z, std in zip(sums, normals, owed, strict=True))
 
 
-def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | None:
+def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | Rounded | None:
     """Start drawing what the server may have to add to this release, while others are waited for."""
-    return None if placement.kind == "none" else _normals(query, key, index)
+    return None if placement.kind == "none" else _draws(query, placement, key, index)
 
 
-def _normals(query: Query, key: Key, index: int) -> Normals:
+def _draws(query: Query, placement: Placement, key: Key, index: int) -> Normals | Rounded:
+    label: Label = (SERVER, index)
     like = query.points[0]
     blocks = [like if isinstance(block, SumBlock) else like.new_zeros(()) for block in query.blocks]
-    return Normals(key, (SERVER, index), blocks)
+    return (Rounded if placement.exact else Normals)(key, label, blocks)
+
+
+def _exactly(
+    sums: Sequence[Tensor],
+    draws: Rounded,
+    stds: Sequence[float],
+    steps: Sequence[float],
+    blocks: Sequence[Block],
+) -> tuple[Tensor, ...]:
+    """The sums (float64) in whole steps, with noise in whole steps, of stds a little above what is owed."""
+    scales = []
+    for total, std, step, block in zip(sums, stds, steps, blocks, strict=True):
+        moved = MARGIN + step * math.sqrt(total.numel()) / block.sensitivity
+        scales.append(std * (1 + moved) / step)
+    whole = draws.take(scales)
+    return tuple(
+        rounded(total, step).add_(noise, alpha=step)
+        for total, noise, step in zip(sums, whole, steps, strict=True)
+    )
 
 
 def release(
@@ -156,7 +199,7 @@ def release(
     denominator: float,
     key: Key,
     index: int,
-    ahead: Normals | None = None,
+    ahead: Normals | Rounded | None = None,
 ) -> Answer | None:
     """The noisy answer to a query, each block divided by the public expected cohort size.
 
@@ -182,14 +225,20 @@ def release(
         raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
     if placement.at_parties and replies < placement.min_replies:
         return None
-    stds, dtype = placement.server_stds(query.noise_stds(noise_multiplier), replies), query.points[0].dtype
+    owed, dtype = query.noise_stds(noise_multiplier), query.points[0].dtype
+    stds = placement.server_stds(owed, replies)
     if not any(stds):
         return tuple((total / denominator).to(dtype) for total in sums)
-    normals = ahead or _normals(query, key, index)
-    return tuple(
-        total.double().add(z, alpha=std).div_(denominator).to(dtype)
-        for total, z, std in zip(sums, normals.take(), stds, strict=True)
-    )
+    draws = ahead or _draws(query, placement, key, index)
+    if isinstance(draws, Rounded):
+        # By what is public: how many shares the server adds is not.
+        first = placement.party_stds(owed) or owed
+        steps = [noise_step(block, std) for block, std in zip(query.blocks, first, strict=True)]
+        noisy = _exactly(sums, draws, stds, steps, query.blocks)
+    else:
+        each = zip(sums, draws.take(), stds, strict=True)
+        noisy = tuple(total.double().add(z, alpha=std) for total, z, std in each)
+    return tuple(total.div_(denominator).to(dtype) for total in noisy)
 
 
 def choose_least(values: Tensor, sensitivity: float, noise_multiplier: float, key: Key, index: int) -> int:

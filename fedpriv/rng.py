@@ -4,9 +4,8 @@ A run owns one :class:`Key`. Without a seed its root is 32 bytes of OS entropy, 
 two resumptions share noise; with a seed the run is reproducible and NOT private, because who holds
 the seed can subtract the noise. Each draw names its purpose and indices (release, client, chunk, ...),
 and gets a stream whose key is a hash of all of them: never the same noise twice. It is Philox of 128 bits,
-or for noise SFC64 of 192.
-
-Noise drawn through these generators is floating-point, simulation-grade noise.
+or for noise SFC64 of 192, which are not made to withstand those who want to foresee them: noise that protects
+data of people is drawn by :mod:`fedpriv.rounded`, from ChaCha20.
 
 >>> key = Key.from_seed(7)
 >>> a, b = key.generator("noise", 0), key.generator("noise", 1)
@@ -96,6 +95,10 @@ class Key:
     def integer(self, purpose: str, *indices: int) -> int:
         """A seed of its own for ``purpose`` at ``indices``, in 0 .. 2^63 - 1, for others' generators."""
         return int(self._words(purpose, indices)[0] >> 1)
+
+    def secret(self, purpose: str, *indices: int) -> bytes:
+        """32 bytes of its own for ``purpose`` at ``indices``: a key for ChaCha20."""
+        return self._words(purpose, indices).tobytes()
 
     def _words(self, purpose: str, indices: tuple[str | int, ...]) -> npt.NDArray[np.uint64]:
         """256 bits that no other purpose and indices have."""

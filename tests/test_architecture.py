@@ -17,7 +17,7 @@ LAYERS = [
     {"vectors"},
     {"schedules"},
     {"query"},
-    {"exact"},
+    {"exact", "rounded"},
     {"clipping"},
     {"optimizers"},
     {"accounting"},

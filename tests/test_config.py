@@ -138,6 +138,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("max-participations", -1),
     ("min-replies", -1),
     ("colluding-parties", -1),
+    ("noise-draws", "discrete"),
     ("seed", -2),
     ("nodes-own-data", 1),
     ("engine", "spark"),

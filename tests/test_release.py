@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import torch
 from scipy import stats
 
 from fedpriv._check import ArgumentError
+from fedpriv.exact import noise_step, rounded
 from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.release import Placement, add_party_noise, release
+from fedpriv.release import MARGIN, Placement, add_party_noise, release
 from fedpriv.rng import Key
+from fedpriv.rounded import Rounded
 
 D, Z, CLIP = 20_000, 1.3, 0.7
 TERM = Term(clip_norm=CLIP)
@@ -28,7 +31,9 @@ def released(placement: Placement, replies: int, index: int = 0, z: float = Z) -
     sums: tuple[torch.Tensor, ...] = (torch.zeros(D),)
     stds = placement.party_stds(QUERY.noise_stds(z))
     if stds is not None:
-        sums = add_party_noise(sums, stds, replies, KEY, index, 0)
+        sums = add_party_noise(
+            sums, stds, replies, KEY, index, 0, exact=QUERY.blocks if placement.exact else ()
+        )
     answer = release(sums, replies, QUERY, z, placement, 1.0, KEY, index)
     return None if answer is None else answer[0]
 
@@ -44,6 +49,7 @@ PLACEMENTS = [
     (Placement("distributed", shares=9, min_replies=4), 1.5 * Z * CLIP),
     (Placement("distributed", shares=9, min_replies=9), Z * CLIP),
 ]
+PLACEMENTS += [(replace(placement, exact=True), std) for placement, std in PLACEMENTS]
 
 
 @pytest.mark.parametrize(("placement", "std"), PLACEMENTS)
@@ -56,7 +62,7 @@ def test_noise_on_the_sum_has_its_std(placement: Placement, std: float) -> None:
     assert stats.kstest(noise.numpy() / std, "norm").pvalue > 1e-6
 
 
-@pytest.mark.parametrize(("placement", "std"), PLACEMENTS[:3])
+@pytest.mark.parametrize(("placement", "std"), PLACEMENTS[:3] + PLACEMENTS[4:7])
 @pytest.mark.parametrize("replies", [4, 5, 9])
 def test_noise_on_the_sum_does_not_depend_on_replies(
     placement: Placement, std: float, replies: int
@@ -163,3 +169,67 @@ def test_more_replies_than_shares_are_refused() -> None:
 def test_bad_values_are_named(call: Callable[[], object], name: str) -> None:
     with pytest.raises(ArgumentError, match=name):
         call()
+
+
+# Exact noise: of the sum there is in the release what whole steps hold, and nothing else.
+
+EXACT = [placement for placement, _ in PLACEMENTS if placement.exact][:3]
+
+
+def noisy_sum(placement: Placement, sums: torch.Tensor, replies: int, index: int = 0) -> torch.Tensor:
+    """What is released of the sums of ``replies`` parties, before it is divided and rounded to float32."""
+    query = replace(QUERY, points=(QUERY.points[0].double(),))
+    parts: tuple[torch.Tensor, ...] = (sums,)
+    stds = placement.party_stds(query.noise_stds(Z))
+    if stds is not None:
+        blocks = query.blocks if placement.exact else ()
+        parts = add_party_noise(parts, stds, replies, KEY, index, 0, blocks)
+    answer = release(parts, replies, query, Z, placement, 1.0, KEY, index)
+    assert answer is not None
+    return answer[0]
+
+
+@pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.kind)
+@pytest.mark.parametrize("replies", [4, 8, 9])
+def test_exact_releases_are_whole_steps_however_many_replied(placement: Placement, replies: int) -> None:
+    """The step is of public numbers alone; floating-point noise leaves no step."""
+    owed = QUERY.noise_stds(Z)
+    [std] = placement.party_stds(owed) or owed
+    step = noise_step(QUERY.blocks[0], std)
+    sums = torch.rand(D, generator=torch.Generator().manual_seed(1))
+    released = noisy_sum(placement, sums, replies)
+    assert torch.equal(released / step, (released / step).round())
+    assert len((released / step % 2**12).unique()) > 0.9 * 2**12  # the last bits are all there
+    fast = noisy_sum(replace(placement, exact=False), sums.double(), replies)
+    assert not torch.equal(fast / step, (fast / step).round())
+    assert step < CLIP * 2**-24
+
+
+@pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.kind)
+def test_sums_that_are_the_same_in_whole_steps_release_the_same(placement: Placement) -> None:
+    """Post-processing of the rounded sum: what is below a step leaves no trace, a step moves it by a step."""
+    owed = QUERY.noise_stds(Z)
+    [std] = placement.party_stds(owed) or owed
+    step = noise_step(QUERY.blocks[0], std)
+    sums = step * torch.arange(D, dtype=torch.float64)
+    one = noisy_sum(placement, sums, 9)
+    assert torch.equal(one, noisy_sum(placement, sums + 0.4 * step, 9))
+    assert torch.equal(one + step, noisy_sum(placement, sums + step, 9))
+    fast = replace(placement, exact=False)
+    assert not torch.equal(noisy_sum(fast, sums, 9), noisy_sum(fast, sums + 0.4 * step, 9))
+
+
+@pytest.mark.parametrize("z", [1e-3, 1.0, 300.0, 1e5])
+def test_exact_noise_is_above_what_is_owed_by_what_rounding_moves(z: float) -> None:
+    """The same normal numbers, of a std that is larger by as much as two sums can lie further apart."""
+    zeros = torch.zeros(D, dtype=torch.float64)
+    step, std = noise_step(QUERY.blocks[0], z * CLIP), z * CLIP
+    [whole] = Rounded(KEY, ("server-noise", 3), [zeros]).take([std / step])
+    exact = Placement("central", exact=True)
+    query = replace(QUERY, points=(zeros,))
+    answer = release((zeros,), 0, query, z, exact, 1.0, KEY, 3)
+    assert answer is not None
+    more = float(answer[0].norm() / (whole * step).norm()) - 1
+    far = torch.full((D,), 0.5 * step, dtype=torch.float64)  # neighbours that are rounded up, and down
+    assert more > float((rounded(1.001 * far, step) - rounded(0.999 * far, step)).norm()) / CLIP
+    assert more == pytest.approx(MARGIN + step * math.sqrt(D) / CLIP, rel=1e-2)

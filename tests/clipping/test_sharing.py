@@ -1,4 +1,4 @@
-"""Random models of all kinds of layers that share: layers called again, tensors of several layers, frozen ones."""
+"""Random models of layers of all kinds that share: called again, with tensors in common, partly frozen."""
 
 import torch
 from hypothesis import given, settings
@@ -96,7 +96,7 @@ class Sharing(nn.Module):
 
 @st.composite
 def models(draw):
-    """Up to three layers in up to four calls; tensors may be those of one before them of their shape, or frozen."""
+    """Up to three layers in up to five calls; a tensor may be one before it of its shape, or frozen."""
     names = draw(st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3))
     again = draw(st.lists(st.integers(0, len(names) - 1), max_size=2))
     model = Sharing([LAYERS[name]() for name in names], [*range(len(names)), *again], draw(st.booleans()))

@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, object]] = {
     "local": {"placement": "local", "sampler": "fixed-size"},
     "silos": {"unit": "example", "clients": 4, "examples-per-client": 100, "placement": "distributed"},
 }
+CASES |= {f"exact {name}": {**settings, "noise-draws": "exact"} for name, settings in CASES.items()}
 
 
 class PlainLoop:
@@ -33,7 +34,7 @@ class PlainLoop:
     def __init__(self, config: Config) -> None:
         source = make_source(config)
         self.task, self.view = make_task(config, source), make_view(config, source)
-        self.key = Key.of(config.seed)
+        self.key, self.exact = Key.of(config.seed), config.exact_noise
 
     def gather(self, ask: Ask) -> Reply:
         [block] = ask.query.blocks
@@ -47,10 +48,9 @@ class PlainLoop:
                 [row] = self.task.gradients(ask.query.points[0], batch.x, batch.y)
                 part += row * min(1.0, clip / float(row.norm()))
             if ask.party_stds is not None:
-                [part] = add_party_noise(
-                    [part], ask.party_stds, chunk.parties, self.key, ask.release, chunk.index
-                )
-            total += part
+                draw = self.key, ask.release, chunk.index, ask.query.blocks if self.exact else ()
+                [part] = add_party_noise([part], ask.party_stds, chunk.parties, *draw)
+            total = total + part
         return Reply((total,), sum(chunk.parties for chunk in ask.chunks))
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ ENGINES: dict[str, Callable[[Config], Engine]] = {
 }
 
 
-SLOW = [("local", "2 actors"), ("silos", "2 actors")]
+SLOW = [(case, "2 actors") for case in CASES if case != "central"]
 
 
 @pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW))
