@@ -49,7 +49,9 @@ class LocalSteps:
 
     Step k uses the examples at positions k b .. k b + b - 1 of the client's own, counted cyclically, with
     b the smaller of the batch size and the client's number of examples: in order, so that the vector is
-    a function of the client's data and public state alone.
+    a function of the client's data and public state alone. To the last bit: many steps can make much of a
+    rounding, and how numbers are rounded follows from the shapes that they are computed in. So a client is
+    padded to a length that its own number of examples says, and never computed alone.
 
     Attributes:
         steps: K, at least 1.
@@ -110,8 +112,8 @@ def clipped_sum(
             (:func:`fedpriv.clipping.drawing.example_seeds`); None: from OS entropy, where the model has any.
 
     Returns:
-        for each block a tensor: (d,) for a SumBlock, () for a BitBlock. A client whose vector is not
-        finite adds zero to sums and -1/2 to bits.
+        for each block a tensor: (d,) for a SumBlock, () for a BitBlock; float64 where parts were added, else
+        of the points' dtype. A client whose vector is not finite adds zero to sums and -1/2 to bits.
 
     Raises:
         ArgumentError: owner is not ascending, or names a client outside 0 .. units - 1.
@@ -132,8 +134,9 @@ def clipped_sum(
         return added(sum_gradients(task, query, x[own, :end], y[own], fits) for own, end in groups)
 
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
-        if len(counts) == 1 and client + example * int(counts) > memory:
-            own = slice(int(positions[0, 0]), int(positions[0, -1]) + 1)
+        beside = 2 if isinstance(work, LocalSteps) else 1  # a lone one is computed twice
+        if len(counts) == 1 and beside * (client + example * positions.shape[1]) > memory:
+            own = slice(int(positions[0, 0]), int(positions[0, 0] + counts))
             mine, few = (x[own], y[own], taken(seeds, own)), max(1, memory // example)
             rows = [_vector_of_one(work, task, point, *mine, few)[None] for point in query.points]
             return sum_rows(rows, query.blocks, task.layout.layer_sizes)
@@ -143,7 +146,7 @@ def clipped_sum(
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
         most = min(most, max(_FEW, _CACHED // task.dimension))
-    chunks = _chunks(sizes, client, example, most, memory)
+    chunks = _chunks(sizes, client, example, most, memory, alike=isinstance(work, LocalSteps))
     return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
 
 
@@ -231,7 +234,10 @@ def _sum_at_once(
         seeds: the examples', (c, longest), or None.
     """
     if isinstance(work, LocalSteps):
-        changes = [_changes(work, task, p, x, y, counts, seeds) for p in query.points]
+        # One alone comes twice: a product of one matrix may be rounded otherwise than that of several.
+        who = torch.zeros(2, dtype=torch.int64) if len(x) == 1 else slice(None)
+        given = x[who], y[who], counts[who], taken(seeds, who)
+        changes = [_changes(work, task, p, *given)[: len(x)] for p in query.points]
         return sum_rows(changes, query.blocks, task.layout.layer_sizes)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
     return sum_gradients(task, query, x, y, len(x), weights, seeds)
@@ -257,7 +263,7 @@ def _changes(
     gradients = torch.func.vmap(torch.func.grad(loss))
     clients, longest = x.shape[:2]
     batches = counts.clamp(max=work.batch_size or longest)
-    own = torch.arange(int(batches.max()))
+    own = torch.arange(min(work.batch_size or longest, longest))
     weights = _mean_weights(len(own), batches, point)
     each = torch.arange(clients, device=x.device)[:, None]
     start = task.layout.split(point)
@@ -296,7 +302,7 @@ def _cost(
 
 
 def _chunks(
-    sizes: Tensor, client: int, example: int, most: int, memory: int
+    sizes: Tensor, client: int, example: int, most: int, memory: int, alike: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Clients with examples, in order of size, some at a time: ``(positions, counts)``.
 
@@ -304,22 +310,35 @@ def _chunks(
     to fill its row, so that padding is never an input that the client does not have. ``counts`` (c,) are
     the clients' numbers of examples. Clients of like size come together, and a chunk ends where it would be
     padded by more than a share of its examples, and a few that another chunk would cost. It holds at most
-    ``most`` clients, and takes ``memory`` bytes at most unless it is one client.
+    ``most`` clients, and takes ``memory`` bytes at most unless it is one client. Where they are to be
+    ``alike``, ``longest`` is what each one's own number is rounded up to (:func:`padded`).
     """
     starts = torch.cumsum(sizes, 0) - sizes
+    lengths = padded(sizes) if alike else sizes
     order = torch.argsort(sizes, stable=True)
     order = order[sizes[order] > 0]
     at = 0
     while at < len(order):
-        left = sizes[order[at : at + most]]  # ascending
+        left = lengths[order[at : at + most]]  # ascending
         numbers = torch.arange(1, len(left) + 1)
         fits = numbers * (client + example * left) <= memory
-        fits &= numbers * left <= _PADDED * left.cumsum(0) + _SPARE
+        fits &= left == left[0] if alike else numbers * left <= _PADDED * left.cumsum(0) + _SPARE
         taken = order[at : at + max(1, int(fits.cumprod(0).sum()))]
         counts = sizes[taken]
-        cycle = torch.arange(int(counts.max())) % counts[:, None]
+        cycle = torch.arange(int(lengths[taken].max())) % counts[:, None]
         yield starts[taken][:, None] + cycle, counts
         at += len(taken)
+
+
+def padded(sizes: Tensor) -> Tensor:
+    """Numbers of examples, int64 (n,), rounded up to one of eight an octave.
+
+    >>> padded(torch.tensor([0, 1, 8, 15, 17, 33, 1000])).tolist()
+    [0, 1, 8, 15, 18, 36, 1024]
+    """
+    exponents = torch.frexp((sizes - 1).clamp(min=1).double()).exponent - 4
+    steps = 2 ** exponents.clamp(min=0)
+    return -(-sizes // steps) * steps
 
 
 def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Tensor:

@@ -176,7 +176,7 @@ def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
     assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=memory), want)
     one = client + 4 * example
     assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=one), want)
-    assert sizes == [2, 2, 2, *[1] * 6]
+    assert sizes == [2, 2, 2]  # and then each one in parts: alone it would be computed twice
 
 
 @pytest.mark.parametrize("work", [OneGradient(), LocalSteps(2, 0.1), LocalSteps(3, 0.1, 7)], ids=str)
@@ -294,11 +294,49 @@ def test_ids_are_never_taken_for_padding():
     assert not Task(models.build("factors", (2,), 1, (3, 4))).right_padded
 
 
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_clients_vector_is_the_same_to_the_last_bit_whoever_else_is_there(name, batch, monkeypatch):
+    """Many local steps make anything of a last bit, and with it of who is there."""
+    task, rows = Task(name), []
+    summed = clients.sum_rows
+    monkeypatch.setattr(clients, "sum_rows", lambda given, *a: rows.append(given[0]) or summed(given, *a))
+    sizes = [1, 15, 15, 16, 17, 18, 18, 3, 40, 37]
+    data = [(noise(n, 1, 28, 28, seed=i).float(), torch.arange(n) % 10) for i, n in enumerate(sizes)]
+    query = Query((task.initial(default_rng(0)),), (SumBlock((Term(1.0),)),))
+
+    def vectors(who):
+        rows.clear()
+        x, y = (torch.cat([data[i][part] for i in who]) for part in (0, 1))
+        owner = torch.repeat_interleave(torch.arange(len(who)), torch.tensor([sizes[i] for i in who]))
+        clipped_sum(LocalSteps(5, 0.3, batch), task, query, x, y, owner, len(who))
+        return {tuple(row.tolist()[-9:]): row for own in rows for row in own}
+
+    vectors([0])  # what a client takes is tried out, on made-up ones
+    alone = [next(iter(vectors([i]).values())) for i in range(len(sizes))]
+    for who in (range(10), range(9, -1, -1), [1, 3, 5], [2, 4, 8], [1, 2, 2, 2, 2, 1, 1]):
+        found = vectors(who)
+        for i in who:
+            assert torch.equal(found[tuple(alone[i].tolist()[-9:])], alone[i])
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
+def test_clients_of_alike_length_are_padded_by_an_eighth_at_most(spread):
+    sizes = (20 * torch.from_numpy(default_rng(3).lognormal(0, spread, 400))).long()
+    lengths = {}
+    for positions, counts in clients._chunks(sizes, 1000, 1000, 64, 2**40, alike=True):
+        for own, count in zip(positions, counts.tolist(), strict=True):
+            assert own.unique().tolist() == list(range(int(own[0]), int(own[0]) + count))
+            assert len(own) <= 1.125 * count
+            assert lengths.setdefault(count, len(own)) == len(own)  # of its own number alone
+    assert sum(int((sizes == count).sum()) for count in lengths) == int((sizes > 0).sum())
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
 def test_clients_of_unlike_sizes_are_hardly_padded(spread):
     generator = default_rng(3)
     sizes = (20 * torch.from_numpy(generator.lognormal(0, spread, 400))).long().clamp(min=1)
-    chunks = list(clients._chunks(sizes, 1000, 1000, 400, 2**40))
+    chunks = list(clients._chunks(sizes, 1000, 1000, 400, 2**40, alike=False))
     assert sum(len(counts) for _, counts in chunks) == 400
     found = torch.cat([positions.flatten() for positions, _ in chunks]).unique()
     assert found.tolist() == list(range(int(sizes.sum())))

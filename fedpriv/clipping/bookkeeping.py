@@ -114,13 +114,14 @@ class Book:
         weights: Tensor | None = None,
         seeds: Tensor | None = None,
         precision: Precision | None = None,
+        counted: int | None = None,
     ) -> FactoredSum:
         """The bounded sums of the units' gradients at ``points``, by a plan that suits them.
 
         Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
         x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
-        of its examples' gradients. Dropout draws by the examples' ``seeds``, (n,) or (n, m). The sums hold
-        where all units are told.
+        of its examples' gradients. Dropout draws by the examples' ``seeds``, (n,) or (n, m). Only the first
+        ``counted`` units are summed, where that is given. The sums hold where all units are told.
         """
         drawn = task.drawing.by(None if seeds is None else seeds.flatten())
         formed: list[Forms] = [{} for _ in points]
@@ -133,7 +134,7 @@ class Book:
         forms = [
             self._measure(plan, *one, weights, rest) for one, rest in zip(passes, formed, strict=True)
         ]
-        return FactoredSum(forms, self._layout, blocks, points[0])
+        return FactoredSum(forms, self._layout, blocks, points[0], counted)
 
     def record(
         self,

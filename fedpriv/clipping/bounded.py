@@ -33,7 +33,14 @@ class FactoredSum:
         told: bool (n,): whose norms are known. The sums hold only where all are.
     """
 
-    def __init__(self, points: Sequence[Forms], layout: Layout, blocks: Sequence[Block], like: Tensor):
+    def __init__(
+        self,
+        points: Sequence[Forms],
+        layout: Layout,
+        blocks: Sequence[Block],
+        like: Tensor,
+        counted: int | None = None,
+    ):
         """The sums of ``blocks`` over units with these forms at the query's points.
 
         Args:
@@ -41,8 +48,9 @@ class FactoredSum:
             layout: where the tensors lie in a vector (d,).
             blocks: what is summed.
             like: a point, whose dtype and device the sums have.
+            counted: how many units are summed, the first of them; None: all.
         """
-        self._points, self._layout, self._like = points, layout, like
+        self._points, self._layout, self._like, self._counted = points, layout, like, counted
         self._combined: dict[tuple[float, ...], Forms] = {}
         self._known: dict[tuple[tuple[float, ...], int], tuple[dict[str, Tensor], Tensor]] = {}
         self.totals = tuple(self._total(block) for block in blocks)
@@ -52,7 +60,7 @@ class FactoredSum:
 
     def _total(self, block: Block) -> Tensor:
         if isinstance(block, BitBlock):
-            _, norms = self._measured(block.term)
+            norms = self._measured(block.term)[1][: self._counted]
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)
         counted = [term for term in block.terms if term.weight]
@@ -74,11 +82,17 @@ class FactoredSum:
         """What each tensor of the vector that the terms share is multiplied by, (n,) by its name."""
         squares, norms = self._measured(terms[0])
         if not terms[0].per_layer:
-            return dict.fromkeys(squares, clip_factors(norms, terms).to(self._like.dtype))
+            return dict.fromkeys(squares, self._clip_factors(norms, terms))
         layers, factors = self._layout.layers, dict[str, Tensor]()
         for layer in layers:
             norms = _length([squares[name] for name in layer])
-            factors |= dict.fromkeys(layer, clip_factors(norms, terms, len(layers)).to(self._like.dtype))
+            factors |= dict.fromkeys(layer, self._clip_factors(norms, terms, len(layers)))
+        return factors
+
+    def _clip_factors(self, norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
+        factors = clip_factors(norms, terms, layers).to(self._like.dtype)
+        if self._counted is not None:
+            factors[self._counted :] = 0
         return factors
 
     def _measured(self, term: Term) -> tuple[dict[str, Tensor], Tensor]:

@@ -4,6 +4,10 @@ Here each unit is one example and its vector at a point is the gradient of its l
 several examples, and its vector a weighted sum of their gradients. A model whose trained layers are all or
 nearly all of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.bookkeeping`); others, and units
 whose norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
+
+What a unit adds must not depend on the others. Matrices of few rows are multiplied by other kernels, which
+round otherwise, and a unit of huge inputs makes much of that; so a few units are filled up with copies, which
+are not counted. And parts are added in float64, since a sum of millions in float32 has no room for one.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from fedpriv.clipping.rows import sum_rows, sum_rows_loop
 from fedpriv.query import Block, Query, SumBlock
 
 _CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
+_ROWS = 32  # examples at least, copies among them, whose layer inputs are multiplied at once
 _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
 
 Sums = tuple[Tensor, ...]
@@ -41,6 +46,19 @@ class _Units:
 
     def at(self, which: slice | Tensor) -> _Units:
         return _Units(self.x[which], self.y[which], taken(self.weights, which), taken(self.seeds, which))
+
+    def filled(self, most: int) -> _Units:
+        """With copies of the first unit behind, to _ROWS examples, but not to more than ``most`` units."""
+        each = 1 if self.weights is None else self.weights.shape[1]
+        more = min(most, -(-_ROWS // each)) - len(self.x)
+        if more <= 0:
+            return self
+
+        def longer(given: Tensor) -> Tensor:
+            return torch.cat([given, given[:1].expand(more, *given.shape[1:])])
+
+        weights, seeds = (None if t is None else longer(t) for t in (self.weights, self.seeds))
+        return _Units(longer(self.x), longer(self.y), weights, seeds)
 
 
 def sum_gradients(
@@ -66,7 +84,8 @@ def sum_gradients(
         seeds: int64 (n,), or (n, m) with weights: what dropout draws by for each example; None drops nothing.
 
     Returns:
-        for each block a tensor: (d,) for a SumBlock, () for a BitBlock; see :func:`sum_rows`.
+        for each block a tensor: (d,) for a SumBlock, () for a BitBlock; see :func:`sum_rows`. Float64 where
+        parts were added, else of the points' dtype.
 
     Raises:
         ArgumentError: x and y of different lengths, a point that is not of the task's dimension, a term
@@ -93,31 +112,34 @@ def _rows_at_once(task: Differentiable, query: Query, x: Tensor) -> int:
     return max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))
 
 
-def _sum_by_book(plan: Plan, task: Differentiable, query: Query, units: _Units) -> Sums:
+def _sum_by_book(plan: Plan, task: Differentiable, query: Query, units: _Units, most: int) -> Sums:
     """By book-keeping, save for units whose norms it cannot tell."""
-    x, y, weights, seeds = units.x, units.y, units.weights, units.seeds
+    count, all_of_them = len(units.x), units.filled(most)
+    x, y, weights, seeds = all_of_them.x, all_of_them.y, all_of_them.weights, all_of_them.seeds
+    asked = query.points, query.blocks, x, y, weights, seeds
     try:
-        sums = task.book.sum(plan, task, query.points, query.blocks, x, y, weights, seeds)
+        sums = task.book.sum(plan, task, *asked, counted=None if len(x) == count else count)
     except UnsuitedError:  # a layer that sees so many examples otherwise than it saw those of the trial
         return _in_chunks(task, query, units, _rows_at_once(task, query, x), _sum_by_rows)
     if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
         return sums.totals
-    told, odd = sums.told, ~sums.told
-    totals = _sum_by_rows(task, query, units.at(odd))
-    if not bool(told.any()):
-        return totals
-    return added((totals, _sum_by_book(plan, task, query, units.at(told))))
+    told, rows = sums.told[:count], functools.partial(_sum_by_rows, task, query, most=most)
+    if not bool(told.any()) or not bool(sums.told[count:].all()):
+        return rows(units)
+    return added((rows(units.at(~told)), _sum_by_book(plan, task, query, units.at(told), most)))
 
 
-def _sum_by_rows(task: Differentiable, query: Query, units: _Units) -> Sums:
+def _sum_by_rows(task: Differentiable, query: Query, units: _Units, most: int) -> Sums:
     """By forming every unit's vector."""
-    layers, x, y, weights, seeds = task.layout.layer_sizes, units.x, units.y, units.weights, units.seeds
+    layers, all_of_them, count = task.layout.layer_sizes, units.filled(most), len(units.x)
+    x, y, weights, seeds = all_of_them.x, all_of_them.y, all_of_them.weights, all_of_them.seeds
     if weights is None:
         with task.drawing.by(seeds):
-            rows = [task.gradients(point, x, y) for point in query.points]
+            rows = [task.gradients(point, x, y)[:count] for point in query.points]
     else:
         own = x, y, weights, seeds
-        rows = [unit_gradients(task.losses, task.drawing, point, *own) for point in query.points]
+        formed = [unit_gradients(task.losses, task.drawing, point, *own) for point in query.points]
+        rows = [each[:count] for each in formed]
     return sum_rows(rows, query.blocks, layers)
 
 
@@ -150,21 +172,22 @@ def _in_chunks(
     query: Query,
     units: _Units,
     step: int,
-    sum_chunk: Callable[[Differentiable, Query, _Units], Sums],
+    sum_chunk: Callable[[Differentiable, Query, _Units, int], Sums],
 ) -> Sums:
     """The sums over all chunks of ``step`` units, added in their order."""
 
     def one(start: int) -> Sums:
-        return sum_chunk(task, query, units.at(slice(start, start + step)))
+        return sum_chunk(task, query, units.at(slice(start, start + step)), step)
 
     return added(map(one, range(0, len(units.x), step))) or zeros(query.blocks, query.points[0])
 
 
 def added(parts: Iterable[Sums]) -> Sums:
-    """The blocks' sums over all parts, added in their order; () where there is no part."""
+    """The blocks' sums over all parts, added in their order in float64; a part alone stays as it is, and no
+    part at all is ()."""
     totals: Sums = ()
     for part in parts:
-        totals = tuple(map(Tensor.add, totals, part)) if totals else part
+        totals = tuple(t.double() + p for t, p in zip(totals, part, strict=True)) if totals else part
     return totals
 
 

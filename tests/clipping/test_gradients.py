@@ -13,7 +13,7 @@ from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
 from fedpriv._check import ArgumentError
-from fedpriv.clipping import outer, sum_gradients, sum_gradients_loop, sum_rows
+from fedpriv.clipping import gradients, gradients_loop, outer, sum_gradients, sum_gradients_loop, sum_rows
 from fedpriv.clipping.kinds import convolution
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.tasks import Task
@@ -244,10 +244,10 @@ def test_a_broken_example_spoils_no_other(broken, name):
     blocks = [0, 2] if broken in (1e30, 1e19) else [0, 1, 2]  # unclipped, a huge example is the sum
     for block in blocks:
         assert bool(got[block].isfinite().all())
-        torch.testing.assert_close(got[block], rows[block], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(got[block].float(), rows[block], rtol=1e-4, atol=1e-6)
     if not math.isfinite(broken):
         rest = sum_gradients(task, query, x[[0, 1, 3, 4, 5]], y[[0, 1, 3, 4, 5]])
-        torch.testing.assert_close(got[0], rest[0], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(got[0].float(), rest[0], rtol=1e-5, atol=1e-7)
         assert float(got[2]) == float(rest[2]) - 0.5
 
 
@@ -287,6 +287,50 @@ def test_the_global_generator_and_the_module_are_left_alone():
     sum_gradients(task, query, x, y)
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(layer._forward_hooks for layer in task.module.modules())
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("weights", [None, 1.0])
+def test_what_an_example_adds_does_not_depend_on_how_many_others_there_are(fast, weights, monkeypatch):
+    """Few rows are multiplied by other kernels; of huge inputs to nearly equal logits each digit counts."""
+    task = Task(nn.Linear(20, 2))
+    params = noise(task.dimension, seed=3).float()
+    difference = (params[:20] - params[20:40]).double()
+    x = 1e8 * noise(20, seed=4)
+    x = (x - difference * (x @ difference) / difference.square().sum()).float()
+    query = Query((params,), (SumBlock((Term(1.0),)),))
+    if not fast:
+        monkeypatch.setattr(task.book, "suits", lambda *a, **_: None)
+
+    def total(n):
+        given = x.repeat(n, 1), torch.zeros(n).long()
+        if weights:
+            given = tuple(part[:, None] for part in given)
+        return sum_gradients(task, query, *given, weights=weights and torch.full((n, 1), weights))[0].double()
+
+    before = torch.zeros(task.dimension, dtype=torch.float64)
+    for n in range(1, 70):
+        after = total(n)
+        assert float((after - before).norm()) == pytest.approx(1.0, abs=1e-4)
+        before = after
+
+
+def test_parts_are_added_in_float64():
+    """A float32 sum of so many has no room for one more."""
+    parts = [(torch.tensor([2.0**25]),), (torch.ones(1),), (torch.ones(1),)]
+    assert gradients.added(parts)[0].tolist() == [2.0**25 + 2]
+    assert gradients.added(parts[:1])[0] is parts[0][0]
+    assert gradients.added([]) == ()
+
+
+@pytest.mark.parametrize("broken", [0, 4])
+def test_copies_of_an_example_that_cannot_be_told_are_not_counted(broken):
+    task, x, y = Task(nn.Linear(4, 3)), noise(5, 4), torch.arange(5) % 3
+    query = one_point_question(task, x, y)
+    x[broken] = math.nan
+    wanted = sum_rows([gradients_loop(task, query.points[0], x, y)], query.blocks)
+    for got, want in zip(sum_gradients(task, query, x, y), wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
 def test_no_examples_give_zero():
