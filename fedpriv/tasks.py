@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv import _check, models
+from fedpriv.clipping.apart import runs_own_code
 from fedpriv.clipping.bookkeeping import Book
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.kinds import make_batched
@@ -140,7 +141,7 @@ class Task:
         self.right_padded: bool = getattr(self.module, "right_padded", False)
         make_batched(self.module)
         self.drawing = Drawing(self.module)
-        self.book = Book(self.module, self.layout, precision)
+        self.book = Book(self.module, self.layout, precision, runs_own_code(self.module, loss))
         self._evaluated: dict[Hashable, int] = {}
         trained = set(self.layout.names)
         self._fixed = {

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedpriv.clipping.apart import apart
 from fedpriv.clipping.bounded import FactoredSum, Forms
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, combine
@@ -82,9 +83,15 @@ class Book:
         precision: that of the passes.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, precision: Precision = "float32") -> None:
-        """The book of ``module``, whose layers' forwards are replaced during each pass."""
-        self._layout, self.precision = layout, precision
+    def __init__(
+        self, module: nn.Module, layout: Layout, precision: Precision = "float32", watched: bool = False
+    ) -> None:
+        """The book of ``module``, whose layers' forwards are replaced during each pass.
+
+        ``watched`` holds the losses of each pass against those of each example alone
+        (:mod:`fedpriv.clipping.apart`).
+        """
+        self._layout, self.precision, self._watched = layout, precision, watched
         tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         self.tokens = min((table.num_embeddings for table in tables), default=2)
         self._tried: dict[tuple[Any, ...], Plan | None] = {}
@@ -121,20 +128,47 @@ class Book:
         Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
         x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
         of its examples' gradients. Dropout draws by the examples' ``seeds``, (n,) or (n, m). Only the first
-        ``counted`` units are summed, where that is given. The sums hold where all units are told.
+        ``counted`` units are summed, where that is given. The sums hold where all units are told; a unit is
+        not whose losses are others alone, where that is watched.
         """
         drawn = task.drawing.by(None if seeds is None else seeds.flatten())
         formed: list[Forms] = [{} for _ in points]
         with drawn, computing(precision or self.precision, x.device):
             passes = [self.record(plan, task, point, x, y, weights) for point in points]
+            apart = self._apart(task, points, x, y, weights, [losses for *_, losses in passes])
             if plan.remaining:
                 tensors = [self._layout.split(point) for point in points]
                 units = x, y, weights, seeds
                 formed = [form_rows(task.losses_at, task.drawing, t, plan.remaining, *units) for t in tensors]
         forms = [
-            self._measure(plan, *one, weights, rest) for one, rest in zip(passes, formed, strict=True)
+            self._measure(plan, calls, deltas, weights, rest)
+            for (calls, deltas, _), rest in zip(passes, formed, strict=True)
         ]
-        return FactoredSum(forms, self._layout, blocks, points[0], counted)
+        sums = FactoredSum(forms, self._layout, blocks, points[0], counted)
+        if apart is not None:
+            sums.told &= apart
+        return sums
+
+    def _apart(
+        self,
+        task: Differentiable,
+        points: Sequence[Tensor],
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        together: Sequence[Tensor],
+    ) -> Tensor | None:
+        """Which units' losses are what they are alone at all points, bool (n,); None: not watched."""
+        if not self._watched:
+            return None
+        if weights is not None:
+            x, y = x.flatten(0, 1), y.flatten(0, 1)
+        coarse = self.precision != "float32"
+        each = torch.stack([
+            apart(task.losses, task.drawing, point, x, y, losses, coarse)
+            for point, losses in zip(points, together, strict=True)
+        ]).all(0)
+        return each if weights is None else each.view(weights.shape).all(1)
 
     def record(
         self,
@@ -144,8 +178,8 @@ class Book:
         x: Tensor,
         y: Tensor,
         weights: Tensor | None,
-    ) -> tuple[list[tuple[str, Call]], list[tuple[Tensor, ...]]]:
-        """One forward and one backward pass: the layers' calls, and the gradients at each one's taps."""
+    ) -> tuple[list[tuple[str, Call]], list[tuple[Tensor, ...]], Tensor]:
+        """A forward and a backward pass: the layers' calls, the gradients at each one's taps, the losses."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
         with torch.enable_grad(), _recorded(plan.layers) as tape:
@@ -162,7 +196,7 @@ class Book:
         for (name, _), sent in zip(calls, deltas, strict=True):
             if any(len(delta) != len(x) for delta in sent):
                 raise UnsuitedError.of(name)
-        return calls, deltas
+        return calls, deltas, losses.detach()
 
     def _measure(
         self,

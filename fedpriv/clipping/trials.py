@@ -133,7 +133,7 @@ class Trial:
         own = torch.arange(count, device=self.x.device) == count // 2
         units = inputs[:, None], labels[:, None], own[:, None]
         with self.task.drawing.by(self._seeds(count)):
-            calls, deltas = self.task.book.record(plan, self.task, point, *units)
+            calls, deltas, _ = self.task.book.record(plan, self.task, point, *units)
         for (name, _), sent in zip(calls, deltas, strict=True):
             strays = [torch.where(own[:, None], 0, delta.reshape(count, -1)) for delta in sent]
             strays = strays if move is None else [stray.nan_to_num(0, 0, 0) for stray in strays]

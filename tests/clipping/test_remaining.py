@@ -16,7 +16,7 @@ from fedpriv.clipping.drawing import example_seeds
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.tasks import Task
 
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop.*trilinear")  # as rows have it
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop.*linear")  # as rows have it
 
 
 def head(width=8):

@@ -1,0 +1,73 @@
+"""Whether examples' losses are what they are alone, where code runs that is neither torch's nor fedpriv's.
+
+A trial on made-up examples (:mod:`fedpriv.clipping.trials`) cannot know what such code does for a value that
+stands for "not known", or for a label that is rare: it may fill the one in by a mean over the batch, and
+weigh the other by how many there are. So the losses of each chunk are held against those that vmap computes
+of each example by itself. Who differs is left to rows, which see one unit at a time.
+
+>>> from torch import nn
+>>> runs_own_code(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.nn.functional.cross_entropy)
+False
+>>> runs_own_code(nn.Linear(2, 2), lambda outputs, y: outputs[:, 0])
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.clipping.drawing import Drawing
+
+_KNOWN = ("torch.", "fedpriv.")  # whose layers and losses treat examples apart, or are found by the trial
+_ROUNDING = 3e-5  # what it may do to a loss, of 1 or of its own size
+_COARSE = 1e-2  # where passes are of few digits
+
+Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def runs_own_code(module: nn.Module, loss: Callable[..., Any]) -> bool:
+    """Whether a layer's forward, a hook, or the loss is somebody's own."""
+
+    def own(layer: nn.Module) -> bool:
+        hooked = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
+        return bool(hooked) or not _known(type(layer).forward)
+
+    return not _known(loss) or any(map(own, module.modules()))
+
+
+def _known(code: Any) -> bool:
+    return str(getattr(code, "__module__", "")).startswith(_KNOWN)
+
+
+def apart(
+    losses: Losses,
+    drawing: Drawing,
+    params: Tensor,
+    x: Tensor,
+    y: Tensor,
+    together: Tensor,
+    coarse: bool,
+) -> Tensor:
+    """Which examples' losses ``together`` are what they are alone, bool (n,).
+
+    Args:
+        losses: parameters (d,), x (n, ...), y (n, ...) -> losses (n,).
+        drawing: what the model's dropout draws by; its seeds are those of the examples.
+        params, x, y: the point and the examples.
+        together: the losses (n,) of all of them in one batch.
+        coarse: whether passes are of few digits.
+    """
+
+    def of_one(x: Tensor, y: Tensor, seed: Tensor | None = None) -> Tensor:
+        with drawing.by(None if seed is None else seed[None]):
+            return losses(params, x[None], y[None])[0]
+
+    each = (x, y) if drawing.seeds is None else (x, y, drawing.seeds)
+    with torch.enable_grad():  # as passes are, for which attention takes kernels that vmap knows
+        alone: Tensor = torch.func.vmap(of_one)(*each).detach()
+    error = _COARSE if coarse else _ROUNDING
+    return torch.isclose(alone, together, rtol=error, atol=error, equal_nan=True)
