@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv import _check, pictures, report
+from fedpriv import _check, pictures, report, uses
 from fedpriv.config import Config, read_file
 from fedpriv.endings import Ending
 from fedpriv.measures import Measure, shown
@@ -118,23 +118,39 @@ def read(folders: Sequence[str | Path]) -> list[Group]:
     found = [_run(folder) for folder in {folder.resolve(): folder for folder in inside}.values()]
     if not found:
         raise _check.ArgumentError("FOLDER is missing; name output folders of runs")
-    tables = [_settings(run.config) for run in found]
-    differ = [key for key in tables[0] if key not in _ALIKE and any(t[key] != tables[0][key] for t in tables)]
-    groups: dict[tuple[tuple[Any, ...], Path | None], list[Run]] = {}
-    for run, table in zip(found, tables, strict=True):
-        key = (tuple(table[key] for key in differ), None if run.whole else run.folder)
+    groups: dict[tuple[tuple[tuple[str, Any], ...], Path | None], list[Run]] = {}
+    for run, settings in zip(found, _apart([run.config for run in found]), strict=True):
+        key = (tuple(settings.items()), None if run.whole else run.folder)
         groups.setdefault(key, []).append(run)
-    made = [Group(dict(zip(differ, key[0], strict=True)), tuple(runs)) for key, runs in groups.items()]
+    made = [Group(dict(settings), tuple(runs)) for (settings, _), runs in groups.items()]
     measures = {group.measure.words for group in made}
     if len(measures) > 1:
         raise _check.fail("FOLDER", " and ".join(sorted(measures)), "be runs that are scored alike")
     return made
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    """The settings by key, "auto" for a value that follows from the others: it tells no run apart."""
+def _apart(configs: Sequence[Config]) -> list[dict[str, Any]]:
+    """For each of them, the settings that tell it from the others, by key.
+
+    What a run does not use is left out, and so is what is alike in all that use it: who uses it follows from
+    settings that are told.
+    """
+    tables, keys = [_used(config) for config in configs], Config.keys()
+    found: list[dict[str, Any]] = [{} for _ in configs]
+    for key in (key for key in keys if key not in _ALIKE):
+        values = [table.get(key) for table in tables]
+        if len(set(values) - {None}) > 1:
+            for settings, value in zip(found, values, strict=True):
+                settings |= {} if value is None else {key: value}
+    return found
+
+
+def _used(config: Config) -> dict[str, Any]:
+    """The settings that the run uses, "auto" for a value that follows from the others."""
     table = config.table()
-    return table | {key: "auto" for key, value in config.derived().items() if table[key] == value}
+    table |= {key: "auto" for key, value in config.derived().items() if table[key] == value}
+    idle = uses.idle(config)
+    return {key: value for key, value in table.items() if key not in idle}
 
 
 def _of_runs(folder: Path) -> list[Path]:

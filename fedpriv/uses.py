@@ -40,6 +40,23 @@ def unused(config: Config) -> tuple[str, str] | None:
     return None
 
 
+def idle(config: Config) -> set[str]:
+    """All keys that nothing in this run uses, whatever their values.
+
+    >>> "srm-gamma" in idle(Config.parse({"optimizer": "dp-sgd"}))
+    True
+    """
+    noise = config.placement != "none"
+    elsewhere = (  # where they are changed for nothing, they are refused in words of their own
+        Use(config.unit == "example", ("level",), "unit=example"),
+        Use(config.placement == "local", ("max-participations",), "placement=local"),
+        Use(config.placement in ("local", "distributed"), ("min-replies",), "clients that add the noise"),
+        Use(noise, ("epsilon", "delta", "relation", "accounting", "noise-draws"), "noise"),
+    )
+    uses = (*elsewhere, *_of_the_federation(config), *_of_the_optimizer(config))
+    return {key for use in uses if not use.used for key in use.keys}
+
+
 def _of_the_federation(config: Config) -> tuple[Use, ...]:
     """Who has which data, who adds noise, and where it runs."""
     several = config.partition not in ("one-example", "natural")

@@ -61,6 +61,34 @@ def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs
     assert results.cells(sgd)[2] == f"accuracy {data['mean']:.2%} +- {data['spread']:.2%}"
 
 
+def name_of(*changes: dict[str, object]) -> list[str]:
+    return [
+        ", ".join(f"{key}={value}" for key, value in settings.items())
+        for settings in results._apart([small(**change) for change in changes])
+    ]
+
+
+def test_labels_leave_out_what_a_run_does_not_use() -> None:
+    """Compare sets max-participations for local noise; silos of examples have sizes, virtual clients none."""
+    local = {"placement": "local", "max_participations": 1}
+    placements = name_of({}, local, {"placement": "none", "epsilon": 8.0, "accounting": "rdp"})
+    assert placements == ["placement=central", "placement=local", "placement=none"]
+    capped = name_of({}, local, {**local, "max_participations": 2})
+    assert capped[0] == "placement=central"
+    assert capped[2] == "placement=local, max-participations=2"
+    silos = {"unit": "example", "examples_per_client": 60, "clients": 400}
+    levels = name_of({}, silos, {**silos, "level": "client", "silo_steps": 3})
+    assert levels == ["unit=client", "level=aggregation, unit=example", "level=client, unit=example"]
+    steps = [{"optimizer": "dp-srm", "srm_gamma": gamma} for gamma in (0.1, 0.2)]
+    methods = name_of(*({"learning_rate": 0.0, **change} for change in ({}, *steps)))
+    assert methods[::2] == ["optimizer=dynamic-dp-sgd", "optimizer=dp-srm, srm-gamma=0.2"]
+
+
+def test_runs_that_differ_in_what_neither_uses_are_repetitions() -> None:
+    open_runs = [{"placement": "none", "epsilon": epsilon} for epsilon in (1.0, 8.0)]
+    assert name_of(*open_runs, {})[:2] == ["placement=none"] * 2
+
+
 def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
     groups = results.read([runs])
     assert sorted(len(group.runs) for group in groups) == [1, 1, 1, 3]
