@@ -326,9 +326,48 @@ def test_epsilon_is_drawn_from_0_on(rounds: list[int], monkeypatch: pytest.Monke
     scores, spent = drawn[0].axes
     assert list(spent.lines[0].get_xdata()) == list(range(7))
     assert list(spent.lines[0].get_ydata()) == [0, *[epsilon for _, epsilon in spending]]
-    assert spent.lines[0].get_drawstyle() == "steps-pre"  # a round's release is paid for before it is made
     assert all(float(tick).is_integer() for tick in scores.get_xticks())
     assert scores.get_title().startswith("infinite-digits, logistic, dynamic-dp-sgd, central noise")
+    assert "in each silo" not in scores.get_title()
+
+
+def test_epsilon_is_drawn_as_the_evaluations_had_it_and_never_below_what_was_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spending is known after some rounds alone, and rounded up to the next of them; epsilon rises faster at
+    first, so that a line from one to the next would be too low."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+
+    def true(r: int) -> float:
+        return math.sqrt(r / 60) * 3
+
+    metrics = [{**METRICS[0], "round": r, "epsilon": true(r)} for r in range(10, 61, 10)]
+    known = sorted({1, *range(4, 61, 4), *range(10, 61, 10)})
+    every = [(r, true(min(at for at in known if at >= r))) for r in range(1, 61)]
+    resumed = [(m["round"], m["epsilon"]) for m in metrics[:3]] + every[30:]
+    for spending in (every, resumed):
+        report_picture.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
+        scores, spent = drawn.pop().axes
+        curve, points = spent.lines[:2]
+        assert curve.get_drawstyle() == "default"
+        read = dict(zip(*curve.get_data(), strict=True))
+        assert list(read) == list(range(61))
+        assert all(read[r] >= true(r) for r in read)
+        told = [m["epsilon"] for m in metrics]
+        assert [read[m["round"]] for m in metrics] == list(points.get_ydata()) == told
+        assert list(scores.get_xticks())[:7] == [0, 10, 20, 30, 40, 50, 60]
+    lost = [*every, (60, 3.2)]  # charged, and gave no round
+    report_picture.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, lost)
+    assert [line[-2:].tolist() for line in drawn[0].axes[1].lines[0].get_data()] == [[60, 60], [3.0, 3.2]]
+
+
+def test_silos_add_their_own_noise_in_the_picture_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    plan = make_plan(small(unit="example", clients=3, examples_per_client=60, level="client", silo_steps=3))
+    report_picture.curves(report.summarise(plan, (), METRICS, "rounds"), METRICS, [(6, 1.0)])
+    assert "central noise in each silo\n" in drawn[0].axes[0].get_title()
 
 
 def test_dropouts_are_named_where_they_would_tell_of_the_cohort() -> None:
