@@ -6,11 +6,15 @@ matplotlib is imported where something is drawn: it takes a while, and most comm
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+LEVEL = "dotted: the last score without noise, where epsilon is infinite"  # what a level stands for
 
 
 def panels(width: float, height: float, number: int = 1) -> tuple[Figure, list[Axes]]:
@@ -30,6 +34,33 @@ def rule(axes: Axes, whole: bool = True) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.3)
     axes.set_xlim(left=0)
+
+
+def level(axes: Axes, height: float, color: str) -> None:
+    """A dotted line across a panel, for what has no place on its horizontal axis."""
+    axes.axhline(height, color=color, linestyle=":", linewidth=1.5)
+
+
+def legend(figure: Figure, axes: Axes) -> None:
+    """The labels of a panel's lines below all panels, in as many columns as fit; the figure grows by them."""
+    width, height = figure.get_size_inches()
+    lines = axes.get_legend_handles_labels()
+    for columns in range(min(5, len(lines[0])), 0, -1):
+        box = figure.legend(*lines, ncols=columns, fontsize=8, loc="outside lower center")
+        extent = box.get_window_extent()
+        if columns == 1 or extent.width < 0.98 * width * figure.dpi:
+            break
+        box.remove()
+    wanted = 1.02 * extent.width / figure.dpi
+    figure.set_size_inches(max(width, wanted), height + extent.height / figure.dpi)
+
+
+def title(figure: Figure, lines: Sequence[str]) -> None:
+    """Lines above all panels, broken where they would leave the figure, which grows by them."""
+    width, height = figure.get_size_inches()
+    broken = [part for line in lines for part in wrap(line, int(13 * width))]
+    figure.suptitle("\n".join(broken), fontsize=10)
+    figure.set_size_inches(width, height + 0.17 * len(broken))
 
 
 def png(figure: Figure, dpi: int = 120) -> bytes:

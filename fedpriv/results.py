@@ -1,4 +1,4 @@
-"""Runs side by side, from the folders that they left: a table and a picture.
+"""Runs side by side, from the folders that they left: a table; the picture is :mod:`fedpriv.results_picture`.
 
 Runs are told apart by the settings in which they differ. Those that differ in nothing but their seed or
 folder are repetitions of one run, shown by their mean and spread.
@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv import _check, pictures, report, uses
+from fedpriv import _check, report, uses
 from fedpriv.config import Config, read_file
 from fedpriv.endings import Ending
 from fedpriv.measures import Measure, shown
+from fedpriv.remarks import NO_NOISE, NOT_PRIVATE
 
 HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
 _ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
+
+SPREAD = "the sample standard deviation of the runs of a row"
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,18 @@ class Group:
         return name if self.runs[0].whole else f"{name} ({self.runs[0].ended})"
 
     @property
+    def notes(self) -> list[str]:
+        """What must be said of it: that it is not private, and why."""
+        seeds = sorted({run.config.seed for run in self.runs if run.config.seed >= 0})
+        notes = [NO_NOISE] if self.runs[0].config.placement == "none" else []
+        if seeds:
+            named = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+            seeded = sum(run.config.seed >= 0 for run in self.runs)
+            part = f"; {seeded} of {len(self.runs)} runs" if seeded < len(self.runs) else ""
+            notes.append(f"{NOT_PRIVATE} ({named}{part})")
+        return notes
+
+    @property
     def measure(self) -> Measure:
         """What the score is."""
         return shown(self.runs[0].metrics[-1])
@@ -90,7 +106,7 @@ class Group:
         return [math.nan if value is None else value for value in values]
 
     def json(self) -> dict[str, Any]:
-        """The group as report data; the spread is the standard deviation of single runs, None of one."""
+        """The group as report data; the spread is the sample standard deviation of its runs, None of one."""
         gate = self.runs[0].gate
         finals = self.finals
         known = all(math.isfinite(value) for value in finals)
@@ -108,8 +124,8 @@ class Group:
 
 
 def read(folders: Sequence[str | Path]) -> list[Group]:
-    """The runs in these folders, or in the folders in them where one holds no run itself, in groups: one for
-    all repetitions that ended by themselves, and one for each other run, whose length tells it apart.
+    """The runs in these folders, or anywhere below one that holds no run itself, in groups: one for all
+    repetitions that ended by themselves, and one for each other run, whose length tells it apart.
 
     Raises ArgumentError where there is no run, or one that has not ended or was not evaluated, or where two
     are scored by different measures.
@@ -156,10 +172,16 @@ def _used(config: Config) -> dict[str, Any]:
 def _of_runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise _check.fail("FOLDER", str(folder), "be an existing folder")
-    inside = [folder] if _holds_run(folder) else sorted(filter(_holds_run, folder.iterdir()))
-    if not inside:
-        raise _check.fail("FOLDER", str(folder), "hold a run, or folders of runs", "no config.toml is in it")
-    return inside
+    if _holds_run(folder):
+        return [folder]
+    found = []
+    for where, names, _ in os.walk(folder):
+        runs = [name for name in sorted(names) if _holds_run(Path(where, name))]
+        found += [Path(where, name) for name in runs]
+        names[:] = sorted(set(names) - set(runs))  # what is left to go into
+    if not found:
+        raise _check.fail("FOLDER", str(folder), "hold runs", "no config.toml is in it, nor in its folders")
+    return found
 
 
 def _holds_run(folder: Path) -> bool:
@@ -205,45 +227,18 @@ def cells(group: Group) -> list[str]:
     return [group.name, str(len(group.runs)), score, *promise, ", ".join(data["ended"])]
 
 
-def remarks(groups: Sequence[Group]) -> list[str]:
-    """What the runs' outputs must carry, each once: that some are not private, and why."""
-    return sorted({remark for group in groups for remark in group.json()["remarks"]})
+def remarks(groups: Sequence[Group]) -> tuple[str, list[list[str]]]:
+    """What must be said of all groups, in a line, and of each besides: that it is not private, and why."""
+    notes = [group.notes for group in groups]
+    alike = [note for note in notes[0] if all(note in others for others in notes)]
+    line = ("all: " if alike and len(groups) > 1 else "") + "; ".join(alike)
+    return line, [[note for note in own if note not in alike] for own in notes]
 
 
-def picture(groups: Sequence[Group]) -> bytes:
-    """A PNG of the scores against rounds and, where any is private, against the epsilon spent by then: means,
-    with the range of a group's runs."""
-    private = any(run.report["privacy"]["budget"] for group in groups for run in group.runs)
-    figure, (by_round, *others) = pictures.panels(11 if private else 7, 4.8, 1 + private)
-    for number, group in enumerate(groups):
-        rounds, spent, heights = _curves(group)
-        means = [statistics.fmean(column) for column in heights]
-        label = group.name + (f" ({len(group.runs)} runs)" if len(group.runs) > 1 else "")
-        label += " (an ESTIMATE)" if group.json()["kind"] == "estimate" else ""
-        color, dashes = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
-        across: tuple[Sequence[float], ...] = (rounds, spent)[: 1 + private]
-        lowest, highest = ([edge(column) for column in heights] for edge in (min, max))
-        for axes, at in zip((by_round, *others), across, strict=True):
-            if at:
-                axes.plot(at, means, label=label, color=color, marker=".", linestyle=dashes)
-                axes.fill_between(at, lowest, highest, color=color, alpha=0.15, linewidth=0)
-    by_round.set(xlabel="round", ylabel=groups[0].measure.axis)
-    for axes in others:
-        axes.set(xlabel="epsilon spent")
-    for axes in (by_round, *others):
-        pictures.rule(axes, whole=axes is by_round)
-    figure.legend(*by_round.get_legend_handles_labels(), fontsize=8, ncols=2, loc="outside lower center")
-    if notes := remarks(groups):
-        figure.suptitle("; ".join(notes), fontsize=9)
-    return pictures.png(figure)
-
-
-def _curves(group: Group) -> tuple[list[int], list[float], list[list[float]]]:
-    """The rounds that all runs were evaluated at, the most epsilon spent by then (none without noise), and
-    the scores of all runs there."""
-    by_round = [{record["round"]: record for record in run.metrics} for run in group.runs]
-    rounds = sorted(set.intersection(*(set(records) for records in by_round)))
-    spent = [[records[r]["epsilon"] for records in by_round] for r in rounds]
-    known = all(value is not None for column in spent for value in column)
-    heights = [group.measure.heights([records[r] for records in by_round]) for r in rounds]
-    return rounds, [max(column) for column in spent] if known else [], heights
+def said(groups: Sequence[Group]) -> list[str]:
+    """The remarks with whom they are of, in lines; and what the spread is."""
+    alike, own = remarks(groups)
+    lines = [alike] if alike else []
+    lines += [f"{group.name}: {'; '.join(notes)}" for group, notes in zip(groups, own, strict=True) if notes]
+    spread = any(group.json()["spread"] is not None for group in groups)
+    return [*lines, *([f"+- is {SPREAD}, after the mean"] if spread else [])]

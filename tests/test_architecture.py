@@ -31,7 +31,7 @@ LAYERS = [
     {"config", "plan", "recipes", "node", "node_books", "node_policy", "refusals", "silos", "uses"},
     {"promises", "remarks", "views"},
     {"report", "report_picture", "report_text"},
-    {"books", "checkpoints", "folders", "results", "runs"},
+    {"books", "checkpoints", "folders", "results", "results_picture", "runs"},
     {"flower"},
     {"centralised", "compare", "simulate"},
     {"audit", "bench", "canaries", "one_run"},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from matplotlib.figure import Figure
 from small import small
 from typer.testing import CliRunner
 
-from fedpriv import results
+from fedpriv import results, results_picture
 from fedpriv._check import ArgumentError
 from fedpriv.cli import app
 from fedpriv.folders import RunFolder
@@ -126,15 +128,117 @@ def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, monkeypatch: p
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     groups = results.read([runs])
-    results.picture(groups)
+    results_picture.picture(groups)
     by_round, by_epsilon = drawn[0].axes
-    assert (len(by_round.lines), len(by_epsilon.lines)) == (4, 3)  # the one without noise has no epsilon
+    assert len(by_round.lines) == len(by_epsilon.lines) == 4
     [sgd] = [group for group in groups if len(group.runs) == 3]
     at = groups.index(sgd)
-    assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * sgd.json()["mean"])
+    data = sgd.json()
+    assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * data["mean"])
+    [band] = by_round.collections
+    ends = band.get_paths()[0].vertices
+    ends = ends[ends[:, 0] == ends[:, 0].max()][:, 1]
+    assert (max(ends) - min(ends)) / 2 == pytest.approx(100 * data["spread"])  # as in the table
+    assert "+- standard deviation of runs" in by_round.get_ylabel()
     assert sum("ESTIMATE" in line.get_label() for line in by_epsilon.lines) == 1
-    results.picture(results.read([runs / "open"]))
+    [level] = [line for line in by_epsilon.lines if line.get_linestyle() == ":"]
+    [plain] = [group for group in groups if group.runs[0].config.placement == "none"]
+    assert list(level.get_ydata()) == pytest.approx([100 * plain.json()["mean"]] * 2)  # it has no epsilon
+    assert "dotted: the last score without noise" in by_epsilon.get_xlabel()
+    assert "epsilon spent, against who sees the released models" in by_epsilon.get_xlabel()
+    results_picture.picture([plain])
     assert len(drawn[1].axes) == 1
+    assert drawn[1].get_suptitle() == "not private: no noise is added"
+
+
+def changed(group: results.Group, name: object, **report: object) -> results.Group:
+    """The group under another name, with its report's views against another adversary."""
+    [run] = group.runs[:1]
+    told = json.loads(json.dumps(run.report))
+    for view in told["privacy"]["views"]:
+        view |= report
+    return replace(group, settings={"learning-rate": name}, runs=(replace(run, report=told),))
+
+
+def labels_of(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    plain, adam = results.read([runs / "open", runs / "adam"])
+    local = changed(adam, "local", against="the server, for the unit that lost most")
+    results_picture.picture([plain, adam, local])
+    labels = labels_of(drawn[0])
+    assert labels[0].endswith(" (not private: no noise is added)")
+    assert labels[1].endswith(" (against who sees the released models)")
+    assert labels[2] == "learning-rate=local (against the server)"
+    assert "against the adversary named in the legend" in drawn[0].axes[1].get_xlabel()
+    assert not drawn[0].get_suptitle()  # the others are private
+
+
+@pytest.mark.parametrize(("count", "many"), [(20, False), (21, True), (56, True)])
+def test_a_picture_of_many_stays_readable(
+    count: int, many: bool, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What matplotlib cannot lay out, it warns of, and warnings are errors here."""
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (save(self, *a, **k), drawn.append(self)))
+    adam, plain = results.read([runs / "adam", runs / "open"])
+    groups = [changed(adam, f"{'a long name, ' * 9}{number}") for number in range(count - 1)]
+    results_picture.picture([*groups, changed(plain, "open")])
+    [figure] = drawn
+    axes = figure.axes[0]
+    inside = axes.get_window_extent()
+    assert inside.width > 300
+    assert inside.height > 15 * (count if many else 20)
+    [legend] = figure.legends
+    assert not inside.overlaps(legend.get_window_extent())
+    assert figure.bbox.width >= legend.get_window_extent().width
+    if many:
+        assert labels_of(figure) == ["without noise", "against who sees the released models"]
+        ends = [float(part.lines[0].get_xdata()[0]) for part in axes.containers]
+        names = [text.get_text() for text in axes.get_yticklabels()]
+        assert len(names) == count
+        scores = [100 * group.json()["mean"] for group in (plain, adam)]
+        assert ends == pytest.approx(scores)
+        first = "open" if scores[0] > scores[1] else "a long name"
+        assert names[0].startswith(f"learning-rate={first}")
+        assert sum("epsilon 3" in name or "epsilon 2.9" in name for name in names) == count - 1
+        assert sum("not private" in name for name in names) == 1
+    else:
+        styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+        assert len(styles) == count
+
+
+def test_remarks_say_whom_they_are_of(runs: Path) -> None:
+    plain, adam, one = results.read([runs / "open", runs / "adam", runs / "sgd-1"])
+    none = "not private: no noise is added"
+    assert results.said([plain]) == [none]
+    assert results.said([plain, plain]) == [f"all: {none}"]
+    assert results.said([adam]) == []
+    assert results.said([plain, adam, one]) == [
+        f"{plain.name}: {none}",
+        f"{one.name}: reproducible, not private (seed 1)",
+    ]
+    [sgd] = results.read([runs / f"sgd-{seed}" for seed in (1, 2, 3)])
+    assert results.said([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
+    assert "standard deviation of the runs" in results.said([sgd])[1]
+    mixed = replace(sgd, runs=(*sgd.runs, *adam.runs))
+    assert mixed.notes == ["reproducible, not private (seeds 1, 2, 3; 3 of 4 runs)"]
+
+
+def test_runs_are_found_however_deep(runs: Path, tmp_path: Path) -> None:
+    """Such as those of several comparisons."""
+    for name in ("one", "two"):
+        shutil.copytree(runs / "open", tmp_path / "all" / name / "none")
+    (tmp_path / "all" / "linked").symlink_to(runs / "adam")
+    found = results.read([tmp_path / "all"])
+    assert sorted(len(group.runs) for group in found) == [1, 2]
 
 
 def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
@@ -152,7 +256,7 @@ def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: 
     (old / "config.toml").write_text("rondes = 3\n")
     for folder, said in (
         (tmp_path / "nowhere", "be an existing folder"),
-        (tmp_path / "empty", "hold a run, or folders of runs"),
+        (tmp_path / "empty", "hold runs (no config.toml is in it, nor in its folders)"),
         (cut, "hold a run that has ended (no metrics.jsonl is in it; fedpriv resume"),
         (broken, "hold an intact report.json"),
         (old, f"{old}'; it must hold a config.toml of this version (unknown key 'rondes'"),
@@ -167,8 +271,12 @@ def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: 
 def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["results", str(runs), "--out", str(tmp_path / "all.png")])
     assert told.exit_code == 0
-    assert "NOTE: reproducible, not private (seed 2)" in told.stdout
-    assert "not private: no noise is added" in told.stdout
+    lines = [line.removeprefix("NOTE: ") for line in told.stdout.splitlines() if line.startswith("NOTE: ")]
+    assert len(lines) == 3
+    assert sum(line.endswith(": reproducible, not private (seeds 1, 2, 3)") for line in lines) == 1
+    [noiseless] = [line for line in lines if line.endswith(": not private: no noise is added")]
+    assert "placement=none" in noiseless
+    assert lines[2].startswith("+- is the sample standard deviation")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     document = json.loads(CliRunner().invoke(app, ["results", str(runs), "--json"]).stdout)
     assert len(document) == 4

@@ -13,8 +13,11 @@ from fedpriv.cli.app import AsJson, app, print_table, refusing
 
 _HELP = """Put runs side by side, from their output folders: a table, and a picture of all of them.
 
-Runs are told apart by the settings in which they differ; those that differ in their seed or folder alone are
-repetitions, shown by their mean and spread. A folder of run folders stands for those in it.
+Runs are told apart by the settings that they use and differ in. Those that differ in their seed or folder
+alone are repetitions, shown by their mean and, after +-, their sample standard deviation, here as in the
+picture. A folder that is no run stands for all runs in it, however deep.
+
+The picture has scores against rounds and epsilon; of more than 20 rows, the last scores alone, best first.
 
 \b
 Examples:
@@ -30,6 +33,7 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     from fedpriv import results as compared
+    from fedpriv import results_picture
     from fedpriv.data.files import atomic
 
     with refusing():
@@ -38,12 +42,14 @@ def results(
         groups = compared.read(folders)
         if out is not None:
             with atomic(out) as file:
-                file.write(compared.picture(groups))
+                file.write(results_picture.picture(groups))
     if as_json:
         typer.echo(json.dumps([group.json() for group in groups]))
         return
     print_table(compared.HEADER, [compared.cells(group) for group in groups])
-    for remark in compared.remarks(groups):
-        typer.secho(f"NOTE: {remark}", bold=True)
+    for line in compared.said(groups):
+        typer.secho(f"NOTE: {line}", bold=True)
     if out is not None:
-        typer.echo(f"{out} shows the test score against rounds and epsilon")
+        many = len(groups) > results_picture.MOST_CURVES
+        what = "last test scores, best first" if many else "test score against rounds and epsilon"
+        typer.echo(f"{out} shows the {what}")
