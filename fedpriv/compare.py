@@ -161,17 +161,23 @@ def markdown(rows: Sequence[Row], left: str = "") -> str:
     lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remark(row.plan.config))]
     lines += [" | ".join(["", *HEADER, ""]).strip(), "|" + "---|" * len(HEADER)]
     lines += [" | ".join(["", *cells(row), ""]).strip() for row in rows]
-    budget = next((row.plan.budget for row in rows if row.plan.budget), None)
-    if budget is not None:
-        lines += ["", f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."]
-    for row in rows:
-        if row.plan.max_participations:
-            lines += [
-                "",
-                "Under local noise a client gives data to at most "
-                f"{counted(row.plan.max_participations, 'release')} and sends noise only after that.",
-            ]
+    for note in notes(rows):
+        lines += ["", note]
     return "\n".join([*lines, ""])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What holds for all rows, and how long clients give data under local noise, in sentences."""
+    budget = next((row.plan.budget for row in rows if row.plan.budget), None)
+    said = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
+    for row in rows:
+        if most := row.plan.max_participations:
+            said.append(
+                f"Under local noise a client gives data to at most {counted(most, 'release')} and sends "
+                f"noise only after that (max-participations={most}; where it is 0, compare sets the expected "
+                "number)."
+            )
+    return said
 
 
 def cells(row: Row) -> list[str]:
@@ -208,19 +214,21 @@ def picture(rows: Sequence[Row]) -> bytes:
         if row.plan.budget is not None:
             spent = [m["epsilon"] for m in row.result.metrics]
             others[0].plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
+        elif private and heights:
+            pictures.level(others[0], heights[-1], _COLORS[row.placement])
     by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
     for axes in others:
         estimated = " (an ESTIMATE)" if any(row.json()["epsilon is"] == "estimate" for row in rows) else ""
-        axes.set(xlabel=f"epsilon spent{estimated}, against the adversary named in the legend")
+        noiseless = any(row.plan.budget is None for row in rows)
+        level = f"\n{pictures.LEVEL}" if noiseless else ""
+        axes.set(xlabel=f"epsilon spent{estimated}, against the adversary named in the legend{level}")
     for axes in (by_round, *others):
         pictures.rule(axes, whole=axes is by_round)
-    handles, labels = by_round.get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=len(rows), fontsize=9, loc="outside lower center")
+    pictures.legend(figure, by_round)
     config = rows[0].plan.config
     title = f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
     if private:
         title += f", epsilon {config.epsilon:g}"
-    if config.seed >= 0:
-        title += f"\n{remark(config.changed(placement='central'))}"
-    figure.suptitle(title, fontsize=10)
+    seeded = [remark(config.changed(placement="central")) or ""] if config.seed >= 0 else []
+    pictures.title(figure, [title, *seeded])
     return pictures.png(figure)

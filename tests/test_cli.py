@@ -170,6 +170,8 @@ def test_compare_prints_one_table_and_leaves_every_run(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "defends against" in result.stdout
     assert "central: reproducible, not private (seed 1)" in result.stdout
+    assert "at most 1 release and sends noise only after that (max-participations=1;" in result.stdout
+    assert "Budget of each: epsilon 3 at delta" in result.stdout
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"central", "local", *COMPARISON_FILES}
     assert "--placements is 'centre'" in refused("compare", *SETTINGS, "--placements", "centre")
 

@@ -105,8 +105,14 @@ def test_the_picture_has_a_side_for_epsilon_where_there_is_one(
 ) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
-    compare.picture(compare.compare(compare.plans(small(rounds=2), placements)))
+    rows = compare.compare(compare.plans(small(rounds=2), placements))
+    compare.picture(rows)
     assert [bool(axes.lines) for axes in drawn[0].axes] == [True] * panels
+    if panels == 2:  # without noise there is no epsilon to draw against
+        level, _ = drawn[0].axes[1].lines
+        height = 100 * rows[0].result.metrics[-1]["accuracy"]
+        assert (level.get_linestyle(), list(level.get_ydata())) == (":", [height] * 2)
+        assert "dotted: the last score without noise" in drawn[0].axes[1].get_xlabel()
     title = drawn[0].get_suptitle()
     assert title.startswith("infinite-digits, 400 clients, logistic, dynamic-dp-sgd")
     assert ("epsilon" in title) == (panels == 2)

@@ -201,4 +201,6 @@ def compare(
     for row in rows:
         if note := remark(row.plan.config):
             typer.secho(f"{row.placement}: {note}", bold=True)
+    for note in comparison.notes(rows):
+        typer.echo(note)
     typer.echo(f"{folder.path}/compare.png shows the test score against rounds and epsilon")
