@@ -8,7 +8,7 @@ of each example by itself. Who differs is left to rows, which see one unit at a 
 >>> from torch import nn
 >>> runs_own_code(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.nn.functional.cross_entropy)
 False
->>> runs_own_code(nn.Linear(2, 2), lambda outputs, y: outputs[:, 0])
+>>> runs_own_code(nn.Linear(2, 2), max)
 True
 """
 
