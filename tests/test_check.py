@@ -12,7 +12,7 @@ from fedpriv.data import DataError
 from fedpriv.data.files import MissingDataError
 from fedpriv.flower.grids.base import GridError
 from fedpriv.flower.messages import MessageError
-from fedpriv.flower.strategy import EngineError
+from fedpriv.flower.nodes import EngineError
 from fedpriv.node_policy import RefusedError
 from fedpriv.user_code import UserCodeError
 

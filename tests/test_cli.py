@@ -320,7 +320,7 @@ def test_data_fetch_refuses_what_it_does_not_know() -> None:
 def test_an_engine_that_fails_is_one_line_and_exit_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedpriv.flower.strategy import EngineError
+    from fedpriv.flower.nodes import EngineError
 
     def fails(self: object, ask: object) -> None:
         raise EngineError("every node is gone")

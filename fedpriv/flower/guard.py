@@ -5,7 +5,8 @@ can quote values. Functions of the ClientApp are therefore wrapped in :func:`gua
 the type's name alone. The full traceback goes to the node's own log, at level DEBUG. Where the node is an
 owner's (or has settings that nothing reads, as if misspelt), its log gets the type at level WARNING, too,
 with the texts that are ours and hold no data; the log of a node that hosts a simulation's clients is the
-run's own, and who failed is private there.
+run's own, and who failed is private there. Why a node is not ready its log says in any case: all are asked
+for their places.
 
 Only code in the same process can ask for the exception itself, with :func:`raising` (the in-process grid
 does, for debugging); no message and no configuration can.
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, MessageType
 from flwr.common.constant import ErrorCode
 
 from fedpriv._check import ArgumentError
@@ -53,7 +54,8 @@ def guarded(function: Answerer) -> Answerer:
         except Exception as error:
             if _raise.get():
                 raise
-            if owns_data(context.node_config) or misspelt(context.node_config):
+            of_all = message.metadata.message_type == MessageType.QUERY
+            if of_all or owns_data(context.node_config) or misspelt(context.node_config):
                 ours = isinstance(error, _OURS) and not isinstance(error, UserCodeError)
                 text = f": {error}" if ours else ""
                 _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)

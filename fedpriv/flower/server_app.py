@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpriv._check import FedprivError
 from fedpriv.config import Config
+from fedpriv.flower.nodes import EngineError
 from fedpriv.flower.strategy import GridEngine
 from fedpriv.folders import RunFolder, default_folder
 from fedpriv.plan import make_plan
@@ -35,6 +36,8 @@ def main(grid: Grid, context: Context) -> None:
         _run(grid, Config.parse(context.run_config))
     except (FedprivError, OSError) as error:
         print(f"fedpriv: {error}", flush=True)
+        if isinstance(error, EngineError):  # of the nodes: where this code found it tells nothing
+            raise error.with_traceback(None) from None
         raise
 
 

@@ -1,9 +1,8 @@
 """The engine over any Flower Grid: one message a node and release, one bounded sum back; or, at the client
 level, one message a node and round, and the changes of its silos back.
 
-The cohort's chunks are dealt to the nodes in the order of their partition ids (Flower's node ids are
-random, so each node is asked for its partition id once); a chunk with a home goes to the node that hosts
-that silo. Replies are added in the same order, so that a run does not depend on who was faster.
+Who does what is dealt in the order of the nodes' partitions (:mod:`fedpriv.flower.nodes`). Replies are added
+in the same order, so that a run does not depend on who was faster.
 
 A node that fails or stays silent contributes nothing: its chunks are missing from the sum and its
 parties from the count, and the release tops the noise up. How many replied is private and goes nowhere
@@ -14,16 +13,17 @@ does not answer then tells of no one's draw, and is told.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedpriv import _check
 from fedpriv.clipping import added
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
+from fedpriv.flower.nodes import EngineError, Node, deal, host, in_order, not_ready, read_node, still_missing
 from fedpriv.flower.silo_messages import model_record, read_changes, training_content
 from fedpriv.node import zeros
 from fedpriv.query import Query
@@ -34,19 +34,12 @@ SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client lev
 
 _TREE = 4  # nodes, from which the grid adds their replies
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
+# Flower's errors of messages that expired, or whose node has left.
+_UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
 
-class EngineError(_check.FedprivError, RuntimeError):
-    """The federation cannot answer; the message says why in public terms, and what to do."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of the federation: Flower's id, and its place among the partitions."""
-
-    id: int
-    partition: int
-    partitions: int
+class SilentError(MessageError):
+    """Nothing came from a node."""
 
 
 class GridEngine:
@@ -111,23 +104,24 @@ class GridEngine:
         nodes, model = self.assemble(), model_record(ask)
         hands: dict[Node, list[int]] = {}
         for silo in ask.silos:
-            hands.setdefault(_host(silo, nodes), []).append(silo)
+            hands.setdefault(host(silo, nodes), []).append(silo)
         replies = self._exchange(
             {node: training_content(model, ask, silos) for node, silos in hands.items()},
             SILOS_TRAIN,
             str(ask.round),
             self._reply_timeout,
         )
-        changes, failures = list[Change](), list[str]()
+        changes, failed = list[Change](), dict[Node, MessageError]()
         for node, silos in hands.items():
             try:
                 changes.extend(read_changes(_content(replies.get(node.id)), silos, ask.params))
             except MessageError as error:  # all are asked in every round: who failed tells of no one's draw
-                failures.append(f"partition {node.partition}: {error}")
-        self._tolerate(failures)
+                failed[node] = error
+        reasons = self._reasons(failed)
+        self._tolerate(_said(reasons))
         if not changes:
-            raise EngineError(f"no node answered: {_joined(failures)}")
-        self._tell_missing(f"round {ask.round + 1}", failures)
+            raise EngineError(f"no node answered: {_joined(_said(reasons))}")
+        self._tell_missing(f"round {ask.round + 1}", _said(reasons))
         return tuple(sorted(changes, key=lambda change: change.silo))
 
     def _tell_missing(self, now: str, failures: Sequence[str]) -> None:
@@ -140,23 +134,33 @@ class GridEngine:
 
     def _add(self, ask: Ask, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
         """The usable replies' sum, in the order of the partitions."""
-        query, usable, failures = ask.query, list[Reply](), list[str]()
+        query, usable, failed = ask.query, list[Reply](), dict[Node, MessageError]()
         for node, chunks in work.items():
             try:
                 usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in chunks)))
             except MessageError as error:
-                failures.append(self._failure(node, error))
-        self._tolerate(failures)
+                failed[node] = error
+        # Which nodes were asked tells who was sampled, where each node is a client.
+        told = self._strict or self._silos
+        reasons = self._reasons(failed) if told else {}
+        self._tolerate(_said(reasons))
         if self._silos:
-            self._tell_missing(f"release {ask.release + 1}", failures)
+            self._tell_missing(f"release {ask.release + 1}", _said(reasons))
         if work and not usable:
             self._look_for_life()
         totals = added(reply.sums for reply in usable) or zeros(query)
         return Reply(totals, sum(reply.parties for reply in usable)).to(query)
 
-    def _failure(self, node: Node, error: MessageError) -> str:
-        # Which nodes were asked tells who was sampled, where each node is a client.
-        return f"partition {node.partition}: {error}" if self._strict or self._silos else str(error)
+    def _reasons(self, failed: Mapping[Node, MessageError]) -> dict[int, str]:
+        """Why nothing usable came from these nodes, by partition."""
+        silent = any(isinstance(error, SilentError) for error in failed.values())
+        there = set(self._grid.get_node_ids()) if silent else set[int]()
+        return {
+            node.partition: "gone offline"
+            if isinstance(error, SilentError) and node.id not in there
+            else str(error)
+            for node, error in failed.items()
+        }
 
     def _tolerate(self, failures: Sequence[str]) -> None:
         """Raises EngineError where a failure is not to be done without."""
@@ -180,16 +184,19 @@ class GridEngine:
         told = -1
         while not self._nodes:
             new = [node for node in self._grid.get_node_ids() if node not in known]
-            known.update({node.id: node for node in self._ask_partitions(new)})
+            there, failed = self._ask_places(new)
+            known.update({node.id: node for node in there})
+            if failed:
+                raise EngineError(not_ready(failed, known.values(), self._expected))
             wanted = next((node.partitions for node in known.values()), self._expected)
             if len(known) not in (told, wanted):
                 told = len(known)
                 them = "the nodes" if wanted is None else f"{wanted} nodes"
                 self._tell(f"waiting for {them}, {told} there (up to {self._start_timeout:g} s)")
             if wanted is not None and len(known) >= wanted:
-                self._nodes = self._settled(_in_order(known.values()))
+                self._nodes = self._settled(in_order(known.values()))
             elif time.monotonic() > deadline:
-                raise EngineError(_still_missing(known.values(), self._start_timeout))
+                raise EngineError(still_missing(known.values(), self._start_timeout))
             else:
                 time.sleep(_LOOK_AGAIN)
         return self._nodes
@@ -202,12 +209,11 @@ class GridEngine:
             )
         return nodes
 
-    def _ask_partitions(self, ids: Sequence[int]) -> list[Node]:
+    def _ask_places(self, ids: Sequence[int]) -> tuple[list[Node], dict[int, str]]:
+        """The nodes that say where they stand, and the errors of those that are not ready, by id."""
         replies = self._exchange_places(ids)
-        for reply in replies.values():
-            if _by_app(reply):
-                raise EngineError(f"a node is not ready: {_joined([f'failed with {_error_name(reply)}'])}")
-        return [_read_node(node, reply) for node, reply in replies.items() if reply.has_content()]
+        failed = {node: _error_name(reply) for node, reply in replies.items() if _by_app(reply)}
+        return [read_node(node, reply) for node, reply in replies.items() if reply.has_content()], failed
 
     def _exchange_places(self, ids: Sequence[int]) -> dict[int, Message]:
         asked = {Node(node, -1, 0): RecordDict() for node in ids}
@@ -219,8 +225,11 @@ class GridEngine:
         """Send one message a node; the replies that came, by node id."""
         if not contents:
             return {}
-        replies = self._grid.send_and_receive(self._messages(contents, kind, group, timeout), timeout=timeout)
-        return {reply.metadata.src_node_id: reply for reply in replies}
+        messages = self._messages(contents, kind, group, timeout)
+        replies = self._grid.send_and_receive(messages, timeout=timeout)
+        # Flower's server says that a node is gone, and such a reply's source is the server and not the node.
+        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        return {asked.get(r.metadata.reply_to_message_id, r.metadata.src_node_id): r for r in replies}
 
     def _messages(
         self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float
@@ -239,33 +248,12 @@ class GridEngine:
             self._grid.close()
 
 
-def deal(chunks: Sequence[Chunk], nodes: Sequence[Node]) -> dict[Node, list[Chunk]]:
-    """Each node's chunks, nodes in order: homes first by silo, the free ones in contiguous runs.
-
-    >>> import numpy as np
-    >>> nodes = [Node(90, 0, 2), Node(17, 1, 2)]
-    >>> free = [Chunk(index, np.arange(2), parties=2) for index in range(5)]
-    >>> [[chunk.index for chunk in part] for part in deal(free, nodes).values()]
-    [[0, 1], [2, 3, 4]]
-    """
-    hands: dict[Node, list[Chunk]] = {node: [] for node in nodes}
-    free = [chunk for chunk in chunks if chunk.home is None]
-    for position, node in enumerate(nodes):
-        first, last = (len(free) * (position + j) // len(nodes) for j in (0, 1))
-        hands[node].extend(free[first:last])
-    for chunk in chunks:
-        if chunk.home is not None:
-            hands[_host(chunk.home, nodes)].append(chunk)
-    return hands
+def _said(reasons: Mapping[int, str]) -> list[str]:
+    return [f"partition {partition}: {why}" for partition, why in reasons.items()]
 
 
 def _joined(failures: Iterable[str]) -> str:
     return f"{'; '.join(sorted(set(failures)))} (details are in the nodes' own logs)"
-
-
-def _host(silo: int, nodes: Sequence[Node]) -> Node:
-    """The node that hosts a silo, all run long: what the silo remembers is there."""
-    return nodes[silo % len(nodes)]
 
 
 def _usable(reply: Message | None, query: Query, parties: int) -> Reply:
@@ -277,9 +265,11 @@ def _usable(reply: Message | None, query: Query, parties: int) -> Reply:
 
 
 def _content(reply: Message | None) -> RecordDict:
-    """What a node replied. Raises MessageError where it did not, or failed."""
-    if reply is None:
-        raise MessageError("no reply in time")
+    """What a node replied. Raises SilentError where it did not, and MessageError where it failed."""
+    if reply is None or (reply.has_error() and reply.error.code in _UNANSWERED):
+        raise SilentError("no reply in time")
+    if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+        raise MessageError("gone offline")
     if reply.has_error():
         raise MessageError(f"failed with {_error_name(reply)}")
     return reply.content
@@ -293,35 +283,3 @@ def _by_app(reply: Message) -> bool:
 def _error_name(reply: Message) -> str:
     """The exception's type where the reply names one; other texts could quote data and are dropped."""
     return reply.error.reason if _by_app(reply) else f"Flower's error code {reply.error.code}"
-
-
-def _read_node(node: int, reply: Message) -> Node:
-    record = reply.content.get("node")
-    fields = record if isinstance(record, ConfigRecord) else {}
-    partition, partitions = fields.get("partition-id"), fields.get("num-partitions")
-    if not isinstance(partition, int) or not isinstance(partitions, int):
-        raise EngineError(
-            "a node does not know its partition; start SuperNodes with "
-            "--node-config 'partition-id=... num-partitions=...'"
-        )
-    return Node(node, partition, partitions)
-
-
-def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    ordered = tuple(sorted(nodes, key=lambda node: node.partition))
-    partitions = [node.partition for node in ordered]
-    counts = {node.partitions for node in ordered}
-    if counts != {len(ordered)} or partitions != list(range(len(ordered))):
-        raise EngineError(
-            f"the nodes' partition ids are {partitions} of {sorted(counts)}; "
-            "they must be 0 to n - 1, each once, with num-partitions = n"
-        )
-    return ordered
-
-
-def _still_missing(nodes: Iterable[Node], timeout: float) -> str:
-    there = {node.partition for node in nodes}
-    expected = max((node.partitions for node in nodes), default=0)
-    missing = sorted(set(range(expected)) - there)
-    what = f"partitions {missing} are missing" if missing else "no node has answered"
-    return f"after {timeout:g} s {what}; start the SuperNodes, or the simulation's nodes"

@@ -49,6 +49,18 @@ def loading(message: Message, context: Context) -> Message:
     raise UserCodeError(f"dataset is 'mine:data'; it must work when it is called (KeyError: {echo.SECRET})")
 
 
+def test_why_a_node_is_not_ready_is_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
+    """All are asked for their places; and an owner's node that was given no file is known by nothing else."""
+    message = InProcessGrid(client_app=f"{echo.__name__}:app").create_message(RecordDict(), "query", 1, "")
+    with caplog.at_level("INFO"):
+        refusing(message, node_context(1, 1, {}))
+        leaky(message, node_context(1, 1, {}))
+    assert [record.getMessage() for record in caplog.records] == [
+        "refusing failed with RefusedError: round 3 was answered before",
+        "leaky failed with KeyError",
+    ]
+
+
 def test_nothing_is_logged_unless_the_node_asks_for_it(
     message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:

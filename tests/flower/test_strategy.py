@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.server.superlink.linkstate.utils import (
+    create_message_error_unavailable_ins_message,
+    create_message_error_unavailable_res_message,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +21,8 @@ from fedpriv.flower.grids.local import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
 from fedpriv.flower.guard import error_reply
 from fedpriv.flower.messages import MessageError, add_replies, read_reply, reply_content
-from fedpriv.flower.strategy import EngineError, GridEngine, Node, deal
+from fedpriv.flower.nodes import EngineError, Node, deal, not_ready
+from fedpriv.flower.strategy import GridEngine
 from fedpriv.query import BitBlock, Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk, Reply
 
@@ -159,6 +164,45 @@ def test_a_silo_that_does_not_answer_is_told_once_and_when_it_is_back() -> None:
     ]
 
 
+class Leaving(Rearranged):
+    """Of the nodes that are gone Flower's server says so, or they are no longer among its nodes; its ids are
+    large."""
+
+    gone: tuple[int, ...] = ()
+    signed_off: tuple[int, ...] = ()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in super().get_node_ids() if node not in self.signed_off]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        asked = list(messages)
+        replies = {r.metadata.src_node_id: r for r in super().send_and_receive(asked, timeout=timeout)}
+        for message in asked:
+            node = message.metadata.dst_node_id
+            if node in self.gone:
+                told = message.metadata, "node_unavail"
+                replies[node] = create_message_error_unavailable_res_message(*told)
+            elif node in self.signed_off:
+                replies[node] = create_message_error_unavailable_ins_message("", 0)
+        return list(replies.values())
+
+
+@pytest.mark.parametrize("silos", [True, False])
+def test_a_silo_whose_node_is_gone_is_not_taken_for_a_slow_one(silos: bool) -> None:
+    """Killed, and Flower's server has missed its heartbeats; or ended, and it has signed off."""
+    grid, told = Leaving(nodes=3, client_app=APP), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+    engine.assemble()
+    grid.gone, grid.signed_off = (1,), (2,)
+    grid.lost = (3,)
+    engine.gather(make_ask(chunks=3, home=lambda index: index))
+    said = "release 1 on: without some silos: partition 0: gone offline; partition 1: gone offline; "
+    late = "partition 2: no reply in time (details are in the nodes' own logs)"
+    assert told == [said + late] * silos
+
+
 def test_which_clients_do_not_answer_is_not_told() -> None:
     """Who was asked is who was drawn."""
     grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
@@ -214,17 +258,38 @@ def test_a_federation_that_is_gone_is_an_error() -> None:
     assert engine.gather(make_ask(chunks=0)).parties == 0  # nobody was asked
 
 
-def test_a_node_that_is_not_ready_ends_the_run_before_anything_is_asked() -> None:
-    class NotReady(Failing):
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        ((2,), "^1 of 3 nodes is not ready: node 2 failed with KeyError; it is of partition 1 "),
+        (
+            (3, 1),
+            "^2 of 3 nodes are not ready: node 1 failed with KeyError; node 3 failed with KeyError; "
+            "they are of partitions 0 and 2 ",
+        ),
+        ((1, 2, 3), "^3 nodes are not ready: node 1 failed with KeyError; .*; node 3 failed with KeyError "),
+    ],
+)
+def test_all_nodes_that_are_not_ready_are_named_before_anything_is_asked(
+    failing: tuple[int, ...], said: str
+) -> None:
+    class NotReady(Rearranged):
         def _answer(self, message: Message) -> Message:
-            if message.metadata.dst_node_id == 2:
-                return error_reply(message, ZeroDivisionError("secret"))
+            if message.metadata.dst_node_id in failing:
+                return error_reply(message, KeyError("secret"))
             return super()._answer(message)
 
     for strict in (False, True):
-        with pytest.raises(EngineError, match="a node is not ready: failed with ZeroDivisionError") as caught:
-            GridEngine(NotReady(nodes=2, client_app=APP), strict=strict).gather(make_ask())
+        with pytest.raises(EngineError, match=said + "[(]each node's own terminal says why; ") as caught:
+            GridEngine(NotReady(nodes=3, client_app=APP), strict=strict).gather(make_ask())
         assert "secret" not in str(caught.value)
+
+
+def test_of_many_nodes_that_are_not_ready_some_are_named() -> None:
+    said = not_ready(dict.fromkeys(range(100, 130), "KeyError"), [], 31)
+    assert said.startswith("30 of 31 nodes are not ready: node 100 failed with KeyError; node 101 ")
+    assert "node 119 failed with KeyError; and 10 more (each" in said
+    assert "node 120" not in said
 
 
 def test_debugging_in_process_names_the_node() -> None:
