@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from fedpriv import __version__, measures, promises
+from fedpriv import __version__, absences, measures, promises
 from fedpriv.accounting.events import Event
 from fedpriv.config import Config
 from fedpriv.endings import Ending
@@ -26,9 +26,11 @@ def summarise(
     stopped: Ending,
     silos: Mapping[str, Sequence[Event]] | None = None,
     resumed: Sequence[int] = (),
+    absent: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything report.json holds. ``events`` are the gate's, as charged; ``silos`` are each silo's, at the
-    client level; ``resumed`` are the rounds after which the run was taken up again."""
+    client level; ``resumed`` are the rounds after which the run was taken up again; ``absent`` are its
+    absences (:mod:`fedpriv.absences`)."""
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
     return {
@@ -40,7 +42,7 @@ def summarise(
             "stopped": stopped,
             "resumed after rounds": list(resumed),
         },
-        "privacy": _privacy(plan, events, silos),
+        "privacy": _privacy(plan, events, silos) | {absences.KEY: _absences(config, absent)},
         "reproducibility": {
             "seed": config.asked_seed,
             "note": NOT_PRIVATE if config.seed >= 0 else "all that is random from OS entropy",
@@ -107,6 +109,11 @@ def _silos(config: Config) -> dict[str, int]:
         "examples of each": config.examples_per_client,
         "private steps a round": config.silo_steps,
     }
+
+
+def _absences(config: Config, absent: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
+    """Who was absent; None where that is private."""
+    return list(absent) if config.unit == "example" else None
 
 
 def _relation(events: Sequence[Event], plan: Plan) -> str:

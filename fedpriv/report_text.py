@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedpriv import measures
+from fedpriv import absences, measures
 from fedpriv.accounting import METHODS
 from fedpriv.endings import Ending
 from fedpriv.report import in_one_piece
@@ -25,6 +25,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
             "",
         ]
     lines += [_headline(result, privacy, summary["optimizer"]), ""]
+    lines += _absences_markdown(privacy)
     lines += ["## What is protected", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(summary)), ""]
     lines += _views_markdown(privacy, result)
@@ -53,7 +54,10 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("optimizer", summary["optimizer"]),
         *_regulariser_rows(summary["regulariser"]),
         *_averaging_rows(summary["averaging"]),
-        (f"releases charged{' to each silo' if privacy['silos'] else ''}", privacy["releases"]),
+        (
+            f"releases charged{' to each silo' if privacy['silos'] else ''}",
+            f"{privacy['releases']}{', also to those that were absent' if privacy[absences.KEY] else ''}",
+        ),
         (
             "noise multiplier, first and last (noise std over the most that one unit adds)",
             _pair(privacy["noise multiplier"]),
@@ -108,6 +112,56 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
         f"{reached}. Budget: epsilon {budget['epsilon']:g} at delta "
         f"{budget['delta']:.3g}, held by {METHODS[budget['held by']].label}."
     )
+
+
+_SPANS = 5  # absences of one node that are told one by one
+
+
+def _absences_markdown(privacy: Mapping[str, Any]) -> list[str]:
+    """Which nodes gave nothing to which releases, and what that means."""
+    absent = privacy[absences.KEY]
+    if not absent:
+        return []
+    steps = privacy["silos"]["private steps a round"] if privacy["silos"] else None
+    lines = []
+    for partition in sorted({told["partition"] for told in absent}):
+        spans = [told for told in absent if told["partition"] == partition]
+        missed = sum(told["to release"] - told["from release"] + 1 for told in spans)
+        said = [_span(told, steps) for told in spans[:_SPANS]]
+        if len(spans) > _SPANS:
+            said.append(f"and {len(spans) - _SPANS} times more")
+        of_all = f"{missed} of {privacy['releases']} releases"
+        lines.append(f"- partition {partition}, {of_all}: {'; '.join(said)}")
+    others = (
+        "the model moved by the mean of the others' changes"
+        if steps
+        else "the sum was of the others' examples alone, and divided as if all had been there"
+    )
+    return [
+        "## Who was absent",
+        "",
+        "The nodes of these partitions gave nothing, for any silo that they hold:",
+        "",
+        *lines,
+        "",
+        f"In these releases {others}. What was charged for the absent stands, in the server's ledger and in "
+        "the numbers below, though they gave nothing: the server pays before it asks, and an answer may have "
+        "been on its way. The ledger of a node that keeps one has what it answered.",
+        "",
+    ]
+
+
+def _span(told: Mapping[str, Any], steps: int | None) -> str:
+    """One absence, in rounds where each is of ``steps`` releases."""
+    first, last = told["from release"], told["to release"]
+    if steps:
+        first, last = (first - 1) // steps + 1, last // steps
+    name = "round" if steps else "release"
+    why = ", then ".join(told["why"])
+    if not told["back"]:
+        return f"from {name} {first} on ({why})"
+    span = f"in {name} {first}" if first == last else f"in {name}s {first} to {last}"
+    return f"{span} ({why}), and then back"
 
 
 def _views_markdown(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedpriv import __version__, checkpoints, measures, report, report_picture, report_text, silos
+from fedpriv import __version__, absences, checkpoints, measures, report, report_picture, report_text, silos
+from fedpriv.absences import Absences
 from fedpriv.accounting import METHODS, Ledger, participations
 from fedpriv.books import RunBooks
 from fedpriv.checkpoints import Checkpoint
@@ -88,7 +89,8 @@ def execute(
 
     Args:
         plan: the run.
-        engine: where the units are; a Trainer where the plan is of the client level.
+        engine: where the units are; a Trainer where the plan is of the client level. What its attribute
+            ``absences`` tells, where it has one, is in the report.
         folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
         show: called after each round.
         resumed: what the run in ``folder`` is taken up from; None for a new run.
@@ -100,7 +102,8 @@ def execute(
     Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
     """
     with closing(engine):
-        job = _Job(plan, folder, show, resumed)  # first: where it fails, no ledger is begun
+        absent = getattr(engine, "absences", Absences())
+        job = _Job(plan, absent, folder, show, resumed)  # first: where it fails, no ledger is begun
         with _books(plan, folder, resumed) as books:
             job.begin(books)
             try:
@@ -157,15 +160,17 @@ class _Job:
     def __init__(
         self,
         plan: Plan,
+        absent: Absences,
         folder: RunFolder | None,
         show: Callable[[Status], None],
         resumed: Checkpoint | None,
     ) -> None:
-        self.plan, self.folder, self.show = plan, folder, show
+        self.plan, self.absent, self.folder, self.show = plan, absent, folder, show
         self.estimated = plan.budget is not None and METHODS[plan.budget.method].kind == "estimate"
         self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
         self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
         self.resumed = resumed.resumed if resumed else ()
+        self.absent_before = absences.until(self.metrics)
         source = make_source(plan.config)
         self.task = make_task(plan.config, source)
         self.key = plan.key()
@@ -245,7 +250,7 @@ class _Job:
         if not bool(torch.isfinite(self.state.output).all()):  # the likeliest of NaN is label 0
             scores = dict.fromkeys(scores, math.nan)
         spent = self.books.spent()
-        record = {
+        record: dict[str, Any] = {
             "round": round_number,
             "releases": self.books.releases,
             # A model that has diverged has no score; JSON has no number for it.
@@ -255,6 +260,8 @@ class _Job:
         }
         if self.estimated:
             record["epsilon is"] = "estimate"
+        if told := self.absent.told(after=self.metrics[-1]["releases"] if self.metrics else 0):
+            record[absences.KEY] = told
         record |= _remark(self.plan)
         self.metrics.append(record)
         if self.folder is not None:
@@ -279,7 +286,9 @@ class _Job:
         self._save()  # first: what follows may take seconds
         charged = self.books.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
-        summary = report.summarise(self.plan, charged.events, self.metrics, stopped, by_silo, self.resumed)
+        told = [*self.absent_before, *self.absent.told()]
+        about = stopped, by_silo, self.resumed, told
+        summary = report.summarise(self.plan, charged.events, self.metrics, *about)
         if (spent := report.gate(summary).get("epsilon")) is not None:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
         if self.folder is not None:

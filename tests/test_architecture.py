@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "fedpriv"
 
 # A module imports only from lines above its own; modules on one line may import each other.
 LAYERS = [
-    {"_check", "cores", "endings", "rng"},
+    {"_check", "absences", "cores", "endings", "rng"},
     {"memory", "noise", "pictures", "residuals", "stopwatch", "tensor_files", "user_code"},
     {"vectors"},
     {"schedules"},

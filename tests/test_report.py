@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-from small import small
+from small import SMALL, small
 
 from fedpriv import report, report_picture, report_text, views
 from fedpriv.accounting import Event, epsilon
+from fedpriv.config import Config
 from fedpriv.optimizers import DpSrm
 from fedpriv.plan import Plan, make_plan
 from fedpriv.schedules import Constant
@@ -368,6 +369,34 @@ def test_silos_add_their_own_noise_in_the_picture_too(monkeypatch: pytest.Monkey
     plan = make_plan(small(unit="example", clients=3, examples_per_client=60, level="client", silo_steps=3))
     report_picture.curves(report.summarise(plan, (), METRICS, "rounds"), METRICS, [(6, 1.0)])
     assert "central noise in each silo\n" in drawn[0].axes[0].get_title()
+
+
+def absence(partition: int, first: int, last: int, back: bool) -> dict[str, Any]:
+    span = {"partition": partition, "from release": first, "to release": last}
+    return {**span, "back": back, "why": ["no reply in time", "gone offline"]}
+
+
+def test_who_was_absent_is_said_in_short_however_often_it_was() -> None:
+    often = [absence(2, release, release, True) for release in range(1, 30, 4)]
+    told = [*often, absence(0, 5, 8, True)]
+    silos = {"unit": "example", "clients": 4, "examples-per-client": 50, "rounds": 30}
+    plan = make_plan(Config.parse({**SMALL, **silos}))
+    summary = report.summarise(plan, plan.events, METRICS, "rounds", absent=told)
+    assert summary["privacy"]["absences"] == told
+    text = report_text.markdown(summary)
+    why = "(no reply in time, then gone offline), and then back"
+    assert f"- partition 0, 4 of 30 releases: in releases 5 to 8 {why}\n" in text
+    assert f"- partition 2, 8 of 30 releases: in release 1 {why}; " in text
+    assert f"in release 17 {why}; and 3 times more\n" in text
+    assert "| releases charged | 30, also to those that were absent |" in text
+
+
+def test_who_was_absent_is_said_of_silos_alone() -> None:
+    """Of clients it would tell who was drawn, and no report says that nobody was."""
+    plan = make_plan(small())
+    summary = report.summarise(plan, plan.events, METRICS, "rounds", absent=[absence(0, 1, 2, True)])
+    assert summary["privacy"]["absences"] is None
+    assert "absent" not in report_text.markdown(summary)
 
 
 def test_dropouts_are_named_where_they_would_tell_of_the_cohort() -> None:

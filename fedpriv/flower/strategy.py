@@ -7,7 +7,8 @@ in the same order, so that a run does not depend on who was faster.
 A node that fails or stays silent contributes nothing: its chunks are missing from the sum and its
 parties from the count, and the release tops the noise up. How many replied is private and goes nowhere
 but into the :class:`~fedpriv.round.Reply`, unless all nodes are asked in every release, as silos are: who
-does not answer then tells of no one's draw, and is told.
+does not answer then tells of no one's draw, and is told, in the run's report too
+(:mod:`fedpriv.absences`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedpriv import _check
+from fedpriv.absences import Absences
 from fedpriv.clipping import added
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
@@ -56,6 +58,9 @@ class GridEngine:
             do not answer.
         silos: whether the chunks are of silos, all of which are asked in every release.
 
+    Attributes:
+        absences: which silos' nodes gave nothing to which releases; nothing of clients that are sampled.
+
     Raises:
         EngineError: from ``gather``, where nodes do not assemble in time, one is not ready, or none of
             the federation is there any more; from ``train``, where no silo answers, too.
@@ -78,6 +83,7 @@ class GridEngine:
         self._expected, self._tell, self._silos = nodes, tell, silos
         self._nodes: tuple[Node, ...] = ()
         self._missing = set[str]()
+        self.absences = Absences()
 
     def gather(self, ask: Ask) -> Reply:
         """The sums over all chunks that could be computed, and their parties."""
@@ -119,6 +125,8 @@ class GridEngine:
                 failed[node] = error
         reasons = self._reasons(failed)
         self._tolerate(_said(reasons))
+        first, steps = ask.round * len(ask.events) + 1, len(ask.events)
+        self.absences.note(reasons, first, first + steps - 1)
         if not changes:
             raise EngineError(f"no node answered: {_joined(_said(reasons))}")
         self._tell_missing(f"round {ask.round + 1}", _said(reasons))
@@ -145,6 +153,7 @@ class GridEngine:
         reasons = self._reasons(failed) if told else {}
         self._tolerate(_said(reasons))
         if self._silos:
+            self.absences.note(reasons, ask.release + 1, ask.release + 1)
             self._tell_missing(f"release {ask.release + 1}", _said(reasons))
         if work and not usable:
             self._look_for_life()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from small import write_mnist
 
+from fedpriv import checkpoints
 from fedpriv.accounting.ledger import read
 from fedpriv.config import Config
 from fedpriv.data import Silos
@@ -25,6 +28,7 @@ from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.local import InProcessGrid
 from fedpriv.flower.grids.ray import RayGrid
 from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
+from fedpriv.flower.nodes import EngineError
 from fedpriv.flower.silo_messages import (
     changes_content,
     model_record,
@@ -34,7 +38,8 @@ from fedpriv.flower.silo_messages import (
     training_content,
     write_memories,
 )
-from fedpriv.flower.strategy import SILOS_TRAIN, EngineError, GridEngine
+from fedpriv.flower.strategy import SILOS_TRAIN, GridEngine
+from fedpriv.folders import RunFolder
 from fedpriv.node import make_source, make_task
 from fedpriv.node_books import NodeBooks
 from fedpriv.node_policy import as_taken
@@ -257,17 +262,133 @@ def test_the_server_says_which_silo_is_missing_from_sums_and_of_no_client(
     partition = {"example": "one-example", "client": "iid"}[unit]
     config = Config.parse({**SILOS, **sums, "unit": unit, "partition": partition})
 
-    class Losing(InProcessGrid):
-        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-            replies = super().send_and_receive(messages, timeout=timeout)
-            return [r for r in replies if r.metadata.message_type == "query" or r.metadata.src_node_id != 2]
-
     monkeypatch.setattr(server_app, "GridEngine", functools.partial(GridEngine, strict=False))
     server_app._run(Losing(5, config.table()), config)
     said = capsys.readouterr().out
     assert "stopped: rounds" in said
     line = "release 1 on: without some silos: partition 1: no reply in time"
     assert said.count("without some silos") == said.count(line) == (unit == "example")
+    text, told = (tmp_path / "run" / "report.md").read_text(), absences_in(tmp_path / "run")
+    if unit == "client":
+        assert told == (None, [None])
+        assert "absent" not in text
+        return
+    [absence] = told[0]
+    assert absence == ABSENT | {"from release": 1, "to release": 3, "back": False}
+    assert told[1] == [[absence]]
+    assert "- partition 1, 3 of 3 releases: from release 1 on (no reply in time)\n" in text
+    assert "In these releases the sum was of the others' examples alone, and divided as if all" in text
+
+
+class Losing(InProcessGrid):
+    """Loses what partition 1 replies to asks of these numbers (rounds, or releases); then it breaks off."""
+
+    lost: Container[int] = range(100)
+    then: tuple[int, BaseException] | None = None
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        if not replies or replies[0].metadata.message_type == "query":
+            return replies
+        number = int(replies[0].metadata.group_id)
+        if self.then and number == self.then[0]:
+            raise self.then[1]
+        return [r for r in replies if r.metadata.src_node_id != 2 or number not in self.lost]
+
+
+ABSENT = {"partition": 1, "why": ["no reply in time"]}
+
+
+def absences_in(folder: Path) -> tuple[Any, list[Any]]:
+    """What the report says of absences, and each row of the metrics."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    report = json.loads((folder / "report.json").read_text())
+    return report["privacy"]["absences"], [row.get("absences") for row in rows]
+
+
+def test_a_report_says_which_silo_was_absent_and_until_when(tmp_path: Path) -> None:
+    config = Config.parse({**SILOS, "rounds": 5, "evaluate-every": 1})
+    grid = Losing(5, config.table())
+    grid.lost = (1, 2, 4)
+    execute(make_plan(config), GridEngine(grid, strict=False), RunFolder.create(tmp_path / "run"))
+    first, last = ABSENT | {"from release": 4, "back": True}, ABSENT | {"from release": 13, "back": False}
+    report, rows = absences_in(tmp_path / "run")
+    assert report == [first | {"to release": 9}, last | {"to release": 15}]
+    gone, last = first | {"back": False}, last | {"to release": 15}
+    assert rows == [None, [gone | {"to release": 6}], [gone | {"to release": 9}], None, [last]]
+    text = (tmp_path / "run" / "report.md").read_text()
+    for said in (
+        "- partition 1, 9 of 15 releases: in rounds 2 to 3 (no reply in time), and then back; from round 5 "
+        "on (no reply in time)\n",
+        "| releases charged to each silo | 15, also to those that were absent |",
+        "In these releases the model moved by the mean of the others' changes. What was charged for the "
+        "absent stands, in the server's ledger and in the numbers below, though they gave nothing: ",
+    ):
+        assert said in text
+    assert read(tmp_path / "run" / "ledger.jsonl").by_silo()["1"] == make_plan(config).events
+
+
+@pytest.mark.parametrize(
+    ("level", "then", "stopped"),
+    [("client", KeyboardInterrupt(), "interrupted"), ("aggregation", RuntimeError("lost"), "failed")],
+)
+def test_who_was_absent_is_in_the_report_of_a_run_that_breaks_off(
+    tmp_path: Path, level: str, then: BaseException, stopped: str
+) -> None:
+    sums = {"level": "aggregation", "silo-steps": 1, "delta": 1e-4} if level == "aggregation" else {}
+    config = Config.parse({**SILOS, **sums, "rounds": 5})
+    grid = Losing(5, config.table())
+    grid.lost, grid.then = (2, 3), (4, then)
+    engine = GridEngine(grid, strict=False, silos=True)
+    with contextlib.suppress(RuntimeError):
+        execute(make_plan(config), engine, RunFolder.create(tmp_path / "run"))
+    steps = config.silo_steps
+    [absence], _ = absences_in(tmp_path / "run")
+    assert absence == ABSENT | {"from release": 2 * steps + 1, "to release": 4 * steps, "back": False}
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["result"]["stopped"] == stopped
+
+
+def test_that_nobody_answers_is_in_the_report_of_the_run_that_ends_by_it(tmp_path: Path) -> None:
+    config = Config.parse(SILOS)
+    grid = InProcessGrid(5, config.table())
+    engine = GridEngine(grid, strict=False)
+    engine.assemble()
+    grid.send_and_receive = lambda messages, timeout=None: []  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="no node answered"):
+        execute(make_plan(config), engine, RunFolder.create(tmp_path / "run"))
+    told, _ = absences_in(tmp_path / "run")
+    assert [absence["partition"] for absence in told] == [0, 1, 2, 3, 4]
+
+
+def test_a_run_that_is_taken_up_again_still_says_who_was_absent(tmp_path: Path) -> None:
+    sums = {"level": "aggregation", "silo-steps": 1, "delta": 1e-4, "rounds": 5, "evaluate-every": 1}
+    plan = make_plan(Config.parse({**SILOS, **sums}))
+    grid = Losing(5, plan.config.table())
+    grid.lost, grid.then = (1, 2), (3, RuntimeError("lost"))
+    with pytest.raises(RuntimeError, match="lost"):
+        execute(plan, GridEngine(grid, strict=False, silos=True), RunFolder.create(tmp_path / "run"))
+    engine = GridEngine(InProcessGrid(5, plan.config.table()))
+    execute(plan, engine, RunFolder(tmp_path / "run"), resumed=checkpoints.read(tmp_path / "run", plan))
+    report, rows = absences_in(tmp_path / "run")
+    assert report == [ABSENT | {"from release": 2, "to release": 3, "back": True}]
+    assert [bool(row) for row in rows] == [False, True, True, False]  # one was charged and lost
+
+
+def test_what_is_the_nodes_fault_is_said_without_where_the_server_found_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config.parse({**DEPLOYED, "out": str(tmp_path / "run")})
+
+    class Unready(InProcessGrid):  # nodes without a data-file
+        def _answer(self, message: Message) -> Message:
+            return self._app(message, self._contexts[message.metadata.dst_node_id])
+
+    context = Context(0, 0, {}, RecordDict(), dict(config.table()))
+    with pytest.raises(EngineError) as caught:
+        server_app.main(Unready(5, config.table()), context)
+    assert [entry.name for entry in caught.traceback][1:] == ["main"]
+    said = capsys.readouterr().out
+    assert "fedpriv: 5 of 5 nodes are not ready: node 1 failed with ArgumentError; node 2 failed" in said
 
 
 @pytest.mark.parametrize(

@@ -201,14 +201,16 @@ def test_a_silo_whose_node_is_gone_is_not_taken_for_a_slow_one(silos: bool) -> N
     said = "release 1 on: without some silos: partition 0: gone offline; partition 1: gone offline; "
     late = "partition 2: no reply in time (details are in the nodes' own logs)"
     assert told == [said + late] * silos
+    assert len(engine.absences.told()) == 3 * silos
 
 
 def test_which_clients_do_not_answer_is_not_told() -> None:
     """Who was asked is who was drawn."""
     grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
     grid.lost = (1,)
-    GridEngine(grid, strict=False, tell=told.append).gather(make_ask(chunks=3, home=lambda index: index))
-    assert told == []
+    engine = GridEngine(grid, strict=False, tell=told.append)
+    engine.gather(make_ask(chunks=3, home=lambda index: index))
+    assert (told, engine.absences.told()) == ([], [])
 
 
 def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
