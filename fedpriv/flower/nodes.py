@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message
 
 from fedpriv import _check
+from fedpriv.flower.messages import MessageError
 from fedpriv.round import Chunk
 
 _MANY = 20  # nodes that are named at most
@@ -57,15 +58,12 @@ def host(silo: int, nodes: Sequence[Node]) -> Node:
 
 
 def read_node(node: int, reply: Message) -> Node:
-    """The node by what it says of its place. Raises EngineError where it does not know it."""
+    """The node by what it says of its place. Raises MessageError where it does not know it."""
     record = reply.content.get("node")
     fields = record if isinstance(record, ConfigRecord) else {}
     partition, partitions = fields.get("partition-id"), fields.get("num-partitions")
     if not isinstance(partition, int) or not isinstance(partitions, int):
-        raise EngineError(
-            f"node {node} does not know its partition; start SuperNodes with "
-            "--node-config 'partition-id=... num-partitions=...'"
-        )
+        raise MessageError("has no partition (--node-config 'partition-id=... num-partitions=...')")
     return Node(node, partition, partitions)
 
 
@@ -82,6 +80,18 @@ def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return ordered
 
 
+def successor(node: Node, newcomers: Mapping[int, Node | None], there: Collection[int]) -> Node:
+    """Who stands in the place of a node: itself where it is among those that are there, else a newcomer.
+
+    >>> old, new = Node(90, 1, 3), Node(17, 1, 3)
+    >>> [successor(old, {17: new, 5: None}, there).id for there in ({90, 17}, {17, 5}, {5})]
+    [90, 17, 90]
+    """
+    place = (node.partition, node.partitions)
+    heirs = [new for new in newcomers.values() if new and (new.partition, new.partitions) == place]
+    return node if node.id in there else next((new for new in heirs if new.id in there), node)
+
+
 def still_missing(nodes: Iterable[Node], timeout: float) -> str:
     """Who was waited for in vain."""
     there = {node.partition for node in nodes}
@@ -96,14 +106,14 @@ def not_ready(failed: Mapping[int, str], there: Collection[Node], expected: int 
 
     A node that is not ready does not say its partition; where all others have, it is theirs that are left.
 
-    >>> print(not_ready({90: "MissingDataError", 17: "ArgumentError"}, [Node(5, 1, 3)], None))
-    2 of 3 nodes are not ready: node 17 failed with ArgumentError; node 90 failed with MissingDataError; \
-they are of partitions 0 and 2 (each node's own terminal says why; its SuperNode ID is there, too)
+    >>> print(not_ready({90: "failed with MissingDataError", 17: "failed"}, [Node(5, 1, 3)], None))
+    2 of 3 nodes are not ready: node 17 failed; node 90 failed with MissingDataError; they are \
+of partitions 0 and 2 (each node's own terminal says why; its SuperNode ID is there, too)
     """
     total = next((node.partitions for node in there), expected)
     left = sorted(set(range(total or 0)) - {node.partition for node in there})
     of = "" if total is None else f" of {total}"
-    errors = "; ".join(f"node {node} failed with {error}" for node, error in sorted(failed.items())[:_MANY])
+    errors = "; ".join(f"node {node} {why}" for node, why in sorted(failed.items())[:_MANY])
     more = f"; and {len(failed) - _MANY} more" if len(failed) > _MANY else ""
     where = ""
     if there and len(left) == len(failed) <= _MANY:

@@ -25,7 +25,17 @@ from fedpriv.absences import Absences
 from fedpriv.clipping import added
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
-from fedpriv.flower.nodes import EngineError, Node, deal, host, in_order, not_ready, read_node, still_missing
+from fedpriv.flower.nodes import (
+    EngineError,
+    Node,
+    deal,
+    host,
+    in_order,
+    not_ready,
+    read_node,
+    still_missing,
+    successor,
+)
 from fedpriv.flower.silo_messages import model_record, read_changes, training_content
 from fedpriv.node import zeros
 from fedpriv.query import Query
@@ -36,6 +46,7 @@ SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client lev
 
 _TREE = 4  # nodes, from which the grid adds their replies
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
+_PATIENCE = 60.0  # seconds that a run waits for a node that has come since to say where it stands
 # Flower's errors of messages that expired, or whose node has left.
 _UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
@@ -82,6 +93,7 @@ class GridEngine:
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
         self._expected, self._tell, self._silos = nodes, tell, silos
         self._nodes: tuple[Node, ...] = ()
+        self._newcomers = dict[int, Node | None]()
         self._missing = set[str]()
         self.absences = Absences()
 
@@ -182,18 +194,24 @@ class GridEngine:
         That nobody of a cohort answered is no reason to stop: that the run stops would tell who was drawn.
         """
         # An error is life, too: which node it came from must not end the run either.
-        replies = self._exchange_places([node.id for node in self._nodes])
+        replies = self._exchange_places([node.id for node in self._nodes], self._start_timeout)
         if not any(reply.has_content() or _by_app(reply) for reply in replies.values()):
             raise EngineError("no node answers any more, sampled or not (see the nodes' own logs)")
 
     def assemble(self) -> tuple[Node, ...]:
-        """All nodes in the order of their partition ids; waits for them the first time."""
+        """All nodes in the order of their partition ids; waits for them the first time.
+
+        After that a node that was started anew takes the place of one that is gone, whoever is asked next.
+        """
+        if self._nodes:
+            self._take_in()
+            return self._nodes
         deadline = time.monotonic() + self._start_timeout
         known: dict[int, Node] = {}
         told = -1
         while not self._nodes:
             new = [node for node in self._grid.get_node_ids() if node not in known]
-            there, failed = self._ask_places(new)
+            there, failed = self._ask_places(new, self._start_timeout)
             known.update({node.id: node for node in there})
             if failed:
                 raise EngineError(not_ready(failed, known.values(), self._expected))
@@ -210,6 +228,25 @@ class GridEngine:
                 time.sleep(_LOOK_AGAIN)
         return self._nodes
 
+    def _take_in(self) -> None:
+        """Put nodes that have come since into the places of those that are gone.
+
+        What a node answered before is its own books' to know; a silo that lost its optimizer's slots goes on
+        with new ones (:mod:`fedpriv.silos`).
+        """
+        there = set(self._grid.get_node_ids())
+        if there.issuperset(node.id for node in self._nodes):
+            return
+        new = sorted(there - self._newcomers.keys() - {node.id for node in self._nodes})
+        found, _ = self._ask_places(new, _PATIENCE)
+        # Who does not say where it stands is not asked again: its own terminal says why.
+        self._newcomers |= dict.fromkeys(new) | {node.id: node for node in found}
+        nodes = tuple(successor(node, self._newcomers, there) for node in self._nodes)
+        if self._silos:
+            for node in set(nodes) - set(self._nodes):
+                self._tell(f"partition {node.partition} has a new node")
+        self._nodes = nodes
+
     def _settled(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         if self._expected not in (None, len(nodes)):
             raise EngineError(
@@ -218,15 +255,22 @@ class GridEngine:
             )
         return nodes
 
-    def _ask_places(self, ids: Sequence[int]) -> tuple[list[Node], dict[int, str]]:
-        """The nodes that say where they stand, and the errors of those that are not ready, by id."""
-        replies = self._exchange_places(ids)
-        failed = {node: _error_name(reply) for node, reply in replies.items() if _by_app(reply)}
-        return [read_node(node, reply) for node, reply in replies.items() if reply.has_content()], failed
+    def _ask_places(self, ids: Sequence[int], timeout: float) -> tuple[list[Node], dict[int, str]]:
+        """The nodes that say where they stand, and why others are not ready, by id."""
+        there, failed = list[Node](), dict[int, str]()
+        for node, reply in self._exchange_places(ids, timeout).items():
+            if _by_app(reply):
+                failed[node] = f"failed with {_error_name(reply)}"
+            elif reply.has_content():
+                try:
+                    there.append(read_node(node, reply))
+                except MessageError as error:
+                    failed[node] = str(error)
+        return there, failed
 
-    def _exchange_places(self, ids: Sequence[int]) -> dict[int, Message]:
+    def _exchange_places(self, ids: Sequence[int], timeout: float) -> dict[int, Message]:
         asked = {Node(node, -1, 0): RecordDict() for node in ids}
-        return self._exchange(asked, MessageType.QUERY, "nodes", self._start_timeout)
+        return self._exchange(asked, MessageType.QUERY, "nodes", timeout)
 
     def _exchange(
         self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float

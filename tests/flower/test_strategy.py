@@ -204,6 +204,59 @@ def test_a_silo_whose_node_is_gone_is_not_taken_for_a_slow_one(silos: bool) -> N
     assert len(engine.absences.told()) == 3 * silos
 
 
+class Restarting(InProcessGrid):
+    """Six nodes that come and go: node 1 and 3 are of partition 0, the others of partition 1."""
+
+    there: tuple[int, ...] = (1, 2)
+    refusing: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__(nodes=6, client_app=APP)
+        self.asked: list[tuple[str, int]] = []
+        for node, context in self._contexts.items():
+            context.node_config = {"partition-id": int(node not in (1, 3)), "num-partitions": 2}
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.there
+
+    def _submit(self, messages: list[Message]) -> None:
+        self.asked += [(m.metadata.message_type, m.metadata.dst_node_id) for m in messages]
+        super()._submit([m for m in messages if m.metadata.dst_node_id in self.there])
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.dst_node_id in self.refusing:
+            return error_reply(message, KeyError("secret"))
+        return super()._answer(message)
+
+
+@pytest.mark.parametrize("silos", [True, False])
+def test_a_node_that_was_started_anew_takes_its_place_again(silos: bool) -> None:
+    grid, told = Restarting(), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+
+    def asked(release: int, there: tuple[int, ...], parties: int) -> list[tuple[str, int]]:
+        grid.there = there
+        del grid.asked[:]
+        ask = make_ask(chunks=4, home=lambda index: index, release=release - 1)
+        assert engine.gather(ask).parties == parties
+        return grid.asked[:]
+
+    assert asked(1, (1, 2), parties=12)[2:] == [("train", 1), ("train", 2)]
+    assert asked(2, (1, 2, 4), 12) == [("train", 1), ("train", 2)]  # nobody is gone, and nobody new is asked
+    grid.refusing = (5,)
+    new = [("query", 3), ("query", 5)]  # one of another partition, and one that is not ready
+    assert asked(3, (1, 3, 5), 6) == [*new, ("train", 1), ("train", 2)]
+    assert asked(4, (1, 3, 5), 6) == [("train", 1), ("train", 2)]  # nobody is asked twice
+    assert asked(5, (1, 3, 5, 6), 12) == [("query", 6), ("train", 1), ("train", 6)]
+    assert asked(6, (1, 2, 6), 12) == [("train", 1), ("train", 6)]  # who has the place keeps it
+    lines = [
+        "release 3 on: without some silos: partition 1: gone offline (details are in the nodes' own logs)",
+        "partition 1 has a new node",
+        "release 5 on: with all silos again",
+    ]
+    assert told == lines * silos
+
+
 def test_which_clients_do_not_answer_is_not_told() -> None:
     """Who was asked is who was drawn."""
     grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
@@ -288,7 +341,7 @@ def test_all_nodes_that_are_not_ready_are_named_before_anything_is_asked(
 
 
 def test_of_many_nodes_that_are_not_ready_some_are_named() -> None:
-    said = not_ready(dict.fromkeys(range(100, 130), "KeyError"), [], 31)
+    said = not_ready(dict.fromkeys(range(100, 130), "failed with KeyError"), [], 31)
     assert said.startswith("30 of 31 nodes are not ready: node 100 failed with KeyError; node 101 ")
     assert "node 119 failed with KeyError; and 10 more (each" in said
     assert "node 120" not in said
@@ -302,7 +355,8 @@ def test_debugging_in_process_names_the_node() -> None:
 
 def test_nodes_that_do_not_know_their_place_are_refused() -> None:
     grid = InProcessGrid(nodes=2, run_config={"misbehave": "placeless"}, client_app=APP)
-    with pytest.raises(EngineError, match="--node-config 'partition-id="):
+    said = r"node 1 has no partition [(]--node-config 'partition-id=.*; node 2 has no partition"
+    with pytest.raises(EngineError, match=said):
         GridEngine(grid).gather(make_ask())
 
 
