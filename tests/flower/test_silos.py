@@ -482,6 +482,40 @@ def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placeme
     assert sum_reply(context, local_ask(config, 6)).error.reason == "RefusedError"  # past the budget
 
 
+class Described:
+    """A data set that nobody may train on: it has no training examples to give."""
+
+    def __init__(self) -> None:
+        source = make_source(Config.parse(TOY))
+        self.name, self.shape, self.classes, self.size = "described", source.shape, source.classes, None
+        self.tokens, self.target, self.first, self.owners = source.tokens, source.target, 0, None
+        self.test = source.test
+
+    def batch(self, indices: object, device: object = "cpu") -> None:
+        raise AssertionError("the training part was asked for")
+
+    labels = batch
+
+
+@pytest.mark.parametrize(
+    "settings", [{"placement": "central"}, {"placement": "local"}, {"level": "client"}], ids=str
+)
+def test_a_deployment_takes_no_training_examples_from_the_runs_data_set(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    """What a data set of a user's own is for there: shapes, classes, and the public test part."""
+    table = {**(DEPLOYED if "level" in settings else LOCAL), **settings, "out": str(tmp_path / "run")}
+    config = Config.parse({**table, "dataset": f"{__name__}:Described"})
+    source, grid = make_source(Config.parse(SILOS)), InProcessGrid(5, config.table())
+    for silo, context in enumerate(grid._contexts.values()):
+        path = tmp_path / f"silo-{silo}.npz"
+        write_client_file(path, source, Silos(5, 40, source.first).examples(np.array([silo]))[0])
+        context.node_config |= {"data-file": str(path), "accept-code": config.dataset}
+    server_app._run(grid, config)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert (report["result"]["stopped"], report["data set"]) == ("rounds", config.dataset)
+
+
 def ready(config: Config, **settings: object) -> str:
     """What node 1 says when it is asked for its place, before the run: "ready", or its error's name."""
     context = node(config, 1, **settings)
