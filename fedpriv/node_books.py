@@ -9,11 +9,12 @@ together, starts the node with ``epsilon-limit`` and ``delta-limit``. What would
 then, as is every ask that leaves without this node's noise. A run that would pass it before its end is
 refused before it begins, where that gives no draw away (:meth:`NodeBooks.look_ahead`). Who starts a run has
 seen what earlier runs released, so adding their events up would not do: a privacy filter holds the limit
-(:mod:`fedpriv.accounting.limits`). Under distributed noise a message holds a share of it: the limit then
-bounds what the models tell, as the run's own epsilon does.
+(:mod:`fedpriv.accounting.limits`).
 
-A client that is sampled is asked in the releases that it was drawn for and in no others, so that its ledger
-has only those: they cost what they would without sampling (:func:`as_answered`).
+A node charges what its own message tells, to whoever sees it, by the noise that the node itself put into it
+(:func:`answered`). What it cannot see it gives no credit for: the noise of other parties under distributed
+noise, of whom there may be fewer than the run says, and sampling, since the server draws the cohorts. Only at
+the client level a silo draws its own.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.ledger import Record, read
 from fedpriv.accounting.limits import share
 from fedpriv.node_policy import RefusedError
+from fedpriv.optimizers import Planned
 from fedpriv.plan import Plan
 from fedpriv.round import Ask
 from fedpriv.sampling import Everyone
@@ -61,7 +63,7 @@ def held(plan: Plan, ask: Ask) -> tuple[Ask, Event]:
     if plan.by_silo or not setup.placement.at_parties:
         raise RefusedError("this run has no releases whose noise its parties add to what the server asks")
     wanted = (query.relative_noise, query.rate_factor)
-    for planned in setup.optimizer.planned(setup.rounds):
+    for planned in setup.planned:
         own = (planned.relative_noise, planned.rate_factor)
         if all(math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(wanted, own, strict=True)):
             break
@@ -75,21 +77,27 @@ def held(plan: Plan, ask: Ask) -> tuple[Ask, Event]:
         math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(asked, stds, strict=True)
     ):
         raise RefusedError("the ask names another noise than the plan has this party add")
-    return replace(ask, party_stds=stds), as_answered(plan, setup.event(multiplier, planned.rate_factor))
+    return replace(ask, party_stds=stds), answered(plan, planned)
 
 
-def as_answered(plan: Plan, event: Event) -> Event:
-    """A planned event as the books of a node that answers it have it.
+def answered(plan: Plan, planned: Planned) -> Event:
+    """A planned release as the books of a node that answers it have it: on the node's own noise, unsampled.
 
     Sampling amplifies all releases together, those without the unit among them, of which a node that is a
-    sampled unit knows nothing. So its answers get no credit for sampling: given which releases it was drawn
-    for, they are all that tells of it. A silo answers in every release.
+    sampled unit knows nothing; and which examples of a silo a release is over, the server says.
     """
-    if not plan.setup.placement.per_unit or plan.by_silo or event.sampling == "none":
-        return event
-    if event.sampling == "poisson":
-        return replace(event, rate=1.0)
-    return replace(event, sampling="none", rate=1.0, cohort=None)
+    setup, factor = plan.setup, planned.rate_factor
+    own = setup.placement.resized(factor).party_stds((setup.scale * planned.relative_noise,))
+    assert own is not None
+    event = setup.event(own[0], factor)
+    return replace(event, sampling="none", rate=1.0, cohort=None, truncation=0.0)
+
+
+def own_events(plan: Plan) -> tuple[Event, ...]:
+    """What the whole run costs a node that answers in every release."""
+    if plan.by_silo:
+        return plan.events
+    return tuple(answered(plan, planned) for planned in plan.setup.planned)
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,7 @@ class NodeBooks:
         """How much of the run the limit has no room for after these events, or "" where it has."""
         if self.limit is None:
             return ""
-        planned = [as_answered(self.plan, event) for event in self.plan.events]
+        planned = own_events(self.plan)
         if self._within([*past, *planned]):
             return ""
         step, what = (self.plan.config.silo_steps, "round") if self.plan.by_silo else (1, "release")
@@ -215,7 +223,7 @@ class NodeBooks:
     def _fits(self, events: Sequence[Event]) -> bool:
         """Whether a run of these events spends the plan's budget at most."""
         budget = self.plan.budget
-        planned = tally([as_answered(self.plan, event) for event in self.plan.events])
+        planned = tally(own_events(self.plan))
         if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
             return True  # a part of what was calibrated to the budget
         return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon

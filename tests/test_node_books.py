@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,7 @@ import torch
 from small import small
 
 from fedpriv._check import ArgumentError
-from fedpriv.accounting import Budget, Event, Ledger, LedgerError, epsilon
+from fedpriv.accounting import Budget, Event, Ledger, LedgerError, epsilon, gaussian
 from fedpriv.accounting.ledger import read
 from fedpriv.accounting.limits import share
 from fedpriv.node_books import NodeBooks, held, node_books, same_events
@@ -173,7 +174,7 @@ def test_silos_that_train_by_themselves_look_ahead_by_rounds(tmp_path: Path) -> 
 
 def test_what_a_clients_draws_charged_is_said_to_its_owner_alone(tmp_path: Path) -> None:
     """A refusal before the run would tell the server of cohorts of earlier runs."""
-    changes = {"unit": "client", "clients": 2000, "examples_per_client": 1, "placement": "distributed"}
+    changes = {"unit": "client", "clients": 2000, "examples_per_client": 1, "placement": "local"}
     common = {**LOCAL, **changes, "optimizer": "dp-sgd", "delta": 1e-5}
     everyone = make_plan(small(**{**common, "sampler": "everyone", "sampling_rate": 1.0}))
     limit = Budget(4.5, 1e-5)
@@ -206,16 +207,49 @@ def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tm
     query = Query((torch.zeros(3),), (SumBlock((Term(2.0),)),))
     stds = plan.setup.placement.party_stds(query.noise_stds(plan.setup.scale))
     _, event = held(plan, Ask(query, 0, (), stds))
+    # Nor for the noise of others: its message holds a share.
+    assert event.noise_multiplier == pytest.approx(stds[0] / query.blocks[0].sensitivity)
     plain = Event(event.noise_multiplier, "none", event.relation, population=2000)
     for answers in (1, 3):
         spent, wanted = (epsilon([e] * answers, 1e-5).epsilon for e in (event, plain))
-        assert spent == pytest.approx(wanted, rel=1e-2)
+        assert spent == wanted
         assert spent > 2 * epsilon(plan.events[:answers], 1e-5).epsilon
     charge_all(books(plan, tmp_path), [event] * 20)  # as many as the run has, should it be drawn for all
     with pytest.raises(RefusedError, match="would pass the run's budget"):
         books(plan, tmp_path).charge(20, [event])
     with pytest.raises(RefusedError, match="epsilon-limit"):
         books(plan, tmp_path, 2, Budget(20.0, 1e-5)).charge(0, [event])
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"sampling_rate": 0.01, "epsilon": 0.2},  # it may ask for one example each time
+        {"clients": 1000, "sampler": "everyone", "sampling_rate": 1.0, "epsilon": 0.3, "delta": 1e-7},
+    ],
+    ids=["draws", "names many parties"],
+)
+def test_what_the_server_says_of_others_takes_nothing_from_an_owners_limit(
+    server: dict[str, object], tmp_path: Path
+) -> None:
+    """Whatever a node answers, what its own messages tell of one example stays within its limit."""
+    changes = {"placement": "distributed", "optimizer": "dp-sgd", "rounds": 100, "colluding_parties": 0}
+    plan = make_plan(small(**{**LOCAL, "clients": 2, **changes, **server}))
+    limit, std = Budget(8.0, 1e-5), math.nan
+    query = Query((torch.zeros(3),), (SumBlock((Term(2.0),)),))
+    stds = plan.setup.placement.party_stds(query.noise_stds(plan.setup.scale))
+    with pytest.raises(RefusedError, match="room for"):
+        books(plan, tmp_path, 1, limit).look_ahead()
+    for answers in range(100):
+        own, event = held(plan, Ask(query, answers, (), stds))
+        try:
+            books(plan, tmp_path, 1, limit).charge(answers, [event])
+        except RefusedError:
+            break
+        std = own.party_stds[0]
+    assert 0 < answers < 99
+    told = gaussian.epsilon(math.sqrt(answers) * query.blocks[0].sensitivity / std, limit.delta)
+    assert 0.3 * limit.epsilon < told <= limit.epsilon
 
 
 def test_events_are_the_planned_ones_up_to_another_machines_calibration(plan: Plan) -> None:
@@ -245,7 +279,8 @@ def test_an_ask_is_held_to_the_plans_noise_whatever_its_clip_norm(placement: str
             asked = ask(plan, step, clip_norm=clip_norm)
             own, event = held(plan, ask(plan, step, factor=1 + 1e-9, clip_norm=clip_norm))
             assert own.party_stds == asked.party_stds
-            assert event == plan.events[step]
+            assert event.sampling == "none"
+            assert event.noise_multiplier == pytest.approx(own.party_stds[0] / clip_norm, rel=1e-12)
     for factor in (0.99, 1.01):
         with pytest.raises(RefusedError, match="another noise than the plan"):
             held(plan, ask(plan, 1, factor))
