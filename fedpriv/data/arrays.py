@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from fedpriv.data.source import (
     Indices,
     Pair,
     Target,
+    kind,
     require_labels,
     to_unit,
     whole,
@@ -46,14 +47,16 @@ class Arrays:
         name: what to call it.
         x: of the training examples, (n, ...); example i is index i. Without tokens, uint8 are pixels
             (n, height, width) or (n, channels, height, width), and float32, dense or sparse, are taken as
-            they are; with tokens, whole numbers.
+            they are; other dense floats are rounded to float32. With tokens, whole numbers.
         y: (n,) or (n, classes), as the target has it; whole numbers for tags are cast. Tags may be sparse.
         test_x, test_y: the public test part.
-        classes: the number of labels or tags; 1 for values.
+        classes: the number of labels or tags: a public constant, never counted in clients' data. For
+            values it is 1, and may be left out.
         tokens, target, owners: see :class:`fedpriv.data.source.Source`.
 
     Raises:
-        DataError: the parts do not fit together, or hold what the tokens and the target do not allow.
+        DataError: the parts do not fit together, or hold what the tokens and the target do not allow; or
+            there is no such target, or ``classes`` is missing.
     """
 
     first = 0
@@ -65,19 +68,20 @@ class Arrays:
         y: Array | SparseRows,
         test_x: Array | SparseRows,
         test_y: Array | SparseRows,
-        classes: int = 10,
+        classes: int | None = None,
         *,
         tokens: tuple[int, ...] = (),
         target: Target = "label",
         owners: Indices | None = None,
     ) -> None:
+        self.classes = _checked_classes(name, target, classes)
         if not isinstance(tokens, tuple) or not all(isinstance(t, Integral) and t >= 1 for t in tokens):
             example = f"({tokens},)" if isinstance(tokens, Integral) else "(50,)"
             raise DataError(f"{name}: tokens must be a tuple of numbers of ids, such as {example}")
-        self.name, self.classes, self.size = name, classes, len(x)
+        self.name, self.size = name, len(x)
         self.tokens, self.target, self.owners = tokens, target, owners
-        self._train = self._checked(x, y)
-        self._test = self._checked(test_x, test_y)
+        self._train = self._checked(x, y, "")
+        self._test = self._checked(test_x, test_y, "test_")
         self.shape: tuple[int, ...] = tuple(self._train[0].shape[1:])
         if tuple(self._test[0].shape[1:]) != self.shape:
             raise DataError(f"{name}: training and test examples must have the same shape")
@@ -85,55 +89,64 @@ class Arrays:
             raise DataError(f"{name}: there must be one owner, 0 or more, for each training example")
         self._resident: dict[torch.device, tuple[Kept, Kept]] = {}
 
-    def _checked(self, x: Array | SparseRows, y: Array | SparseRows) -> tuple[Kept, Kept]:
+    def _checked(self, x: Array | SparseRows, y: Array | SparseRows, part: str) -> tuple[Kept, Kept]:
         """Both as tensors in the form they are kept in, or a DataError that names no value."""
-        kept = self._checked_y(y, len(x))
-        return self._checked_x(x), kept
+        for given in (x, y):
+            _require_array(self.name, given)
+        kept = self._checked_y(y, len(x), f"{part}y")
+        return self._checked_x(x, f"{part}x"), kept
 
-    def _checked_x(self, x: Array | SparseRows) -> Kept:
-        _require_array(self.name, x)
+    def _checked_x(self, x: Array | SparseRows, called: str) -> Kept:
         if isinstance(x, SparseRows):
             if self.tokens or not x.finite():
-                raise DataError(f"{self.name}: sparse examples must be finite numbers")
+                raise DataError(f"{self.name}: sparse examples {called} must be finite numbers")
             return x
         if self.tokens:
-            limits = np.asarray(self.tokens)
-            if x.dtype.kind not in "iu" or x.ndim != 2 or len(limits) not in (1, x.shape[1]):
-                raise DataError(f"{self.name}: tokens must be whole numbers (n, columns)")
-            if int(x.min()) < 0 or bool((x.max(axis=0) >= limits).any()):
-                raise DataError(f"{self.name}: a token is outside its range")
-            small = x.dtype if x.dtype in _SMALL_WHOLE else np.int64
-            return torch.from_numpy(np.ascontiguousarray(x, dtype=small))
+            return self._checked_tokens(x, called)
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 4 else x[:, None]))
-        if x.dtype != np.float32 or x.ndim < 2:
+        if x.dtype.kind != "f" or x.ndim < 2:
             kinds = "uint8 images (n, height, width) or (n, channels, height, width), or float32 (n, ...)"
-            raise DataError(f"{self.name}: examples must be {kinds}; these are {x.dtype} with {x.ndim} axes")
-        if not np.isfinite(x).all():
-            raise DataError(f"{self.name}: examples must be finite numbers")
-        return torch.from_numpy(np.ascontiguousarray(x))
+            raise DataError(f"{self.name}: examples {called} must be {kinds}; {_said(x)}")
+        with np.errstate(over="ignore"):
+            rounded = np.ascontiguousarray(x, dtype=np.float32)
+        if not np.isfinite(rounded).all():
+            raise DataError(f"{self.name}: examples {called} must be finite numbers, as float32 has them")
+        return torch.from_numpy(rounded)
 
-    def _checked_y(self, y: Array | SparseRows, count: int) -> Kept:
-        _require_array(self.name, y)
+    def _checked_tokens(self, x: Array, called: str) -> Tensor:
+        limits = np.asarray(self.tokens)
+        if x.dtype.kind not in "iu" or x.ndim != 2 or len(limits) not in (1, x.shape[1]):
+            columns = len(limits) if len(limits) > 1 else "columns"
+            text = f"tokens {called} must be whole numbers (n, {columns}); {_said(x)}"
+            raise DataError(f"{self.name}: {text}")
+        if int(x.min()) < 0 or bool((x.max(axis=0) >= limits).any()):
+            raise DataError(f"{self.name}: a token of {called} is outside its range")
+        small = x.dtype if x.dtype in _SMALL_WHOLE else np.int64
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=small))
+
+    def _checked_y(self, y: Array | SparseRows, count: int, called: str) -> Kept:
+        what = "a finite value" if self.target == "value" else f"{self.classes} tags"
+        allowed = f"{called} must be {what} for each of at least one example"
+        refusal = DataError(f"{self.name}: {allowed}; {_said(y)}")
         if isinstance(y, SparseRows):
             if self.target != "tags" or y.shape != (count, self.classes) or not y.finite():
-                raise DataError(f"{self.name}: there must be {self.classes} tags for each example")
+                raise refusal
             if not y.ones():
-                raise DataError(f"{self.name}: tags must be 0 or 1")
+                raise DataError(f"{self.name}: tags {called} must be 0 or 1")
             return y
         if self.target == "label":
-            require_labels(self.name, y, count, self.classes)
+            require_labels(self.name, y, count, self.classes, f"labels {called}")
             return torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
         expected = (count,) if self.target == "value" else (count, self.classes)
-        what = "a finite value" if self.target == "value" else f"{self.classes} tags"
         if not count or y.shape != expected or y.dtype.kind not in "iuf":
-            raise DataError(f"{self.name}: there must be {what} for each of at least one example")
+            raise refusal
         with np.errstate(over="ignore"):
             numbers = y.astype(np.float32)
         if not np.isfinite(numbers).all():
-            raise DataError(f"{self.name}: there must be {what} for each of at least one example")
+            raise refusal
         if self.target == "tags" and not np.isin(numbers, (0, 1)).all():
-            raise DataError(f"{self.name}: tags must be 0 or 1")
+            raise DataError(f"{self.name}: tags {called} must be 0 or 1")
         return torch.from_numpy(numbers)
 
     def _shown(self, x: Tensor) -> Tensor:
@@ -166,7 +179,28 @@ class Arrays:
         return Pair(self._shown(x), y)
 
 
+def _checked_classes(name: str, target: str, classes: int | None) -> int:
+    """The number of labels, tags or values. Raises DataError where there is no such target or number."""
+    hint = "how many labels or tags there are: public knowledge, and not counted in the data"
+    try:
+        _check.choice("target", target, get_args(Target))
+        if target == "value" and classes in (None, 1):
+            return 1
+        if target == "value":
+            raise _check.fail("classes", classes, "be 1, or left out, where the target is a value")
+        return _check.integer("classes", classes, 1, hint)
+    except _check.ArgumentError as error:
+        raise DataError(f"{name}: {error}") from None
+
+
 def _require_array(name: str, part: object) -> None:
     """Raises DataError unless it is a NumPy array or sparse rows."""
     if not isinstance(part, (np.ndarray, SparseRows)):
         raise DataError(f"{name}: examples and targets must be NumPy arrays, not {type(part).__name__}")
+
+
+def _said(array: Array | SparseRows) -> str:
+    """What an array is, without a word of its values or their number."""
+    if isinstance(array, SparseRows):
+        return "these are sparse"
+    return f"these are {kind(array)} with {array.ndim} {'axis' if array.ndim == 1 else 'axes'}"

@@ -2,9 +2,9 @@
 
 Format: a NumPy ``.npz`` archive without pickled objects, holding ``x`` and ``y`` as the run's data set has
 them: images as uint8 (n, height, width) or (n, channels, height, width), tokens and ids as whole numbers,
-all else as float32 (n, ...); labels as whole numbers (n,), values and tags as numbers, (n,) and (n, classes).
-Or a pair of IDX files, named by the one with the images, whose name holds ``images-idx3`` where that of the
-labels holds ``labels-idx1``.
+all else as float32 (n, ...), to which other floats are rounded; labels as whole numbers (n,), values and
+tags as numbers, (n,) and (n, classes). Or a pair of IDX files, named by the one with the images, whose name
+holds ``images-idx3`` where that of the labels holds ``labels-idx1``.
 
 Nothing here puts a value, or a count, of the data into an error: errors travel to the server.
 

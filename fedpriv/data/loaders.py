@@ -109,9 +109,10 @@ _LOADERS: dict[str, _Loader] = {
     "cifar-100": _Loader(
         _files("cifar-100", *cifar.CIFAR_100), lambda paths: cifar.read("cifar-100", paths, 2, classes=100)
     ),
-    "digits": _Loader(_nothing, lambda paths: Arrays("digits", *digits())),
+    "digits": _Loader(_nothing, lambda paths: Arrays("digits", *digits(), classes=10)),
     "fashion-mnist": _Loader(
-        _files("fashion-mnist", *IDX_FILES), lambda paths: Arrays("fashion-mnist", *read_mnist(paths))
+        _files("fashion-mnist", *IDX_FILES),
+        lambda paths: Arrays("fashion-mnist", *read_mnist(paths), classes=10),
     ),
     "ijcnn1": _Loader(
         _files("ijcnn1", "ijcnn1", "ijcnn1.t"), lambda paths: libsvm.read("ijcnn1", paths, features=22)
@@ -124,7 +125,9 @@ _LOADERS: dict[str, _Loader] = {
     ),
     "infinite-digits": _Loader(_nothing, lambda paths: InfiniteMNIST("infinite-digits", *digits())),
     "infinite-mnist": _Loader(_find_infinite, _read_infinite),
-    "mnist": _Loader(_files("mnist", *IDX_FILES), lambda paths: Arrays("mnist", *read_mnist(paths))),
+    "mnist": _Loader(
+        _files("mnist", *IDX_FILES), lambda paths: Arrays("mnist", *read_mnist(paths), classes=10)
+    ),
     "movielens-100k": _Loader(_files("movielens-100k", "u.data"), lambda paths: ratings.read(*paths)),
     "names": _Loader(_files("names", *(f"{language}.txt" for language in surnames.LANGUAGES)), surnames.read),
     "pneumonia": _Loader(

@@ -38,6 +38,8 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
     """
     if len(source.shape) != 3 or source.shape[0] not in (1, 3):
         hint = f"an example of it is {source.shape}"
+        if len(source.shape) == 3 and source.shape[2] in (1, 3):
+            hint += "; channels come first: x.transpose(0, 3, 1, 2)"
         raise _check.fail("dataset", source.name, "be of images (1 or 3, height, width)", hint)
     if not len(indices):
         raise _check.fail("indices", 0, "name at least one example")

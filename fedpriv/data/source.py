@@ -117,6 +117,19 @@ def whole(name: str, values: Any, minimum: int = 0, below: int | None = None) ->
     return array
 
 
+# NumPy's own names of these kinds can say how long the longest text is.
+_KINDS = {"U": "text", "S": "bytes", "O": "objects", "V": "records"}
+
+
+def kind(array: npt.NDArray[Any]) -> str:
+    """What an array holds, in a word that says nothing of its values.
+
+    >>> kind(np.array(["yes", "no"])), kind(np.array([0.5]))
+    ('text', 'float64')
+    """
+    return _KINDS.get(array.dtype.kind, array.dtype.name)
+
+
 def require_examples(name: str, images: Any, labels: Any, classes: int) -> None:
     """Raise DataError unless these are n >= 1 byte images (n, 28, 28) with n labels below classes.
 
@@ -127,11 +140,22 @@ def require_examples(name: str, images: Any, labels: Any, classes: int) -> None:
     require_labels(name, labels, len(images), classes)
 
 
-def require_labels(name: str, labels: Any, count: int, classes: int) -> None:
-    """Raise DataError unless ``labels`` are ``count`` >= 1 whole numbers (count,) below ``classes``."""
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != count:
-        raise DataError(f"{name}: labels must be one whole number for each example")
+def require_labels(name: str, labels: Any, count: int, classes: int, called: str = "labels") -> None:
+    """Raise DataError unless ``labels`` are ``count`` >= 1 whole numbers (count,) below ``classes``.
+
+    The message names no value and no count, since the data may be private.
+    """
+    if labels.ndim != 1:
+        column = labels.shape[1:] == (1,)
+        wrong = "these are (n, 1): take the column, y[:, 0]" if column else f"these have {labels.ndim} axes"
+        raise DataError(f"{name}: {called} must be (n,), one whole number for each example; {wrong}")
+    if labels.dtype.kind not in "iu":
+        hint = " (where they are whole, y.astype(np.int64) is)" if labels.dtype.kind in "bf" else ""
+        allowed = f"one whole number for each example, 0..{classes - 1}"
+        raise DataError(f"{name}: {called} must be {allowed}; these are {kind(labels)}{hint}")
+    if len(labels) != count:
+        raise DataError(f"{name}: {called} must be one whole number for each example; they are fewer or more")
     if not count:
         raise DataError(f"{name}: there must be at least one example")
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise DataError(f"{name}: labels must lie in 0..{classes - 1}")
+        raise DataError(f"{name}: {called} must lie in 0..{classes - 1}")

@@ -67,5 +67,8 @@ def _image(inputs: Inputs, side: int) -> tuple[int, int, int]:
     """The shape (channels, height, width). Raises ArgumentError for other shapes and smaller images."""
     shape = inputs.shape
     if len(shape) != 3 or min(shape[1:]) < side:
-        raise _check.fail("input shape", shape, f"be (channels, height, width) of at least {side}x{side}")
+        last = len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= side
+        hint = "channels come first: x.transpose(0, 3, 1, 2) of images (n, height, width, channels)"
+        allowed = f"be (channels, height, width) of at least {side}x{side}"
+        raise _check.fail("input shape", shape, allowed, hint if last else "")
     return shape[0], shape[1], shape[2]

@@ -7,8 +7,8 @@ import torch
 from fedpriv.data import Arrays, DataError
 
 
-def make(x, y, **options):
-    return Arrays("toy", x, y, x, y, **options)
+def make(x, y, classes=10, **options):
+    return Arrays("toy", x, y, x, y, classes, **options)
 
 
 def test_pixels_keep_their_channels_and_become_unit_intervals():
@@ -44,12 +44,23 @@ def test_tags_are_floats_of_zero_and_one():
 
 FLOATS, IDS, LABELS = np.zeros((2, 3), np.float32), np.zeros((2, 2), np.int32), np.array([0, 1])
 BAD = {
-    "float64": (FLOATS.astype(np.float64), LABELS, {}, "float32 .*; these are float64 with 2 axes"),
+    "whole numbers": (FLOATS.astype(np.int64), LABELS, {}, "float32 .*; these are int64 with 2 axes"),
+    "texts": (FLOATS.astype(str), LABELS, {}, "float32 .*; these are text with 2 axes"),
     "flat bytes": (FLOATS.astype(np.uint8), LABELS, {}, "uint8 images"),
     "nan": (FLOATS * np.float32("nan"), LABELS, {}, "finite numbers"),
+    "too large for float32": (FLOATS.astype(np.float64) + 1e39, LABELS, {}, "as float32 has them"),
     "no rows": (FLOATS[:0], LABELS[:0], {}, "at least one example"),
-    "label count": (FLOATS, LABELS[:1], {}, "one whole number for each example"),
-    "label range": (FLOATS, LABELS + 9, {}, r"labels must lie in 0\.\.9"),
+    "label count": (FLOATS, LABELS[:1], {}, "one whole number for each example; they are fewer or more"),
+    "label column": (FLOATS, LABELS[:, None], {}, r"these are \(n, 1\): take the column, y\[:, 0\]"),
+    "label rows": (FLOATS, np.eye(2), {}, "these have 2 axes"),
+    "label texts": (FLOATS, np.array(["secret", "no"]), {}, r"for each example, 0\.\.9; these are text$"),
+    "label floats": (FLOATS, LABELS + 0.0, {}, r"these are float64 \(where they are whole, y\.astype"),
+    "label bools": (FLOATS, LABELS > 0, {}, r"these are bool \(where they are whole, y\.astype"),
+    "label range": (FLOATS, LABELS + 9, {}, r"labels y must lie in 0\.\.9"),
+    "no classes": (FLOATS, LABELS, {"classes": None}, "classes is None; .* public knowledge"),
+    "no tag classes": (FLOATS, FLOATS, {"target": "tags", "classes": None}, "classes is None"),
+    "value classes": (FLOATS, FLOATS[:, 0], {"target": "value", "classes": 2}, "classes is 2; it must be 1"),
+    "target": (FLOATS, LABELS, {"target": "values"}, r"target is 'values'; .* \(did you mean 'value'\?\)"),
     "tokens are a number": (IDS, LABELS, {"tokens": 50}, r"a tuple of numbers of ids, such as \(50,\)"),
     "tokens are a list": (IDS, LABELS, {"tokens": [7]}, "a tuple of numbers of ids"),
     "tokens are texts": (IDS, LABELS, {"tokens": ("7",)}, "a tuple of numbers of ids"),
@@ -77,4 +88,25 @@ def test_what_does_not_fit_is_refused_without_a_word_of_the_data(case):
 
 def test_parts_must_have_one_shape():
     with pytest.raises(DataError, match="same shape"):
-        Arrays("toy", FLOATS, LABELS, FLOATS[:, :2], LABELS)
+        Arrays("toy", FLOATS, LABELS, FLOATS[:, :2], LABELS, 2)
+
+
+@pytest.mark.parametrize("case", ["whole numbers", "nan", "label count", "label floats", "label range"])
+def test_it_is_said_which_part_does_not_fit(case):
+    x, y, _, _ = BAD[case]
+    with pytest.raises(DataError, match=r" [xy] must "):
+        Arrays("toy", x, y, FLOATS, LABELS, 10)
+    with pytest.raises(DataError, match=r" test_[xy] must "):
+        Arrays("toy", FLOATS, LABELS, x, y, 10)
+
+
+def test_floats_of_any_kind_are_rounded_to_float32():
+    x = np.random.default_rng(0).normal(size=(2, 3))
+    for kind in (np.float16, np.float64, np.dtype(">f8")):
+        batch = make(x.astype(kind), LABELS).batch(np.array([0, 1]))
+        assert batch.x.dtype == torch.float32
+        assert np.array_equal(batch.x.numpy(), x.astype(kind).astype(np.float32))
+
+
+def test_values_are_of_one_class():
+    assert make(FLOATS, FLOATS[:, 0], None, target="value").classes == 1

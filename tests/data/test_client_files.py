@@ -78,17 +78,19 @@ def test_damaged_files_are_refused_without_a_word_about_the_data(tmp_path):
         return str(caught.value)
 
     save(x=x, y=y)
-    assert "labels must lie in 0..9" in refusal()
+    assert "labels y must lie in 0..9" in refusal()
     save(x=x, y=y[:2])
-    assert "one whole number for each" in refusal()
-    save(x=x.astype(np.float64), y=y[:3] % 10)
-    assert "uint8" in refusal()
-    for other in (x.astype(np.float32), x[:, :, :27], x[:, None].repeat(3, axis=1)):
+    assert "one whole number for each example; they are fewer or more" in refusal()
+    save(x=x, y=np.array(["no", "7" * 77, "yes"]))
+    assert "these are text" in refusal()
+    save(x=x.astype(np.int64), y=y[:3] % 10)
+    assert "these are int64 with 3 axes" in refusal()
+    for other in (x.astype(np.float32), x.astype(np.float64), x[:, :, :27], x[:, None].repeat(3, axis=1)):
         save(x=other, y=y % 10)
         assert "an example must have the shape (1, 28, 28), as in digits" in refusal()
     for other in (x[:, 0], x.astype(str)):
         save(x=other, y=y % 10)
-        assert "examples must be uint8 images" in refusal()
+        assert "examples x must be uint8 images" in refusal()
     for scalar in ({"x": x[0, 0, 0], "y": y}, {"x": x, "y": y[0]}):
         save(**scalar)
         assert "a row for each example" in refusal()
@@ -144,10 +146,10 @@ def test_finite_population_too(tmp_path):
 RNG = np.random.default_rng(0)
 KINDS = {
     "features": ((RNG.normal(size=(6, 4)).astype(np.float32), np.arange(6) % 2), {"classes": 2}),
-    "colours": ((RNG.integers(0, 256, (6, 3, 5, 7)).astype(np.uint8), np.arange(6)), {}),
-    "measured images": ((RNG.normal(size=(6, 1, 4, 4)).astype(np.float32), np.arange(6)), {}),
-    "measured channels": ((RNG.random((6, 2, 4, 4)).astype(np.float32), np.arange(6)), {}),
-    "words": ((RNG.integers(0, 70_000, (6, 9)), np.arange(6)), {"tokens": (70_000,)}),
+    "colours": ((RNG.integers(0, 256, (6, 3, 5, 7)).astype(np.uint8), np.arange(6)), {"classes": 10}),
+    "measured images": ((RNG.normal(size=(6, 1, 4, 4)).astype(np.float32), np.arange(6)), {"classes": 10}),
+    "measured channels": ((RNG.random((6, 2, 4, 4)).astype(np.float32), np.arange(6)), {"classes": 10}),
+    "words": ((RNG.integers(0, 70_000, (6, 9)), np.arange(6)), {"tokens": (70_000,), "classes": 10}),
     "ids": (
         (RNG.integers(0, 5, (6, 2)), RNG.normal(size=6)),
         {"tokens": (5, 5), "target": "value", "classes": 1},
@@ -175,7 +177,7 @@ def test_every_kind_of_example_comes_back_bit_for_bit(tmp_path, kind):
 def test_images_of_bytes_are_kept_as_bytes(tmp_path):
     for name, shape in (("grey", (6, 5, 7)), ("colours", (6, 3, 5, 7))):
         x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-        write_client_file(tmp_path / "c.npz", Arrays(name, x, np.arange(6), x, np.arange(6)), np.arange(6))
+        write_client_file(tmp_path / "c.npz", Arrays(name, x, np.arange(6), x, np.arange(6), 6), np.arange(6))
         with np.load(tmp_path / "c.npz") as archive:
             assert np.array_equal(archive["x"], x)
             assert archive["x"].dtype == np.uint8
@@ -187,3 +189,10 @@ def test_a_value_that_is_no_number_is_not_quoted(tmp_path):
     with pytest.raises(DataError) as caught:
         ClientFile(tmp_path / "c.npz", Arrays("ids", x, np.ones(6), x, np.ones(6), **options))
     assert "secret" not in str(caught.value)
+
+
+def test_float64_is_rounded_to_float32(tmp_path):
+    x, y = RNG.normal(size=(6, 4)), np.arange(6) % 2
+    np.savez(tmp_path / "c.npz", x=x, y=y)
+    rows = ClientFile(tmp_path / "c.npz", Arrays("features", x, y, x, y, 2)).rows(np.arange(6)).x
+    assert torch.equal(rows, torch.from_numpy(x.astype(np.float32)))

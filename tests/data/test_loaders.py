@@ -56,7 +56,7 @@ def test_images_that_do_not_fit(tmp_path):
     with pytest.raises(DataError, match="one whole number for each example"):
         load("mnist", tmp_path)
     idx.write(tmp_path / "mnist" / (IDX_FILES[1] + ".gz"), np.full(6, 10, np.uint8))
-    with pytest.raises(DataError, match=r"labels must lie in 0\.\.9"):
+    with pytest.raises(DataError, match=r"labels y must lie in 0\.\.9"):
         load("mnist", tmp_path)
 
 

@@ -26,7 +26,7 @@ def test_grid_holds_the_images(tmp_path, count, columns, shape):
 def test_colours_are_shown_as_colours(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 5, 7)).astype(np.uint8)
     labels = np.zeros(3, np.int64)
-    source = Arrays("toy", pixels, labels, pixels, labels)
+    source = Arrays("toy", pixels, labels, pixels, labels, 1)
     grid = image.imread(save_grid(source, np.arange(3), tmp_path / "grid.png"))[1::3, 1::3, :3]
     assert grid.shape == (2 * 7 + 2, 2 * 9 + 2, 3)
     assert ((grid[2:7, 11:18] * 255).round() == pixels[1].transpose(1, 2, 0)).all()
@@ -38,9 +38,11 @@ def test_bad_arguments(tmp_path):
         save_grid(load("digits"), np.array([], np.int64), tmp_path / "x.png")
     with pytest.raises(ArgumentError, match="below 1437"):
         save_grid(load("digits"), np.array([1437]), tmp_path / "x.png")
-    words = Arrays(
-        "words", np.ones((1, 4), int), np.array([0]), np.ones((1, 4), int), np.array([0]), tokens=(2,)
-    )
+    ids, labels = np.ones((1, 4), int), np.array([0])
+    words = Arrays("words", ids, labels, ids, labels, 1, tokens=(2,))
     with pytest.raises(ArgumentError, match="dataset is 'words'; it must be of images"):
         save_grid(words, np.array([0]), tmp_path / "x.png")
+    last = np.zeros((1, 6, 5, 3), np.uint8)
+    with pytest.raises(ArgumentError, match=r"channels come first: x.transpose\(0, 3, 1, 2\)"):
+        save_grid(Arrays("toy", last, labels, last, labels, 1), np.array([0]), tmp_path / "x.png")
     assert list(tmp_path.iterdir()) == []

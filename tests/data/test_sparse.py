@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_refused():
     x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
     for bad in (sparse(np.full((2, 2), np.inf)), SparseRows(np.array([0, 1, 1]), [5], [1.0], 2)):
         with pytest.raises(DataError, match="finite numbers"):
-            Arrays("toy", bad, y, x, y)
+            Arrays("toy", bad, y, x, y, 2)
     with pytest.raises(DataError, match="3 tags"):
         Arrays("toy", x, sparse(x), x, sparse(x), classes=3, target="tags")
     with pytest.raises(DataError, match="0 or 1"):
