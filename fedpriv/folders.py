@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpriv import _check, checkpoints
 from fedpriv.accounting import ledger as ledgers
-from fedpriv.data.files import atomic
+from fedpriv.data.files import atomic, naming
 
 FILES = (
     "config.toml",
@@ -78,5 +78,6 @@ class RunFolder:
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Append one JSON line and flush it."""
-        with (self.path / name).open("a") as file:
+        path = self.path / name
+        with naming(path), path.open("a") as file:
             file.write(json.dumps(record) + "\n")

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -67,12 +68,22 @@ def _root(
 
 
 @contextmanager
-def refusing(code: int = 2) -> Iterator[None]:
-    """One clear line and an exit code for what people can get wrong; a traceback for what we did."""
+def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] = str) -> Iterator[None]:
+    """One clear line and an exit code for what people can get wrong; a traceback for what we did.
+
+    A full disk and its like are told with the file, or with ``where`` it was where the system names none,
+    and with the hint.
+    """
     try:
         yield
-    except (_check.FedprivError, OSError) as error:
+    except _check.FedprivError as error:
         typer.echo(f"fedpriv: {error}", err=True)
+        raise typer.Exit(code) from None
+    except OSError as error:
+        place = error.filename or where
+        typer.echo(f"fedpriv: {place}: {error.strerror}" if place else f"fedpriv: {error}", err=True)
+        if said := hint():
+            typer.echo(said, err=True)
         raise typer.Exit(code) from None
 
 

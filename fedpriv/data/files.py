@@ -57,6 +57,17 @@ def content(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
+def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
+    """Errors of the system name ``path`` where they name no file, as that of a full disk, or its draft."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.filename == str(draft):
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
 def atomic(path: Path) -> Iterator[BinaryIO]:
     """A binary file to write, that appears at ``path``, whole, when the block ends without an error.
 
@@ -66,11 +77,12 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     # Not by tempfile, which makes files for the owner's eyes alone: these follow the user's mask.
     name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with name.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
+        with naming(path, name):
+            with name.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
     except BaseException:
         name.unlink(missing_ok=True)
         raise

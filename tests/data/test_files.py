@@ -1,8 +1,11 @@
 """Atomic writing: all or nothing."""
 
+import errno
+import os
+
 import pytest
 
-from fedpriv.data.files import atomic
+from fedpriv.data.files import atomic, naming
 
 
 def test_all(tmp_path):
@@ -25,3 +28,20 @@ def test_or_nothing(tmp_path):
         fail()
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_the_system_refuses_names_the_file(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space") as caught, naming(tmp_path / "a"):
+        full(0)
+    assert caught.value.filename == str(tmp_path / "a")
+    with pytest.raises(OSError, match="other") as caught, naming(tmp_path / "a"):
+        raise OSError(errno.EIO, "other", "b")
+    assert caught.value.filename == "b"
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space") as caught, atomic(tmp_path / "a") as file:
+        file.write(b"whole")
+    assert caught.value.filename == str(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
