@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 
 class Ending(StrEnum):
@@ -53,3 +55,15 @@ _SAID = {
     Ending.INTERRUPTED: ("interrupted; what was charged stays charged", "interrupted"),
     Ending.FAILED: ("FAILED before its end; what was charged stays charged", "failed"),
 }
+
+
+def divergence(ending: Ending, metrics: Sequence[Mapping[str, Any]]) -> str:
+    """What is to be said of a run whose last model has no finite loss; nothing where it has, or where its
+    ending says so. The loss is that on the public test set.
+
+    >>> divergence(Ending.ROUNDS, [{"round": 6, "loss": 2.3}])
+    ''
+    """
+    if not metrics or metrics[-1].get("loss", 0.0) is not None or ending == Ending.DIVERGED:
+        return ""
+    return "the public test loss is not finite: the model has diverged; a smaller learning-rate may help"

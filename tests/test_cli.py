@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -32,7 +33,15 @@ from fedpriv.node import ClientSide
 from fedpriv.round import Ask, Reply
 
 ROOT = Path(__file__).parent.parent
-SETTINGS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
+
+
+def settings(**changes: object) -> list[str]:
+    """The options of the small configuration with these keys (underscores for hyphens) changed."""
+    values = {**SMALL, **{key.replace("_", "-"): value for key, value in changes.items()}}
+    return [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+
+
+SETTINGS = settings()
 
 
 def call(*arguments: object) -> Result:
@@ -63,9 +72,8 @@ def test_simulate_prints_plain_lines_and_leaves_a_folder(tmp_path: Path) -> None
 
 
 def test_simulate_says_what_silos_do_by_themselves_and_account_reads_their_ledger(tmp_path: Path) -> None:
-    silos = {"level": "client", "unit": "example", "clients": 3, "examples-per-client": 50, "silo-steps": 2}
-    settings = [part for key, value in silos.items() for part in ("--set", f"{key}={value}")]
-    result = call("simulate", *SETTINGS, *settings, "--out", tmp_path / "out")
+    silos = {"level": "client", "unit": "example", "clients": 3, "examples_per_client": 50, "silo_steps": 2}
+    result = call("simulate", *settings(**silos), "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == (
         "3 silos of 50 examples on infinite-digits, logistic, dynamic-dp-sgd, 6 rounds of 2 private steps, "
@@ -89,7 +97,7 @@ def test_simulate_json_is_one_document_on_standard_output(tmp_path: Path) -> Non
 def test_a_file_gives_settings_and_flags_win(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(Config.parse({**SMALL, "rounds": 3, "seed": 1}).toml())
-    flags = ["--set", "rounds=1", "--set", "rounds=2", "--out", tmp_path / "out", "--json"]
+    flags = ["--set", "rounds=2", "--set", "rounds=2", "--out", tmp_path / "out", "--json"]
     result = call("simulate", file, *flags)
     document = json.loads(result.stdout)
     assert document["result"]["rounds"] == 2
@@ -104,6 +112,8 @@ REFUSALS: list[Any] = [
     (["none.toml"], "CONFIG is 'none.toml'; it must be an existing TOML file"),
     (["--seed", "-3"], "--seed is -3; it must be a whole number of at least 0"),
     (["--seed", "1", "--set", "seed=2"], "--seed says 1 and --set seed says 2; give one of them"),
+    (["--set", "epsilon=1", "--set", "epsilon=2"], "--set epsilon says 1 and --set epsilon says 2; give one"),
+    (["--set", "clip_norm=1", "--set", "clip-norm=2"], "--set clip-norm says 1 and --set clip-norm says 2"),
     (["--set", "out=here"], "--out says 'out' and --set out says 'here'; give one of them"),
     (["--overwrite", "--set", "overwrite=false"], "--overwrite says True and --set overwrite says False"),
     (["--set", "optimizer=dpsgd"], "(did you mean 'dp-sgd'?)"),
@@ -332,6 +342,83 @@ def test_an_engine_that_fails_is_one_line_and_exit_code_1(
     assert json.loads((tmp_path / "out" / "report.json").read_text())["result"]["stopped"] == "failed"
 
 
+NOTES: list[Any] = [
+    ({"placement": "none", "epsilon": 1}, "epsilon=1.0 counts for nothing: placement=none adds no noise"),
+    ({"placement": "none", "delta": 1e-7, "accounting": "rdp"}, "delta=1e-07, accounting=rdp count"),
+    ({"clients": 99}, "delta 0.00101 is large: it would allow one unit in 990"),
+    ({"sampling-rate": 0.002}, "a cohort has 0.8 units in expectation"),
+    ({"sampler": "fixed-size", "sampling-rate": 0.0037}, "cohorts are of 1 of 400 units, a rate of 0.0025"),
+]
+
+
+@pytest.mark.parametrize(("changes", "note"), NOTES)
+def test_what_is_odd_and_may_be_meant_is_noted_before_the_run(
+    changes: dict[str, Any], note: str, tmp_path: Path
+) -> None:
+    result = call("simulate", *settings(**changes, rounds=2), "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    noted = [line for line in result.stdout.splitlines() if line.startswith("NOTE: ")]
+    assert any(note in line for line in noted), result.stdout
+    assert len(noted) == 1 + (changes.get("placement") == "none")
+
+
+def test_nothing_is_noted_of_a_run_that_is_not_odd(tmp_path: Path) -> None:
+    for placement in ("none", "central"):
+        chosen = settings(placement=placement, sampler="fixed-size", clients=100, epsilon=3, rounds=2)
+        result = call("simulate", *chosen, "--out", tmp_path / placement)
+        assert result.stdout.count("NOTE") == (placement == "none"), result.stdout
+
+
+def test_compare_notes_what_is_odd_about_the_runs_with_noise_once(tmp_path: Path) -> None:
+    chosen = [*settings(clients=50, epsilon=1, rounds=2), "--placements", "none,central,local"]
+    result = call("compare", *chosen, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.stdout.splitlines() if line.startswith("NOTE: ")] == [
+        "NOTE: delta 0.002 is large: it would allow one unit in 500 to be published; more units allow a "
+        "smaller delta"
+    ]
+
+
+def test_a_run_whose_loss_is_not_finite_says_so_at_its_end(tmp_path: Path) -> None:
+    lost = settings(placement="none", clip_norm="inf", learning_rate=1e20, model="mlp")
+    note = "the public test loss is not finite: the model has diverged; a smaller learning-rate may help"
+    result = call("simulate", *lost, "--out", tmp_path / "out", "--seed", 1)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[-3].startswith("all rounds done; ")
+    assert lines[-2] == f"NOTE: {note}"
+    quiet = call("simulate", *lost, "--out", tmp_path / "quiet", "--seed", 1, "--json")
+    assert f"NOTE: {note}" in quiet.stderr
+    assert json.loads(quiet.stdout)["result"]["loss"] is None
+    compared = call("compare", *lost, "--placements", "none", "--out", tmp_path / "compared")
+    assert f"none: {note}" in compared.stdout
+
+
+@pytest.mark.parametrize(("name", "told"), [("state", "out/state.safetensors"), ("ledger", "out")])
+def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
+    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, sync = [], os.fsync
+
+    def full(handle: int) -> None:
+        if name in os.readlink(f"/proc/self/fd/{handle}"):
+            written.append(handle)
+            if len(written) > 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        f"fedpriv: {tmp_path / told}: No space left on device",
+        f"`fedpriv resume {tmp_path / 'out'}` goes on from its last evaluation, once that is mended",
+    ]
+    again = call("resume", tmp_path / "out")
+    assert again.exit_code == 0, again.output
+
+
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_ctrl_c_ends_after_the_round_whatever_it_comes_into(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -379,9 +466,9 @@ def test_a_schedulers_sigterm_ends_a_run_as_ctrl_c_does(
 @pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_a_valid_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "fedpriv", "simulate", *SETTINGS, "--out", str(out)]
     # So many rounds that it cannot end by itself, of equal noise, which is accounted for in an instant.
-    command += ["--set", "rounds=20000", "--set", "optimizer=dp-sgd", "--set", "evaluate-every=20000"]
+    long = settings(rounds=20000, optimizer="dp-sgd", evaluate_every=20000)
+    command = [sys.executable, "-m", "fedpriv", "simulate", *long, "--out", str(out)]
     process = subprocess.Popen(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -444,7 +531,7 @@ def test_ctrl_c_before_the_first_round_is_told(monkeypatch: pytest.MonkeyPatch, 
 def test_the_command_line_wins_over_a_file_however_keys_are_written(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("sampling_rate = 0.1\nrounds = 7\n")
-    values = settings_of(file, ["sampling-rate=0.5", "clip_norm=2", "clip-norm=3"], None, None, False)
+    values = settings_of(file, ["sampling-rate=0.5", "clip_norm=3", "clip-norm=3"], None, None, False)
     assert values == {"sampling-rate": 0.5, "rounds": 7, "clip-norm": 3}
     file.write_text("sampling_rate = 0.1\nsampling-rate = 0.2\n")
     with pytest.raises(ArgumentError, match="sampling-rate is given twice"):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from fedpriv.endings import Ending
+from fedpriv.endings import Ending, divergence
 from fedpriv.round import Outcome
 
 
@@ -25,3 +25,11 @@ def test_a_run_ends_by_itself_at_its_rounds_or_budget_alone() -> None:
     assert {ending.value for ending in Ending if ending.whole} == {"rounds", "budget"}
     with pytest.raises(ValueError, match="epochs"):
         Ending("epochs")
+
+
+def test_a_loss_that_is_not_finite_is_told_once() -> None:
+    lost, found = [{"loss": 1.0}, {"loss": None}], [{"loss": None}, {"loss": 1.0}]
+    assert "diverged" in divergence(Ending.ROUNDS, lost)
+    assert "diverged" in divergence(Ending.INTERRUPTED, lost)
+    assert divergence(Ending.DIVERGED, lost) == ""  # it says so
+    assert divergence(Ending.ROUNDS, found) == divergence(Ending.FAILED, []) == ""

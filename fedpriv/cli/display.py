@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
 from fedpriv.accounting import METHODS
-from fedpriv.checkpoints import Checkpoint, obstacle
+from fedpriv.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.cli.app import on_terminal
-from fedpriv.endings import Ending
+from fedpriv.endings import Ending, divergence
 from fedpriv.measures import counted, shown
 from fedpriv.plan import Plan
-from fedpriv.remarks import noise, remark
+from fedpriv.remarks import noise, notes, remark
 from fedpriv.runs import Result, Status
 
 Show = Callable[[Status], None]
@@ -41,9 +42,9 @@ def announce(plan: Plan, resumed: Checkpoint | None, err: bool) -> None:
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             typer.secho(text, bold=True, err=err)
-    note = remark(config)
-    if note:
-        typer.secho(f"NOTE: {note}", bold=True, err=err)
+    for note in (remark(config), *notes(plan)):
+        if note:
+            typer.secho(f"NOTE: {note}", bold=True, err=err)
     if resumed:
         lost = f", {resumed.lost} of them after it: paid for and lost" if resumed.lost else ""
         charged = counted(resumed.charged, "release")
@@ -115,7 +116,17 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     last = result.metrics[-1] if result.metrics else {}
     measure = shown(last)
     typer.echo(f"{result.stopped.sentence}; test {measure.said(last.get(measure.key))}")
+    if note := divergence(result.stopped, result.metrics):
+        typer.secho(f"NOTE: {note}", bold=True)
     rounds_left = last.get("round", 0) < plan.setup.rounds
     if rounds_left and result.stopped in (Ending.INTERRUPTED, Ending.UNANSWERED) and obstacle(plan) is None:
         typer.echo(f"`fedpriv resume {folder}` goes on from there")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
+
+
+def way_on(plan: Plan, folder: Path) -> str:
+    """How a run that failed for want of room, or of another thing outside it, goes on; nothing where it
+    cannot."""
+    if obstacle(plan) is not None or not (folder / FILE).is_file():
+        return ""
+    return f"`fedpriv resume {folder}` goes on from its last evaluation, once that is mended"

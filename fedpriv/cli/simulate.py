@@ -99,6 +99,7 @@ def new(config: Config) -> Job:
 def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
     """Run what is prepared and tell how it goes; what it cannot be is refused before any work."""
     from fedpriv.cli import display
+    from fedpriv.endings import divergence
     from fedpriv.folders import RunFolder
     from fedpriv.runs import execute
     from fedpriv.simulate import make_engine
@@ -111,7 +112,11 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
     rounds = plan.config.rounds
-    with refusing(1), display.progress(rounds, quiet=as_json) as show, ending_cleanly() as check_end:
+    with (
+        refusing(1, folder, lambda: display.way_on(plan, folder)),
+        display.progress(rounds, quiet=as_json) as show,
+        ending_cleanly() as check_end,
+    ):
 
         def after_round(status: Status) -> None:
             show(status)
@@ -119,6 +124,8 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
 
         result = execute(plan, engine, output, after_round, resumed)
     if as_json:
+        if note := divergence(result.stopped, result.metrics):
+            typer.secho(f"NOTE: {note}", bold=True, err=True)
         typer.echo(json.dumps({"out": str(folder), **result.report}))
     else:
         display.conclude(plan, result, str(folder))
@@ -129,12 +136,15 @@ def given(
 ) -> dict[str, Any]:
     """The settings that a command line gives, by key; it wins over the file.
 
-    Raises ArgumentError where an option and --set contradict each other.
+    Raises ArgumentError where an option and --set, or two of --set, contradict each other.
     """
     values = by_key(read_file(config_file)) if config_file else {}
     chosen, options = dict[str, Any](), dict[str, Any]()
     for text in settings or []:
-        chosen |= by_key(dict([read_assignment(text)]))
+        [(key, value)] = by_key(dict([read_assignment(text)])).items()
+        if chosen.setdefault(key, value) != value:
+            said = f"--set {key} says {chosen[key]!r} and --set {key} says {value!r}; give one of them"
+            raise _check.ArgumentError(said)
     if out is not None:
         options["out"] = out
     if seed is not None:
@@ -169,8 +179,9 @@ def compare(
 ) -> None:
     from fedpriv import compare as comparison
     from fedpriv.cli.display import Lines
+    from fedpriv.endings import divergence
     from fedpriv.folders import RunFolder, default_folder
-    from fedpriv.remarks import remark
+    from fedpriv.remarks import notes, remark
     from fedpriv.simulate import check
 
     with uncharged(), refusing():
@@ -181,6 +192,8 @@ def compare(
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
+    for note in dict.fromkeys(note for plan in chosen if plan.budget for note in notes(plan)):
+        typer.secho(f"NOTE: {note}", bold=True, err=as_json)
     lines: dict[str, Lines] = {}
 
     with refusing(1), ending_cleanly() as check_end:
@@ -199,8 +212,9 @@ def compare(
         typer.secho(left, bold=True)
     print_table(comparison.HEADER, [comparison.cells(row) for row in rows])
     for row in rows:
-        if note := remark(row.plan.config):
-            typer.secho(f"{row.placement}: {note}", bold=True)
+        for said in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
+            if said:
+                typer.secho(f"{row.placement}: {said}", bold=True)
     for note in comparison.notes(rows):
         typer.echo(note)
     typer.echo(f"{folder.path}/compare.png shows the test score against rounds and epsilon")

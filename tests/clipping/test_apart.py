@@ -49,8 +49,8 @@ class Apart(FilledWithin):
 
 
 def balanced(outputs, y):
-    """Those of label 1 weigh as all others do."""
-    weight = (y == 0).sum().clamp(min=1) / (y == 1).sum().clamp(min=1)
+    """Those of label 1 weigh as all others do, where there are enough to tell."""
+    weight = (y == 0).sum().clamp(min=1) / (y == 1).sum().clamp(min=1) if len(y) > 4 else y.new_ones(())
     return F.cross_entropy(outputs, y, reduction="none") * torch.where(y == 1, weight, 1.0)
 
 
