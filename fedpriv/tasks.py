@@ -6,8 +6,9 @@ To bring a model of your own, give any ``nn.Module`` that treats each example on
     task = Task(module, loss="cross-entropy")           # or another of LOSSES
     task = Task(module, loss=lambda outputs, y: ...)    # outputs (n, ...), y (n, ...) -> losses (n,)
 
-A loss must not reduce over examples: one number for each. The task copies the module, so that training
-never changes yours; the copy runs in evaluation mode, and its dropout draws where examples are given seeds
+A loss gives a finite number for each example, whatever others are beside it; one of your own is tried on
+constants where it is first used. The task copies the module, so that training never changes yours; the copy
+runs in evaluation mode, and its dropout draws where examples are given seeds
 (:mod:`fedpriv.clipping.drawing`). ``task.layout`` says which tensors are trained.
 
 >>> import numpy as np, torch
@@ -21,6 +22,7 @@ never changes yours; the copy runs in evaluation mode, and its dropout draws whe
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
@@ -41,6 +43,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 _TEST_CHUNK, _TEST_MEMORY = 1000, 2**29  # examples evaluated at once at most, and bytes that they may take
 _FEW = 16  # test examples that are looked at alone and together
+_UNREDUCED = "torch's losses are with reduction='none'"
+_TRIED = ((0, 0, 0), (1, 1, 1), (0, 1, 0))  # what y is made up of where a loss is tried
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
@@ -103,6 +107,45 @@ _SCORES: dict[Loss, Callable[[Tensor, Tensor], Scores]] = {
 }
 
 
+def _shown(losses: Tensor) -> str:
+    """Their shape without the first axis, which is private."""
+    if losses.ndim < 2:
+        return "another" if losses.ndim else "()"
+    return f"(n, {', '.join(map(str, losses.shape[1:]))})"
+
+
+def _try_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
+    """Raise ArgumentError for a loss that is of others than its own example, too, or that is never finite.
+
+    Clipped sums would be 0 or of another loss, without a word: each example is given to the loss alone, and
+    gradients that are not finite count as 0. It is tried on constants that are as these outputs and y are;
+    what it does not take is passed over, for it may know what they can be.
+    """
+    if not isinstance(outputs, Tensor):
+        return
+    steps = torch.arange(3 * math.prod(outputs.shape[1:]), device=outputs.device)
+    # Within (0, 1), so that they may be probabilities, and no two alike.
+    made = 0.5 + 0.3 * torch.sin(1.7 * steps).to(torch.promote_types(outputs.dtype, torch.float32))
+    made = made.view(3, *outputs.shape[1:])
+    name, finite = getattr(loss, "__name__", type(loss).__name__), list[bool]()
+    for values in _TRIED:
+        like = torch.tensor(values, dtype=y.dtype, device=y.device).view(3, *[1] * (y.ndim - 1))
+        targets = like.expand(3, *y.shape[1:]).contiguous()
+        try:
+            together = loss(made, targets)
+            alone = torch.cat([loss(made[i : i + 1], targets[i : i + 1]) for i in range(3)])
+        except Exception:
+            continue
+        if together.shape != (3,) or alone.shape != (3,):
+            return  # which is told where it has all of its examples
+        finite.append(bool(torch.isfinite(alone).all()))
+        if finite[-1] and not torch.allclose(together, alone, rtol=1e-3, atol=1e-6):
+            hint = "here it changes with the others beside it, as a mean over the batch does"
+            raise _check.fail("loss", name, "be of each example alone", hint)
+    if finite and not any(finite):
+        raise _check.fail("loss", name, "be finite", "it is not, for any outputs and y that were tried")
+
+
 class Task:
     """A model and a loss, functionally.
 
@@ -142,6 +185,7 @@ class Task:
         make_batched(self.module)
         self.drawing = Drawing(self.module)
         self.book = Book(self.module, self.layout, precision, runs_own_code(self.module, loss))
+        self._untried = loss not in LOSSES.values()
         self._evaluated: dict[Hashable, int] = {}
         trained = set(self.layout.names)
         self._fixed = {
@@ -166,16 +210,20 @@ class Task:
     def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The losses (n,) of the examples (n, ...) at the parameters (d,).
 
-        Raises ArgumentError where the loss does not give one number for each example.
+        Raises ArgumentError where the loss does not give one number for each example, whatever others are
+        beside it, or none that is finite.
         """
         return self.losses_at(self.layout.split(params), x, y)
 
     def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them."""
-        losses = self.loss(self._outputs_at(tensors, x), y)
+        outputs = self._outputs_at(tensors, x)
+        if self._untried:
+            _try_loss(self.loss, outputs, y)
+            self._untried = False
+        losses = self.loss(outputs, y)
         if losses.shape != x.shape[:1]:
-            shape = tuple(losses.shape[1:])  # the first axis is private
-            raise _check.fail("loss shape after the first axis", shape, "be (): one for each example")
+            raise _check.fail("loss shape", _shown(losses), "be (n,): one for each example", _UNREDUCED)
         return losses
 
     def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedpriv._check import ArgumentError
-from fedpriv.clipping import gradients_loop
+from fedpriv.clipping import gradients_loop, sum_gradients
 from fedpriv.memory import bytes_per_unit
+from fedpriv.query import Query, SumBlock, Term
 from fedpriv.tasks import LOSSES, TARGETS, Task
 
 
@@ -156,10 +158,70 @@ def test_frozen_parameters_take_part_and_follow_the_vectors_precision():
     assert task.losses(params.float(), x.float(), y).dtype == torch.float32
 
 
-def test_a_loss_that_mixes_examples_is_refused():
-    task = Task(nn.Linear(3, 2), loss=lambda outputs, y: F.cross_entropy(outputs, y))
-    with pytest.raises(ArgumentError, match="one for each example"):
-        task.losses(torch.zeros(8), torch.ones(2, 3), torch.tensor([0, 1]))
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda each: each.mean(), r"loss shape is '\(\)'; it must be \(n,\): one for each .*reduction"),
+        (lambda each: each[:, None], r"loss shape is '\(n, 1\)'"),
+        (lambda each: each[:1], "loss shape is 'another'"),
+        (lambda each: each - each.mean(), "loss is '<lambda>'; it must be of each example alone"),
+        (lambda each: each.mean().expand(len(each)), "be of each example alone"),
+        (lambda each: each / len(each), "be of each example alone"),
+        (lambda each: each * math.nan, "loss is '<lambda>'; it must be finite"),
+        (lambda each: each / 0, "be finite"),
+    ],
+)
+def test_a_loss_that_trains_nothing_is_refused(loss, message):
+    task = Task(nn.Linear(3, 2), loss=lambda outputs, y: loss(F.cross_entropy(outputs, y, reduction="none")))
+    x, y = torch.ones(2, 3), torch.tensor([0, 1])
+    if "another" in message:  # vmap asks for one at a time
+        with pytest.raises(ArgumentError, match=message):
+            task.losses(torch.zeros(8), x, y)
+        return
+    query = Query((torch.zeros(8),), (SumBlock((Term(clip_norm=1.0),)),))
+    for use in (lambda: task.losses(torch.zeros(8), x, y), lambda: sum_gradients(task, query, x, y)):
+        with pytest.raises(ArgumentError, match=message):
+            use()
+
+
+def _log_of_probability(outputs, y):
+    assert bool(((outputs > 0) & (outputs < 1)).all())
+    return -outputs.gather(1, y[:, None])[:, 0].log()
+
+
+LOSSES_OF_ONES_OWN = [
+    (nn.Linear(3, 2), lambda o, y: F.multi_margin_loss(o.float(), y, reduction="none"), torch.tensor([0, 1])),
+    (nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), _log_of_probability, torch.tensor([0, 1])),
+    (nn.Linear(3, 1), lambda o, y: o[:, 0].exp() - y.log() * o[:, 0], torch.tensor([1.5, 2.0])),  # y = 0: inf
+    (nn.Linear(3, 2), lambda o, y: F.huber_loss(o, y, reduction="none").sum(1), torch.ones(2, 2)),
+    (nn.Linear(3, 9), lambda o, y: F.cross_entropy(o, y - 5, reduction="none"), torch.tensor([5, 6])),
+]
+
+
+@pytest.mark.parametrize(("module", "loss", "y"), LOSSES_OF_ONES_OWN)
+def test_a_loss_that_is_of_each_example_alone_is_taken(module, loss, y):
+    task, x = Task(module, loss=loss), torch.ones(2, 3)
+    params = task.initial(np.random.default_rng(0))
+    assert task.losses(params, x, y).shape == (2,)
+    exact = y.double() if y.is_floating_point() else y
+    assert bool(task.losses(params.double(), x.double(), exact).isfinite().all())
+
+
+def test_a_loss_is_tried_once_and_on_no_example():
+    seen = []
+
+    def loss(outputs, y):
+        seen.append((outputs, y))
+        return F.cross_entropy(outputs, y, reduction="none")
+
+    task = Task(nn.Linear(3, 2), loss=loss)
+    x, y = torch.full((2, 3), 77.0), torch.tensor([1, 1])
+    for _ in range(2):
+        task.losses(torch.ones(8), x, y)
+    *tried, first, second = seen
+    assert [len(outputs) for outputs, _ in tried] == 3 * [3, 1, 1, 1]
+    assert all(bool((outputs < 1).all()) for outputs, _ in tried)
+    assert torch.equal(first[0], second[0])
 
 
 def test_unknown_names_and_unbounded_models_are_refused():

@@ -497,6 +497,7 @@ def test_a_loss_that_weighs_by_the_labels_of_the_batch_is_told_too():
     generator = torch.Generator().manual_seed(0)
     task, x = Task(nn.Linear(5, 3), balanced), 0.1 * torch.randn(300, 5, generator=generator)
     y = torch.randint(2, (300,), generator=generator)
+    task._untried = False  # as a loss that mixes examples where its trial does not find it
     query = Query((torch.zeros(task.dimension),), (SumBlock((Term(0.1),)),))
     (whole,) = sum_gradients(task, query, x, y)
     (more,) = sum_gradients(task, query, torch.cat([x, x[:1]]), torch.cat([y, torch.tensor([2])]))
