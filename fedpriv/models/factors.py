@@ -4,7 +4,9 @@ Li 2023 (appendix C.1) factorise MovieLens-100k's 943 users x 1,682 items with e
 biases: 262,500 parameters. Both factors start from a normal that is cut to two stds, as in their code, but
 of std 0.01 and not 1: from there their settings give about their figures (``simulations/dp2_movielens``),
 while a std of 1 makes first predictions of std 7.7 for ratings of 1 to 5, from which no private run recovers.
-:func:`with_biases` is the usual model.
+
+Both factors near 0 are a saddle, where the gradient is about 0: a short run of :func:`plain` stands still,
+with noise or without. :func:`with_biases` is the usual model, and learns from its first step.
 """
 
 from __future__ import annotations

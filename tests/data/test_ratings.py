@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fedpriv.data import DataError, load, population
+from fedpriv.data import DataError, load, loaders, population
 from fedpriv.data.ratings import parse
+from fedpriv.simulate import simulate
 
 
 def test_a_rating_is_a_value_for_two_ids(tmp_path):
@@ -62,3 +63,15 @@ def test_movielens_is_the_published_one(data):
     index, owner = people.examples(np.arange(943))
     assert sorted(index.tolist()) == list(range(80_000))
     assert x[index, 0].tolist() == owner.tolist()
+
+
+@pytest.mark.data
+def test_a_short_private_run_learns_as_the_readme_says(data):
+    if not loaders.at_hand("movielens-100k", data):
+        pytest.skip("movielens-100k is not at hand")
+    settings = {"dataset": "movielens-100k", "data-folder": str(data), "clients": 943, "partition": "natural"}
+    settings |= {"sampling-rate": 0.1, "engine": "in-process", "seed": 1}
+    biased = simulate({**settings, "model": "factors-biases", "learning-rate": 0.5, "rounds": 20})
+    assert biased.metrics[-1]["mse"] < 1.35  # predicting the mean gives 1.27
+    plain = simulate({**settings, "model": "factors", "rounds": 5})
+    assert plain.metrics[-1]["mse"] > 13  # as predicting 0
