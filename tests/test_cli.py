@@ -310,6 +310,49 @@ def test_data_info_says_what_a_data_set_is() -> None:
     assert "--sha256 ijcnn1.bz2=DIGEST" in call("data", "fetch", "ijcnn1").stderr
 
 
+OWN_DATA = """
+import numpy as np
+from fedpriv.data import Arrays
+
+X, Y = np.zeros((6, 2), np.int32), np.arange(6) % 2
+
+def images():
+    return Arrays("images", np.zeros((6, 3, 8, 9), np.uint8), Y, np.zeros((2, 3, 8, 9), np.uint8), Y[:2], 2)
+
+def rated():
+    return Arrays("rated", X, Y / 2, X[:2], Y[:2] / 2, tokens=(5, 7), target="value", owners=Y)
+
+def words():
+    return Arrays("words", X, np.eye(6), X[:2], np.eye(6)[:2], 6, tokens=(50,), target="tags")
+
+def broken():
+    return Arrays("broken", X, Y, X, Y)
+"""
+
+
+def test_data_info_and_show_know_data_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "infos_own.py").write_text(OWN_DATA)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = {
+        "images": ("data of your own: 6 training, 2 test", "3x8x9 pixels", "2 labels"),
+        "rated": ("data of your own: 6 training, of 2 clients, 2 test", "ids below 5, 7", "a value"),
+        "words": ("data of your own: 6 training, 2 test", "2 tokens of 50", "6 tags"),
+    }
+    for name, known in found.items():
+        document = json.loads(call("data", "info", f"infos_own:{name}", "--json").stdout)
+        assert tuple(document[key] for key in ("what it is", "an example", "to predict")) == known
+        assert document["files"] == []
+    assert "to predict: 2 labels" in call("data", "info", "infos_own:images").stdout
+    assert "classes is None" in refused("data", "info", "infos_own:broken")
+    assert "one of your own is named module:name" in refused("data", "info", "own")
+    assert "one of your own is named module:name" in call("data", "list").stdout
+    new = tmp_path / "new" / "folder" / "x.png"
+    assert call("data", "show", "infos_own:images", "--count", 2, "--out", new).exit_code == 0
+    assert new.is_file()
+    assert "in a folder that is made" in " ".join(call("data", "show", "--help").stdout.split())
+
+
 def test_data_show_draws_a_grid_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
     picture = tmp_path / "digits.png"

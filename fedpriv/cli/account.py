@@ -70,7 +70,11 @@ def account(
     relation: Relation = None,
     method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt, tcdp, zcdp, advanced or all.")] = "all",
     plot: Annotated[
-        Path | None, typer.Option(help="PNG file: epsilon against releases.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="PNG file of epsilon against releases, in a folder that is made where it is missing.",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -12,6 +12,7 @@ from fedpriv import _check
 from fedpriv.cli.app import AsJson, data_app, print_table, refusing
 
 if TYPE_CHECKING:
+    from fedpriv.data import Source
     from fedpriv.data.catalogue import File
 
 
@@ -35,7 +36,8 @@ def data_list(as_json: AsJson = False) -> None:
         return
     print_table(tuple(sets[0]), [[_said(cell) for cell in row.values()] for row in sets])
     typer.echo(
-        f"data folder: {data.data_folder()}; `fedpriv data info NAME` tells options, licence and source"
+        f"data folder: {data.data_folder()}; `fedpriv data info NAME` tells options, licence and source\n"
+        "one of your own is named module:name, here and as a run's dataset"
     )
 
 
@@ -43,39 +45,84 @@ def _said(cell: object) -> str:
     return ("no", "yes")[cell] if isinstance(cell, bool) else str(cell)
 
 
+_NAME = "A name from `fedpriv data list`, or module:name of your own."
+
+
 @data_app.command("info", help="What is known of a data set: its kind, options, files, licence, citation.")
 def data_info(
-    name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help=_NAME)], as_json: AsJson = False
 ) -> None:
-    from fedpriv import data
-    from fedpriv.data import catalogue, loaders
+    from fedpriv import user_code
+    from fedpriv.data import catalogue
 
     with refusing():
-        _check.choice("dataset", name, data.names())
-        card = catalogue.card(name)
-        known: dict[str, Any] = {
-            "what it is": card.title,
-            "an example": card.inputs,
-            "to predict": card.target,
-            "options": loaders.options(name),
-            "made from": list(card.needs),
-            "licence": card.licence,
-            "cite": card.citation,
-            "homepage": card.homepage,
-            "folder": str(data.data_folder() / name) if card.files else "",
-            "at hand": loaders.at_hand(name),
-        }
+        own = user_code.named(name)
+        files = () if own else catalogue.card(_known(name)).files
+        known = _of_own(name) if own else _of_card(name)
     if as_json:
-        typer.echo(json.dumps({"data set": name, **known, "files": [_of_file(file) for file in card.files]}))
+        typer.echo(json.dumps({"data set": name, **known, "files": [_of_file(file) for file in files]}))
         return
     options = [f"{key} (default {value})" for key, value in known["options"].items()]
     for key, value in (known | {"options": options}).items():
         if text := ", ".join(value) if isinstance(value, list) else _said(value):
             typer.echo(f"{key + ':':12}{text}")
-    for file in card.files:
+    for file in files:
         size = "" if file.size is None else f", {file.size:,} bytes"
         optional = ", optional" if file.optional else ""
         typer.echo(f"{'file:':12}{file.name}{size}{optional}, {_vouched(file)}")
+
+
+def _known(name: str) -> str:
+    """The name of a data set that there is. Raises ArgumentError."""
+    from fedpriv import data, user_code
+
+    return _check.choice("dataset", name, data.names(), _check.near(name, data.names()) or user_code.HINT)
+
+
+def _of_card(name: str) -> dict[str, Any]:
+    """What is known of a data set of the catalogue."""
+    from fedpriv import data
+    from fedpriv.data import catalogue, loaders
+
+    card = catalogue.card(name)
+    return {
+        "what it is": card.title,
+        "an example": card.inputs,
+        "to predict": card.target,
+        "options": loaders.options(name),
+        "made from": list(card.needs),
+        "licence": card.licence,
+        "cite": card.citation,
+        "homepage": card.homepage,
+        "folder": str(data.data_folder() / name) if card.files else "",
+        "at hand": loaders.at_hand(name),
+    }
+
+
+def _of_own(reference: str) -> dict[str, Any]:
+    """The same of a user's own."""
+    from fedpriv import data
+
+    source = data.load(reference)
+    predicted = {"label": f"{source.classes} labels", "value": "a value", "tags": f"{source.classes} tags"}
+    owners = "" if source.owners is None else f", of {int(source.owners.max()) + 1} clients"
+    training = "endless" if source.size is None else source.size
+    return {
+        "what it is": f"data of your own: {training} training{owners}, {len(source.test().y)} test",
+        "an example": _inputs(source),
+        "to predict": predicted[source.target],
+        "options": {},
+        "at hand": True,
+    }
+
+
+def _inputs(source: Source) -> str:
+    """An example in a few words, as the cards have it."""
+    if len(source.tokens) > 1:
+        return f"ids below {', '.join(map(str, source.tokens))}"
+    if source.tokens:
+        return f"{source.shape[0]} tokens of {source.tokens[0]}"
+    return f"{'x'.join(map(str, source.shape))} {'pixels' if len(source.shape) == 3 else 'features'}"
 
 
 def _of_file(file: File) -> dict[str, Any]:
@@ -122,8 +169,11 @@ def _pair(text: str) -> tuple[str, str]:
 
 @data_app.command("show", help="Draw a PNG grid of a data set's first training images.")
 def data_show(
-    name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")],
-    out: Annotated[Path | None, typer.Option(help="PNG file [default: NAME.png].")] = None,
+    name: Annotated[str, typer.Argument(help=_NAME)],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="PNG file, in a folder that is made where it is missing [default: NAME.png]."),
+    ] = None,
     count: Annotated[int, typer.Option(help="How many examples.")] = 64,
     first: Annotated[int, typer.Option(help="Skip this many training examples.")] = 0,
 ) -> None:
