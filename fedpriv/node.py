@@ -26,11 +26,12 @@ from fedpriv.config import Config
 from fedpriv.data import View
 from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.exact import on_grid
+from fedpriv.losses import TARGETS
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.release import add_party_noise
 from fedpriv.rng import Key
 from fedpriv.round import Ask, Chunk, Reply
-from fedpriv.tasks import TARGETS, Task
+from fedpriv.tasks import Task
 
 _MAKING = 8  # copies of an example that making it may take at once
 

@@ -3,7 +3,7 @@
 To bring a model of your own, give any ``nn.Module`` that treats each example on its own and maps inputs
 (n, ...) to outputs (n, ...):
 
-    task = Task(module, loss="cross-entropy")           # or another of LOSSES
+    task = Task(module, loss="cross-entropy")           # or another of fedpriv.losses
     task = Task(module, loss=lambda outputs, y: ...)    # outputs (n, ...), y (n, ...) -> losses (n,)
 
 A loss gives a finite number for each example, whatever others are beside it; one of your own is tried on
@@ -22,12 +22,10 @@ runs in evaluation mode, and its dropout draws where examples are given seeds
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv import _check, models
@@ -36,114 +34,13 @@ from fedpriv.clipping.bookkeeping import Book
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.kinds import make_batched
 from fedpriv.clipping.precision import Precision
+from fedpriv.losses import LOSSES, Loss, scores, shown, try_loss
 from fedpriv.memory import bytes_per_unit
 from fedpriv.vectors import Layout, layout_of
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 _TEST_CHUNK, _TEST_MEMORY = 1000, 2**29  # examples evaluated at once at most, and bytes that they may take
 _FEW = 16  # test examples that are looked at alone and together
 _UNREDUCED = "torch's losses are with reduction='none'"
-_TRIED = ((0, 0, 0), (1, 1, 1), (0, 1, 0))  # what y is made up of where a loss is tried
-
-
-def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """-log p(y) at the labels y (n,), shape (n,).
-
-    p is the softmax of the outputs (n, classes); a single output (n, 1) is the logit of class 1 of two.
-    """
-    if outputs.shape[1:] == (1,):
-        return F.softplus(torch.where(y[:, None] > 0, -outputs, outputs))[:, 0]
-    return F.cross_entropy(outputs, y, reduction="none")
-
-
-def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
-    """Half the squared distance of outputs (n, ...) from y of the same size, shape (n,)."""
-    return 0.5 * _squared_distance(outputs, y)
-
-
-def tag_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """The binary cross-entropies of logits (n, tags) and y (n, tags) in {0, 1}, SUMMED over tags: (n,).
-
-    It is -log of the probability of the set of tags, each independent of the others.
-    """
-    return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").sum(1)
-
-
-def _squared_distance(outputs: Tensor, y: Tensor) -> Tensor:
-    return (outputs - y.view_as(outputs)).square().reshape(outputs.shape[0], -1).sum(1)
-
-
-LOSSES: dict[str, Loss] = {
-    "cross-entropy": cross_entropy,
-    "squared-error": squared_error,
-    "tag-entropy": tag_entropy,
-}
-TARGETS = {"label": "cross-entropy", "value": "squared-error", "tags": "tag-entropy"}
-
-# Name -> what adds up over test examples, and what the sum is divided by, each (n,).
-Scores = dict[str, tuple[Tensor, Tensor]]
-
-
-def _label_scores(outputs: Tensor, y: Tensor) -> Scores:
-    guess = (outputs[:, 0] > 0).long() if outputs.shape[1:] == (1,) else outputs.argmax(1)
-    return {"accuracy": (guess == y, torch.ones_like(y))}
-
-
-def _value_scores(outputs: Tensor, y: Tensor) -> Scores:
-    numbers = torch.full(outputs.shape[:1], y[0].numel(), device=y.device)
-    return {"mse": (_squared_distance(outputs, y), numbers)}
-
-
-def _tag_scores(outputs: Tensor, y: Tensor) -> Scores:
-    best = y.gather(1, outputs.topk(min(5, y.shape[1])).indices)
-    return {"accuracy": (best[:, 0], torch.ones_like(best[:, 0])), "recall@5": (best.sum(1), y.sum(1))}
-
-
-_SCORES: dict[Loss, Callable[[Tensor, Tensor], Scores]] = {
-    cross_entropy: _label_scores,
-    squared_error: _value_scores,
-    tag_entropy: _tag_scores,
-}
-
-
-def _shown(losses: Tensor) -> str:
-    """Their shape without the first axis, which is private."""
-    if losses.ndim < 2:
-        return "another" if losses.ndim else "()"
-    return f"(n, {', '.join(map(str, losses.shape[1:]))})"
-
-
-def _try_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
-    """Raise ArgumentError for a loss that is of others than its own example, too, or that is never finite.
-
-    Clipped sums would be 0 or of another loss, without a word: each example is given to the loss alone, and
-    gradients that are not finite count as 0. It is tried on constants that are as these outputs and y are;
-    what it does not take is passed over, for it may know what they can be.
-    """
-    if not isinstance(outputs, Tensor):
-        return
-    steps = torch.arange(3 * math.prod(outputs.shape[1:]), device=outputs.device)
-    # Within (0, 1), so that they may be probabilities, and no two alike.
-    made = 0.5 + 0.3 * torch.sin(1.7 * steps).to(torch.promote_types(outputs.dtype, torch.float32))
-    made = made.view(3, *outputs.shape[1:])
-    name, finite = getattr(loss, "__name__", type(loss).__name__), list[bool]()
-    for values in _TRIED:
-        like = torch.tensor(values, dtype=y.dtype, device=y.device).view(3, *[1] * (y.ndim - 1))
-        targets = like.expand(3, *y.shape[1:]).contiguous()
-        try:
-            together = loss(made, targets)
-            alone = torch.cat([loss(made[i : i + 1], targets[i : i + 1]) for i in range(3)])
-        except Exception:
-            continue
-        if together.shape != (3,) or alone.shape != (3,):
-            return  # which is told where it has all of its examples
-        finite.append(bool(torch.isfinite(alone).all()))
-        if finite[-1] and not torch.allclose(together, alone, rtol=1e-3, atol=1e-6):
-            hint = "here it changes with the others beside it, as a mean over the batch does"
-            raise _check.fail("loss", name, "be of each example alone", hint)
-    if finite and not any(finite):
-        raise _check.fail("loss", name, "be finite", "it is not, for any outputs and y that were tried")
 
 
 class Task:
@@ -219,11 +116,11 @@ class Task:
         """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them."""
         outputs = self._outputs_at(tensors, x)
         if self._untried:
-            _try_loss(self.loss, outputs, y)
+            try_loss(self.loss, outputs, y)
             self._untried = False
         losses = self.loss(outputs, y)
         if losses.shape != x.shape[:1]:
-            raise _check.fail("loss shape", _shown(losses), "be (n,): one for each example", _UNREDUCED)
+            raise _check.fail("loss shape", shown(losses), "be (n,): one for each example", _UNREDUCED)
         return losses
 
     def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -260,8 +157,7 @@ class Task:
         if not x.shape[0]:
             raise _check.fail("test set", 0, "hold at least one example")
         outputs_of = self.outputs if self._alone(params, x[:_FEW]) else self._outputs_one_by_one
-        labels = y.ndim == 1 and not y.is_floating_point()
-        score = _SCORES.get(self.loss, _label_scores if labels else lambda outputs, y: {})
+        score = scores(self.loss, y)
         sums: dict[str, list[float]] = {}
         step = min(_TEST_CHUNK, max(1, memory // self._test_bytes(params, x)))
         for start in range(0, x.shape[0], step):

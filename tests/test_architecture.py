@@ -24,7 +24,7 @@ LAYERS = [
     {"sampling"},
     {"release"},
     {"data"},
-    {"measures", "models", "tasks"},
+    {"losses", "measures", "models", "tasks"},
     {"clients"},
     {"round"},
     {"baselines"},

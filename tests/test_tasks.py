@@ -9,9 +9,10 @@ from torch import nn
 
 from fedpriv._check import ArgumentError
 from fedpriv.clipping import gradients_loop, sum_gradients
+from fedpriv.losses import LOSSES, TARGETS
 from fedpriv.memory import bytes_per_unit
 from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import LOSSES, TARGETS, Task
+from fedpriv.tasks import Task
 
 
 def batch(n: int = 6, classes: int = 10) -> tuple[torch.Tensor, torch.Tensor]:
