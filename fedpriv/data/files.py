@@ -62,7 +62,8 @@ def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None or error.filename == str(draft):
+        # Without a number an error's text is its own, and no file is part of it.
+        if error.errno is not None and error.filename in (None, str(draft)):
             error.filename = str(path)
         raise
 
