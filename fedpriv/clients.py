@@ -224,7 +224,14 @@ def _mean_weights(longest: int, counts: Tensor, like: Tensor) -> Tensor:
 
 
 def _sum_at_once(
-    work: Work, task: Task, query: Query, x: Tensor, y: Tensor, counts: Tensor, seeds: Tensor | None
+    work: Work,
+    task: Task,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    counts: Tensor,
+    seeds: Tensor | None,
+    filled: bool = True,
 ) -> tuple[Tensor, ...]:
     """The bounded sums over c clients, held in memory together.
 
@@ -232,15 +239,17 @@ def _sum_at_once(
         x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
         counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
         seeds: the examples', (c, longest), or None.
+        filled: whether few are computed beside copies, as they are to be.
     """
     if isinstance(work, LocalSteps):
         # One alone comes twice: a product of one matrix may be rounded otherwise than that of several.
-        who = torch.zeros(2, dtype=torch.int64) if len(x) == 1 else slice(None)
-        given = x[who], y[who], counts[who], taken(seeds, who)
+        given = x, y, counts, seeds
+        if filled and len(x) == 1:
+            given = torch.cat([x, x]), torch.cat([y, y]), counts.repeat(2), taken(seeds, [0, 0])
         changes = [_changes(work, task, p, *given)[: len(x)] for p in query.points]
         return sum_rows(changes, query.blocks, task.layout.layer_sizes)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
-    return sum_gradients(task, query, x, y, len(x), weights, seeds)
+    return sum_gradients(task, query, x, y, len(x), weights, seeds, filled)
 
 
 def _changes(
@@ -263,13 +272,14 @@ def _changes(
     gradients = torch.func.vmap(torch.func.grad(loss))
     clients, longest = x.shape[:2]
     batches = counts.clamp(max=work.batch_size or longest)
-    own = torch.arange(min(work.batch_size or longest, longest))
+    own = torch.arange(min(work.batch_size or longest, longest), device=x.device)
     weights = _mean_weights(len(own), batches, point)
     each = torch.arange(clients, device=x.device)[:, None]
     start = task.layout.split(point)
     mine = {name: tensor.repeat(clients, *(1,) * tensor.dim()) for name, tensor in start.items()}
+    lengths, ends = (numbers[:, None].to(x.device) for numbers in (batches, counts))
     for step in range(work.steps):
-        taken = ((step * batches[:, None] + own) % counts[:, None]).to(x.device)
+        taken = (step * lengths + own) % ends
         drawn = () if seeds is None else (mixed(seeds[each, taken], step),)
         slopes = gradients(mine, x[each, taken], y[each, taken], weights, *drawn)
         for name, tensor in mine.items():
@@ -293,7 +303,7 @@ def _cost(
             made_up, labels = (t.new_zeros((clients, each, *t.shape[1:])) for t in (x, y))
             counts = torch.full((clients,), each)
             drawn = None if seeds is None else seeds.new_zeros(clients, each)
-            _sum_at_once(once, task, query, made_up, labels, counts, drawn)
+            _sum_at_once(once, task, query, made_up, labels, counts, drawn, filled=False)
 
         both = bytes_per_unit(lambda clients: compute(clients, 1))
         example = bytes_per_unit(lambda examples: compute(1, examples))

@@ -6,8 +6,9 @@ nearly all of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.boo
 whose norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
 
 What a unit adds must not depend on the others. Matrices of few rows are multiplied by other kernels, which
-round otherwise, and a unit of huge inputs makes much of that; so a few units are filled up with copies, which
-are not counted. And parts are added in float64, since a sum of millions in float32 has no room for one.
+round otherwise, and a unit of huge inputs makes much of that, as the difference of two gradients does that
+all but cancel. So a few units are filled up with copies, which are not counted, whatever memory they take.
+And parts are added in float64, since a sum of millions in float32 has no room for one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fedpriv.query import Block, Query, SumBlock
 _CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
 _ROWS = 32  # examples at least, copies among them, whose layer inputs are multiplied at once
 _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
+_MOST_ENTRIES = 2**28  # and what they may be for _ROWS of them
 
 Sums = tuple[Tensor, ...]
 
@@ -47,10 +49,9 @@ class _Units:
     def at(self, which: slice | Tensor) -> _Units:
         return _Units(self.x[which], self.y[which], taken(self.weights, which), taken(self.seeds, which))
 
-    def filled(self, most: int) -> _Units:
-        """With copies of the first unit behind, to _ROWS examples, but not to more than ``most`` units."""
-        each = 1 if self.weights is None else self.weights.shape[1]
-        more = min(most, -(-_ROWS // each)) - len(self.x)
+    def filled(self, least: int) -> _Units:
+        """With copies of the first unit behind, to ``least`` units."""
+        more = least - len(self.x)
         if more <= 0:
             return self
 
@@ -69,6 +70,7 @@ def sum_gradients(
     chunk: int | None = None,
     weights: Tensor | None = None,
     seeds: Tensor | None = None,
+    filled: bool = True,
 ) -> Sums:
     """The query's bounded sums over the units' gradients.
 
@@ -77,11 +79,12 @@ def sum_gradients(
         query: the points (d,) and the blocks.
         x, y: the examples (n, ...) and their labels (n, ...), on the points' device; n may be 0. With
             weights, units of m examples: (n, m, ...) and (n, m, ...).
-        chunk: the most units held at once; None chooses by the size of the model. It bounds memory and
-            changes the result by float rounding only.
+        chunk: the most units held at once, but for the 32 examples that always are; None chooses by the
+            size of the model. It bounds memory and changes the result by float rounding only.
         weights: (n, m); a unit's vector is the sum of its examples' gradients with these weights. None
             makes each example a unit.
         seeds: int64 (n,), or (n, m) with weights: what dropout draws by for each example; None drops nothing.
+        filled: whether copies fill few units up; only to measure what units take it is left out.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a BitBlock; see :func:`sum_rows`. Float64 where
@@ -98,40 +101,59 @@ def sum_gradients(
     each = 1 if weights is None else max(1, weights.shape[1])
     units = _Units(x, y, weights, seeds)
     plan = task.book.suits(task, query.points[0], *examples, drawing=seeds is not None) if len(x) else None
-    if plan:
-        step = chunk or max(1, _CHUNK // each)
-        if plan.formed:
-            step = min(step, max(1, _ROW_ENTRIES // (plan.formed * len(query.points))))
-        return _in_chunks(task, query, units, step, functools.partial(_sum_by_book, plan))
-    fits = _rows_at_once(task, query, x)
-    return _in_chunks(task, query, units, min(fits, chunk or fits), _sum_by_rows)
+    least = -(-_ROWS // each) if filled else 1
+    by_rows = functools.partial(_by_rows, task, query, chunk=chunk, least=least)
+    if not plan:
+        return by_rows(units)
+    step = chunk or max(1, _CHUNK // each)
+    if plan.formed:
+        formed = plan.formed * len(query.points)
+        step, least = min(step, max(1, _ROW_ENTRIES // formed)), min(least, max(1, _MOST_ENTRIES // formed))
+    by_book = functools.partial(_sum_by_book, plan, task, query, least=least, by_rows=by_rows)
+    return _in_chunks(query, units, max(step, least), by_book)
 
 
-def _rows_at_once(task: Differentiable, query: Query, x: Tensor) -> int:
-    """How many units' vectors are formed at once."""
-    return max(1, _ROW_ENTRIES // (task.dimension * len(query.points) + x[:1].numel()))
+def _by_rows(
+    task: Differentiable, query: Query, units: _Units, chunk: int | None = None, least: int = 1
+) -> Sums:
+    """By forming units' vectors, so many at once."""
+    each = task.dimension * len(query.points) + units.x[:1].numel()
+    fits = max(1, _ROW_ENTRIES // each)
+    least = min(least, max(1, _MOST_ENTRIES // each))
+    sum_few = functools.partial(_sum_by_rows, task, query, least=least)
+    return _in_chunks(query, units, max(least, min(fits, chunk or fits)), sum_few)
 
 
-def _sum_by_book(plan: Plan, task: Differentiable, query: Query, units: _Units, most: int) -> Sums:
+def _sum_by_book(
+    plan: Plan,
+    task: Differentiable,
+    query: Query,
+    units: _Units,
+    least: int,
+    by_rows: Callable[[_Units], Sums],
+    again: bool = True,
+) -> Sums:
     """By book-keeping, save for units whose norms it cannot tell."""
-    count, all_of_them = len(units.x), units.filled(most)
+    count, all_of_them = len(units.x), units.filled(least)
     x, y, weights, seeds = all_of_them.x, all_of_them.y, all_of_them.weights, all_of_them.seeds
     asked = query.points, query.blocks, x, y, weights, seeds
     try:
         sums = task.book.sum(plan, task, *asked, counted=None if len(x) == count else count)
-    except UnsuitedError:  # a layer that sees so many examples otherwise than it saw those of the trial
-        return _in_chunks(task, query, units, _rows_at_once(task, query, x), _sum_by_rows)
+    except UnsuitedError:  # a layer that sees these examples otherwise than it saw those of the trial
+        return by_rows(units)
     if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
         return sums.totals
-    told, rows = sums.told[:count], functools.partial(_sum_by_rows, task, query, most=most)
-    if not bool(told.any()) or not bool(sums.told[count:].all()):
-        return rows(units)
-    return added((rows(units.at(~told)), _sum_by_book(plan, task, query, units.at(told), most)))
+    told = sums.told[:count]
+    if not again or not bool(told.any()) or bool(told.all()):
+        return by_rows(units)
+    # The others anew: a sum that has broken units in it may be broken, and what they add is as without these.
+    others = _sum_by_book(plan, task, query, units.at(told), least, by_rows, again=False)
+    return added((by_rows(units.at(~told)), others))
 
 
-def _sum_by_rows(task: Differentiable, query: Query, units: _Units, most: int) -> Sums:
+def _sum_by_rows(task: Differentiable, query: Query, units: _Units, least: int) -> Sums:
     """By forming every unit's vector."""
-    layers, all_of_them, count = task.layout.layer_sizes, units.filled(most), len(units.x)
+    layers, all_of_them, count = task.layout.layer_sizes, units.filled(least), len(units.x)
     x, y, weights, seeds = all_of_them.x, all_of_them.y, all_of_them.weights, all_of_them.seeds
     if weights is None:
         with task.drawing.by(seeds):
@@ -167,17 +189,11 @@ def gradients_loop(
     return rows
 
 
-def _in_chunks(
-    task: Differentiable,
-    query: Query,
-    units: _Units,
-    step: int,
-    sum_chunk: Callable[[Differentiable, Query, _Units, int], Sums],
-) -> Sums:
+def _in_chunks(query: Query, units: _Units, step: int, sum_chunk: Callable[[_Units], Sums]) -> Sums:
     """The sums over all chunks of ``step`` units, added in their order."""
 
     def one(start: int) -> Sums:
-        return sum_chunk(task, query, units.at(slice(start, start + step)), step)
+        return sum_chunk(units.at(slice(start, start + step)))
 
     return added(map(one, range(0, len(units.x), step))) or zeros(query.blocks, query.points[0])
 

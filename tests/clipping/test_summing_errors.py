@@ -1,9 +1,11 @@
 """What float32's rounding adds to the sensitivity of a sum: far less than what exact noise makes up for."""
 
+import numpy as np
 import pytest
 import torch
 from ways import noise
 
+from fedpriv import models
 from fedpriv.clipping import sum_gradients
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.release import MARGIN
@@ -26,3 +28,28 @@ def test_one_example_moves_the_computed_sum_by_hardly_more_than_the_clip_norm(
         [rest] = sum_gradients(task, query, x[others], y[others])
         moved = float((all_of_them.double() - rest.double()).norm()) / clip_norm
         assert 0.99 < moved < 1 + MARGIN / 10
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 6])
+@pytest.mark.parametrize("name", ["mlp", "lstm"])
+def test_what_rounding_leaves_of_a_difference_is_the_same_whoever_else_is_there(
+    name: str, chunk: int | None
+) -> None:
+    """Between points that are almost one a difference is mostly rounding, which a small clip norm makes of
+    the clip norm's size: it must not change with the others, in chunks of any size."""
+    generator = np.random.default_rng(5)
+    lstm = models.build("lstm", (12,), 3, (30,), 0)
+    task, n = Task(lstm if name == "lstm" else name), 41
+    shape = (n, 12) if name == "lstm" else (n, 1, 28, 28)
+    x = torch.as_tensor(generator.integers(0, 30, shape))
+    x = x if name == "lstm" else x.float() / 30
+    y = torch.as_tensor(generator.integers(0, 3, n))
+    for _ in range(6):
+        params = task.initial(generator) * 10 ** generator.uniform(-1, 1)
+        points = params, torch.nextafter(params, 2 * params)
+        query = Query(points, (SumBlock((Term(1e-10, 1.0, (1.0, -1.0)),)),))
+        [everyone] = sum_gradients(task, query, x, y, chunk)
+        for left_out in (0, n - 1):
+            others = torch.arange(n) != left_out
+            [rest] = sum_gradients(task, query, x[others], y[others], chunk)
+            assert float((everyone.double() - rest.double()).norm()) <= 1e-10 * (1 + 1e-5)

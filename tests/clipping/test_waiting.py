@@ -15,7 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ways import noise, one_point_question, two_point_question
 
 from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import waiting
+from fedpriv.clipping import gradients, waiting
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.tasks import Task
 
@@ -106,6 +106,7 @@ def test_a_chunk_is_waited_for_once_and_its_sum_is_the_loops(name, ask, monkeypa
     monkeypatch.setattr(waiting, "at_hand", lambda tensor: False)
     clipped_sum(OneGradient(), task, query, x, y)  # tries the model out, and measures what it takes
     for chunk, chunks in ((None, 1), (3, 2)):
+        monkeypatch.setattr(gradients, "_ROWS", chunk or 32)
         with Looks((x, y, hold(query))) as looks:
             got = clipped_sum(OneGradient(), task, query, x, y, torch.arange(UNITS), UNITS, chunk)
         assert looks.count == chunks
