@@ -23,14 +23,14 @@ fails is summed by rows from then on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clipping.apart import apart
+from fedpriv.clipping.apart import apart, check_functions, without_hooks
 from fedpriv.clipping.bounded import FactoredSum, Forms
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, combine
@@ -88,8 +88,8 @@ class Book:
     ) -> None:
         """The book of ``module``, whose layers' forwards are replaced during each pass.
 
-        ``watched`` holds the losses of each pass against those of each example alone
-        (:mod:`fedpriv.clipping.apart`).
+        ``watched`` holds the losses of each pass against those of each example alone, and looks for code that
+        changes gradients (:mod:`fedpriv.clipping.apart`).
         """
         self._layout, self.precision, self._watched = layout, precision, watched
         tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
@@ -182,8 +182,11 @@ class Book:
         """A forward and a backward pass: the layers' calls, the gradients at each one's taps, the losses."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
-        with torch.enable_grad(), _recorded(plan.layers) as tape:
+        hookless = without_hooks() if self._watched else nullcontext()
+        with torch.enable_grad(), _recorded(plan.layers) as tape, hookless:
             losses = task.losses(params.detach(), x, y)
+        if self._watched:
+            check_functions(losses)
         calls = [(name, call) for name, several in tape.items() for call in several]
         for name, several in tape.items():
             if not several:

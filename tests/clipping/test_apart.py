@@ -1,6 +1,7 @@
 """Code of one's own that mixes examples only for some values is found where it does, and summed by rows."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -62,10 +63,29 @@ def unknown_ones(n=40):
     return x, (torch.arange(n) % 3 > 0).long()
 
 
-MIXING = [(Filled(), cross_entropy), (FilledWithin(), cross_entropy), (nn.Linear(5, 2), balanced)]
+def balanced_by_script(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    weight = torch.ones([])
+    if y.size(0) > 4:
+        weight = (y == 0).sum().clamp(min=1) / (y == 1).sum().clamp(min=1)
+    losses = torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+    return losses * torch.where(y == 1, weight, torch.ones([]))
 
 
-@pytest.mark.parametrize(("model", "loss"), MIXING, ids=["inputs", "within", "labels"])
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch's, and yet it is used
+    compiled = torch.jit.script(balanced_by_script)
+
+LINEAR = nn.Linear(5, 2)
+MIXING = [
+    (Filled(), cross_entropy),
+    (FilledWithin(), cross_entropy),
+    (LINEAR, balanced),
+    (LINEAR, compiled),
+]
+KINDS_OF_MIXING = ["inputs", "within", "labels", "labels, compiled"]
+
+
+@pytest.mark.parametrize(("model", "loss"), MIXING, ids=KINDS_OF_MIXING)
 def test_one_example_more_moves_a_sum_by_the_clip_norm_at_most(model, loss):
     task, (x, y) = Task(model, loss), unknown_ones()
     params = noise(task.dimension, seed=2).float()
@@ -86,7 +106,7 @@ def test_one_example_more_moves_a_sum_by_the_clip_norm_at_most(model, loss):
             assert float(moved.norm()) <= 1 + 1e-5
 
 
-@pytest.mark.parametrize(("model", "loss"), MIXING, ids=["inputs", "within", "labels"])
+@pytest.mark.parametrize(("model", "loss"), MIXING, ids=KINDS_OF_MIXING)
 @pytest.mark.parametrize("asked", [one_point_question, two_point_question])
 def test_what_is_mixed_is_summed_as_if_each_were_alone(model, loss, asked):
     task, (x, y) = Task(model, loss), unknown_ones(12)
@@ -148,3 +168,68 @@ def test_only_code_of_ones_own_is_watched():
     hooked = nn.Linear(2, 2)
     hooked.register_forward_hook(lambda module, given, out: out - out.mean(0))
     assert runs_own_code(hooked, cross_entropy)
+
+
+class Softened(nn.Module):
+    """Clips the gradient that flows back through it, of the whole batch: a remedy for blow-ups."""
+
+    def __init__(self, soften):
+        super().__init__()
+        self.inner, self.out, self.soften = nn.Linear(5, 8), nn.Linear(8, 1), soften
+
+    def forward(self, x):
+        return self.out(self.soften(torch.relu(self.inner(x))))
+
+
+def softer(gradient):
+    return gradient * (20 / (gradient.norm() + 1e-12)).clamp(max=1.0)
+
+
+class Soften(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return softer(gradient)
+
+
+def by_hook(x):
+    if x.requires_grad:
+        x.register_hook(softer)
+    return x
+
+
+@pytest.mark.parametrize("soften", [by_hook, Soften.apply], ids=["hook", "function"])
+def test_gradients_that_a_batch_changes_are_had_one_by_one(soften):
+    """The losses are the same; made-up examples have gradients too small to show it."""
+    task, n = Task(Softened(soften), "squared-error"), 200
+    params, query_of = noise(task.dimension, seed=2).float(), lambda p: Query((p,), (SumBlock((Term(0.1),)),))
+    x, y = noise(n, 5, seed=1).float(), noise(n, 1, seed=3).float()
+    x[0] = 1e5
+    [with_it], [without] = (
+        sum_gradients(task, query_of(params), x[first:], y[first:]) for first in (0, 1)
+    )
+    assert float((with_it.double() - without.double()).norm()) <= 0.1 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-5])
+def test_losses_of_any_unit_are_watched(size):
+    """A model of numbers of this size, whose losses are those of its square."""
+    model = Filled()
+    model.out = nn.Linear(5, 1)
+    task, n = Task(model, "squared-error"), 100
+    params = torch.zeros(task.dimension)
+    params[0] = size
+    x, y = 0.1 * noise(n + 1, 5, seed=1).float(), torch.zeros(n + 1)
+    x[3:, 0], x[1:3, 0], x[0, 0] = UNKNOWN, -2.0, 10.0
+    query = Query((params,), (SumBlock((Term(size / 2),)),))
+    [with_it], [without] = (sum_gradients(task, query, x[first:], y[first:]) for first in (0, 1))
+    assert float((with_it.double() - without.double()).norm()) <= size / 2 * (1 + 1e-5)
