@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpriv import _check
 
@@ -100,32 +100,51 @@ def shown(losses: Tensor) -> str:
 
 
 def try_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
-    """Raise ArgumentError for a loss that is of others than its own example, too, or that is never finite.
+    """Raise ArgumentError for a loss that is of others than its own example, too, or is never finite, or has
+    no gradient.
 
     Clipped sums would be 0 or of another loss, without a word: each example is given to the loss alone, and
     gradients that are not finite count as 0. It is tried on constants that are as these outputs and y are;
     what it does not take is passed over, for it may know what they can be.
     """
+    with torch.enable_grad():
+        _try(loss, outputs, y)
+
+
+def _try(loss: Loss, outputs: Tensor, y: Tensor) -> None:
     if not isinstance(outputs, Tensor):
         return
     steps = torch.arange(3 * math.prod(outputs.shape[1:]), device=outputs.device)
     # Within (0, 1), so that they may be probabilities, and no two alike.
     made = 0.5 + 0.3 * torch.sin(1.7 * steps).to(torch.promote_types(outputs.dtype, torch.float32))
-    made = made.view(3, *outputs.shape[1:])
-    name, finite = getattr(loss, "__name__", type(loss).__name__), list[bool]()
+    made = nn.Parameter(made.view(3, *outputs.shape[1:]))
+    name, finite, graded = getattr(loss, "__name__", type(loss).__name__), list[bool](), list[bool]()
     for values in _TRIED:
         like = torch.tensor(values, dtype=y.dtype, device=y.device).view(3, *[1] * (y.ndim - 1))
         targets = like.expand(3, *y.shape[1:]).contiguous()
         try:
             together = loss(made, targets)
+            check_tensor(name, together)
             alone = torch.cat([loss(made[i : i + 1], targets[i : i + 1]) for i in range(3)])
+        except _check.ArgumentError:
+            raise
         except Exception:
             continue
         if together.shape != (3,) or alone.shape != (3,):
             return  # which is told where it has all of its examples
+        graded.append(together.requires_grad)
         finite.append(bool(torch.isfinite(alone).all()))
         if finite[-1] and not torch.allclose(together, alone, rtol=1e-3, atol=1e-6):
             hint = "here it changes with the others beside it, as a mean over the batch does"
             raise _check.fail("loss", name, "be of each example alone", hint)
     if finite and not any(finite):
         raise _check.fail("loss", name, "be finite", "it is not, for any outputs and y that were tried")
+    if graded and not any(graded):
+        hint = "it has none: detach, argmax or a comparison cuts it off"
+        raise _check.fail("loss", name, "have a gradient in the outputs", hint)
+
+
+def check_tensor(name: str, losses: object) -> None:
+    """Raises ArgumentError where a loss has given something other than a tensor."""
+    if not isinstance(losses, Tensor):
+        raise _check.fail("loss", name, "give a tensor (n,)", f"it gives {type(losses).__name__}")

@@ -100,6 +100,8 @@ class _Piece:
 
     def rounded(self, scale: float) -> npt.NDArray[np.float64]:
         """round(scale Z) of all of them."""
+        if not scale:
+            return np.zeros_like(self._normals)
         scaled = scale * self._normals
         whole = np.rint(scaled)
         known = np.abs(scaled - whole) + scale * self._errors < 0.5

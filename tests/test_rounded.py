@@ -101,6 +101,12 @@ def test_float64_is_within_half_of_the_error_that_is_assumed() -> None:
             assert float(piece._errors[entry]) == pytest.approx(2**-47 * float(radius + 1 / radius))
 
 
+def test_a_scale_of_zero_makes_zeros_also_of_the_far_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = np.array([1], np.uint64), np.array([2**61], np.uint64)  # whose error is infinite
+    monkeypatch.setattr(rounded._Piece, "_words", lambda piece: words)
+    assert rounded._Piece(KEY, ("noise", 8, 0, 0), 2).rounded(0.0).tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("least", [0, 1, 2**45, 2**46 - 1])
 def test_the_far_tail_is_drawn_with_more_bits(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 64 bits do not tell U well, for radii of 5 and more, the bits after them do."""

@@ -170,6 +170,10 @@ def test_frozen_parameters_take_part_and_follow_the_vectors_precision():
         (lambda each: each / len(each), "be of each example alone"),
         (lambda each: each * math.nan, "loss is '<lambda>'; it must be finite"),
         (lambda each: each / 0, "be finite"),
+        (lambda each: each.detach(), "loss is '<lambda>'; it must have a gradient in the outputs"),
+        (lambda each: each > 0.7, "have a gradient"),
+        (lambda each: None, r"it must give a tensor \(n,\) \(it gives NoneType\)"),
+        (lambda each: 0.5, "it gives float"),
     ],
 )
 def test_a_loss_that_trains_nothing_is_refused(loss, message):
