@@ -22,7 +22,8 @@ Noise is floating-point (simulation grade), from :mod:`fedpriv.noise`, or where 
 from :mod:`fedpriv.rounded`: whole multiples of the step of a grid (:mod:`fedpriv.exact`) that the sums are
 brought to, of which the step is public. A little more noise then pays for what rounding moves: sums of d
 entries that are S apart lie up to S + step sqrt(d) apart on the grid, and 2**-11 S more are for float32's
-rounding while sums are formed (tests/clipping/test_summing_errors.py measures it).
+rounding while sums are formed (tests/clipping/test_summing_errors.py measures it; data that were made to
+round alike move it by 0.0008 S among 5,000 examples, and by 0.008 S among 50,000).
 
 k noises that one node owes are drawn as one Gaussian of k times the variance, which has the same law for
 whoever sees the sum.
