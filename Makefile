@@ -21,8 +21,8 @@ demo: $(VENV)/installed ## Run a private federation on embedded data; ARGS go to
 test: $(VENV)/installed-test ## Run the tests, one process a core; ARGS go to pytest
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
-test-slow: $(VENV)/installed-test ## Run the tests that take longer
-	$(BIN)/python -m pytest -m slow $(ARGS)
+test-slow: $(VENV)/installed-test ## Run the tests that take longer, one process a core
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow $(ARGS)
 
 check: $(VENV)/installed-dev ## Lint, check types, run the examples in docstrings and the layering test
 	$(BIN)/ruff check .

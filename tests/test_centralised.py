@@ -210,7 +210,7 @@ def toy(target: str) -> Arrays:
 KINDS = [
     ("value", "factors-biases", "mse", "mean squared error"),
     ("tags", "logistic", "accuracy", "accuracy"),
-    ("label", "mlp-text", "accuracy", "accuracy"),
+    pytest.param("label", "mlp-text", "accuracy", "accuracy", marks=pytest.mark.slow),
 ]
 
 

@@ -125,7 +125,7 @@ WAYS: dict[str, dict[str, object]] = {
 
 
 # The others are slow: a run is a second, and there are many ways.
-ALWAYS = ("adadp", "dp-srm", "dp2-adam", "adaptive clip norm", "averaged", "local")
+ALWAYS = ("adadp", "dp-srm", "adaptive clip norm")
 
 
 @pytest.mark.parametrize(

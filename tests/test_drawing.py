@@ -323,6 +323,7 @@ def test_examples_of_a_client_draw_their_own():
     assert torch.equal(seeds[3:], alone)
 
 
+@pytest.mark.slow
 def test_a_run_with_dropout_learns_and_repeats():
     values = {**OWN, "model": f"{__name__}:dropping", "engine": "in-process", "seed": 3, "epsilon": 30.0}
     values |= {"rounds": 30, "sampling-rate": 0.1, "evaluate-every": 30, "learning-rate": 1.0}

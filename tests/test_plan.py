@@ -171,7 +171,7 @@ def test_the_plan_spends_the_budget_and_not_more(placement: str, sampler: str, o
     assert 0.99 * 3.0 <= spent <= 3.0
 
 
-@pytest.mark.parametrize("method", ["rdp", "gdp-clt", "zcdp", "tcdp"])
+@pytest.mark.parametrize("method", [pytest.param("rdp", marks=pytest.mark.slow), "gdp-clt", "zcdp", "tcdp"])
 def test_other_methods_hold_the_budget_too(method: str) -> None:
     plan = plan_of(accounting=method)
     spent = epsilon(plan.setup.planned_events(), 1 / 10_000, method).epsilon

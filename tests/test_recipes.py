@@ -254,6 +254,7 @@ def test_a_noise_decay_by_epochs_spends_the_budget(form: str, accounting: str) -
     assert (0.99 if accounting != "tcdp" else 0.3) * 3 < spent <= 3
 
 
+@pytest.mark.slow
 def test_rrpsgd_ends_at_a_round_drawn_before_the_run_with_the_noise_of_all() -> None:
     lengths = set()
     for seed in range(12):

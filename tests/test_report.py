@@ -130,7 +130,7 @@ def test_epsilon_is_said_in_words() -> None:
     assert "with any one example as with another in its place, and the other way round." in fixed
 
 
-@pytest.mark.parametrize("placement", ["central", "distributed"])
+@pytest.mark.parametrize("placement", [pytest.param("central", marks=pytest.mark.slow), "distributed"])
 def test_what_the_other_parties_know_is_said(placement: str) -> None:
     fixed = {"placement": placement, "sampler": "fixed-size"}
     summary = both(**fixed)[0]

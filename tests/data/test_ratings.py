@@ -65,6 +65,7 @@ def test_movielens_is_the_published_one(data):
     assert x[index, 0].tolist() == owner.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_a_short_private_run_learns_as_the_readme_says(data):
     if not loaders.at_hand("movielens-100k", data):
