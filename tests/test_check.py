@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import typer
 
@@ -41,3 +45,29 @@ def test_they_are_what_python_calls_them_too() -> None:
 def test_our_own_mistakes_keep_their_traceback() -> None:
     with pytest.raises(ValueError, match="ours"), refusing():
         raise ValueError("ours")
+
+
+def numbered(number: int, file: str | None = None) -> OSError:
+    return OSError(number, os.strerror(number), file)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (numbered(errno.ENOSPC), "runs/x: No space left on device"),
+        (numbered(errno.EROFS), "runs/x: Read-only file system"),
+        (numbered(errno.EACCES, "runs/x/report.md"), "runs/x/report.md: Permission denied"),
+        (numbered(errno.ECONNREFUSED), "[Errno 111] Connection refused"),
+        (numbered(errno.EPIPE), "[Errno 32] Broken pipe"),
+        (OSError("Ray could not start:\nport taken"), "Ray could not start: port taken"),
+        (OSError(), "OSError"),
+    ],
+    ids=str,
+)
+def test_a_folder_is_blamed_for_what_file_systems_do_alone(
+    error: OSError, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, refusing(1, Path("runs/x")):
+        raise error
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == f"fedpriv: {said}\n"

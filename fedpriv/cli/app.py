@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -67,12 +68,27 @@ def _root(
         raise typer.Exit
 
 
+# What a disk or a folder can be to blame for, and a network or a pipe cannot.
+_OF_FILES = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+        errno.ENOENT,
+        errno.ENAMETOOLONG,
+    }
+)
+
+
 @contextmanager
 def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] = str) -> Iterator[None]:
     """One clear line and an exit code for what people can get wrong; a traceback for what we did.
 
-    A full disk and its like are told with the file, or with ``where`` it was where the system names none,
-    and with the hint.
+    A full disk and its like are told with the file, or with ``where`` it was where the system names none;
+    other errors of the system in their own words; both with the hint.
     """
     try:
         yield
@@ -80,11 +96,18 @@ def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] =
         typer.echo(f"fedpriv: {error}", err=True)
         raise typer.Exit(code) from None
     except OSError as error:
-        place = error.filename or where
-        typer.echo(f"fedpriv: {place}: {error.strerror}" if place else f"fedpriv: {error}", err=True)
+        typer.echo(f"fedpriv: {_said(error, where)}", err=True)
         if said := hint():
             typer.echo(said, err=True)
         raise typer.Exit(code) from None
+
+
+def _said(error: OSError, where: Path | None) -> str:
+    """An error of the system in one line, with the place that it is of where there is one."""
+    place = error.filename or (where if error.errno in _OF_FILES else None)
+    if place and error.strerror:
+        return f"{place}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager
