@@ -107,6 +107,8 @@ def test_a_file_gives_settings_and_flags_win(tmp_path: Path) -> None:
 REFUSALS: list[Any] = [
     (["--set", "sampling-rat=1"], "unknown key 'sampling-rat'; did you mean 'sampling-rate'?"),
     (["--set", "sampling-rate=2"], "sampling-rate is 2; it must be less than or equal to 1"),
+    (["--set", "epsilon=nan"], "epsilon is nan; it must "),
+    (["--set", "epsilon=nan", "--set", "epsilon=nan"], "epsilon is nan; it must "),
     (["--set", "rounds=true"], "rounds is True; it must be a valid integer"),
     (["--set", "rounds"], "--set is 'rounds'; it must be written key=value"),
     (["none.toml"], "CONFIG is 'none.toml'; it must be an existing TOML file"),

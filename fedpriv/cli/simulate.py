@@ -142,7 +142,7 @@ def given(
     chosen, options = dict[str, Any](), dict[str, Any]()
     for text in settings or []:
         [(key, value)] = by_key(dict([read_assignment(text)])).items()
-        if chosen.setdefault(key, value) != value:
+        if _differ(chosen.setdefault(key, value), value):
             said = f"--set {key} says {chosen[key]!r} and --set {key} says {value!r}; give one of them"
             raise _check.ArgumentError(said)
     if out is not None:
@@ -152,10 +152,15 @@ def given(
     if overwrite:
         options["overwrite"] = True
     for key, value in options.items():
-        if chosen.get(key, value) != value:
+        if _differ(chosen.get(key, value), value):
             text = f"--{key} says {value!r} and --set {key} says {chosen[key]!r}; give one of them"
             raise _check.ArgumentError(text)
     return {**values, **chosen, **options}
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two values that were given differ, as they are written: NaN does not equal itself."""
+    return repr(one) != repr(other) and bool(one != other)
 
 
 @app.command(
