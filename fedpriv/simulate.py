@@ -71,7 +71,7 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
     if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
         hint = "each process builds it: draw with torch's generator on the CPU, which is seeded"
         raise user_code.fail("model", config.model, "be the same whenever it is built", hint)
-    if _draws_by_itself(task, source):
+    if _draws_by_itself(config, task, source):
         hint = "F.dropout and its like would rest, as nothing here is in training mode"
         raise user_code.fail("model", config.model, "draw by nn.Dropout layers alone", hint)
     x, y = (part[:2] for part in source.test())
@@ -82,12 +82,19 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
         raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
 
 
-def _draws_by_itself(task: Task, source: Source) -> bool:
-    """Whether the model draws in training from torch's generator, as dropout layers of ours do not."""
-    module = copy.deepcopy(task.module).train()
+def _draws_by_itself(config: Config, task: Task, source: Source) -> bool:
+    """Whether the model draws in training from torch's generator, as dropout layers of ours do not.
+
+    Raises ArgumentError where it cannot be called in training mode.
+    """
+    module = copy.deepcopy(task.module).float().train()  # in float32, as the task has it
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
-        module(source.test()[0][:2])
+        try:
+            module(source.test()[0][:2])
+        except Exception as error:
+            hint = user_code.said(error)
+            raise user_code.fail("model", config.model, "work in training mode too", hint) from error
         return not torch.equal(before, torch.get_rng_state())
 
 

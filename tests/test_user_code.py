@@ -95,6 +95,17 @@ class Drawing(Keyed):
         return nn.functional.linear(x, self.weight, self.bias) + torch.rand(2)
 
 
+class Resting(Keyed):
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("for use alone")
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+def double():
+    return nn.Sequential(nn.Linear(5, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
 class Unsteady(nn.Linear):
     def __init__(self):
         super().__init__(5, 2)
@@ -152,8 +163,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("users_mine", None)
 
 
-@pytest.mark.parametrize("model", ["users_mine:Net", "users_mine:fitted", "users_mine:Gain"])
-def test_a_run_learns_with_a_users_model_and_data(mine: Path, model: str) -> None:
+@pytest.mark.parametrize("name", ["Net", "fitted", "Gain", "double"])
+def test_a_run_learns_with_a_users_model_and_data(mine: Path, name: str) -> None:
+    model = f"users_mine:{name}"
     config = Config.parse({**SETTINGS, "model": model})
     check(config)
     result = simulate(config)
@@ -208,6 +220,7 @@ def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None
         ("users_mine:Keyed", "KeyError: 'no'"),
         ("users_mine:Paired", "give one tensor (n, ...)"),
         ("users_mine:Looking", "have gradients for each example alone"),
+        ("users_mine:Resting", "work in training mode too (RuntimeError: for use alone)"),
         ("users_mine:Unsteady", "be the same whenever it is built"),
         ("users_mine:lazy", "know its layers' sizes (weight is lazy)"),
         ("users_mine:undefined", "start from finite values (weight has others)"),
