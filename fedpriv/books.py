@@ -146,12 +146,14 @@ class RunBooks:
         return float(epsilon(self._plan.of_worst_client(events), budget.delta, budget.method).epsilon)
 
 
-_FEW = 16  # parts of a run that progress is shown of at least
+_FEW = 16  # parts of a longer run that progress is shown of at least
 
 
 def _stops(plan: Plan, total: int, before: int) -> list[int]:
-    """After how many of ``total`` releases progress is wanted: one, each evaluation, and some between, about
-    CHECKPOINTS at most. ``before`` were charged and lost."""
+    """After how many of ``total`` releases progress is wanted: each where they are CHECKPOINTS at most, else
+    one, each evaluation, and some between, about as many. ``before`` were charged and lost."""
+    if total <= CHECKPOINTS:  # half a second at most, and no plateaus that only rounding up made
+        return list(range(1, total + 1))
     each = plan.config.evaluate_every * plan.config.silo_steps
     evaluations = range(before + each, total, each)
     if len(evaluations) > CHECKPOINTS:

@@ -218,10 +218,11 @@ def picture(rows: Sequence[Row]) -> bytes:
             pictures.level(others[0], heights[-1], _COLORS[row.placement])
     by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
     for axes in others:
-        estimated = " (an ESTIMATE)" if any(row.json()["epsilon is"] == "estimate" for row in rows) else ""
+        estimate = any(row.json()["epsilon is"] == "estimate" for row in rows)
+        kind = " (an ESTIMATE)" if estimate else ", at most"
         noiseless = any(row.plan.budget is None for row in rows)
         level = f"\n{pictures.LEVEL}" if noiseless else ""
-        axes.set(xlabel=f"epsilon spent{estimated}, against the adversary named in the legend{level}")
+        axes.set(xlabel=f"epsilon spent{kind}, against the adversary named in the legend{level}")
     for axes in (by_round, *others):
         pictures.rule(axes, whole=axes is by_round)
     pictures.legend(figure, by_round)

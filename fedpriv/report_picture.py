@@ -39,7 +39,8 @@ def curves(
         right = axes.twinx()
         at, spent = zip(*_every_round(spending), strict=True)
         right.plot(at, spent, color="tab:red", linestyle="--")
-        # What metrics.jsonl has: between these points the curve may be above what was spent by then.
+        # What metrics.jsonl has. In a run of many releases the curve between these points, and the points
+        # too where they are many, are those of a later release: no less than what was spent by then.
         known = [m["epsilon"] for m in metrics]
         right.plot(rounds, known, color="tab:red", linestyle="", marker=".")
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
@@ -48,7 +49,8 @@ def curves(
         kind = gate(summary).get("kind", "")
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
         held = METHODS[budget["held by"]].label
-        right.set_ylabel(f"epsilon spent, at most ({held}, {kind})", color="tab:red")
+        bound = "" if kind == "estimate" else ", at most"
+        right.set_ylabel(f"epsilon spent{bound} ({held}, {kind})", color="tab:red")
         title += f"\nbudget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
     if summary["remark"]:
         title += f"\n{summary['remark']}"

@@ -43,7 +43,10 @@ def curves(groups: Sequence[Group]) -> bytes:
     for axes in others:
         whom = "the adversary named in the legend" if len(adversaries) > 1 else adversaries.pop()
         noiseless = any(not _adversary(group) for group in groups)
-        axes.set(xlabel=f"epsilon spent, against {whom}" + (f"\n{pictures.LEVEL}" if noiseless else ""))
+        # An estimate can lie below what was spent; all others are what was spent at most.
+        bound = "" if any(group.json()["kind"] == "estimate" for group in groups) else ", at most"
+        level = f"\n{pictures.LEVEL}" if noiseless else ""
+        axes.set(xlabel=f"epsilon spent{bound}, against {whom}{level}")
     for axes in (by_round, *others):
         pictures.rule(axes, whole=axes is by_round)
     pictures.legend(figure, by_round)

@@ -116,6 +116,21 @@ def test_progress_has_a_point_at_the_first_release_and_at_each_evaluation(tmp_pa
             assert exact * (1 - 1e-6) <= books.spent() <= exact * 1.02
 
 
+@pytest.mark.parametrize("changes", [{}, {"placement": "local", "max_participations": 12}], ids=str)
+def test_a_short_run_tells_what_is_spent_after_each_release(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """No plateaus that come from rounding up to the next stop."""
+    plan = make_plan(small(rounds=20, evaluate_every=20, **changes))
+    books, shown = open_books(plan, tmp_path), []
+    for t, event in enumerate(plan.setup.planned_events(), 1):
+        books.charge(event, t - 1)
+        shown.append(books.progress())
+        exact = epsilon(plan.of_worst_client(plan.events[:t]), plan.budget.delta).epsilon
+        assert exact * (1 - 1e-6) <= shown[-1] <= exact * 1.02
+    assert len(set(shown)) == 20
+
+
 def test_a_run_is_composed_a_few_times_however_often_it_is_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,7 +176,7 @@ def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
     assert labels[0].endswith(" (not private: no noise is added)")
     assert labels[1].endswith(" (against who sees the released models)")
     assert labels[2] == "learning-rate=local (against the server)"
-    assert "against the adversary named in the legend" in drawn[0].axes[1].get_xlabel()
+    assert "spent, at most, against the adversary named in the legend" in drawn[0].axes[1].get_xlabel()
     assert not drawn[0].get_suptitle()  # the others are private
 
 
