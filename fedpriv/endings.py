@@ -57,13 +57,26 @@ _SAID = {
 }
 
 
+_FAR, _HUGE = 100, 1e6  # times the smallest loss of a run; and of labels and tags, whatever it was before
+_ADVICE = "a smaller learning-rate may help"
+
+
 def divergence(ending: Ending, metrics: Sequence[Mapping[str, Any]]) -> str:
-    """What is to be said of a run whose last model has no finite loss; nothing where it has, or where its
-    ending says so. The loss is that on the public test set.
+    """What is to be said of a run whose last model's loss is not finite, or far above what it was; nothing
+    where it is neither, or where its ending says so. The loss is that on the public test set.
 
     >>> divergence(Ending.ROUNDS, [{"round": 6, "loss": 2.3}])
     ''
     """
-    if not metrics or metrics[-1].get("loss", 0.0) is not None or ending == Ending.DIVERGED:
+    if not metrics or ending == Ending.DIVERGED:
         return ""
-    return "the public test loss is not finite: the model has diverged; a smaller learning-rate may help"
+    last = metrics[-1].get("loss", 0.0)
+    if last is None:
+        return f"the public test loss is not finite: the model has diverged; {_ADVICE}"
+    smallest = min((loss for record in metrics if (loss := record.get("loss")) is not None), default=0.0)
+    # Losses far below 1 may rise a hundredfold and be small; those of values have whatever unit they have.
+    if last > max(1.0, _FAR * smallest):
+        return f"the public test loss is {last:.3g} and was {smallest:.3g}: the model has diverged; {_ADVICE}"
+    if last > _HUGE and "mse" not in metrics[-1]:
+        return f"the public test loss is {last:.3g}: the model has diverged; {_ADVICE}"
+    return ""

@@ -12,7 +12,7 @@ from fedpriv.sampling import FixedSize
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
 
-_LARGE_DELTA = 1e-3
+_LARGE_DELTA, _LARGE_EPSILON = 1e-3, 20.0
 _FAR = 0.1  # how far, as a share of it, the rate of fixed-size cohorts may be from what was asked for
 _OF_THE_BUDGET = ("epsilon", "delta", "accounting")
 
@@ -51,6 +51,11 @@ def notes(plan: Plan) -> list[str]:
     found = []
     if plan.budget is None and (unused := _set_of_the_budget(config)):
         found.append(f"{unused} counts for nothing: placement=none adds no noise")
+    if plan.budget is not None and plan.budget.epsilon > _LARGE_EPSILON:
+        found.append(
+            f"epsilon {plan.budget.epsilon:g} promises next to nothing: another unit's data may make what is "
+            f"released e^{plan.budget.epsilon:g} times as likely"
+        )
     if plan.budget is not None and plan.budget.delta > _LARGE_DELTA:
         found.append(
             f"delta {plan.budget.delta:.3g} is large: it would allow one unit in {1 / plan.budget.delta:.0f} "

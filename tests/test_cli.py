@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import pytest
 from click.testing import Result
-from small import SMALL, write_mnist
+from small import SMALL, small, write_mnist
 from typer.testing import CliRunner
 
 from fedpriv import data
@@ -30,6 +30,8 @@ from fedpriv.data import loaders
 from fedpriv.folders import COMPARISON_FILES, FILES
 from fedpriv.models import MODELS
 from fedpriv.node import ClientSide
+from fedpriv.plan import make_plan
+from fedpriv.remarks import notes
 from fedpriv.round import Ask, Reply
 
 ROOT = Path(__file__).parent.parent
@@ -390,6 +392,8 @@ def test_an_engine_that_fails_is_one_line_and_exit_code_1(
 NOTES: list[Any] = [
     ({"placement": "none", "epsilon": 1}, "epsilon=1.0 counts for nothing: placement=none adds no noise"),
     ({"placement": "none", "delta": 1e-7, "accounting": "rdp"}, "delta=1e-07, accounting=rdp count"),
+    ({"epsilon": 1e6}, "epsilon 1e+06 promises next to nothing: another unit's data may make what"),
+    ({"epsilon": 20.5}, "e^20.5 times as likely"),
     ({"clients": 99}, "delta 0.00101 is large: it would allow one unit in 990"),
     ({"sampling-rate": 0.002}, "a cohort has 0.8 units in expectation"),
     ({"sampler": "fixed-size", "sampling-rate": 0.0037}, "cohorts are of 1 of 400 units, a rate of 0.0025"),
@@ -412,6 +416,7 @@ def test_nothing_is_noted_of_a_run_that_is_not_odd(tmp_path: Path) -> None:
         chosen = settings(placement=placement, sampler="fixed-size", clients=100, epsilon=3, rounds=2)
         result = call("simulate", *chosen, "--out", tmp_path / placement)
         assert result.stdout.count("NOTE") == (placement == "none"), result.stdout
+    assert notes(make_plan(small(epsilon=20.0))) == []
 
 
 def test_compare_notes_what_is_odd_about_the_runs_with_noise_once(tmp_path: Path) -> None:

@@ -33,3 +33,28 @@ def test_a_loss_that_is_not_finite_is_told_once() -> None:
     assert "diverged" in divergence(Ending.INTERRUPTED, lost)
     assert divergence(Ending.DIVERGED, lost) == ""  # it says so
     assert divergence(Ending.ROUNDS, found) == divergence(Ending.FAILED, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([3.8e28], "the public test loss is 3.8e+28: the model has diverged"),
+        ([2e7, 1.9e7], "the public test loss is 1.9e+07: the model has diverged"),
+        ([2.3, 0.5, 51.0], "the public test loss is 51 and was 0.5: the model has diverged"),
+        ([None, 2.0, 201.0], "the public test loss is 201 and was 2: the model has diverged"),
+        ([2.3, 0.5, 49.0], ""),
+        ([1e-4, 0.2], ""),  # small all the same
+        ([51.0, 0.5], ""),
+    ],
+)
+def test_a_loss_that_has_grown_out_of_bounds_is_told(losses: list[float | None], said: str) -> None:
+    metrics = [{"round": t, "loss": loss} for t, loss in enumerate(losses, 1)]
+    told = divergence(Ending.ROUNDS, metrics)
+    assert told == (f"{said}; a smaller learning-rate may help" if said else "")
+    assert divergence(Ending.DIVERGED, metrics) == ""
+
+
+def test_large_losses_of_values_may_be_their_unit() -> None:
+    assert divergence(Ending.ROUNDS, [{"loss": 3e9, "mse": 6e9}, {"loss": 2e9, "mse": 4e9}]) == ""
+    grown = [{"loss": 1e9, "mse": 2e9}, {"loss": 2e11, "mse": 4e11}]
+    assert "has diverged" in divergence(Ending.ROUNDS, grown)
