@@ -21,13 +21,15 @@ from fedpriv.runs import Result, Status, execute
 from fedpriv.silos import Trainer, silo_side
 from fedpriv.tasks import Task
 
-_SOME = 16  # training examples that are looked at before a run
+_SOME = 16  # examples that are looked at before a run
+_ERROR = 1e-3  # of the largest output, what rounding may do to others
 
 
-def check(config: Config) -> None:
+def check(config: Config) -> list[str]:
     """Refuse what this machine cannot simulate: data that is not there, a model that does not fit.
 
-    Raises ArgumentError or DataError; starts nothing.
+    Returns what is odd about code of a user's own and not refused. Raises ArgumentError or DataError; starts
+    nothing.
     """
     if config.nodes_own_data:
         raise _check.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
@@ -43,6 +45,12 @@ def check(config: Config) -> None:
     if config.public_examples:
         make_public(config)
     choose_device(config.device)
+    if user_code.named(config.model) and _mixes(task, source):
+        return [
+            f"model {config.model} mixes examples: what it gives for one depends on those beside it; it is "
+            "trained and scored on each alone, which is slow, and by which it may learn nothing"
+        ]
+    return []
 
 
 def _check_divided(config: Config, source: Source) -> None:
@@ -96,6 +104,22 @@ def _draws_by_itself(config: Config, task: Task, source: Source) -> bool:
             hint = user_code.said(error)
             raise user_code.fail("model", config.model, "work in training mode too", hint) from error
         return not torch.equal(before, torch.get_rng_state())
+
+
+@torch.no_grad()
+def _mixes(task: Task, source: Source) -> bool:
+    """Whether test examples' outputs are others without those beside them: where training begins, or after
+    moves up or down, which open what may be shut there (a last layer of zeros, say)."""
+    x, generator = source.test()[0][:_SOME], np.random.default_rng(0)
+    start = task.initial(generator)
+    move = torch.as_tensor(generator.standard_normal(task.dimension)).to(start)
+    for params in (start, start + move, start - move):
+        together = task.outputs(params, x)
+        alone = torch.cat([task.outputs(params, one[None]) for one in x])
+        largest = alone.abs().amax()  # what is not finite proves nothing
+        if bool(torch.isfinite(largest)) and not bool(((together - alone).abs() <= _ERROR * largest).all()):
+            return True
+    return False
 
 
 def make_engine(config: Config) -> Engine | Trainer:

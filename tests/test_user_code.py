@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from fedpriv import user_code
 from fedpriv._check import ArgumentError
+from fedpriv.cli import app
 from fedpriv.config import Config
 from fedpriv.data import load
 from fedpriv.folders import RunFolder
@@ -93,6 +95,18 @@ class Looking(Keyed):
 class Drawing(Keyed):
     def forward(self, x):
         return nn.functional.linear(x, self.weight, self.bias) + torch.rand(2)
+
+
+class Centred(Keyed):
+    """Mixes examples, which shows only once its last layer has left zero."""
+
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x):
+        return nn.functional.linear(x - x.mean(0), self.weight, self.bias)
 
 
 class Resting(Keyed):
@@ -299,3 +313,20 @@ def test_actors_find_the_users_module_in_the_current_folder(mine: Path) -> None:
 
 def test_a_large_seed_builds_a_users_model(mine: Path) -> None:
     check(Config.parse({**SETTINGS, "model": "users_mine:Net", "seed": 2**70}))
+
+
+def test_a_model_that_mixes_examples_is_told_before_the_run(mine: Path) -> None:
+    """Alone, x - x.mean(0) is 0."""
+    assert check(Config.parse({**SETTINGS, "model": "users_mine:Net"})) == []
+    settings = {**SETTINGS, "model": "users_mine:Centred", "rounds": 2, "clients": 200}
+    flags = [f"--set={key}={value}" for key, value in settings.items()]
+    note = "NOTE: model users_mine:Centred mixes examples: what it gives for one depends on those beside it"
+    for command in (["simulate"], ["compare", "--placements", "none,central"]):
+        told = CliRunner().invoke(app, [*command, *flags, "--out", command[0]])
+        assert told.exit_code == 0, told.output
+        lines = told.stdout.splitlines()
+        [at] = [number for number, line in enumerate(lines) if line.startswith(note)]
+        assert not any("round 2/2" in line for line in lines[:at])
+    quiet = CliRunner().invoke(app, ["simulate", *flags, "--json", "--out", "quiet"])
+    assert note in quiet.stderr
+    assert json.loads(quiet.stdout)["out"] == "quiet"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from fedpriv.runs import Result, Status
 Show = Callable[[Status], None]
 
 
-def announce(plan: Plan, resumed: Checkpoint | None, err: bool) -> None:
-    """What is about to run, or to go on, and what it costs; on standard error where ``err``."""
+def announce(plan: Plan, resumed: Checkpoint | None, odd: Sequence[str], err: bool) -> None:
+    """What is about to run, or to go on, what it costs, and what is odd about it, also what ``odd`` says; on
+    standard error where ``err``."""
     config = plan.config
     clients = counted(config.clients, "client")
     who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients} on"
@@ -42,7 +43,7 @@ def announce(plan: Plan, resumed: Checkpoint | None, err: bool) -> None:
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             typer.secho(text, bold=True, err=err)
-    for note in (remark(config), *notes(plan)):
+    for note in (remark(config), *notes(plan), *odd):
         if note:
             typer.secho(f"NOTE: {note}", bold=True, err=err)
     if resumed:

@@ -46,10 +46,10 @@ def _taken_up(folder: Path) -> Job:
     config = Config.parse(read_file(folder / "config.toml"))
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)
-    check(config)
+    odd = check(config)
     if checkpoint.changed:
         checkpoint.require_model(config, make_task(config, make_source(config)).layout)
-    return plan, folder, checkpoint
+    return plan, folder, checkpoint, odd
 
 
 def _what_it_is(folder: Path) -> str:

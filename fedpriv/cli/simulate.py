@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fedpriv.plan import Plan
     from fedpriv.runs import Status
 
-    Job = tuple[Plan, Path, Checkpoint | None]  # a plan, its folder, and what it is taken up from
+    # A plan, its folder, what it is taken up from, and what is odd about code of one's own.
+    Job = tuple[Plan, Path, Checkpoint | None, list[str]]
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", show_default=False, help="TOML file of settings.")
@@ -92,8 +93,8 @@ def new(config: Config) -> Job:
     from fedpriv.plan import make_plan
     from fedpriv.simulate import check
 
-    check(config)
-    return make_plan(config), RunFolder.check(config.out or default_folder(), config.overwrite), None
+    odd = check(config)
+    return make_plan(config), RunFolder.check(config.out or default_folder(), config.overwrite), None, odd
 
 
 def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
@@ -106,8 +107,8 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
 
     with uncharged():
         with refusing():
-            plan, folder, resumed = prepared()
-        display.announce(plan, resumed, err=as_json)
+            plan, folder, resumed, odd = prepared()
+        display.announce(plan, resumed, odd, err=as_json)
         with refusing():
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
@@ -191,13 +192,14 @@ def compare(
 
     with uncharged(), refusing():
         config = Config.parse(given(config_file, settings, out, seed, overwrite))
-        check(config)
+        odd = check(config)
         names = [
             _check.choice("--placements", name.strip(), comparison.COMPARED) for name in placements.split(",")
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
-    for note in dict.fromkeys(note for plan in chosen if plan.budget for note in notes(plan)):
+    of_plans = (note for plan in chosen if plan.budget for note in notes(plan))
+    for note in dict.fromkeys((*of_plans, *odd)):
         typer.secho(f"NOTE: {note}", bold=True, err=as_json)
     lines: dict[str, Lines] = {}
 
