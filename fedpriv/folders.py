@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpriv import _check, checkpoints
 from fedpriv.accounting import ledger as ledgers
-from fedpriv.data.files import atomic, naming
+from fedpriv.data.files import atomic, naming, unwritable
 
 FILES = (
     "config.toml",
@@ -65,6 +65,8 @@ class RunFolder:
             raise _check.fail("out", str(path), "be a folder, not a file")
         if folder.is_dir() and any(folder.iterdir()) and not overwrite:
             raise _check.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
+        if why := unwritable(folder):
+            raise _check.fail("out", str(path), "be a folder to write to", why)
         for pattern in ("ledger.jsonl", "*/ledger.jsonl"):  # a comparison's lie one folder down
             for ledger in folder.glob(pattern):
                 ledgers.require_unused(ledger)

@@ -148,6 +148,20 @@ def test_an_existing_folder_needs_overwrite(tmp_path: Path) -> None:
     assert "be a folder, not a file" in refused("simulate", *SETTINGS, "--out", tmp_path / "notes.txt")
 
 
+@pytest.mark.parametrize("command", ["simulate", "train", "compare"])
+@pytest.mark.parametrize("out", ["afile/x", "afile/x/y", "/proc/x"])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_said(
+    command: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").touch()
+    chosen = ["--set", "dataset=digits", "--set", "sampling-rate=0.1", "--set", "clients=400"]
+    flags = chosen[:4] if command == "train" else chosen
+    said = refused(command, *flags, "--set", "rounds=2", "--out", out)
+    assert said.startswith(f"out is {out!r}; it must be a folder to write to (")
+    assert [path.name for path in tmp_path.iterdir()] == ["afile"]
+
+
 def test_help_lists_every_setting_with_its_default() -> None:
     text = call("simulate", "--help").stdout
     for key, default in Config.parse({}).table().items():

@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import os
 import secrets
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,21 @@ def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
         if error.errno is not None and error.filename in (None, str(draft)):
             error.filename = str(path)
         raise
+
+
+def unwritable(path: Path) -> str:
+    """Why nothing can be written at ``path``, in folders that are made where they are missing; empty where
+    something can. Leaves nothing behind."""
+    place = path
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        return f"{place} is no folder"
+    try:
+        with tempfile.TemporaryFile(dir=place):  # os.access promises root folders that let nobody in
+            return ""
+    except OSError as error:
+        return f"{place}: {error.strerror or error}"
 
 
 @contextlib.contextmanager
