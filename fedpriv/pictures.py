@@ -26,14 +26,15 @@ def panels(width: float, height: float, number: int = 1) -> tuple[Figure, list[A
 
 
 def rule(axes: Axes, whole: bool = True) -> None:
-    """Give a panel a grid, and its horizontal axis a start at 0 and, where ``whole``, whole numbers in steps
-    of 1, 2 or 5; to be called after its lines are drawn."""
+    """Give a panel a grid, and its horizontal axis, but a logarithmic one, a start at 0 and, where ``whole``,
+    whole numbers in steps of 1, 2 or 5; to be called after its lines are drawn."""
     from matplotlib.ticker import MaxNLocator
 
     if whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.3)
-    axes.set_xlim(left=0)
+    if axes.get_xscale() == "linear":
+        axes.set_xlim(left=0)
 
 
 def level(axes: Axes, height: float, color: str) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,14 @@ HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against",
 _ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
 
 SPREAD = "the sample standard deviation of the runs of a row"
+
+
+class UnfinishedError(_check.ArgumentError):
+    """A folder's run has not ended, or was not evaluated; ``why`` says which."""
+
+    def __init__(self, folder: Path, wanted: str, why: str) -> None:
+        super().__init__(str(_check.fail("FOLDER", str(folder), f"hold a run that {wanted}", why)))
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -123,15 +131,16 @@ class Group:
         }
 
 
-def read(folders: Sequence[str | Path]) -> list[Group]:
+def read(folders: Sequence[str | Path], tell: Callable[[str], None] = lambda said: None) -> list[Group]:
     """The runs in these folders, or anywhere below one that holds no run itself, in groups: one for all
     repetitions that ended by themselves, and one for each other run, whose length tells it apart.
 
-    Raises ArgumentError where there is no run, or one that has not ended or was not evaluated, or where two
-    are scored by different measures.
+    A run below a folder that has not ended is left out, and ``tell`` is called with a line about it.
+
+    Raises ArgumentError where there is no run, or one that is damaged, or is named and has not ended or was
+    not evaluated, or where two are scored by different measures; OSError where a folder cannot be read.
     """
-    inside = [folder for given in folders for folder in _of_runs(Path(given))]
-    found = [_run(folder) for folder in {folder.resolve(): folder for folder in inside}.values()]
+    found = _found(folders, tell)
     if not found:
         raise _check.ArgumentError("FOLDER is missing; name output folders of runs")
     groups: dict[tuple[tuple[tuple[str, Any], ...], Path | None], list[Run]] = {}
@@ -143,6 +152,29 @@ def read(folders: Sequence[str | Path]) -> list[Group]:
     if len(measures) > 1:
         raise _check.fail("FOLDER", " and ".join(sorted(measures)), "be runs that are scored alike")
     return made
+
+
+def _found(folders: Sequence[str | Path], tell: Callable[[str], None]) -> list[Run]:
+    """The runs, each once."""
+    found: dict[Path, Run | None] = {}
+    for given in map(Path, folders):
+        for folder in _of_runs(given):
+            place = folder.resolve()
+            if folder != given and place in found:
+                continue
+            try:
+                found[place] = _run(folder)
+            except UnfinishedError as error:
+                if folder == given:
+                    raise
+                found[place] = None
+                tell(f"{folder} is left out: {error.why}")
+    runs = [run for run in found.values() if run]
+    if found and not runs:
+        named = ", ".join(map(str, folders))
+        hint = "fedpriv resume ends interrupted ones"
+        raise _check.fail("FOLDER", named, "hold runs that have ended", hint)
+    return runs
 
 
 def _apart(configs: Sequence[Config]) -> list[dict[str, Any]]:
@@ -175,13 +207,18 @@ def _of_runs(folder: Path) -> list[Path]:
     if _holds_run(folder):
         return [folder]
     found = []
-    for where, names, _ in os.walk(folder):
+    for where, names, _ in os.walk(folder, onerror=_fails):
         runs = [name for name in sorted(names) if _holds_run(Path(where, name))]
         found += [Path(where, name) for name in runs]
         names[:] = sorted(set(names) - set(runs))  # what is left to go into
     if not found:
         raise _check.fail("FOLDER", str(folder), "hold runs", "no config.toml is in it, nor in its folders")
     return found
+
+
+def _fails(error: OSError) -> None:
+    """A folder that cannot be read may hold runs."""
+    raise error
 
 
 def _holds_run(folder: Path) -> bool:
@@ -206,11 +243,11 @@ def _run(folder: Path) -> Run:
     except FileNotFoundError as error:
         name = Path(error.filename).name
         hint = f"no {name} is in it; fedpriv resume ends an interrupted one"
-        raise _check.fail("FOLDER", str(folder), "hold a run that has ended", hint) from None
+        raise UnfinishedError(folder, "has ended", hint) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise _check.fail("FOLDER", str(folder), "hold an intact report.json and metrics.jsonl") from None
     if not run.metrics:
-        raise _check.fail("FOLDER", str(folder), "hold a run that was evaluated")
+        raise UnfinishedError(folder, "was evaluated", "its metrics.jsonl is empty")
     return run
 
 

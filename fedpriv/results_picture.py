@@ -11,6 +11,8 @@ from fedpriv.results import Group, remarks
 
 MOST_CURVES = 20  # ten colours, whole and broken; more could not be told apart
 _AGAINST = ("tab:red", "tab:purple", "tab:blue", "tab:green", "tab:orange")
+_MARKERS = "osD^v"  # the next for each round of the colours
+_FAR = 50  # how many times the smallest the largest budget is, from which on epsilon's axis is logarithmic
 
 
 def picture(groups: Sequence[Group]) -> bytes:
@@ -26,12 +28,15 @@ def curves(groups: Sequence[Group]) -> bytes:
     figure, (by_round, *others) = pictures.panels(11 if private else 7, 4.4, 1 + private)
     alike, own = remarks(groups)
     adversaries = {_adversary(group) for group in groups} - {""}
+    heights, ends = list[float](), list[float]()
     for number, (group, notes) in enumerate(zip(groups, own, strict=True)):
         rounds, spent, means, spreads = _course(group)
         label = _label(group, notes, named=len(adversaries) > 1)
         color, dashes = f"C{number % 10}", ("-", "--")[number // 10 % 2]
         across: tuple[Sequence[float], ...] = (rounds, spent)[: 1 + private]
         lowest, highest = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
+        heights += highest
+        ends += spent[-1:]
         for axes, at in zip((by_round, *others), across, strict=True):
             if at:
                 axes.plot(at, means, label=label, color=color, marker=".", linestyle=dashes)
@@ -39,7 +44,8 @@ def curves(groups: Sequence[Group]) -> bytes:
                     axes.fill_between(at, lowest, highest, color=color, alpha=0.15, linewidth=0)
             elif means:
                 pictures.level(axes, means[-1], color)
-    by_round.set(xlabel="round", ylabel=_score(groups))
+    limits = groups[0].measure.limits(heights)
+    by_round.set(xlabel="round", ylabel=_score(groups), ylim=limits)
     for axes in others:
         whom = "the adversary named in the legend" if len(adversaries) > 1 else adversaries.pop()
         noiseless = any(not _adversary(group) for group in groups)
@@ -47,6 +53,8 @@ def curves(groups: Sequence[Group]) -> bytes:
         bound = "" if any(group.json()["kind"] == "estimate" for group in groups) else ", at most"
         level = f"\n{pictures.LEVEL}" if noiseless else ""
         axes.set(xlabel=f"epsilon spent{bound}, against {whom}{level}")
+        if ends and max(ends) > _FAR * min(ends):
+            axes.set_xscale("log")
     for axes in (by_round, *others):
         pictures.rule(axes, whole=axes is by_round)
     pictures.legend(figure, by_round)
@@ -61,13 +69,18 @@ def finals(groups: Sequence[Group]) -> bytes:
     alike, own = remarks(groups)
     rows = sorted(zip(groups, own, strict=True), key=lambda row: _rank(row[0]))
     adversaries = sorted({_adversary(group) for group in groups} - {""})
-    for whom, color in {"": "tab:gray", **dict(zip(adversaries, _AGAINST, strict=False))}.items():
+    colors, markers = len(_AGAINST), len(_MARKERS)
+    styles = {"": ("tab:gray", "o")} | {
+        whom: (_AGAINST[number % colors], _MARKERS[number // colors % markers])
+        for number, whom in enumerate(adversaries)
+    }
+    for whom, (color, marker) in styles.items():
         at = [place for place, (group, _) in enumerate(rows) if _adversary(group) == whom]
         ends = [_end(rows[place][0]) for place in at]
         if ends:
             means, spreads = zip(*ends, strict=True)
             label = f"against {whom}" if whom else "without noise"
-            axes.errorbar(means, at, xerr=spreads, fmt="o", markersize=4, color=color, label=label)
+            axes.errorbar(means, at, xerr=spreads, fmt=marker, markersize=4, color=color, label=label)
     axes.set_yticks(range(len(rows)), [_label(*row, spent=True) for row in rows], fontsize=8)
     axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=_score(groups) + ", at the last evaluation")
     pictures.rule(axes, whole=False)

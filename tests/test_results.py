@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -266,6 +269,110 @@ def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: 
         assert said in told.stderr
     with pytest.raises(ArgumentError, match="FOLDER is missing"):
         results.read([])
+
+
+def unfinished(runs: Path, folder: Path) -> Path:
+    """What a run that was cut short leaves."""
+    folder.mkdir(parents=True)
+    for name in ("config.toml", "metrics.jsonl"):
+        (folder / name).write_text((runs / "adam" / name).read_text())
+    return folder
+
+
+def test_unfinished_runs_are_left_out_and_told_unless_they_are_named(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "adam", tmp_path / "all" / "done")
+    cut = unfinished(runs, tmp_path / "all" / "cut")
+    told = CliRunner().invoke(app, ["results", str(tmp_path / "all")])
+    assert told.exit_code == 0, told.output
+    note = f"NOTE: {cut} is left out: no report.json is in it; fedpriv resume ends an interrupted one"
+    assert told.stdout.splitlines()[0] == note
+    document = CliRunner().invoke(app, ["results", str(tmp_path / "all"), "--json"])
+    assert len(json.loads(document.stdout)) == 1
+    assert document.stderr.splitlines() == [note]
+    (cut / "report.json").write_text((runs / "adam" / "report.json").read_text())
+    (cut / "metrics.jsonl").write_text("")
+    said: list[str] = []
+    results.read([tmp_path / "all", tmp_path / "all"], said.append)
+    assert said == [f"{cut} is left out: its metrics.jsonl is empty"]
+    for folders in ([cut], [tmp_path / "all", cut]):
+        with pytest.raises(ArgumentError, match="must hold a run that was evaluated"):
+            results.read(folders)
+    unfinished(runs, tmp_path / "none" / "cut")
+    with pytest.raises(ArgumentError, match=r"none'; it must hold runs that have ended \(fedpriv resume"):
+        results.read([tmp_path / "none"])
+
+
+def test_a_folder_that_cannot_be_read_is_told(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "adam", tmp_path / "done")
+    shut, scan = tmp_path / "shut", os.scandir
+    shut.mkdir()
+
+    def guarded(folder: str) -> Any:
+        if Path(folder) == shut:
+            raise PermissionError(errno.EACCES, "Permission denied", str(shut))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    told = CliRunner().invoke(app, ["results", str(tmp_path)])
+    assert (told.exit_code, told.stderr) == (2, f"fedpriv: {shut}: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("here.pdf", "--out is '{1}'; it must end in .png"),
+        (".", "--out is '{1}'; it must be a PNG file, not a folder"),
+        ("afile/x.png", "--out is '{1}'; it must be a file in a folder to write to ({0}/afile is no folder)"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_before_runs_are_read(
+    out: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "afile").touch()
+    where = tmp_path / out
+    told = CliRunner().invoke(app, ["results", "nowhere", "--out", str(where)])
+    assert (told.exit_code, told.stderr) == (2, f"fedpriv: {said.format(tmp_path, where)}\n")
+
+
+def of_budget(group: results.Group, epsilon: float) -> results.Group:
+    """The group as if it had spent so much in the end."""
+    [run] = group.runs
+    scale = epsilon / run.metrics[-1]["epsilon"]
+    metrics = tuple({**record, "epsilon": scale * record["epsilon"]} for record in run.metrics)
+    return replace(group, settings={"epsilon": epsilon}, runs=(replace(run, metrics=metrics),))
+
+
+@pytest.mark.parametrize(("largest", "scale"), [(4.9, "linear"), (5.1, "log")])
+def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
+    largest: float, scale: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (save(self, *a, **k), drawn.append(self)))
+    [adam] = results.read([runs / "adam"])
+    results_picture.picture([of_budget(adam, 0.1), of_budget(adam, largest)])
+    by_round, by_epsilon = drawn[0].axes
+    assert (by_epsilon.get_xscale(), by_round.get_xscale()) == (scale, "linear")
+    assert by_round.get_ylim() == by_epsilon.get_ylim() == (0, 100)
+    left, right = by_epsilon.get_xlim()
+    least = min(by_epsilon.lines[0].get_xdata())
+    assert right > largest
+    assert left == 0 if scale == "linear" else 0 < left < least
+
+
+def test_a_picture_of_many_has_all_of_them_however_many_adversaries(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    [adam] = results.read([runs / "adam"])
+    results_picture.picture([changed(adam, number, against=f"party {number}") for number in range(23)])
+    [axes] = drawn[0].axes
+    assert sum(len(part.lines[0].get_xdata()) for part in axes.containers) == 23
+    styles = {(part.lines[0].get_color(), part.lines[0].get_marker()) for part in axes.containers}
+    assert len(styles) == 23
 
 
 def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ _HELP = """Put runs side by side, from their output folders: a table, and a pict
 
 Runs are told apart by the settings that they use and differ in. Those that differ in their seed or folder
 alone are repetitions, shown by their mean and, after +-, their sample standard deviation, here as in the
-picture. A folder that is no run stands for all runs in it, however deep.
+picture. A folder that is no run stands for all runs in it, however deep; those that have not ended are left
+out, and named.
 
 The picture has scores against rounds and epsilon; of more than 20 rows, the last scores alone, best first.
 
@@ -36,10 +37,13 @@ def results(
     from fedpriv import results_picture
     from fedpriv.data.files import atomic
 
+    def note(said: str) -> None:
+        typer.secho(f"NOTE: {said}", bold=True, err=as_json)
+
     with refusing():
-        if out is not None and out.is_dir():
-            raise _check.fail("--out", str(out), "be a PNG file, not a folder")
-        groups = compared.read(folders)
+        if out is not None:
+            _check_out(out)
+        groups = compared.read(folders, note)
         if out is not None:
             with atomic(out) as file:
                 file.write(results_picture.picture(groups))
@@ -48,8 +52,20 @@ def results(
         return
     print_table(compared.HEADER, [compared.cells(group) for group in groups])
     for line in compared.said(groups):
-        typer.secho(f"NOTE: {line}", bold=True)
+        note(line)
     if out is not None:
         many = len(groups) > results_picture.MOST_CURVES
         what = "last test scores, best first" if many else "test score against rounds and epsilon"
         typer.echo(f"{out} shows the {what}")
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a picture's name that is no PNG file's, or cannot be written."""
+    from fedpriv.data.files import unwritable
+
+    if out.is_dir():
+        raise _check.fail("--out", str(out), "be a PNG file, not a folder")
+    if out.suffix.lower() != ".png":
+        raise _check.fail("--out", str(out), "end in .png")
+    if why := unwritable(out.parent):
+        raise _check.fail("--out", str(out), "be a file in a folder to write to", why)
