@@ -384,6 +384,9 @@ def test_data_show_draws_a_grid_or_refuses(tmp_path: Path, monkeypatch: pytest.M
 
 def test_data_fetch_refuses_what_it_does_not_know() -> None:
     assert "dataset is 'x'" in refused("data", "fetch", "x")
+    assert refused("data", "fetch", "mine:data").startswith(
+        "dataset is 'mine:data'; it must be a name from `fedpriv data list` (data of one's own is not fetched"
+    )
     assert "--sha256 is 'abc'" in refused("data", "fetch", "mnist", "--sha256", "abc")
     assert "nothing to fetch" in call("data", "fetch", "digits").stdout
 

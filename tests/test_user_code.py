@@ -147,6 +147,10 @@ def undefined():
     return model
 
 
+def frozen():
+    return nn.Linear(5, 2).requires_grad_(False)
+
+
 def unsteady():
     return data(np.random.default_rng())
 
@@ -238,6 +242,7 @@ def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None
         ("users_mine:Unsteady", "be the same whenever it is built"),
         ("users_mine:lazy", "know its layers' sizes (weight is lazy)"),
         ("users_mine:undefined", "start from finite values (weight has others)"),
+        ("users_mine:frozen", "have trainable parameters"),
         ("users_mine:wide", "take inputs (n, 5), as mine has them"),
         ("no-such", "module:name"),
     ],

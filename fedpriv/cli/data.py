@@ -150,10 +150,13 @@ def data_fetch(
         list[str] | None, typer.Option(metavar="FILE=DIGEST", help="Digest of a file the card lacks one for.")
     ] = None,
 ) -> None:
-    from fedpriv import data
+    from fedpriv import data, user_code
     from fedpriv.data import fetch as fetching
 
     with refusing():
+        if user_code.named(name):
+            hint = "data of one's own is not fetched: what is named module:name is made or read there"
+            raise _check.fail("dataset", name, "be a name from `fedpriv data list`", hint)
         _check.choice("dataset", name, data.names())
         digests = dict(_pair(text) for text in sha256 or [])
     with refusing(code=1):

@@ -111,6 +111,8 @@ def _own(name: str, inputs: Inputs, seed: int) -> nn.Module:
             raise user_code.fail("model", name, "know its layers' sizes", f"{own} is lazy")
         if not bool(parameter.isfinite().all()):
             raise user_code.fail("model", name, "start from finite values", f"{own} has others")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise user_code.fail("model", name, "have trainable parameters")
     return keep(model.to("cpu"))
 
 
