@@ -157,6 +157,8 @@ def simulate(
 
     Raises ArgumentError or DataError, before any work, as :func:`check` and ``make_plan`` do.
     """
+    if not isinstance(folder, RunFolder | str | Path | None):
+        raise _check.fail("folder", folder, "be a path, a RunFolder or None")
     config = config if isinstance(config, Config) else Config.parse(config)
     if plan is None:
         check(config)

@@ -216,3 +216,9 @@ def test_settings_may_be_a_mapping_and_the_folder_a_path(tmp_path: Path) -> None
     with pytest.raises(ArgumentError, match="unknown key 'ronds'"):
         simulate({"ronds": 2}, folder=tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_that_is_none_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.simulate.check", lambda config: pytest.fail("work was begun"))
+    with pytest.raises(ArgumentError, match=r"^folder is 3; it must be a path, a RunFolder or None$"):
+        simulate(small(), folder=3)  # type: ignore[arg-type]
