@@ -57,7 +57,8 @@ def test_every_kind_of_data_on_the_page_can_be_learnt_from(
 
 @pytest.mark.slow
 def test_the_commands_on_ones_own_code_do_what_the_page_says(own_page: str) -> None:
-    commands = re.findall(r"^    fedpriv (.*)$", own_page, re.MULTILINE)
+    lines = own_page.replace("\\\n", "")  # as a shell reads them
+    commands = re.findall(r"^    fedpriv (.*)$", lines, re.MULTILINE)
     assert [line.split()[0] for line in commands] == ["simulate", "bench", "compare"]
     for line in commands:
         told = CliRunner().invoke(app, [*shlex.split(line), "--set", "engine=in-process"])
