@@ -109,6 +109,19 @@ class Centred(Keyed):
         return nn.functional.linear(x - x.mean(0), self.weight, self.bias)
 
 
+class Shared(Keyed):
+    """Mixes examples by their number alone."""
+
+    def forward(self, x):
+        return nn.functional.linear(x / len(x), self.weight, self.bias)
+
+
+def deep():
+    """Treats examples apart, and makes much of rounding where its parameters have moved."""
+    layers = [layer for _ in range(30) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    return nn.Sequential(nn.Linear(5, 64), nn.Tanh(), *layers, nn.Linear(64, 2))
+
+
 class Resting(Keyed):
     def forward(self, x):
         if self.training:
@@ -320,9 +333,14 @@ def test_a_large_seed_builds_a_users_model(mine: Path) -> None:
     check(Config.parse({**SETTINGS, "model": "users_mine:Net", "seed": 2**70}))
 
 
+APART = ("Net", "fitted", "Gain", "double", "deep")
+
+
 def test_a_model_that_mixes_examples_is_told_before_the_run(mine: Path) -> None:
     """Alone, x - x.mean(0) is 0."""
-    assert check(Config.parse({**SETTINGS, "model": "users_mine:Net"})) == []
+    odd = {name: check(Config.parse({**SETTINGS, "model": f"users_mine:{name}"})) for name in APART}
+    assert not any(odd.values()), odd
+    assert len(check(Config.parse({**SETTINGS, "model": "users_mine:Shared"}))) == 1
     settings = {**SETTINGS, "model": "users_mine:Centred", "rounds": 2, "clients": 200}
     flags = [f"--set={key}={value}" for key, value in settings.items()]
     note = "NOTE: model users_mine:Centred mixes examples: what it gives for one depends on those beside it"
