@@ -73,7 +73,10 @@ ENGINES: dict[str, Callable[[Config], GridEngine]] = {
 }
 
 
-@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=[("momentum", "2 actors"), ("dp-srm", "2 actors")]))
+SLOW = [(case, "2 actors") for case in CASES]
+
+
+@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW))
 def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
     """Silos 0 to 4 on two or three nodes: each is always the same one's, which remembers its slots."""
     config = Config.parse({**SILOS, **CASES[case]})
