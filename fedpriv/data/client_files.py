@@ -6,7 +6,10 @@ all else as float32 (n, ...), to which other floats are rounded; labels as whole
 tags as numbers, (n,) and (n, classes). Or a pair of IDX files, named by the one with the images, whose name
 holds ``images-idx3`` where that of the labels holds ``labels-idx1``.
 
-Nothing here puts a value, or a count, of the data into an error: errors travel to the server.
+Nothing here puts a value, or a count, of the data into an error: errors travel to the server. Nor does any
+error depend on a value: an example with a label, a value, a tag, a token or a number that the run's data set
+does not have is an empty place, which adds nothing, as the places beyond the end of the file are; all others
+keep theirs. What is refused is arrays of other kinds or shapes, which are no single example's.
 
 >>> import tempfile
 >>> from fedpriv.data import Silos, load
@@ -41,6 +44,7 @@ from fedpriv.data.arrays import Arrays
 from fedpriv.data.federated import Batch
 from fedpriv.data.files import MissingDataError, atomic
 from fedpriv.data.populations import Silos
+from fedpriv.data.ranges import Mask, blanked, within
 from fedpriv.data.source import DataError, Indices, Pair, Source, to_unit, whole
 
 
@@ -96,6 +100,10 @@ class ClientFile:
         path: an ``.npz`` file, or the images' file of an IDX pair.
         like: the run's data set, whose examples are of the same kind.
 
+    Attributes:
+        size: its rows, of which there may be none.
+        held: (size,), which of them are examples in the ranges of the run's data set.
+
     Raises:
         DataError: the file is damaged, not of this format, or its examples are of another kind.
         MissingDataError: there is no such file.
@@ -110,15 +118,23 @@ class ClientFile:
         x, y = _read_npz(path) if path.suffix == ".npz" else _read_pair(path)
         if not all(isinstance(part, np.ndarray) and part.ndim for part in (x, y)):
             raise DataError(f"{path}: x and y must have a row for each example")
+        self.size = len(x)
+        self.held: Mask = within(x, y, like.tokens, like.target, like.classes)
+        # Where there is no row, one that nobody asks for: that there is none is not the server's to know.
+        empty = len(x) == len(y) == 0
+        x, y = (_one_row(part) if empty else blanked(part, self.held) for part in (x, y))
         options: dict[str, Any] = {"tokens": like.tokens, "target": like.target}
         self._rows = Arrays(str(path), x, y, x[:1], y[:1], like.classes, **options)
         if self._rows.shape != like.shape:
             raise DataError(f"{path}: an example must have the shape {like.shape}, as in {like.name}")
-        self.size = self._rows.size
 
     def rows(self, rows: Indices, device: torch.device | str = "cpu") -> Pair:
-        """The examples at ``rows`` (n,), each below ``size``."""
+        """The examples at ``rows`` (n,), each of them held."""
         return self._rows.batch(rows, device)
+
+
+def _one_row(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.zeros((1, *part.shape[1:]), part.dtype)
 
 
 @dataclass(frozen=True)
@@ -134,20 +150,21 @@ class FileView:
     client: int
 
     def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
-        """All rows, for each position of ``client_ids`` (k,) at which this client is asked for."""
+        """All rows held, for each position of ``client_ids`` (k,) at which this client is asked for."""
         at = np.flatnonzero(whole("client_ids", client_ids) == self.client)
-        rows = np.tile(np.arange(self.file.size), len(at))
-        x, y = self.file.rows(rows, device)
-        return Batch(x, y, torch.from_numpy(np.repeat(at, self.file.size)))
+        held = np.flatnonzero(self.file.held)
+        x, y = self.file.rows(np.tile(held, len(at)), device)
+        return Batch(x, y, torch.from_numpy(np.repeat(at, len(held))))
 
     def units(self, silos: Silos, unit_ids: Indices, device: torch.device | str = "cpu") -> Batch:
         """The rows of those of ``unit_ids`` (k,) that lie in this silo; owners are positions in them.
 
-        Unit u is row u minus the silo's first unit. A unit beyond the end of the file contributes
-        nothing, so the public size of a silo need not be its true one.
+        Unit u is row u minus the silo's first unit. A unit whose row is not held, or lies beyond the end of
+        the file, contributes nothing, so the public size of a silo need not be its true one.
         """
         low, high = silos.bounds(self.client)
         ids = whole("unit_ids", unit_ids)
         at = np.flatnonzero((ids >= low) & (ids < min(high, low + self.file.size)))
+        at = at[self.file.held[ids[at] - low]]
         x, y = self.file.rows(ids[at] - low, device)
         return Batch(x, y, torch.from_numpy(at))

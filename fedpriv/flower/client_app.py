@@ -22,6 +22,7 @@ from flwr.app.user_config import UserConfig, UserConfigValue
 from flwr.clientapp import ClientApp
 
 from fedpriv.config import Config
+from fedpriv.data.client_files import FileView
 from fedpriv.flower.guard import guarded
 from fedpriv.flower.messages import MessageError, read_ask, reply_content
 from fedpriv.flower.silo_messages import changes_content, read_memories, read_training, write_memories
@@ -108,7 +109,13 @@ def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloSide
 
 
 def _say_what_is_used(side: ClientSide) -> None:
-    """Tell the owner, in the node's own log, where a silo's file is not of the size that the run says."""
+    """Tell the owner, in the node's own log, which examples of the file the run does not use, and where a
+    silo's file is not of the size that the run says."""
+    view = side.view.file if isinstance(side.view, SiloFile) else side.view
+    if isinstance(view, FileView) and (outside := int((~view.file.held).sum())):
+        what = f"{outside:,} of this file's {view.file.size:,} examples add nothing"
+        why = "a label, value, tag, token or number of theirs is out of the ranges of the run's data set"
+        _log.warning("data-file: %s: %s", what, why)
     if not isinstance(side.view, SiloFile):
         return
     there, places = side.view.file.file.size, side.view.silos.examples_per_silo

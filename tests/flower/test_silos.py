@@ -40,7 +40,7 @@ from fedpriv.flower.silo_messages import (
 )
 from fedpriv.flower.strategy import SILOS_TRAIN, GridEngine
 from fedpriv.folders import RunFolder
-from fedpriv.node import make_source, make_task
+from fedpriv.node import client_side, make_source, make_task
 from fedpriv.node_books import NodeBooks
 from fedpriv.node_policy import as_taken
 from fedpriv.plan import make_plan
@@ -577,6 +577,38 @@ def test_an_owner_is_told_where_a_file_is_not_of_the_runs_size(
     with caplog.at_level("INFO"):
         assert ready(config, **{"data-file": str(own_file)}) == "ready"
     assert [record.getMessage() for record in caplog.records if record.name == "fedpriv.node"] == said
+
+
+CLIENTS = {"unit": "client", "partition": "iid", "sampler": "everyone", "sampling-rate": 1.0}
+
+
+@pytest.mark.parametrize("of", [{}, CLIENTS, {"placement": "central"}, {"level": "client"}], ids=str)
+@pytest.mark.parametrize("outside", [3, 40])
+def test_whether_an_example_is_in_the_runs_ranges_is_told_to_nobody_but_its_owner(
+    own_file: Path, outside: int, of: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor by an answer: the example adds nothing, and all of them are a file without any."""
+    at_silos = "level" in of
+    config = Config.parse(DEPLOYED if at_silos else {**LOCAL, **of})
+    with np.load(own_file) as archive:
+        x, y = archive["x"], archive["y"]
+    y[:outside] = 25
+    np.savez(own_file, x=x, y=y)
+    own = {"data-file": str(own_file)}
+    with caplog.at_level("INFO"):
+        assert ready(config, **own) == "ready"
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedpriv.node")
+    assert line.startswith(f"data-file: {outside} of this file's 40 examples add nothing: a label, ")
+    if at_silos:
+        assert reply_of(node(config, 1, **own), ask_of(config, silos=(1,)), (1,)).has_content()
+        return
+    ids = np.array([1]) if config.unit == "client" else np.arange(40, 80)
+    quiet = replace(local_ask(Config.parse(LOCAL)), chunks=(Chunk(1, ids, 1, home=1),), party_stds=None)
+    context = {"partition-id": 1, **own}
+    gathered = client_side(config.table(), context).gather(quiet)
+    np.savez(own_file, x=x[outside:], y=y[outside:])  # the same examples, and nothing else
+    assert torch.equal(gathered.sums[0], client_side(config.table(), context).gather(quiet).sums[0])
+    assert bool(gathered.sums[0].any()) == (outside < 40)
 
 
 def test_what_only_the_owner_may_know_of_the_limit_is_in_the_nodes_own_log(
