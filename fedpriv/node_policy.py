@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv import _check, user_code
+from fedpriv.config import by_key
 
 OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of a node that owns its data
+FILES = ("relative-noise-file", "clip-norm-file")  # settings of a run that name files to read
 SETTINGS = (*OWNERS, "data-folder", "accept-code", "accept-seed", "partition-id", "num-partitions")
 
 
@@ -37,20 +39,27 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
 
     An owner answers for the file that they named, and whether a run is of such nodes the server does not
     decide; nor where this machine is read from: data sets lie in the owner's own ``data-folder``, by default
-    where ``FEDPRIV_DATA`` says. Nor does it decide what code runs here: what ``model`` and ``dataset`` name
+    where ``FEDPRIV_DATA`` says, and a run names no file to take noise or clip norms from, whose numbers its
+    answers would tell. Nor does it decide what code runs here: what ``model`` and ``dataset`` name
     as ``module:name`` the owner has to have named in ``accept-code``.
 
-    Raises RefusedError where the node owns its data, and the run is not one of nodes that do, or names code
-    that its owner does not accept; ArgumentError where the node's configuration has a key that nothing reads:
-    a limit with a misspelt name would be none.
+    Raises RefusedError where the node owns its data, and the run is not one of nodes that do, or names a
+    file, or code that its owner does not accept; ArgumentError where the node's configuration has a key that
+    nothing reads (a limit with a misspelt name would be none), or the run's has one twice.
     """
     for key in misspelt(node):
         _check.choice("a key of this node's --node-config", key, SETTINGS)
     taken = dict(run)
     if owns_data(node):
+        taken = by_key(run)
         if taken.get("nodes-own-data") is not True:
             raise RefusedError("this node owns its data, and the run is not of such nodes (nodes-own-data)")
         taken["data-folder"] = node.get("data-folder", "")
+        for key in FILES:
+            if taken.get(key):
+                raise RefusedError(
+                    f"the run's {key} names a file; a node that owns its data reads none that a run names"
+                )
         accepted = str(node.get("accept-code", "")).split()
         for key in ("model", "dataset"):
             if user_code.named(taken.get(key)) and taken[key] not in accepted:

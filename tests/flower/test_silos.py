@@ -42,7 +42,7 @@ from fedpriv.flower.strategy import SILOS_TRAIN, GridEngine
 from fedpriv.folders import RunFolder
 from fedpriv.node import client_side, make_source, make_task
 from fedpriv.node_books import NodeBooks
-from fedpriv.node_policy import as_taken
+from fedpriv.node_policy import FILES, RefusedError, as_taken
 from fedpriv.plan import make_plan
 from fedpriv.query import Query, SumBlock, Term
 from fedpriv.round import Ask, Chunk
@@ -638,6 +638,35 @@ def test_an_owners_node_reads_nothing_else_whatever_the_run_says(own_file: Path,
     assert taken["data-folder"] == ""
     own = {"data-file": "x", "data-folder": "/ours"}
     assert as_taken({"nodes-own-data": True, "data-folder": "/theirs"}, own)["data-folder"] == "/ours"
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_an_owners_node_reads_no_file_that_a_run_names(
+    own_file: Path, tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its numbers would be the noise of the answers, and whether they are there the answer to a question."""
+    (tmp_path / "ones.csv").write_text("1\n" * 9)
+    given = {"optimizer": "dynamic-dp-sgd", "noise-schedule": "given"}
+    files = dict.fromkeys(FILES, str(tmp_path / "ones.csv"))
+    for level in (LOCAL, DEPLOYED):
+        rounds = 9 // int(str(level.get("silo-steps", 1)))
+        config = Config.parse({**level, **given, "rounds": rounds, **files})
+        make_plan(config)  # the server may
+        for path in (str(own_file), "/there/is/no/such/file"):
+            caplog.clear()
+            asked = config.changed(**{**dict.fromkeys(FILES, ""), key: path})
+            assert ready(asked, **{"data-file": str(own_file)}) == "RefusedError"
+            assert f"the run's {key} names a file" in caplog.text
+        with pytest.raises(RefusedError, match=key):  # with underscores it is the same key
+            as_taken({"nodes-own-data": True, key.replace("-", "_"): "x"}, {"data-file": "x"})
+
+
+def test_what_a_run_can_name_freely_an_owners_node_decides_on() -> None:
+    """A new setting that is a text may name a file or code: then it belongs into ``as_taken``."""
+    fields = zip(Config.keys(), Config.model_fields.values(), strict=True)
+    texts = {key for key, field in fields if field.annotation is str}
+    code, one_of_three, of_the_server = {"model", "dataset"}, {"device"}, {"out"}
+    assert texts == {*FILES, "data-folder"} | code | one_of_three | of_the_server
 
 
 def test_an_owners_limit_holds_over_runs(own_file: Path) -> None:
