@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+KEY = "absences"  # in reports and metrics
+
 
 @dataclass
 class Absence:
@@ -64,6 +66,3 @@ def until(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The absences that a run's metrics tell of, as it is taken up again: with all nodes there."""
     last = {(told["partition"], told["from release"]): told for row in metrics for told in row.get(KEY, ())}
     return [{**told, "back": True} for told in last.values()]
-
-
-KEY = "absences"  # in reports and metrics
