@@ -238,9 +238,11 @@ class GridEngine:
         if there.issuperset(node.id for node in self._nodes):
             return
         new = sorted(there - self._newcomers.keys() - {node.id for node in self._nodes})
-        found, _ = self._ask_places(new, _PATIENCE)
-        # Who does not say where it stands is not asked again: its own terminal says why.
-        self._newcomers |= dict.fromkeys(new) | {node.id: node for node in found}
+        found, failed = self._ask_places(new, _PATIENCE)
+        # Who says where it stands, or that it is not ready, is not asked again; the silent may be starting.
+        self._newcomers |= dict.fromkeys(failed) | {node.id: node for node in found}
+        if failed and self._silos:
+            self._tell(f"of those that have come since, {not_ready(failed, (), None)}")
         nodes = tuple(successor(node, self._newcomers, there) for node in self._nodes)
         if self._silos:
             for node in set(nodes) - set(self._nodes):

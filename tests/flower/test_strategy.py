@@ -209,6 +209,7 @@ class Restarting(InProcessGrid):
 
     there: tuple[int, ...] = (1, 2)
     refusing: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         super().__init__(nodes=6, client_app=APP)
@@ -221,7 +222,8 @@ class Restarting(InProcessGrid):
 
     def _submit(self, messages: list[Message]) -> None:
         self.asked += [(m.metadata.message_type, m.metadata.dst_node_id) for m in messages]
-        super()._submit([m for m in messages if m.metadata.dst_node_id in self.there])
+        there = set(self.there) - set(self.silent)
+        super()._submit([m for m in messages if m.metadata.dst_node_id in there])
 
     def _answer(self, message: Message) -> Message:
         if message.metadata.dst_node_id in self.refusing:
@@ -250,11 +252,29 @@ def test_a_node_that_was_started_anew_takes_its_place_again(silos: bool) -> None
     assert asked(5, (1, 3, 5, 6), 12) == [("query", 6), ("train", 1), ("train", 6)]
     assert asked(6, (1, 2, 6), 12) == [("train", 1), ("train", 6)]  # who has the place keeps it
     lines = [
+        "of those that have come since, 1 node is not ready: node 5 failed with KeyError (each node's own "
+        "terminal says why; its SuperNode ID is there, too)",
         "release 3 on: without some silos: partition 1: gone offline (details are in the nodes' own logs)",
         "partition 1 has a new node",
         "release 5 on: with all silos again",
     ]
     assert told == lines * silos
+
+
+@pytest.mark.parametrize("silos", [True, False])
+def test_a_node_that_is_silent_while_it_starts_is_asked_again(silos: bool) -> None:
+    grid, told = Restarting(), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+    engine.assemble()
+    grid.there, grid.silent = (1, 4), (4,)
+    ask = make_ask(chunks=4, home=lambda index: index)
+    assert [engine.gather(ask).parties for _ in range(2)] == [6, 6]
+    del grid.asked[:]
+    grid.silent = ()
+    assert engine.gather(ask).parties == 12
+    assert grid.asked == [("query", 4), ("train", 1), ("train", 4)]
+    assert ("partition 1 has a new node" in told) == silos
+    assert not any("not ready" in line for line in told)  # that nothing came is no reason to name
 
 
 def test_which_clients_do_not_answer_is_not_told() -> None:
