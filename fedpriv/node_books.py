@@ -8,7 +8,8 @@ The configuration is what whoever started the run says: an owner who wants a bou
 together, starts the node with ``epsilon-limit`` and ``delta-limit``. What would pass the limit is refused
 then, as is every ask that leaves without this node's noise. A run that would pass it before its end is
 refused before it begins, where that gives no draw away (:meth:`NodeBooks.look_ahead`). Who starts a run has
-seen what earlier runs released, so adding their events up would not do: a privacy filter holds the limit
+seen what earlier runs released, so adding their events up would not do: a privacy filter holds the limit, and
+holds it for examples (or clients) added or removed, whichever neighbours the runs name
 (:mod:`fedpriv.accounting.limits`).
 
 A node charges what its own message tells, to whoever sees it, by the noise that the node itself put into it

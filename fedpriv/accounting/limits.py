@@ -13,32 +13,36 @@ from dataclasses import replace
 
 from fedpriv.accounting import relations
 from fedpriv.accounting.accountant import Budget, BudgetExceeded
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import RELATIONS, Event
 from fedpriv.accounting.filters import Filter
 
 
 def share(limit: Budget, events: Sequence[Event]) -> float:
     """The share of an owner's limit that these events take, each chosen by whoever has seen the answers
-    before it; infinity where they pass it.
+    before it; infinity where they pass it. It never falls as events are added, whatever they are.
 
     Half of delta is for the Renyi filter at the order that suits the limit, the other half for how far
     truncated cohorts are from whole ones: moving every release by its distance in total variation moves the
-    divergence by (1 + e^epsilon) times their sum at most. Poisson sampling under replace-one, for which the
-    filter has no theorem, gets no credit. Where runs have different neighbours, those of the limit are
-    examples (or clients) added or removed.
+    divergence by (1 + e^epsilon) times their sum at most.
 
-    Raises UnsupportedEvent where events do not add up: two relations, or a kind that the filter does not
-    know.
+    The neighbours of a limit are examples (or clients) added or removed, those of its events whichever they
+    are: who chooses the runs would else choose the neighbours. A replaced example is one removed and one
+    added. Only a cohort of fixed size, whose size neighbours share, is taken under replace-one: there an
+    example removed is one replaced by an empty place, which adds nothing, so that its divergence is a bound
+    here too, and adds up with the others' at their order.
+
+    Raises UnsupportedEvent where events are of a kind that the filter does not know.
     """
-    whole = [
-        replace(event, rate=1.0 if relations.replaced_poisson(event) else event.rate, truncation=0.0)
-        for event in relations.alike(events)
-    ]
     moved = math.fsum(event.count * event.truncation for event in events)
-    cut = moved * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
-    books = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))
-    try:
-        books.charge(whole)
-    except BudgetExceeded:
-        return math.inf
-    return max(books.used, cut) if cut <= 1 else math.inf
+    taken = moved * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
+    whole = [replace(relations.added_or_removed(event), truncation=0.0) for event in events]
+    used = 0.0
+    for relation in RELATIONS:
+        books = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))  # of one order, which the limit decides
+        try:
+            books.charge([event for event in whole if event.relation == relation])
+        except BudgetExceeded:
+            return math.inf
+        used += books.used
+    taken = max(taken, used)
+    return taken if taken <= 1 else math.inf

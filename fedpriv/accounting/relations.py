@@ -22,19 +22,28 @@ def unsampled(event: Event) -> bool:
     return event.sampling == "none" or event.rate == 1
 
 
+def added_or_removed(event: Event) -> Event:
+    """The event under add-remove; a cohort of fixed size, which has none there, as it is.
+
+    The release is the same whoever the neighbours are: z is noise std over S whatever the relation, and who
+    joins a Poisson cohort, or that everyone does, is so too.
+
+    >>> added_or_removed(Event(2.0, "poisson", "replace-one", rate=0.1)).relation
+    'add-remove'
+    """
+    return event if event.sampling == "without-replacement" else replace(event, relation="add-remove")
+
+
 def alike(events: Sequence[Event]) -> list[Event]:
     """Events of both relations, under add-remove where that can be; events of one as they are.
 
-    A release over everyone has its noise under either: z is noise std over S whatever the relation.
+    For a table of what was released, whose neighbours are its events'. What an owner allows is judged under
+    one relation whatever the events' is (:mod:`fedpriv.accounting.limits`): else one event more of the other
+    would make all earlier ones cost another amount.
     """
     if len({event.relation for event in events}) < 2:
         return list(events)
-    return [
-        replace(event, relation="add-remove")
-        if unsampled(event) and event.sampling != "without-replacement"
-        else event
-        for event in events
-    ]
+    return [added_or_removed(event) for event in events]
 
 
 def plain_multiplier(event: Event) -> float:

@@ -8,9 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedpriv.accounting import Budget, Event, UnsupportedEvent, epsilon
+from fedpriv.accounting.filters import Filter
 from fedpriv.accounting.limits import share
 
 # A run whose events are chosen once the last run's models are known: its true delta, from below.
@@ -67,25 +70,69 @@ def test_the_owners_limit_holds_for_runs_that_are_chosen_by_earlier_answers() ->
     assert 0.01 * LIMIT.delta < delta_of_the_best_choice(within) < LIMIT.delta
 
 
-def test_the_owners_limit_counts_what_is_cut_off_cohorts_and_gives_no_credit_without_a_theorem() -> None:
+def test_the_owners_limit_counts_what_is_cut_off_cohorts() -> None:
     whole = Event(8.0, "poisson", "add-remove", rate=0.1)
     cut = replace(whole, truncation=1e-7)
     assert within([whole] * 5)
     assert within([cut] * 5)
     assert not within([cut] * 6)  # 6e-7 (1 + e^2) is more than half of delta
-    replaced = [Event(16.0, "poisson", "replace-one", rate=rate) for rate in (0.1, 1.0)]
-    least = [next(n for n in range(1, 999) if not within([event] * n)) for event in replaced]
-    assert least[0] == least[1] > 1
+
+
+@pytest.mark.parametrize(("sampling", "rate"), [("none", 1.0), ("poisson", 1.0), ("poisson", 0.1)])
+def test_a_limit_is_of_examples_added_or_removed_whatever_a_run_says(sampling: str, rate: float) -> None:
+    """One noise std costs the same, alone and beside others: local noise, a silo's own and distributed."""
+    own, same = (Event(16.0, sampling, relation, rate=rate) for relation in ("replace-one", "add-remove"))
+    other = Event(8.0, "poisson", "add-remove", rate=0.1)
+    for count in (1, 10, 40, 100, 160):
+        assert share(LIMIT, [own] * count) == share(LIMIT, [same] * count)
+        assert share(LIMIT, [other] + [own] * count) == share(LIMIT, [other] + [same] * count)
+    if sampling == "none":  # as the filter has it under add-remove, and not four times that
+        books = Filter(Budget(2.0, 5e-6, "rdp"))
+        books.charge([same] * 10)
+        assert share(LIMIT, [own] * 10) == books.used < 1
+
+
+def test_a_cohort_of_fixed_size_costs_what_it_costs_under_replace_one_beside_others_too() -> None:
     fixed = Event(16.0, "without-replacement", "replace-one", rate=0.1, population=50, cohort=5)
-    with pytest.raises(UnsupportedEvent, match="events under add-remove and replace-one"):
-        within([whole, fixed])
+    books = Filter(Budget(2.0, 5e-6, "rdp"))
+    books.charge([fixed] * 10)
+    assert share(LIMIT, [fixed] * 10) == books.used > 0
+    plain = Event(16.0, "none", "add-remove")
+    both = share(LIMIT, [plain, *[fixed] * 10])
+    assert both == pytest.approx(books.used + share(LIMIT, [plain]), rel=1e-12)
+    # The same cohort with everyone in it: no less than examples that are added or removed.
+    assert share(LIMIT, [replace(fixed, rate=1.0, cohort=50)]) == pytest.approx(4 * share(LIMIT, [plain]))
 
 
-def test_runs_of_everyone_count_beside_sampled_ones_of_the_other_relation() -> None:
-    """A release over everyone has one noise std, whoever the neighbours are: local noise, and a silo's."""
-    sampled = Event(8.0, "poisson", "add-remove", rate=0.1)
-    local, same = (Event(16.0, "none", relation) for relation in ("replace-one", "add-remove"))
-    for count in (40, 60, 80, 100, 120):
-        assert within([sampled] + [local] * count) == within([sampled] + [same] * count)
-    assert within([sampled, local])
-    assert not within([sampled] + [local] * 120)
+EVENTS = [
+    Event(noise, "none", relation) for noise in (20.0, 200.0) for relation in ("add-remove", "replace-one")
+] + [
+    Event(8.0, "poisson", "add-remove", rate=0.1),
+    Event(8.0, "poisson", "replace-one", rate=0.1),
+    Event(8.0, "poisson", "add-remove", rate=0.1, truncation=1e-8),
+    Event(16.0, "without-replacement", "replace-one", rate=0.1),
+    Event(300.0, "without-replacement", "replace-one", rate=1.0),
+    Event(math.inf, "none", "add-remove"),
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 30)), max_size=6), st.sampled_from(EVENTS))
+def test_a_limit_is_never_less_spent_by_one_more_release(some: list[tuple[Event, int]], more: Event) -> None:
+    events = [replace(event, count=count) for event, count in some]
+    before = share(LIMIT, events)
+    for place in range(len(events) + 1):
+        assert share(LIMIT, [*events[:place], more, *events[place:]]) >= before
+
+
+def test_a_release_of_other_neighbours_gives_nothing_of_a_spent_limit_back() -> None:
+    local, cheap = Event(20.0, "none", "replace-one"), Event(200.0, "none", "add-remove")
+    fit = next(n for n in range(1, 9999) if not within([local] * (n + 1)))
+    assert within([local] * fit)
+    assert not within([cheap] + [local] * (fit + 1))
+    assert share(LIMIT, [local] * fit) < share(LIMIT, [cheap] + [local] * (fit - 1)) + share(LIMIT, [local])
+
+
+def test_a_kind_that_no_filter_knows_is_refused() -> None:
+    plain = Event(8.0, "none", "add-remove")
+    with pytest.raises(UnsupportedEvent, match="noisy-max"):
+        share(LIMIT, [plain, replace(plain, mechanism="noisy-max")])

@@ -535,7 +535,7 @@ def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Pat
         config = Config.parse(level)
         assert ready(config, **{"data-file": str(own_file), **limits}) == "ready"
         assert ready(config, **{"data-file": str(own_file), "epsilon-limit": 12.0}) == "ArgumentError"
-        less = {"epsilon-limit": 4.0, "delta-limit": 1e-5}  # than the run's 8
+        less = {"epsilon-limit": 3.0, "delta-limit": 1e-5}  # than the run's 8, or half of it
         assert ready(config, **{"data-file": str(own_file), **less}) == "RefusedError"
         assert ready(config, **{"data-file": str(own_file.with_name("none.npz"))}) == "MissingDataError"
         assert ready(config.changed(nodes_own_data=False), **{"data-file": str(own_file)}) == "RefusedError"
@@ -679,7 +679,7 @@ def test_an_owners_limit_holds_over_runs(own_file: Path) -> None:
         reply = sum_reply(context, local_ask(config))
         return "answered" if reply.has_content() else str(reply.error.reason)
 
-    limits = {"epsilon-limit": 8.0, "delta-limit": 1e-5}
+    limits = {"epsilon-limit": 4.0, "delta-limit": 1e-5}  # of a replaced example 8
     assert [answers(run, **limits) for run in (1, 2)] == ["answered"] * 2  # epsilon 4, then about 6
     assert [answers(run, **limits) for run in (3, 4, 5)][-1] == "RefusedError"
     assert answers(6) == "answered"  # without a limit each run has its own budget
