@@ -113,6 +113,7 @@ def test_the_picture_has_a_side_for_epsilon_where_there_is_one(
         height = 100 * rows[0].result.metrics[-1]["accuracy"]
         assert (level.get_linestyle(), list(level.get_ydata())) == (":", [height] * 2)
         assert "dotted: the last score without noise" in drawn[0].axes[1].get_xlabel()
+        assert "epsilon spent, at most, against" in drawn[0].axes[1].get_xlabel()
     title = drawn[0].get_suptitle()
     assert title.startswith("infinite-digits, 400 clients, logistic, dynamic-dp-sgd")
     assert ("epsilon" in title) == (panels == 2)

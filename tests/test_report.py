@@ -363,6 +363,19 @@ def test_epsilon_is_drawn_as_the_evaluations_had_it_and_never_below_what_was_spe
     assert [line[-2:].tolist() for line in drawn[0].axes[1].lines[0].get_data()] == [[60, 60], [3.0, 3.2]]
 
 
+@pytest.mark.parametrize(
+    ("method", "said"), [("pld", "spent, at most ("), ("gdp-clt", "spent (GDP-CLT, estimate")]
+)
+def test_the_axis_says_at_most_of_bounds_alone(
+    method: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    plan = make_plan(small(accounting=method))
+    report_picture.curves(report.summarise(plan, plan.events, METRICS, "rounds"), METRICS, [(6, 1.0)])
+    assert f"epsilon {said}" in drawn[0].axes[1].get_ylabel()
+
+
 def test_silos_add_their_own_noise_in_the_picture_too(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
