@@ -14,6 +14,7 @@ does not answer then tells of no one's draw, and is told, in the run's report to
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flwr.app import Message, MessageType, RecordDict
@@ -46,7 +47,8 @@ SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client lev
 
 _TREE = 4  # nodes, from which the grid adds their replies
 _LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
-_PATIENCE = 60.0  # seconds that a run waits for a node that has come since to say where it stands
+# Seconds that a run waits for a node that has come since to say where it stands, and how often.
+_PATIENCE, _TRIES = 60.0, 5
 # Flower's errors of messages that expired, or whose node has left.
 _UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
@@ -93,7 +95,7 @@ class GridEngine:
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
         self._expected, self._tell, self._silos = nodes, tell, silos
         self._nodes: tuple[Node, ...] = ()
-        self._newcomers = dict[int, Node | None]()
+        self._newcomers, self._silent = dict[int, Node | None](), Counter[int]()
         self._missing = set[str]()
         self.absences = Absences()
 
@@ -239,8 +241,11 @@ class GridEngine:
             return
         new = sorted(there - self._newcomers.keys() - {node.id for node in self._nodes})
         found, failed = self._ask_places(new, _PATIENCE)
-        # Who says where it stands, or that it is not ready, is not asked again; the silent may be starting.
-        self._newcomers |= dict.fromkeys(failed) | {node.id: node for node in found}
+        # Who says where it stands, or that it is not ready, is not asked again; the silent may be starting,
+        # but one that hangs must not hold up every release.
+        self._silent.update(set(new) - failed.keys() - {node.id for node in found})
+        hung = (node for node, times in self._silent.items() if times >= _TRIES)
+        self._newcomers |= dict.fromkeys([*failed, *hung]) | {node.id: node for node in found}
         if failed and self._silos:
             self._tell(f"of those that have come since, {not_ready(failed, (), None)}")
         nodes = tuple(successor(node, self._newcomers, there) for node in self._nodes)

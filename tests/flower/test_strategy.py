@@ -277,6 +277,17 @@ def test_a_node_that_is_silent_while_it_starts_is_asked_again(silos: bool) -> No
     assert not any("not ready" in line for line in told)  # that nothing came is no reason to name
 
 
+def test_a_newcomer_that_hangs_holds_up_five_releases_at_most() -> None:
+    grid = Restarting()
+    engine = GridEngine(grid, strict=False, silos=True)
+    engine.assemble()
+    grid.there, grid.silent = (1, 4), (4,)
+    del grid.asked[:]
+    for _ in range(7):
+        engine.gather(make_ask(chunks=4, home=lambda index: index))
+    assert grid.asked.count(("query", 4)) == 5
+
+
 def test_which_clients_do_not_answer_is_not_told() -> None:
     """Who was asked is who was drawn."""
     grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
