@@ -32,7 +32,7 @@ from fedpriv.query import Block, Query, SumBlock
 _CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
 _ROWS = 32  # examples at least, copies among them, whose layer inputs are multiplied at once
 _ROW_ENTRIES = 2**24  # entries of materialised rows at once: 64 MiB of float32
-_MOST_ENTRIES = 2**28  # and what they may be for _ROWS of them
+_MOST_ENTRIES = 2**27  # and what they may be for _ROWS of them: 512 MiB, the default memory-budget
 
 Sums = tuple[Tensor, ...]
 
