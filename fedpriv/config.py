@@ -329,7 +329,10 @@ class Config(BaseModel):
         "chunk size agree to the last bit, on however many actors",
     )
     memory_budget: int = Field(
-        512, ge=16, description="MiB that a node may use for examples and their gradients at once"
+        512,
+        ge=16,
+        description="MiB that a node may use for examples and their gradients at once, but for 32 examples, "
+        "which are always computed together",
     )
     reply_timeout: float = Field(600.0, gt=0, description="seconds to wait for a round's replies")
 
