@@ -307,6 +307,7 @@ def test_bad_arguments_are_refused() -> None:
             audit(small(clients=400), canaries=canaries)
 
 
+@pytest.mark.slow
 def test_few_canaries_and_silos_of_any_size_are_no_trouble() -> None:
     assert audit(small(rounds=2), canaries=1).canaries == 1
     silos = small(unit="example", clients=1, examples_per_client=10**7, rounds=1)
@@ -334,6 +335,7 @@ SETTINGS = [part for text in ("epsilon=4", "rounds=5", "clients=5000", "sampling
             for part in ("--set", text)]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_tells_and_ends_by_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1"])
     assert shown.exit_code == 0, shown.output

@@ -156,6 +156,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, way: s
     assert "taken up again after round" in (tmp_path / "parts" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_may_be_taken_up_again_and_again(tmp_path: Path) -> None:
     config = small(seed=5, momentum=0.9, evaluate_every=1)
     whole = execute(make_plan(config), Engine(config))
@@ -522,6 +523,7 @@ def test_a_run_is_its_ledgers_only_writer_until_its_report_is_written(
     assert looked == ["yes"]
 
 
+@pytest.mark.slow
 def test_without_a_cap_a_client_may_have_given_data_to_every_release(tmp_path: Path) -> None:
     """Local noise: also to those that were made again, for the report and for whoever reads the ledger."""
     config = small(

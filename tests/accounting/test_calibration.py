@@ -57,6 +57,7 @@ def test_extreme_budgets(target: float) -> None:
     assert 0.99 <= share([event], Budget(target, 1e-5)) <= 1
 
 
+@pytest.mark.slow
 def test_a_schedule_of_many_multipliers_keeps_its_shape() -> None:
     events = [Event(float(z), "poisson", "add-remove", 1e-3) for z in np.geomspace(2.0, 1.0, 1000)]
     assert 0.99 <= share(events, Budget(1.0, 4e-7)) <= 1
@@ -69,6 +70,7 @@ def test_du_s_estimate_asks_for_less_noise_than_the_truth() -> None:
     assert truth == pytest.approx(4.54, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_budget_that_epsilon_jumps_past_is_kept() -> None:
     """(1 + e^epsilon) times the truncation passes delta at 4.6, so no noise spends just 8."""
     event = Event(1.0, "poisson", "add-remove", 0.01, truncation=1e-10, count=100)

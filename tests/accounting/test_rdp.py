@@ -134,6 +134,7 @@ def test_it_is_quiet_where_a_series_does_not_converge_and_silences_nobody_else(
     assert (logger.level, logger.filters) == before
 
 
+@pytest.mark.slow
 def test_dp_accounting_is_imported_when_it_is_needed() -> None:
     code = (
         "import sys, fedpriv.node, fedpriv.plan; from fedpriv.accounting import Event, epsilon; "

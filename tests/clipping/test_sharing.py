@@ -1,5 +1,6 @@
 """Random models of layers of all kinds that share: called again, with tensors in common, partly frozen."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,7 @@ def test_random_models_that_share_are_summed_exactly(model, n, dtype):
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(models(), st.integers(2, 7))
 def test_random_models_that_share_are_summed_exactly_at_two_points_and_divided(model, n):

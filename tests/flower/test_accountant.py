@@ -169,6 +169,7 @@ def test_asking_changes_nothing_and_limits_are_needed() -> None:
         FlowerAccountant(config(), "prv")
 
 
+@pytest.mark.slow
 def test_asking_before_each_of_many_rounds_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epsilon is evaluated a few dozen times for hundreds of rounds."""
     evaluations = []

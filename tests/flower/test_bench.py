@@ -108,6 +108,7 @@ def test_the_parties_noise_is_drawn_again_on_no_units() -> None:
     assert spent["party noise"] == spent["aside"] > 0
 
 
+@pytest.mark.slow
 def test_silos_that_train_by_themselves_are_refused_and_one_can_be_timed() -> None:
     silos = {"unit": "example", "clients": 2, "examples-per-client": 300, "sampling-rate": 0.1}
     with pytest.raises(ArgumentError, match=r"level is 'client'.*level=aggregation with clients=1"):

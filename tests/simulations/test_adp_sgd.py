@@ -62,6 +62,7 @@ def test_side_by_side_is_fedpriv_train(run: ModuleType) -> None:
         assert scores["accuracy"] == alone["accuracy"]
 
 
+@pytest.mark.slow
 def test_fitted_noise_is_better_at_a_small_budget(run: ModuleType) -> None:
     """On the bundled digits, by seed; b_0 = 1 makes 600 steps as long as 12,000 are from b_0^2 = 20."""
     keys = {"rounds": 600, "evaluate-every": 600, "sampling-rate": 0.05, "epsilon": 0.5, "adp-a": 1.0}
