@@ -35,6 +35,12 @@ from fedpriv.tasks import Task
 SMALL: dict[str, object] = {"clients": 1000, "sampling-rate": 0.04, "model": "logistic", "epsilon": 8.0}
 
 
+@pytest.fixture(autouse=True)
+def folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bench's ledger lies where it is called; other tests pack what lies in the project."""
+    monkeypatch.chdir(tmp_path)
+
+
 def figures(settings: dict[str, object], rounds: int = 10) -> Figures:
     return measure(Config.parse({**SMALL, **settings}), rounds)
 
