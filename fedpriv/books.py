@@ -146,19 +146,18 @@ class RunBooks:
         return float(epsilon(self._plan.of_worst_client(events), budget.delta, budget.method).epsilon)
 
 
-_FEW = 16  # parts of a longer run that progress is shown of at least
-
-
 def _stops(plan: Plan, total: int, before: int) -> list[int]:
     """After how many of ``total`` releases progress is wanted: each where they are CHECKPOINTS at most, else
-    one, each evaluation, and some between, about as many. ``before`` were charged and lost."""
-    if total <= CHECKPOINTS:  # half a second at most, and no plateaus that only rounding up made
+    one, as many parts, and each evaluation where these are no more. ``before`` were charged and lost.
+
+    Fewer would cost a second less, and show plateaus and jumps that only rounding up makes.
+    """
+    if total <= CHECKPOINTS:
         return list(range(1, total + 1))
     each = plan.config.evaluate_every * plan.config.silo_steps
     evaluations = range(before + each, total, each)
-    if len(evaluations) > CHECKPOINTS:
-        return [1, *equal_parts(total, CHECKPOINTS)]
-    return [1, *equal_parts(total, _FEW), *evaluations]
+    shown = evaluations if len(evaluations) <= CHECKPOINTS else ()
+    return [1, *equal_parts(total, CHECKPOINTS), *shown]
 
 
 def _what_is_left(plan: Plan, charged: Sequence[Event], step: int) -> tuple[Event, ...]:
