@@ -124,7 +124,7 @@ def _try(loss: Loss, outputs: Tensor, y: Tensor) -> None:
         targets = like.expand(3, *y.shape[1:]).contiguous()
         try:
             together = loss(made, targets)
-            check_tensor(name, together)
+            _check_tensor(name, together)
             alone = torch.cat([loss(made[i : i + 1], targets[i : i + 1]) for i in range(3)])
         except _check.ArgumentError:
             raise
@@ -144,7 +144,7 @@ def _try(loss: Loss, outputs: Tensor, y: Tensor) -> None:
         raise _check.fail("loss", name, "have a gradient in the outputs", hint)
 
 
-def check_tensor(name: str, losses: object) -> None:
+def _check_tensor(name: str, losses: object) -> None:
     """Raises ArgumentError where a loss has given something other than a tensor."""
     if not isinstance(losses, Tensor):
         raise _check.fail("loss", name, "give a tensor (n,)", f"it gives {type(losses).__name__}")

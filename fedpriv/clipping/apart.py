@@ -15,7 +15,7 @@ False
 >>> runs_own_code(nn.Linear(2, 2), max)
 True
 >>> from fedpriv.clipping.kinds import UnsuitedError
->>> with without_hooks():
+>>> with Hookless():
 ...     try:
 ...         torch.ones(2, requires_grad=True).exp().register_hook(lambda gradient: gradient / gradient.norm())
 ...     except UnsuitedError:
@@ -26,7 +26,6 @@ left to rows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -94,12 +93,9 @@ def apart(
     return same | ((alone - together).abs() <= error * size)
 
 
-def without_hooks() -> AbstractContextManager[Any]:
+class Hookless(TorchFunctionMode):
     """In its context, registering a hook on a tensor raises UnsuitedError."""
-    return _Hookless()
 
-
-class _Hookless(TorchFunctionMode):
     def __torch_function__(
         self,
         function: Any,
@@ -107,6 +103,7 @@ class _Hookless(TorchFunctionMode):
         arguments: tuple[Any, ...] = (),
         named: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Run the function, unless it is that one."""
         if function is Tensor.register_hook:
             raise UnsuitedError
         return function(*arguments, **(named or {}))

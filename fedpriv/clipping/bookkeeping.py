@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clipping.apart import apart, check_functions, without_hooks
+from fedpriv.clipping.apart import Hookless, apart, check_functions
 from fedpriv.clipping.bounded import FactoredSum, Forms
 from fedpriv.clipping.drawing import Drawing
 from fedpriv.clipping.factored import Factored, combine
@@ -135,7 +135,7 @@ class Book:
         formed: list[Forms] = [{} for _ in points]
         with drawn, computing(precision or self.precision, x.device):
             passes = [self.record(plan, task, point, x, y, weights) for point in points]
-            apart = self._apart(task, points, x, y, weights, [losses for *_, losses in passes])
+            alone = self._apart(task, points, x, y, weights, [losses for *_, losses in passes])
             if plan.remaining:
                 tensors = [self._layout.split(point) for point in points]
                 units = x, y, weights, seeds
@@ -145,8 +145,8 @@ class Book:
             for (calls, deltas, _), rest in zip(passes, formed, strict=True)
         ]
         sums = FactoredSum(forms, self._layout, blocks, points[0], counted)
-        if apart is not None:
-            sums.told &= apart
+        if alone is not None:
+            sums.told &= alone
         return sums
 
     def _apart(
@@ -182,7 +182,7 @@ class Book:
         """A forward and a backward pass: the layers' calls, the gradients at each one's taps, the losses."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
-        hookless = without_hooks() if self._watched else nullcontext()
+        hookless = Hookless() if self._watched else nullcontext()
         with torch.enable_grad(), _recorded(plan.layers) as tape, hookless:
             losses = task.losses(params.detach(), x, y)
         if self._watched:
