@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedpriv import _check, user_code
 from fedpriv.config import Config
@@ -20,10 +19,9 @@ from fedpriv.plan import Plan, gpu_share, make_plan, number_of_actors
 from fedpriv.round import Engine
 from fedpriv.runs import Result, Status, execute
 from fedpriv.silos import Trainer, silo_side
-from fedpriv.tasks import Task
+from fedpriv.tasks import Task, alike
 
 _SOME = 16  # examples that are looked at before a run
-_ERROR = 1e-3  # of the largest output, what rounding may do to others
 
 
 def check(config: Config) -> list[str]:
@@ -113,21 +111,13 @@ def _mixes(task: Task, source: Source) -> bool:
     others, after moves up or down, which open what may be shut there (a last layer of zeros, say)."""
     x, generator = source.test()[0][:_SOME], np.random.default_rng(0)
     start, own = task.initial(generator), len(x) // 2
-    alone = torch.cat([task.outputs(start, one[None]) for one in x])
-    if _differ(task.outputs(start, x), alone):
+    if not task.apart(start, x):
         return True
     # In batches of one shape, which are rounded alike, however much moved parameters make of that.
     beside = torch.cat([x[:own], x[:1].expand(len(x) - own, *x.shape[1:])])
     move = torch.as_tensor(generator.standard_normal(task.dimension)).to(start)
     points = (start + move, start - move)
-    return any(_differ(task.outputs(at, x)[:own], task.outputs(at, beside)[:own]) for at in points)
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    """Whether outputs differ by more than rounding; what is not finite proves nothing."""
-    if not other.numel() or not bool(torch.isfinite(other).all()):
-        return False
-    return not bool(((one - other).abs() <= _ERROR * other.abs().amax()).all())
+    return not all(alike(task.outputs(at, x)[:own], task.outputs(at, beside)[:own]) for at in points)
 
 
 def make_engine(config: Config) -> Engine | Trainer:

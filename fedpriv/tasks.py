@@ -43,6 +43,15 @@ _FEW = 16  # test examples that are looked at alone and together
 _UNREDUCED = "torch's losses are with reduction='none'"
 
 
+def alike(outputs: Tensor, wanted: Tensor) -> bool:
+    """Whether outputs differ by rounding alone, to a thousandth of the largest that is wanted; what is not
+    finite proves nothing."""
+    if not wanted.numel():
+        return True
+    largest = wanted.abs().amax()
+    return bool(((outputs - wanted).abs() <= 1e-3 * largest).all() | ~torch.isfinite(largest))
+
+
 class Task:
     """A model and a loss, functionally.
 
@@ -156,7 +165,7 @@ class Task:
         """
         if not x.shape[0]:
             raise _check.fail("test set", 0, "hold at least one example")
-        outputs_of = self.outputs if self._alone(params, x[:_FEW]) else self._outputs_one_by_one
+        outputs_of = self.outputs if self.apart(params, x[:_FEW]) else self._outputs_one_by_one
         score = scores(self.loss, y)
         sums: dict[str, list[float]] = {}
         step = min(_TEST_CHUNK, max(1, memory // self._test_bytes(params, x)))
@@ -179,11 +188,9 @@ class Task:
             )
         return self._evaluated[key]
 
-    def _alone(self, params: Tensor, x: Tensor) -> bool:
-        """Whether an example's outputs are the same without the others."""
-        together, alone = self.outputs(params, x), self._outputs_one_by_one(params, x)
-        largest = alone.abs().amax()
-        return bool(((together - alone).abs() <= 1e-3 * largest).all() | ~torch.isfinite(largest))
+    def apart(self, params: Tensor, x: Tensor) -> bool:
+        """Whether the outputs of the examples x (n, ...) are the same without the others beside them."""
+        return alike(self.outputs(params, x), self._outputs_one_by_one(params, x))
 
     def _outputs_one_by_one(self, params: Tensor, x: Tensor) -> Tensor:
         return torch.cat([self.outputs(params, one[None]) for one in x])
