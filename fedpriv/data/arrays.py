@@ -28,6 +28,7 @@ from fedpriv.data.source import (
     Indices,
     Pair,
     Target,
+    as_float32,
     kind,
     require_labels,
     to_unit,
@@ -108,8 +109,7 @@ class Arrays:
         if x.dtype.kind != "f" or x.ndim < 2:
             kinds = "uint8 images (n, height, width) or (n, channels, height, width), or float32 (n, ...)"
             raise DataError(f"{self.name}: examples {called} must be {kinds}; {_said(x)}")
-        with np.errstate(over="ignore"):
-            rounded = np.ascontiguousarray(x, dtype=np.float32)
+        rounded = as_float32(x)
         if not np.isfinite(rounded).all():
             raise DataError(f"{self.name}: examples {called} must be finite numbers, as float32 has them")
         return torch.from_numpy(rounded)
@@ -141,13 +141,12 @@ class Arrays:
         expected = (count,) if self.target == "value" else (count, self.classes)
         if not count or y.shape != expected or y.dtype.kind not in "iuf":
             raise refusal
-        with np.errstate(over="ignore"):
-            numbers = y.astype(np.float32)
+        numbers = as_float32(y)
         if not np.isfinite(numbers).all():
             raise refusal
         if self.target == "tags" and not np.isin(numbers, (0, 1)).all():
             raise DataError(f"{self.name}: tags {called} must be 0 or 1")
-        return torch.from_numpy(numbers)
+        return torch.tensor(numbers)  # a copy, as of other kinds
 
     def _shown(self, x: Tensor) -> Tensor:
         """Kept examples as they are handed out."""

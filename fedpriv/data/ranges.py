@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpriv.data.source import Target
+from fedpriv.data.source import Target, as_float32
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -54,7 +54,7 @@ def _targets(y: Array, target: Target, classes: int) -> Mask:
     if target == "label" and y.dtype.kind in "iu":
         return _rows((y >= 0) & (y < classes))
     if target != "label" and y.dtype.kind in "iuf":
-        return _rows(_finite(y) if target == "value" else np.isin(_rounded(y), (0, 1)))
+        return _rows(_finite(y) if target == "value" else np.isin(as_float32(y), (0, 1)))
     return np.ones(len(y), np.bool_)
 
 
@@ -63,11 +63,5 @@ def _rows(allowed: Mask) -> Mask:
     return np.asarray(allowed.reshape(len(allowed), -1).all(axis=1)) if len(allowed) else allowed[:0].ravel()
 
 
-def _rounded(values: Array) -> npt.NDArray[np.float32]:
-    """As sources have them: a number that float32 has not is infinite."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float32, copy=False)
-
-
 def _finite(values: Array) -> Mask:
-    return np.isfinite(_rounded(values))
+    return np.isfinite(as_float32(values))

@@ -117,6 +117,12 @@ def whole(name: str, values: Any, minimum: int = 0, below: int | None = None) ->
     return array
 
 
+def as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """The numbers as sources have them; one that float32 has not is infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+
 # NumPy's own names of these kinds can say how long the longest text is.
 _KINDS = {"U": "text", "S": "bytes", "O": "objects", "V": "records"}
 
