@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fedpriv import _check
-from fedpriv.cli.app import AsJson, app, print_table, refusing
+from fedpriv.cli.app import AsJson, app, note, print_table, refusing
 from fedpriv.measures import counted
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def account(
         return
     _print(result, f"epsilon at delta {delta:g}{of_what}")
     if said:
-        typer.secho(f"NOTE: {said['remark']}", bold=True)
+        note(said["remark"])
     if plot is not None:
         typer.echo(f"{plot}: epsilon against releases")
 

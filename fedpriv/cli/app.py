@@ -102,6 +102,11 @@ def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] =
         raise typer.Exit(code) from None
 
 
+def note(said: str, err: bool = False) -> None:
+    """What people should know of a run, in a line that stands out; on standard error where ``err``."""
+    typer.secho(f"NOTE: {said}", bold=True, err=err)
+
+
 def _said(error: OSError, where: Path | None) -> str:
     """An error of the system in one line, with the place that it is of where there is one."""
     place = error.filename or (where if error.errno in _OF_FILES else None)

@@ -10,7 +10,7 @@ import typer
 
 from fedpriv.accounting import METHODS
 from fedpriv.checkpoints import FILE, Checkpoint, obstacle
-from fedpriv.cli.app import on_terminal
+from fedpriv.cli.app import note, on_terminal
 from fedpriv.endings import Ending, divergence
 from fedpriv.measures import counted, shown
 from fedpriv.plan import Plan
@@ -43,17 +43,16 @@ def announce(plan: Plan, resumed: Checkpoint | None, odd: Sequence[str], err: bo
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             typer.secho(text, bold=True, err=err)
-    for note in (remark(config), *notes(plan), *odd):
-        if note:
-            typer.secho(f"NOTE: {note}", bold=True, err=err)
+    for said in (remark(config), *notes(plan), *odd):
+        if said:
+            note(said, err)
     if resumed:
         lost = f", {resumed.lost} of them after it: paid for and lost" if resumed.lost else ""
         charged = counted(resumed.charged, "release")
         typer.echo(f"taken up again after round {resumed.state.step}; {charged} charged{lost}", err=err)
         for key in resumed.changed:
             code = plan.config.table()[key]
-            changed = f"NOTE: the file of {key} {code} is not as it was when the run was left"
-            typer.secho(changed, bold=True, err=err)
+            note(f"the file of {key} {code} is not as it was when the run was left", err)
 
 
 @contextmanager
@@ -117,8 +116,8 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     last = result.metrics[-1] if result.metrics else {}
     measure = shown(last)
     typer.echo(f"{result.stopped.sentence}; test {measure.said(last.get(measure.key))}")
-    if note := divergence(result.stopped, result.metrics):
-        typer.secho(f"NOTE: {note}", bold=True)
+    if diverged := divergence(result.stopped, result.metrics):
+        note(diverged)
     rounds_left = last.get("round", 0) < plan.setup.rounds
     if rounds_left and result.stopped in (Ending.INTERRUPTED, Ending.UNANSWERED) and obstacle(plan) is None:
         typer.echo(f"`fedpriv resume {folder}` goes on from there")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedpriv import _check
-from fedpriv.cli.app import AsJson, app, print_table, refusing
+from fedpriv.cli.app import AsJson, app, note, print_table, refusing
 
 _HELP = """Put runs side by side, from their output folders: a table, and a picture of all of them.
 
@@ -37,13 +37,10 @@ def results(
     from fedpriv import results_picture
     from fedpriv.data.files import atomic
 
-    def note(said: str) -> None:
-        typer.secho(f"NOTE: {said}", bold=True, err=as_json)
-
     with refusing():
         if out is not None:
             _check_out(out)
-        groups = compared.read(folders, note)
+        groups = compared.read(folders, lambda said: note(said, err=as_json))
         if out is not None:
             with atomic(out) as file:
                 file.write(results_picture.picture(groups))

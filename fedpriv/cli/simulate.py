@@ -16,6 +16,7 @@ from fedpriv.cli.app import (
     OfSettings,
     app,
     ending_cleanly,
+    note,
     print_table,
     refusing,
     uncharged,
@@ -125,8 +126,8 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
 
         result = execute(plan, engine, output, after_round, resumed)
     if as_json:
-        if note := divergence(result.stopped, result.metrics):
-            typer.secho(f"NOTE: {note}", bold=True, err=True)
+        if diverged := divergence(result.stopped, result.metrics):
+            note(diverged, err=True)
         typer.echo(json.dumps({"out": str(folder), **result.report}))
     else:
         display.conclude(plan, result, str(folder))
@@ -198,9 +199,9 @@ def compare(
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
-    of_plans = (note for plan in chosen if plan.budget for note in notes(plan))
-    for note in dict.fromkeys((*of_plans, *odd)):
-        typer.secho(f"NOTE: {note}", bold=True, err=as_json)
+    of_plans = (said for plan in chosen if plan.budget for said in notes(plan))
+    for said in dict.fromkeys((*of_plans, *odd)):
+        note(said, err=as_json)
     lines: dict[str, Lines] = {}
 
     with refusing(1), ending_cleanly() as check_end:
@@ -219,9 +220,9 @@ def compare(
         typer.secho(left, bold=True)
     print_table(comparison.HEADER, [comparison.cells(row) for row in rows])
     for row in rows:
-        for said in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
-            if said:
-                typer.secho(f"{row.placement}: {said}", bold=True)
-    for note in comparison.notes(rows):
-        typer.echo(note)
+        for told in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
+            if told:
+                typer.secho(f"{row.placement}: {told}", bold=True)
+    for sentence in comparison.notes(rows):
+        typer.echo(sentence)
     typer.echo(f"{folder.path}/compare.png shows the test score against rounds and epsilon")
