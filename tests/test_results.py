@@ -127,9 +127,16 @@ def test_runs_that_did_not_go_through_are_not_averaged_and_cost_their_budget(
     assert groups[1].name == "optimizer=dp-sgd (interrupted)"
 
 
-def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved, in order."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (save(self, *a, **k), figures.append(self)))
+    return figures
+
+
+def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Figure]) -> None:
     groups = results.read([runs])
     results_picture.picture(groups)
     by_round, by_epsilon = drawn[0].axes
@@ -168,10 +175,8 @@ def labels_of(figure: Figure) -> list[str]:
 
 
 def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, drawn: list[Figure]
 ) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     plain, adam = results.read([runs / "open", runs / "adam"])
     local = changed(adam, "local", against="the server, for the unit that lost most")
     results_picture.picture([plain, adam, local])
@@ -185,12 +190,9 @@ def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
 
 @pytest.mark.parametrize(("count", "many"), [(20, False), (21, True), (56, True)])
 def test_a_picture_of_many_stays_readable(
-    count: int, many: bool, runs: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, many: bool, runs: Path, drawn: list[Figure]
 ) -> None:
     """What matplotlib cannot lay out, it warns of, and warnings are errors here."""
-    drawn: list[Figure] = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (save(self, *a, **k), drawn.append(self)))
     adam, plain = results.read([runs / "adam", runs / "open"])
     groups = [changed(adam, f"{'a long name, ' * 9}{number}") for number in range(count - 1)]
     results_picture.picture([*groups, changed(plain, "open")])
@@ -346,11 +348,8 @@ def of_budget(group: results.Group, epsilon: float) -> results.Group:
 
 @pytest.mark.parametrize(("largest", "scale"), [(4.9, "linear"), (5.1, "log")])
 def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
-    largest: float, scale: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+    largest: float, scale: str, runs: Path, drawn: list[Figure]
 ) -> None:
-    drawn: list[Figure] = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (save(self, *a, **k), drawn.append(self)))
     [adam] = results.read([runs / "adam"])
     results_picture.picture([of_budget(adam, 0.1), of_budget(adam, largest)])
     by_round, by_epsilon = drawn[0].axes
@@ -363,10 +362,8 @@ def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
 
 
 def test_a_picture_of_many_has_all_of_them_however_many_adversaries(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, drawn: list[Figure]
 ) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     [adam] = results.read([runs / "adam"])
     results_picture.picture([changed(adam, number, against=f"party {number}") for number in range(23)])
     [axes] = drawn[0].axes
