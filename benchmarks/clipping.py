@@ -41,10 +41,10 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping, wrap_model
 from torch import Tensor, nn
 
 from fedpriv import models
-from fedpriv.clients import tune_allocator
+from fedpriv._internal.memory import tune_allocator
 from fedpriv.clipping import sum_gradients, sum_rows
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 Side = Callable[[], Tensor]
 CLIP_NORM = 1.0

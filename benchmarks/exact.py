@@ -2,7 +2,7 @@
 
     python benchmarks/exact.py                  # some seconds
 
-A node's sums are rounded to a common grid in float64, travel and are added so (fedpriv/exact.py); the plain
+A node's sums are rounded to a common grid in float64, travel and are added so (fedpriv/mechanism/grid.py); the plain
 way is to send and add them in float32. Both encode, decode and check one reply and add it to another node's,
 within one process. Sides take turns; medians of wall time, batch 250.
 """
@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from turns import medians, options
 
-from fedpriv.clients import OneGradient, clipped_sum
-from fedpriv.exact import on_grid
-from fedpriv.flower.messages import read_reply, reply_content
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.round import Reply
-from fedpriv.tasks import Task
+from fedpriv.federated.client_update import OneGradient, clipped_sum
+from fedpriv.federated.engine import Reply
+from fedpriv.flower.serialization import read_reply, reply_content
+from fedpriv.mechanism.grid import on_grid
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 BATCH = 250
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from turns import medians, options
 
 from fedpriv import models
-from fedpriv.clients import LocalSteps, clipped_sum
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.federated.client_update import LocalSteps, clipped_sum
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 CLIENTS, MOST, STEPS, BATCH, RATE, CLIP_NORM = 250, 40, 5, 10, 0.1, 0.5
 

@@ -43,13 +43,13 @@ def ours(
 ) -> dict[str, float]:
     """Median seconds of a round on our Ray grid, and the peak memory in MiB of its processes."""
     from fedpriv.accounting import Ledger
-    from fedpriv.books import RunBooks
-    from fedpriv.config import Config
+    from fedpriv.config.builders import initial_params, make_source, make_task
+    from fedpriv.config.plan import gpu_share, make_plan
+    from fedpriv.config.schema import Config
+    from fedpriv.federated.loop import run
+    from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid
-    from fedpriv.flower.strategy import GridEngine
-    from fedpriv.node import initial_params, make_source, make_task
-    from fedpriv.plan import gpu_share, make_plan
-    from fedpriv.round import run
+    from fedpriv.runs.budget import RunBooks
 
     config = Config.parse(
         {
@@ -139,7 +139,7 @@ def pfl(placement: str, rounds: int) -> list[float]:
 def split(rounds: int, actors: int, device: str, gpus_per_actor: float) -> None:
     """Print where our round's time goes, as ``fedpriv bench`` has it."""
     from fedpriv.bench import measure
-    from fedpriv.config import Config
+    from fedpriv.config.schema import Config
 
     where = settings_of(actors, device, gpus_per_actor)
     figures = measure(Config.parse({"clients": 10**6, "sampling-rate": COHORT / 10**6, **where}), rounds)
@@ -155,13 +155,13 @@ def flower_child(nodes: int, rounds: int) -> None:
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from fedpriv.config import Config
+    from fedpriv.config.builders import initial_params, make_source, make_task
+    from fedpriv.config.schema import Config
+    from fedpriv.federated.engine import Ask, Chunk
     from fedpriv.flower.client_app import app as client_app
-    from fedpriv.flower.messages import ask_content, shared_records
-    from fedpriv.node import initial_params, make_source, make_task
+    from fedpriv.flower.serialization import ask_content, shared_records
     from fedpriv.optimizers import dp_sgd
     from fedpriv.rng import Key
-    from fedpriv.round import Ask, Chunk
 
     config = Config()
     key = Key.fresh()

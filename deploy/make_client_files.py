@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv import data
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data.client_files import write_client_file
 
 

@@ -5,7 +5,7 @@ two resumptions share noise; with a seed the run is reproducible and NOT private
 the seed can subtract the noise. Each draw names its purpose and indices (release, client, chunk, ...),
 and gets a stream whose key is a hash of all of them: never the same noise twice. It is Philox of 128 bits,
 or for noise SFC64 of 192, which are not made to withstand those who want to foresee them: noise that protects
-data of people is drawn by :mod:`fedpriv.rounded`, from ChaCha20.
+data of people is drawn by :mod:`fedpriv.mechanism.rounded_gaussian`, from ChaCha20.
 
 >>> key = Key.from_seed(7)
 >>> a, b = key.generator("noise", 0), key.generator("noise", 1)
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
 
-from fedpriv import _check
+from fedpriv._internal import validation
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Key:
     @classmethod
     def from_seed(cls, seed: int) -> Key:
         """A reproducible key, for which the run is not private. Raises ArgumentError if seed < 0."""
-        _check.integer("seed", seed)
+        validation.integer("seed", seed)
         return cls(hashlib.sha256(b"fedpriv-seed" + str(int(seed)).encode()).digest(), int(seed))
 
     @classmethod
@@ -76,7 +76,7 @@ class Key:
         if drawn in self._used:
             draw = " ".join(map(str, (purpose, *indices)))
             hint = "its noise and cohorts would be those of an earlier run; make one by Key.fresh()"
-            raise _check.fail("key", "...", f"be a run's own: {draw} was drawn from it before", hint)
+            raise validation.fail("key", "...", f"be a run's own: {draw} was drawn from it before", hint)
         self._used.add(drawn)
 
     def child(self, purpose: str, *indices: int) -> Key:

@@ -55,8 +55,8 @@ def run(cell: Cell, seed: int, more: More | None = None) -> dict[str, Any]:
     """
     import torch
 
-    from fedpriv.runs import execute
-    from fedpriv.simulate import make_engine
+    from fedpriv.runs.runner import execute
+    from fedpriv.simulation.run import make_engine
 
     torch.set_num_threads(1)
     started = time.perf_counter()
@@ -80,8 +80,8 @@ def run(cell: Cell, seed: int, more: More | None = None) -> dict[str, Any]:
 def make_plan(cell: Cell, seed: int) -> Any:
     """The cell's plan; with its noise multiplier, the budget is what PLD says that this costs."""
     from fedpriv.accounting import Budget, epsilon
-    from fedpriv.centralised import settle
-    from fedpriv.plan import make_plan
+    from fedpriv.config.centralised import settle
+    from fedpriv.config.plan import make_plan
 
     plan = make_plan(settle({**cell.config, "seed": seed}))
     if cell.noise_multiplier is None:

@@ -79,9 +79,9 @@ def there(tensor: Tensor) -> bool:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
     """All of fedpriv computes on the device, in an open mode."""
-    monkeypatch.setattr("fedpriv.node.choose_device", lambda name: DEVICE)
-    monkeypatch.setattr("fedpriv.runs.choose_device", lambda name: DEVICE)
+    monkeypatch.setattr("fedpriv.config.builders.choose_device", lambda name: DEVICE)
+    monkeypatch.setattr("fedpriv.runs.runner.choose_device", lambda name: DEVICE)
     # torch has no precisions for it.
-    monkeypatch.setattr("fedpriv.clipping.bookkeeping.computing", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("fedpriv.clipping.ghost.bookkeeping.computing", lambda *_: contextlib.nullcontext())
     with Elsewhere() as mode:
         yield mode

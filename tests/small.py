@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.config import Config
+from fedpriv.config.schema import Config
 from fedpriv.data import idx
 from fedpriv.data.loaders import IDX_FILES
 

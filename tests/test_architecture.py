@@ -256,7 +256,7 @@ def test_global_draws_are_found(source: str) -> None:
         "x.normal_(generator=self._generator)",
         "config.seed",
         "layer.dropout > 0",
-        "from fedpriv.models.laws import normal",
+        "from fedpriv.models.initializers import normal",
         "torch.zeros_like(x)",
     ],
 )

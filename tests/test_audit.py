@@ -17,20 +17,20 @@ from small import small
 from torch import Tensor
 from typer.testing import CliRunner
 
-from fedpriv import audit as audits
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Event
-from fedpriv.audit import audit
-from fedpriv.books import RunBooks
+from fedpriv.audit import auditor as audits
+from fedpriv.audit.auditor import audit
+from fedpriv.audit.one_run import one_run_p_value, proved_epsilon
 from fedpriv.cli import app
-from fedpriv.config import Config
-from fedpriv.noise import Normals
-from fedpriv.one_run import one_run_p_value, proved_epsilon
-from fedpriv.query import Query, Term
-from fedpriv.release import Placement
+from fedpriv.config.schema import Config
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.mechanism.gaussian import Normals
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import Query, Term
+from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts
-from fedpriv.sampling import FixedSize, Poisson
+from fedpriv.runs.budget import RunBooks
 
 CANARIES = 20_000
 FIRST = {"dp2_sgd_steps": 2}

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from small import small
 
-from fedpriv import books as books_module
 from fedpriv.accounting import accountant as accountants
-from fedpriv.accounting import epsilon, methods
+from fedpriv.accounting import epsilon
 from fedpriv.accounting import ledger as ledgers
-from fedpriv.books import RunBooks
-from fedpriv.folders import RunFolder
-from fedpriv.node import client_side
-from fedpriv.plan import Plan, make_plan
-from fedpriv.round import Ask, Reply
-from fedpriv.runs import execute
+from fedpriv.accounting.methods import registry
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.federated.engine import Ask, Reply
+from fedpriv.node.factory import client_side
+from fedpriv.runs import budget as books_module
+from fedpriv.runs.budget import RunBooks
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import execute
 
 
 def open_books(plan: Plan, folder: Path) -> RunBooks:
@@ -134,10 +135,10 @@ def test_a_short_run_tells_what_is_spent_after_each_release(
 def test_a_run_is_composed_a_few_times_however_often_it_is_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
-    monkeypatch.setattr("fedpriv.report.views", lambda *arguments: [])
+    monkeypatch.setattr("fedpriv.report.plots.curves", lambda *arguments: b"")
+    monkeypatch.setattr("fedpriv.report.summary.views", lambda *arguments: [])
     calls: list[int] = []
-    for module in (accountants, books_module, methods):
+    for module in (accountants, books_module, registry):
         for name in {"epsilon", "epsilons"} & set(vars(module)):
             answer = getattr(module, name)
             monkeypatch.setattr(module, name, lambda *a, f=answer, **k: calls.append(1) or f(*a, **k))

@@ -14,16 +14,18 @@ import textbook
 import torch
 from small import SMALL, small
 
-from fedpriv import compare, report, report_text
-from fedpriv._check import ArgumentError
-from fedpriv.centralised import SET, settle
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli.display import Lines
-from fedpriv.config import Config
+from fedpriv.config.builders import initial_params, make_public, make_source, make_task, make_view
+from fedpriv.config.centralised import SET, settle
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 from fedpriv.data import Arrays, DataError
-from fedpriv.folders import FILES, RunFolder
-from fedpriv.node import initial_params, make_public, make_source, make_task, make_view
-from fedpriv.plan import make_plan
-from fedpriv.simulate import check, simulate
+from fedpriv.report import markdown
+from fedpriv.report import summary as summary_module
+from fedpriv.runs.run_dir import FILES, RunFolder
+from fedpriv.simulation import compare
+from fedpriv.simulation.run import check, simulate
 
 DIGITS = 1437  # training examples of the embedded set
 
@@ -266,8 +268,8 @@ def test_a_model_that_does_not_suit_the_data_is_refused(
 @pytest.mark.parametrize("placement", ["central", "none"])
 def test_the_report_says_who_adds_the_noise_and_what_one_unit_is(placement: str) -> None:
     plan = make_plan(centralised(placement=placement))
-    summary = report.summarise(plan, plan.setup.planned_events(), [], "rounds")
-    text = report_text.markdown(summary)
+    summary = summary_module.summarise(plan, plan.setup.planned_events(), [], "rounds")
+    text = markdown.markdown(summary)
     assert summary["privacy"]["unit"] == "example: one example of the training set"
     assert summary["privacy"]["units"] == 1400
     assert "| neighbouring data | add/remove one unit |" in text

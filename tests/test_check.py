@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from fedpriv._check import ArgumentError, FedprivError
+from fedpriv._internal.user_code import UserCodeError
+from fedpriv._internal.validation import ArgumentError, FedprivError
 from fedpriv.accounting import BudgetExceeded, LedgerError, UnsupportedEvent
 from fedpriv.cli.app import refusing
 from fedpriv.data import DataError
 from fedpriv.data.files import MissingDataError
 from fedpriv.flower.grids.base import GridError
-from fedpriv.flower.messages import MessageError
-from fedpriv.flower.nodes import EngineError
-from fedpriv.node_policy import RefusedError
-from fedpriv.user_code import UserCodeError
+from fedpriv.flower.serialization import MessageError
+from fedpriv.flower.topology import EngineError
+from fedpriv.node.policy import RefusedError
 
 VALUES = (ArgumentError, UnsupportedEvent, LedgerError, DataError, MessageError, RefusedError)
 OTHERS = (BudgetExceeded, EngineError, GridError, MissingDataError, UserCodeError)

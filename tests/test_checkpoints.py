@@ -17,23 +17,25 @@ import torch
 from small import SMALL, small
 from typer.testing import CliRunner
 
-from fedpriv import checkpoints, user_code
-from fedpriv._check import ArgumentError
+from fedpriv._internal import user_code
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Ledger, LedgerError, epsilon
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
-from fedpriv.config import Config
-from fedpriv.folders import FILES, RunFolder
-from fedpriv.node import ClientSide, client_side
-from fedpriv.plan import make_plan
-from fedpriv.round import Ask, Reply
-from fedpriv.runs import Result, Status, execute
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Ask, Reply
+from fedpriv.federated.worker import ClientSide
+from fedpriv.node.factory import client_side
+from fedpriv.runs import checkpoints
+from fedpriv.runs.run_dir import FILES, RunFolder
+from fedpriv.runs.runner import Result, Status, execute
 
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than the runs, and tests/test_runs.py looks at them."""
-    monkeypatch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
+    monkeypatch.setattr("fedpriv.report.plots.curves", lambda *arguments: b"")
 
 
 # A run that is planned and accounted for in an instant: every release has the same noise.
@@ -294,7 +296,7 @@ def test_a_run_interrupted_after_its_last_round_is_not_said_to_go_on(
         if ask.release == wanted:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("fedpriv.simulate.make_engine", interrupted)
+    monkeypatch.setattr("fedpriv.simulation.run.make_engine", interrupted)
     flags = [f"--set={key}={value}" for key, value in SMALL.items()]
     for wanted, goes_on in ((3, True), (5, False)):
         told = CliRunner().invoke(app, ["simulate", *flags, "--out", str(tmp_path / str(wanted))])
@@ -518,7 +520,7 @@ def test_a_run_is_its_ledgers_only_writer_until_its_report_is_written(
         looked.append("yes")
         return b""
 
-    monkeypatch.setattr("fedpriv.report_picture.curves", curves)
+    monkeypatch.setattr("fedpriv.report.plots.curves", curves)
     begin(tmp_path / "run", config, 2)
     assert looked == ["yes"]
 

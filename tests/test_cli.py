@@ -20,19 +20,19 @@ from small import SMALL, small, write_mnist
 from typer.testing import CliRunner
 
 from fedpriv import data
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
 from fedpriv.cli.simulate import given as settings_of
-from fedpriv.config import Config, read_assignment
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config, read_assignment
 from fedpriv.data import loaders
-from fedpriv.folders import COMPARISON_FILES, FILES
+from fedpriv.federated.engine import Ask, Reply
+from fedpriv.federated.worker import ClientSide
 from fedpriv.models import MODELS
-from fedpriv.node import ClientSide
-from fedpriv.plan import make_plan
-from fedpriv.remarks import notes
-from fedpriv.round import Ask, Reply
+from fedpriv.report.notices import notes
+from fedpriv.runs.run_dir import COMPARISON_FILES, FILES
 
 ROOT = Path(__file__).parent.parent
 
@@ -394,12 +394,12 @@ def test_data_fetch_refuses_what_it_does_not_know() -> None:
 def test_an_engine_that_fails_is_one_line_and_exit_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedpriv.flower.nodes import EngineError
+    from fedpriv.flower.topology import EngineError
 
     def fails(self: object, ask: object) -> None:
         raise EngineError("every node is gone")
 
-    monkeypatch.setattr("fedpriv.node.ClientSide.gather", fails)
+    monkeypatch.setattr("fedpriv.federated.worker.ClientSide.gather", fails)
     result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert result.stderr == "fedpriv: every node is gone\n"
@@ -586,10 +586,10 @@ def test_ctrl_c_before_the_first_round_is_told(monkeypatch: pytest.MonkeyPatch, 
         raise KeyboardInterrupt
 
     said = "interrupted before any work; nothing was charged for it\n"
-    monkeypatch.setattr("fedpriv.plan.make_plan", interrupted)
+    monkeypatch.setattr("fedpriv.config.plan.make_plan", interrupted)
     result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
     assert (result.exit_code, result.stderr) == (130, said)
-    monkeypatch.setattr("fedpriv.compare.plans", lambda config, names: interrupted(config))
+    monkeypatch.setattr("fedpriv.simulation.compare.plans", lambda config, names: interrupted(config))
     result = call("compare", *SETTINGS, "--out", tmp_path / "out")
     assert (result.exit_code, result.stderr) == (130, said)
     assert not (tmp_path / "out").exists()

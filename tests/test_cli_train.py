@@ -10,8 +10,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.config import read_file
-from fedpriv.folders import FILES
+from fedpriv.config.schema import read_file
+from fedpriv.runs.run_dir import FILES
 
 QUICK = {"dataset": "digits", "model": "logistic", "rounds": 4, "sampling-rate": 0.1, "evaluate-every": 2}
 SETTINGS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 from torch import nn
 
-from fedpriv import clients, models
-from fedpriv._check import ArgumentError
-from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import gradients, sum_gradients
-from fedpriv.memory import Allocations
-from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv import models
+from fedpriv._internal.memory import Allocations
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping import per_example, sum_gradients
+from fedpriv.federated import client_update
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 WORKS = [OneGradient(), LocalSteps(1, 0.5), LocalSteps(4, 0.1), LocalSteps(3, 0.2, batch_size=2)]
 SIZES = [3, 0, 1, 5, 2, 0, 3]
@@ -71,7 +72,7 @@ def test_clients_of_several_examples_are_summed_without_forming_their_gradients(
     task, query, x, y, owner = federation(points=2)
     want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
     assert task.book.suits(task, query.points[0], x, y)  # tried out, with rows
-    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
 
 
@@ -167,10 +168,10 @@ def test_one_client_moves_the_sums_by_no_more_than_the_sensitivity(work):
 def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
     task, query, x, y, owner = federation([4] * 6)
     sizes = []
-    changes = clients._changes
-    monkeypatch.setattr(clients, "_changes", lambda *a: sizes.append(len(a[5])) or changes(*a))
+    changes = client_update._changes
+    monkeypatch.setattr(client_update, "_changes", lambda *a: sizes.append(len(a[5])) or changes(*a))
     want = clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6)
-    client, example = clients._cost(LocalSteps(2, 0.1), task, query, x, y)
+    client, example = client_update._cost(LocalSteps(2, 0.1), task, query, x, y)
     sizes.clear()
     memory = 2 * (client + 4 * example)
     assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=memory), want)
@@ -187,7 +188,7 @@ def test_a_client_that_is_larger_than_the_memory_is_computed_in_parts(work, mode
         *layers, last = network()
         task = Task(nn.Sequential(*layers, nn.Dropout(0.5), last))
     seeds, passes, losses = torch.arange(len(x)), [], task.losses
-    _, example = clients._cost(work, task, query, x, y, seeds if model else None)
+    _, example = client_update._cost(work, task, query, x, y, seeds if model else None)
     arguments = (work, task, query, x, y, owner, 3)
     want = clipped_sum(*arguments, seeds=seeds)
     monkeypatch.setattr(task, "losses", lambda p, x, y: passes.append(len(x)) or losses(p, x, y))
@@ -202,8 +203,8 @@ def test_a_client_that_is_larger_than_the_memory_is_computed_in_parts(work, mode
 def test_what_is_computed_at_once_stays_within_the_memory_given(work, each, monkeypatch):
     """All that one piece allocates, freed or not; made-up examples cost what real ones do."""
     task, query, x, y, owner = federation([each] * 50)
-    client, example = clients._cost(work, task, query, x, y)
-    memory, pieces, compute = 16 * (client + each * example), [], clients._sum_at_once
+    client, example = client_update._cost(work, task, query, x, y)
+    memory, pieces, compute = 16 * (client + each * example), [], client_update._sum_at_once
 
     def counted(*arguments):
         with Allocations() as allocations:
@@ -211,7 +212,7 @@ def test_what_is_computed_at_once_stays_within_the_memory_given(work, each, monk
         pieces.append(allocations.bytes)
         return sums
 
-    monkeypatch.setattr(clients, "_sum_at_once", counted)
+    monkeypatch.setattr(client_update, "_sum_at_once", counted)
     clipped_sum(work, task, query, x, y, owner, 50, memory=memory)
     assert len(pieces) == 4
     assert 0.5 * memory < max(pieces) < 1.25 * memory  # what does not grow with clients is not in the cost
@@ -219,10 +220,10 @@ def test_what_is_computed_at_once_stays_within_the_memory_given(work, each, monk
 
 def test_examples_as_units_are_computed_as_memory_allows(monkeypatch):
     task, query, x, y, _ = federation([1] * 50)
-    client, example = clients._cost(OneGradient(), task, query, x, y)
+    client, example = client_update._cost(OneGradient(), task, query, x, y)
     asked = []
     watched = lambda *a, **named: asked.append(a[-1]) or sum_gradients(*a, **named)  # noqa: E731
-    monkeypatch.setattr(clients, "sum_gradients", watched)
+    monkeypatch.setattr(client_update, "sum_gradients", watched)
     for memory, chunk in ((7 * (client + example), None), (1, None), (2**40, 9)):
         clipped_sum(OneGradient(), task, query, x, y, chunk=chunk, memory=memory)
     assert asked == [7, 1, 9]
@@ -247,8 +248,8 @@ def test_the_allocator_is_left_alone_where_it_cannot_be_tuned(monkeypatch):
     def missing(_):
         raise OSError
 
-    monkeypatch.setattr(clients.ctypes, "CDLL", missing)
-    assert clients.tune_allocator.__wrapped__() is False
+    monkeypatch.setattr(client_update.ctypes, "CDLL", missing)
+    assert client_update.tune_allocator.__wrapped__() is False
 
 
 @pytest.mark.parametrize("last_bit", [0.0, 1e-7])
@@ -275,7 +276,7 @@ def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
     want = sum_gradients(task, query, tokens, y)
     widths = []
     monkeypatch.setattr(
-        clients, "sum_gradients", lambda *a: widths.append(a[2].shape[1]) or sum_gradients(*a)
+        client_update, "sum_gradients", lambda *a: widths.append(a[2].shape[1]) or sum_gradients(*a)
     )
     assert_equal(clipped_sum(OneGradient(), task, query, tokens, y), want)
     assert max(widths) <= 12
@@ -285,7 +286,7 @@ def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
 def test_groups_of_like_length_lose_no_token():
     tokens = torch.randint(0, 2, (333, 15), generator=torch.Generator().manual_seed(0))
     tokens *= torch.arange(15) < torch.arange(333)[:, None] % 16  # also zeros inside, which are no padding
-    groups = list(clients.by_length(tokens))
+    groups = list(client_update.by_length(tokens))
     assert torch.cat([own for own, _ in groups]).sort().values.equal(torch.arange(333))
     assert all(not tokens[own, end:].any() for own, end in groups)
     assert len({end for _, end in groups}) > 1
@@ -300,8 +301,8 @@ def test_ids_are_never_taken_for_padding():
 def test_a_clients_vector_is_the_same_to_the_last_bit_whoever_else_is_there(name, batch, monkeypatch):
     """Many local steps make anything of a last bit, and with it of who is there."""
     task, rows = Task(name), []
-    summed = clients.sum_rows
-    monkeypatch.setattr(clients, "sum_rows", lambda given, *a: rows.append(given[0]) or summed(given, *a))
+    summed = client_update.sum_rows
+    monkeypatch.setattr(client_update, "sum_rows", lambda given, *a: rows.append(given[0]) or summed(given, *a))
     sizes = [1, 15, 15, 16, 17, 18, 18, 3, 40, 37]
     data = [(noise(n, 1, 28, 28, seed=i).float(), torch.arange(n) % 10) for i, n in enumerate(sizes)]
     query = Query((task.initial(default_rng(0)),), (SumBlock((Term(1.0),)),))
@@ -325,7 +326,7 @@ def test_a_clients_vector_is_the_same_to_the_last_bit_whoever_else_is_there(name
 def test_clients_of_alike_length_are_padded_by_an_eighth_at_most(spread):
     sizes = (20 * torch.from_numpy(default_rng(3).lognormal(0, spread, 400))).long()
     lengths = {}
-    for positions, counts in clients._chunks(sizes, 1000, 1000, 64, 2**40, alike=True):
+    for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40, alike=True):
         for own, count in zip(positions, counts.tolist(), strict=True):
             assert own.unique().tolist() == list(range(int(own[0]), int(own[0]) + count))
             assert len(own) <= 1.125 * count
@@ -337,7 +338,7 @@ def test_clients_of_alike_length_are_padded_by_an_eighth_at_most(spread):
 def test_clients_of_unlike_sizes_are_hardly_padded(spread):
     generator = default_rng(3)
     sizes = (20 * torch.from_numpy(generator.lognormal(0, spread, 400))).long().clamp(min=1)
-    chunks = list(clients._chunks(sizes, 1000, 1000, 400, 2**40, alike=False))
+    chunks = list(client_update._chunks(sizes, 1000, 1000, 400, 2**40, alike=False))
     assert sum(len(counts) for _, counts in chunks) == 400
     found = torch.cat([positions.flatten() for positions, _ in chunks]).unique()
     assert found.tolist() == list(range(int(sizes.sum())))

@@ -10,11 +10,12 @@ import pytest
 from matplotlib.figure import Figure
 from small import small
 
-from fedpriv import checkpoints, compare
-from fedpriv.config import Config
-from fedpriv.endings import Ending
-from fedpriv.folders import COMPARISON_FILES, FILES, RunFolder
-from fedpriv.runs import Status
+from fedpriv.config.schema import Config
+from fedpriv.federated.stop_reason import Ending
+from fedpriv.runs import checkpoints
+from fedpriv.runs.run_dir import COMPARISON_FILES, FILES, RunFolder
+from fedpriv.runs.runner import Status
+from fedpriv.simulation import compare
 
 
 def rows_of(config: Config, folder: Path | None = None) -> list[compare.Row]:
@@ -69,7 +70,7 @@ def test_the_table_has_both_views_and_says_what_distributed_needs(
 
 
 def test_an_estimate_is_called_one_wherever_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
+    monkeypatch.setattr("fedpriv.report.plots.curves", lambda *arguments: b"")
     shown: list[str] = []
     rows = compare.compare(
         compare.plans(small(rounds=2, accounting="gdp-clt"), ["none", "central"]),

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
-from fedpriv.config import FILLED, Config, Scalar, _toml_value, read_assignment, read_file
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.config.schema import FILLED, Config, Scalar, _toml_value, read_assignment, read_file
 
 ROOT = Path(__file__).parent.parent
 

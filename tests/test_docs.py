@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.config import Config
-from fedpriv.simulate import simulate
+from fedpriv.config.schema import Config
+from fedpriv.simulation.run import simulate
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpriv import config, simulate
-from fedpriv._check import ArgumentError
-from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
-from fedpriv.clipping.drawing import Drawing, example_seeds
-from fedpriv.node import _seeds, client_side
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.round import Ask, Chunk
-from fedpriv.tasks import Task
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping.dropout import Drawing, example_seeds
+from fedpriv.config import schema
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.federated.engine import Ask, Chunk
+from fedpriv.federated.worker import _seeds
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node.factory import client_side
+from fedpriv.simulation import run
+from fedpriv.tasks.task import Task
 
 WIDTH = 400
 
@@ -289,7 +291,7 @@ OWN = {"dataset": "infinite-digits", "clients": 2000, "sampling-rate": 0.05, "ro
 def test_a_model_that_drops_by_itself_is_refused_before_a_run():
     values = {**OWN, "model": f"{__name__}:functional"}
     with pytest.raises(ArgumentError, match=r"draw by nn\.Dropout layers alone"):
-        simulate.check(config.Config.parse(values))
+        run.check(schema.Config.parse(values))
 
 
 def a_side(seed: int):
@@ -327,6 +329,6 @@ def test_examples_of_a_client_draw_their_own():
 def test_a_run_with_dropout_learns_and_repeats():
     values = {**OWN, "model": f"{__name__}:dropping", "engine": "in-process", "seed": 3, "epsilon": 30.0}
     values |= {"rounds": 30, "sampling-rate": 0.1, "evaluate-every": 30, "learning-rate": 1.0}
-    one, again = (simulate.simulate(config.Config.parse(values)) for _ in range(2))
+    one, again = (run.simulate(schema.Config.parse(values)) for _ in range(2))
     assert torch.equal(one.params, again.params)
     assert one.metrics[-1]["accuracy"] > 0.3

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from fedpriv.endings import Ending, divergence
-from fedpriv.round import Outcome
+from fedpriv.federated.loop import Outcome
+from fedpriv.federated.stop_reason import Ending, divergence
 
 
 @pytest.mark.parametrize("ending", Ending)

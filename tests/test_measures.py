@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fedpriv.measures import MEASURES, scores, shown
+from fedpriv.tasks.metrics import MEASURES, scores, shown
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from scipy import stats
 from torch import nn
 
 from fedpriv import models
-from fedpriv._check import ArgumentError
-from fedpriv.clipping.gradients import sum_gradients, sum_gradients_loop
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
-from fedpriv.vectors import layout_of, vector_of
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping.per_example import sum_gradients, sum_gradients_loop
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.parameters import layout_of, vector_of
+from fedpriv.tasks.task import Task
 
 MNIST = ((1, 28, 28), 10)
 MOVIELENS = ((2,), 1, (943, 1682))

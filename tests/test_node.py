@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv._check import ArgumentError
-from fedpriv.clients import LocalSteps, OneGradient, clipped_sum_loop
-from fedpriv.config import Config
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.config.builders import choose_device, make_source, make_work
+from fedpriv.config.schema import Config
 from fedpriv.data import DataError, Silos
 from fedpriv.data.client_files import write_client_file
-from fedpriv.node import ClientSide, choose_device, client_side, make_source, make_work
-from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.round import Ask, Chunk
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum_loop
+from fedpriv.federated.engine import Ask, Chunk
+from fedpriv.federated.worker import ClientSide
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
+from fedpriv.node.factory import client_side
 
 SIM: dict[str, object] = {"model": "logistic", "clients": 500, "sampling-rate": 0.1, "seed": 5}
 ADAPTIVE = (SumBlock((Term(0.7),), share=0.9), BitBlock(Term(0.7), threshold=0.7, share=0.1))

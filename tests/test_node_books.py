@@ -12,15 +12,16 @@ import pytest
 import torch
 from small import small
 
-from fedpriv._check import ArgumentError
-from fedpriv.accounting import Budget, Event, Ledger, LedgerError, epsilon, gaussian
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import Budget, Event, Ledger, LedgerError, epsilon
 from fedpriv.accounting.ledger import read
-from fedpriv.accounting.limits import share
-from fedpriv.node_books import NodeBooks, held, node_books, same_events
-from fedpriv.node_policy import RefusedError
-from fedpriv.plan import Plan, make_plan
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.round import Ask
+from fedpriv.accounting.methods import gaussian
+from fedpriv.accounting.owner_limit import share
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.federated.engine import Ask
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node.ledger import NodeBooks, held, node_books, same_events
+from fedpriv.node.policy import RefusedError
 
 LOCAL: dict[str, object] = {
     "unit": "example",

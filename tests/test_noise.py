@@ -8,9 +8,10 @@ import pytest
 import torch
 from scipy import stats
 
-from fedpriv.noise import PIECE, Normals
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.release import PARTY, SERVER, Placement, draw_ahead, release
+from fedpriv.mechanism.gaussian import PIECE, Normals
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.mechanism.release import PARTY, SERVER, draw_ahead, release
 from fedpriv.rng import Key
 
 KEY = Key.from_seed(11)

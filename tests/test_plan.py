@@ -11,15 +11,15 @@ import pytest
 import torch
 from scipy import stats
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Accountant, epsilon
-from fedpriv.accounting.participations import costliest
-from fedpriv.config import Config
+from fedpriv.accounting.local_view import costliest
+from fedpriv.config.plan import Plan, make_plan, read_numbers
+from fedpriv.config.schema import Config
+from fedpriv.mechanism.sampling import FixedSize, Poisson, TruncatedPoisson
 from fedpriv.optimizers import FirstOrder, State
-from fedpriv.plan import Plan, make_plan, read_numbers
+from fedpriv.optimizers.schedules import Annealed
 from fedpriv.rng import Key
-from fedpriv.sampling import FixedSize, Poisson, TruncatedPoisson
-from fedpriv.schedules import Annealed
 
 SMALL: dict[str, object] = {"clients": 1000, "sampling-rate": 0.1, "rounds": 12}
 SILOS = {"unit": "example", "clients": 4, "examples-per-client": 250}

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
-from fedpriv.query import BitBlock, Query, SumBlock, Term
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
 
 POINT = (torch.zeros(4),)
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from small import small
 
-from fedpriv import recipes
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import epsilon
-from fedpriv.baselines import PublicGradient, split
-from fedpriv.config import Config
-from fedpriv.node import make_source, make_task
+from fedpriv.config import optimizers
+from fedpriv.config.applicability import unused
+from fedpriv.config.builders import make_source, make_task
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 from fedpriv.optimizers import (
     Adadp,
     AdaDps,
@@ -32,10 +33,9 @@ from fedpriv.optimizers import (
     adp_sgd,
     dp_sgd,
 )
-from fedpriv.plan import make_plan
-from fedpriv.schedules import Constant
-from fedpriv.simulate import check, simulate
-from fedpriv.uses import unused
+from fedpriv.optimizers.schedules import Constant
+from fedpriv.simulation.run import check, simulate
+from fedpriv.tasks.public_gradient import PublicGradient, split
 
 RATES = (Constant(0.5), Constant(0.25))
 SHARED = {"dp2-adaptive-learning-rate": 0.25, "dp2-adaptive-clip-norm": 4.0, "dp2-epsilon": 0.5}
@@ -95,14 +95,14 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
 def test_every_key_reaches_its_method(name: str) -> None:
     changes, expected = CASES[name]
     config = Config.parse({"optimizer": name, "learning-rate": 0.5, "clip-norm": 2.0, **changes})
-    assert recipes.build(config) == expected
+    assert optimizers.build(config) == expected
     assert unused(config) is None
-    assert config.optimizer in recipes.PAPERS
+    assert config.optimizer in optimizers.PAPERS
 
 
 def test_the_normalised_step_has_its_own_keys() -> None:
     keys = {"srm-step": "normalised", "srm-zeta": 2.0, "srm-smoothness": 3.0, "srm-n0": 4.0}
-    method = recipes.build(Config.parse({"optimizer": "dp-srm", **keys}))
+    method = optimizers.build(Config.parse({"optimizer": "dp-srm", **keys}))
     assert isinstance(method, DpSrm)
     assert method.step_size == NormalisedStep(2.0, 3.0, 4.0)
 
@@ -113,7 +113,7 @@ def test_the_random_iterate_is_chosen_before_the_run_and_handed_out() -> None:
     chosen = set()
     for seed in range(4):
         whole = small(seed=seed, **{**keys, "srm-random-iterate": True})
-        method = recipes.build(whole)
+        method = optimizers.build(whole)
         assert isinstance(method, DpSrm)
         assert method.output_step is not None
         chosen.add(method.output_step)
@@ -127,13 +127,13 @@ def test_the_random_iterate_is_chosen_before_the_run_and_handed_out() -> None:
 
 def test_textbook_rules_are_named_by_the_last_word() -> None:
     values = {"beta1": 0.5, "beta2": 0.75, "adam-epsilon": 0.1}
-    assert recipes.rule(Config.parse({"optimizer": "dp-yogi", **values})) == Yogi(0.5, 0.75, 0.1)
-    assert recipes.rule(Config.parse({"optimizer": "dynamic-dp-rmsprop", **values})) == RmsProp(0.75, 0.1)
+    assert optimizers.rule(Config.parse({"optimizer": "dp-yogi", **values})) == Yogi(0.5, 0.75, 0.1)
+    assert optimizers.rule(Config.parse({"optimizer": "dynamic-dp-rmsprop", **values})) == RmsProp(0.75, 0.1)
 
 
 NEEDED: dict[str, dict[str, Any]] = {
     "dp-gd": {"sampler": "everyone", "sampling-rate": 1.0},
-    **{name: {"public-examples": 20} for name in recipes.PUBLIC},
+    **{name: {"public-examples": 20} for name in optimizers.PUBLIC},
 }
 
 
@@ -142,7 +142,7 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
     """And no key that belongs to another method is taken in silence."""
     needed = NEEDED.get(name, {})
     setup = make_plan(small(optimizer=name, **needed)).setup
-    assert len(setup.planned_events()) == recipes.rounds(small(optimizer=name)) == 6 or name == "rrpsgd"
+    assert len(setup.planned_events()) == optimizers.rounds(small(optimizer=name)) == 6 or name == "rrpsgd"
     changed = {
         "adp-c": 0.5,
         "adp-nu": 1e-3,
@@ -176,7 +176,7 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "rmsprop": {"beta2", "adam-epsilon"},
         "adagrad": {"adam-epsilon"},
     }
-    wanted = expected.get(name) or ({"dp2-beta"} if name in recipes.DP2 else plain[name.rpartition("-")[2]])
+    wanted = expected.get(name) or ({"dp2-beta"} if name in optimizers.DP2 else plain[name.rpartition("-")[2]])
     assert used == wanted
 
 
@@ -224,7 +224,7 @@ def test_the_noise_correction_knows_the_noise_of_the_plan() -> None:
 
 def test_dp2_adam_has_no_extra_query() -> None:
     with pytest.raises(ArgumentError, match="dp2-variant"):
-        recipes.build(Config.parse({"optimizer": "dp2-adam", "dp2-variant": "extra-query"}))
+        optimizers.build(Config.parse({"optimizer": "dp2-adam", "dp2-variant": "extra-query"}))
 
 
 DECAYS = {
@@ -260,11 +260,11 @@ def test_rrpsgd_ends_at_a_round_drawn_before_the_run_with_the_noise_of_all() -> 
     for seed in range(12):
         config = small(optimizer="rrpsgd", rounds=40, seed=seed, learning_rate=0.1)
         plan = make_plan(config)
-        assert plan.setup.rounds == recipes.rounds(config) <= 40
+        assert plan.setup.rounds == optimizers.rounds(config) <= 40
         assert plan.setup.scale == make_plan(small(optimizer="dp-sgd", rounds=40)).setup.scale
         lengths.add(plan.setup.rounds)
     assert len(lengths) > 4
-    short = next(s for s in range(99) if recipes.rounds(small(optimizer="rrpsgd", seed=s)) == 2)
+    short = next(s for s in range(99) if optimizers.rounds(small(optimizer="rrpsgd", seed=s)) == 2)
     result = simulate(small(optimizer="rrpsgd", seed=short))
     assert (result.report["result"]["rounds"], result.stopped) == (2, "rounds")
     view = result.report["privacy"]["views"][0]["epsilon"]["pld"]
@@ -273,7 +273,7 @@ def test_rrpsgd_ends_at_a_round_drawn_before_the_run_with_the_noise_of_all() -> 
     assert quiet.setup.rounds == 2
 
 
-@pytest.mark.parametrize("name", recipes.PUBLIC)
+@pytest.mark.parametrize("name", optimizers.PUBLIC)
 def test_public_examples_teach_and_are_not_evaluated_on(name: str) -> None:
     config = small(optimizer=name, public_examples=30, public_batch=8, seed=1, learning_rate=0.5)
     source = make_source(config)
@@ -282,7 +282,7 @@ def test_public_examples_teach_and_are_not_evaluated_on(name: str) -> None:
     scores = make_task(config, source).evaluate(result.params, *rest)
     assert result.metrics[-1]["accuracy"] == scores["accuracy"]
     assert len(rest.y) == len(source.test().y) - 30
-    method = recipes.build(config.resolved())
+    method = optimizers.build(config.resolved())
     assert isinstance(method, AdaDps | PdaDpmd)
     params = torch.ones(7850)
     expected = PublicGradient(make_task(config, source), public, 8)(params, 3)

@@ -11,12 +11,13 @@ import pytest
 import torch
 from scipy import stats
 
-from fedpriv._check import ArgumentError
-from fedpriv.exact import noise_step, rounded
-from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.release import MARGIN, Placement, add_party_noise, release
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.mechanism.grid import noise_step, rounded
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
+from fedpriv.mechanism.release import MARGIN, add_party_noise, release
+from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.rng import Key
-from fedpriv.rounded import Rounded
 
 D, Z, CLIP = 20_000, 1.3, 0.7
 TERM = Term(clip_norm=CLIP)

@@ -13,23 +13,24 @@ import pytest
 from matplotlib.figure import Figure
 from small import SMALL, small
 
-from fedpriv import report, report_picture, report_text, views
 from fedpriv.accounting import Event, epsilon
-from fedpriv.config import Config
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.config.schema import Config
 from fedpriv.optimizers import DpSrm
-from fedpriv.plan import Plan, make_plan
-from fedpriv.schedules import Constant
+from fedpriv.optimizers.schedules import Constant
+from fedpriv.report import adversaries, markdown, plots
+from fedpriv.report import summary as summary_module
 
 METRICS = [{"round": 6, "accuracy": 0.875, "loss": 0.5, "epsilon": 2.9}]
 
 
 def summary_of(plan: Plan, releases: int | None = None, stopped: str = "rounds") -> dict[str, Any]:
-    return report.summarise(plan, plan.setup.planned_events()[:releases], METRICS, stopped)
+    return summary_module.summarise(plan, plan.setup.planned_events()[:releases], METRICS, stopped)
 
 
 def both(**changes: object) -> tuple[dict[str, Any], str]:
     summary = summary_of(make_plan(small(**changes)))
-    return summary, report_text.markdown(summary)
+    return summary, markdown.markdown(summary)
 
 
 TRUST = {
@@ -54,7 +55,7 @@ def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None
     method = DpSrm(Constant(0.1), 1.0, 0.1, 0.5, first_cohort=2.0)
     plan = replace(plan, setup=replace(plan.setup, optimizer=method))
     first, *later = plan.setup.planned_events()
-    seen = views.observer_events(plan, [first, first, *later])
+    seen = adversaries.observer_events(plan, [first, first, *later])
     cohort = round(plan.setup.sampler.expected_size)
     assert [event.cohort for event in seen] == [2 * cohort, 2 * cohort] + [cohort] * len(later)
     noise = [2 * math.sqrt(2 * cohort - 1)] * 2 + [math.sqrt(cohort - 1)] * len(later)  # one knows its own
@@ -64,12 +65,12 @@ def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None
 def test_a_cap_over_cohorts_of_fixed_size_gets_no_credit_for_sampling() -> None:
     """Under Poisson sampling it keeps it: there a cap only lowers the chance of taking part."""
     plan = make_plan(small(placement="local", sampler="fixed-size", max_participations=2))
-    seen = views.observer_events(plan, plan.setup.planned_events())
+    seen = adversaries.observer_events(plan, plan.setup.planned_events())
     noise = sorted(event.noise_multiplier for event in plan.setup.planned_events())[:2]
     assert [event.noise_multiplier for event in seen] == pytest.approx([z * math.sqrt(39) for z in noise])
     assert {(event.sampling, event.relation) for event in seen} == {("none", "replace-one")}
     poisson = make_plan(small(placement="local", max_participations=2))
-    seen = views.observer_events(poisson, poisson.setup.planned_events())
+    seen = adversaries.observer_events(poisson, poisson.setup.planned_events())
     assert [event.sampling for event in seen] == ["poisson"] * 6
 
 
@@ -96,7 +97,7 @@ def test_all_epsilons_of_a_report_are_about_the_same_neighbours() -> None:
     plan = make_plan(small(placement="local"))
     summary, text = both(placement="local")
     assert "| neighbouring data | replace one unit |" in text
-    for events in (plan.setup.planned_events(), views.observer_events(plan, plan.setup.planned_events())):
+    for events in (plan.setup.planned_events(), adversaries.observer_events(plan, plan.setup.planned_events())):
         assert {event.relation for event in events} == {"replace-one"}
     models = summary["privacy"]["views"][1]["epsilon"]["pld"]["epsilon"]
     z = plan.setup.planned_events()[0].noise_multiplier * math.sqrt(plan.setup.placement.shares)
@@ -147,12 +148,12 @@ def test_what_the_other_parties_know_is_said(placement: str) -> None:
 def test_a_run_that_somebody_ended_is_bounded_by_its_budget(stopped: str, resumed: tuple[int, ...]) -> None:
     plan = make_plan(small())
     events = plan.setup.planned_events()[:3]
-    text = report_text.markdown(report.summarise(plan, events, [], stopped, resumed=resumed))
+    text = markdown.markdown(summary_module.summarise(plan, events, [], stopped, resumed=resumed))
     spent = epsilon(events, 1 / 4000).epsilon
     assert spent < 2.5
     assert f"{spent:.4g} is what it spent. Where it was ended for what it had released, that is no" in text
     assert "Epsilon 3 at delta 0.00025 against who sees the released models" in text
-    assert "what it spent" not in report_text.markdown(report.summarise(plan, events, [], "budget"))
+    assert "what it spent" not in markdown.markdown(summary_module.summarise(plan, events, [], "budget"))
 
 
 def test_an_epsilon_whose_power_is_no_number_is_said_without_it() -> None:
@@ -162,7 +163,7 @@ def test_an_epsilon_whose_power_is_no_number_is_said_without_it() -> None:
 
 def test_the_numbers_are_the_accountants() -> None:
     plan = make_plan(small())
-    for name in views.METHODS:
+    for name in adversaries.METHODS:
         answer = epsilon(plan.setup.planned_events(), 1 / 4000, name)
         assert summary_of(plan)["privacy"]["views"][0]["epsilon"][name]["epsilon"] == answer.epsilon
 
@@ -246,7 +247,7 @@ def test_what_is_not_covered_is_listed() -> None:
 )
 def test_how_it_ended_is_said(stopped: str, words: str) -> None:
     summary = summary_of(make_plan(small()), 3, stopped)
-    assert words in report_text.markdown(summary)
+    assert words in markdown.markdown(summary)
     assert summary["privacy"]["releases"] == 3
     assert summary["privacy"]["views"][0]["epsilon"]["pld"]["epsilon"] < 2
 
@@ -263,7 +264,7 @@ def test_a_run_of_random_length_says_so_and_a_distributed_one_how_many_must_repl
 def test_nothing_released_is_no_epsilon() -> None:
     summary = summary_of(make_plan(small()), 0)
     assert summary["privacy"]["views"] == []
-    assert "Nothing was released." in report_text.markdown(summary)
+    assert "Nothing was released." in markdown.markdown(summary)
 
 
 def test_no_noise_is_infinite() -> None:
@@ -293,9 +294,9 @@ def test_reports_are_json_and_name_versions(placement: str) -> None:
 
 @pytest.mark.parametrize("metrics", [[], METRICS, [{**METRICS[0], "epsilon": None}]])
 def test_curves_are_a_picture_whatever_there_was(metrics: list[dict[str, Any]]) -> None:
-    summary = report.summarise(make_plan(small()), (), metrics, "interrupted")
+    summary = summary_module.summarise(make_plan(small()), (), metrics, "interrupted")
     spending = [(record["round"], 1.0) for record in metrics]
-    assert report_picture.curves(summary, metrics, spending).startswith(b"\x89PNG")
+    assert plots.curves(summary, metrics, spending).startswith(b"\x89PNG")
 
 
 OTHER_SCORES = [
@@ -309,12 +310,12 @@ OTHER_SCORES = [
 @pytest.mark.parametrize(("scores", "words"), OTHER_SCORES)
 def test_a_run_without_accuracy_has_a_report_and_curves(scores: dict[str, float], words: str) -> None:
     metrics = [{"round": r, **scores, "epsilon": 1.0} for r in (3, 6)]
-    summary = report.summarise(make_plan(small()), (), metrics, "rounds")
+    summary = summary_module.summarise(make_plan(small()), (), metrics, "rounds")
     assert {name: summary["result"][name] for name in scores} == scores
     assert ("accuracy" in summary["result"]) == ("accuracy" in scores)
-    assert words in report_text.markdown(summary)
+    assert words in markdown.markdown(summary)
     spending = [(record["round"], 1.0) for record in metrics]
-    assert report_picture.curves(summary, metrics, spending).startswith(b"\x89PNG")
+    assert plots.curves(summary, metrics, spending).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("rounds", [[6], [3, 6]])
@@ -323,7 +324,7 @@ def test_epsilon_is_drawn_from_0_on(rounds: list[int], monkeypatch: pytest.Monke
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     metrics = [{**METRICS[0], "round": r} for r in rounds]
     spending = [(r, 2 + r / 10) for r in range(1, 7)]
-    report_picture.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
+    plots.curves(summary_module.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
     scores, spent = drawn[0].axes
     assert list(spent.lines[0].get_xdata()) == list(range(7))
     assert list(spent.lines[0].get_ydata()) == [0, *[epsilon for _, epsilon in spending]]
@@ -348,7 +349,7 @@ def test_epsilon_is_drawn_as_the_evaluations_had_it_and_never_below_what_was_spe
     every = [(r, true(min(at for at in known if at >= r))) for r in range(1, 61)]
     resumed = [(m["round"], m["epsilon"]) for m in metrics[:3]] + every[30:]
     for spending in (every, resumed):
-        report_picture.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
+        plots.curves(summary_module.summarise(make_plan(small()), (), metrics, "rounds"), metrics, spending)
         scores, spent = drawn.pop().axes
         curve, points = spent.lines[:2]
         assert curve.get_drawstyle() == "default"
@@ -359,7 +360,7 @@ def test_epsilon_is_drawn_as_the_evaluations_had_it_and_never_below_what_was_spe
         assert [read[m["round"]] for m in metrics] == list(points.get_ydata()) == told
         assert list(scores.get_xticks())[:7] == [0, 10, 20, 30, 40, 50, 60]
     lost = [*every, (60, 3.2)]  # charged, and gave no round
-    report_picture.curves(report.summarise(make_plan(small()), (), metrics, "rounds"), metrics, lost)
+    plots.curves(summary_module.summarise(make_plan(small()), (), metrics, "rounds"), metrics, lost)
     assert [line[-2:].tolist() for line in drawn[0].axes[1].lines[0].get_data()] == [[60, 60], [3.0, 3.2]]
 
 
@@ -372,7 +373,7 @@ def test_the_axis_says_at_most_of_bounds_alone(
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     plan = make_plan(small(accounting=method))
-    report_picture.curves(report.summarise(plan, plan.events, METRICS, "rounds"), METRICS, [(6, 1.0)])
+    plots.curves(summary_module.summarise(plan, plan.events, METRICS, "rounds"), METRICS, [(6, 1.0)])
     assert f"epsilon {said}" in drawn[0].axes[1].get_ylabel()
 
 
@@ -380,7 +381,7 @@ def test_silos_add_their_own_noise_in_the_picture_too(monkeypatch: pytest.Monkey
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     plan = make_plan(small(unit="example", clients=3, examples_per_client=60, level="client", silo_steps=3))
-    report_picture.curves(report.summarise(plan, (), METRICS, "rounds"), METRICS, [(6, 1.0)])
+    plots.curves(summary_module.summarise(plan, (), METRICS, "rounds"), METRICS, [(6, 1.0)])
     assert "central noise in each silo\n" in drawn[0].axes[0].get_title()
 
 
@@ -394,9 +395,9 @@ def test_who_was_absent_is_said_in_short_however_often_it_was() -> None:
     told = [*often, absence(0, 5, 8, True)]
     silos = {"unit": "example", "clients": 4, "examples-per-client": 50, "rounds": 30}
     plan = make_plan(Config.parse({**SMALL, **silos}))
-    summary = report.summarise(plan, plan.events, METRICS, "rounds", absent=told)
+    summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=told)
     assert summary["privacy"]["absences"] == told
-    text = report_text.markdown(summary)
+    text = markdown.markdown(summary)
     why = "(no reply in time, then gone offline), and then back"
     assert f"- partition 0, 4 of 30 releases: in releases 5 to 8 {why}\n" in text
     assert f"- partition 2, 8 of 30 releases: in release 1 {why}; " in text
@@ -407,9 +408,9 @@ def test_who_was_absent_is_said_in_short_however_often_it_was() -> None:
 def test_who_was_absent_is_said_of_silos_alone() -> None:
     """Of clients it would tell who was drawn, and no report says that nobody was."""
     plan = make_plan(small())
-    summary = report.summarise(plan, plan.events, METRICS, "rounds", absent=[absence(0, 1, 2, True)])
+    summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=[absence(0, 1, 2, True)])
     assert summary["privacy"]["absences"] is None
-    assert "absent" not in report_text.markdown(summary)
+    assert "absent" not in markdown.markdown(summary)
 
 
 def test_dropouts_are_named_where_they_would_tell_of_the_cohort() -> None:

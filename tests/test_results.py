@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from small import small
 from typer.testing import CliRunner
 
-from fedpriv import results, results_picture
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli import app
-from fedpriv.folders import RunFolder
-from fedpriv.node import client_side
-from fedpriv.plan import make_plan
-from fedpriv.runs import Status, execute
+from fedpriv.config.plan import make_plan
+from fedpriv.node.factory import client_side
+from fedpriv.report import comparison, comparison_plots
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import Status, execute
 
 
 def left(folder: Path, **changes: object) -> Path:
@@ -35,7 +35,7 @@ def left(folder: Path, **changes: object) -> Path:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpriv.report_picture.curves", lambda *arguments: b"")
+        patch.setattr("fedpriv.report.plots.curves", lambda *arguments: b"")
         folder = tmp_path_factory.mktemp("runs")
         for seed in (1, 2, 3):
             left(folder / f"sgd-{seed}", optimizer="dp-sgd", seed=seed)
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs: Path) -> None:
-    sgd, adam = results.read([*(runs / f"sgd-{seed}" for seed in (1, 2, 3)), runs / "adam"])
+    sgd, adam = comparison.read([*(runs / f"sgd-{seed}" for seed in (1, 2, 3)), runs / "adam"])
     # The default step size is another for Adam; 1.0 was given to the others.
     assert sgd.name == "optimizer=dp-sgd, learning-rate=1.0"
     assert adam.name == "optimizer=dp-adam, learning-rate=auto"
@@ -63,13 +63,13 @@ def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs
     [view] = report["privacy"]["views"]
     assert (data["epsilon"], data["kind"]) == (view["epsilon"]["pld"]["epsilon"], "bound")
     assert (adam.json()["spread"], adam.json()["remarks"]) == (None, [])
-    assert results.cells(sgd)[2] == f"accuracy {data['mean']:.2%} +- {data['spread']:.2%}"
+    assert comparison.cells(sgd)[2] == f"accuracy {data['mean']:.2%} +- {data['spread']:.2%}"
 
 
 def name_of(*changes: dict[str, object]) -> list[str]:
     return [
         ", ".join(f"{key}={value}" for key, value in settings.items())
-        for settings in results._apart([small(**change) for change in changes])
+        for settings in comparison._apart([small(**change) for change in changes])
     ]
 
 
@@ -95,14 +95,14 @@ def test_runs_that_differ_in_what_neither_uses_are_repetitions() -> None:
 
 
 def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
-    groups = results.read([runs])
+    groups = comparison.read([runs])
     assert sorted(len(group.runs) for group in groups) == [1, 1, 1, 3]
-    rows = {group.runs[0].folder.name: results.cells(group) for group in groups}
+    rows = {group.runs[0].folder.name: comparison.cells(group) for group in groups}
     assert rows["open"][3:] == ["infinite", "", "nobody", "", "rounds"]
     assert rows["estimate"][-2:] == ["an ESTIMATE", "rounds"]
-    twice = results.read([runs, runs / "adam", runs / "sgd-1"])
+    twice = comparison.read([runs, runs / "adam", runs / "sgd-1"])
     assert [len(group.runs) for group in twice] == [len(group.runs) for group in groups]
-    assert results.read([runs / "adam"])[0].name == "optimizer=dp-adam"
+    assert comparison.read([runs / "adam"])[0].name == "optimizer=dp-adam"
 
 
 def test_runs_that_did_not_go_through_are_not_averaged_and_cost_their_budget(
@@ -120,7 +120,7 @@ def test_runs_that_did_not_go_through_are_not_averaged_and_cost_their_budget(
         spent = execute(make_plan(config), client_side(config.table()), folder, ends).report
     [view] = spent["privacy"]["views"]
     assert view["epsilon"]["pld"]["epsilon"] < 2.9
-    groups = results.read([runs / "sgd-1", tmp_path / "cut-1", tmp_path / "cut-2"])
+    groups = comparison.read([runs / "sgd-1", tmp_path / "cut-1", tmp_path / "cut-2"])
     assert [group.json()["ended"] for group in groups] == [["rounds"], ["interrupted"], ["interrupted"]]
     assert [len(group.runs) for group in groups] == [1, 1, 1]
     assert [group.json()["epsilon"] for group in groups[1:]] == [3.0, 3.0]
@@ -137,8 +137,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Figure]) -> None:
-    groups = results.read([runs])
-    results_picture.picture(groups)
+    groups = comparison.read([runs])
+    comparison_plots.picture(groups)
     by_round, by_epsilon = drawn[0].axes
     assert len(by_round.lines) == len(by_epsilon.lines) == 4
     [sgd] = [group for group in groups if len(group.runs) == 3]
@@ -156,12 +156,12 @@ def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Fi
     assert list(level.get_ydata()) == pytest.approx([100 * plain.json()["mean"]] * 2)  # it has no epsilon
     assert "dotted: the last score without noise" in by_epsilon.get_xlabel()
     assert "epsilon spent, against who sees the released models" in by_epsilon.get_xlabel()
-    results_picture.picture([plain])
+    comparison_plots.picture([plain])
     assert len(drawn[1].axes) == 1
     assert drawn[1].get_suptitle() == "not private: no noise is added"
 
 
-def changed(group: results.Group, name: object, **report: object) -> results.Group:
+def changed(group: comparison.Group, name: object, **report: object) -> comparison.Group:
     """The group under another name, with its report's views against another adversary."""
     [run] = group.runs[:1]
     told = json.loads(json.dumps(run.report))
@@ -177,9 +177,9 @@ def labels_of(figure: Figure) -> list[str]:
 def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
     runs: Path, drawn: list[Figure]
 ) -> None:
-    plain, adam = results.read([runs / "open", runs / "adam"])
+    plain, adam = comparison.read([runs / "open", runs / "adam"])
     local = changed(adam, "local", against="the server, for the unit that lost most")
-    results_picture.picture([plain, adam, local])
+    comparison_plots.picture([plain, adam, local])
     labels = labels_of(drawn[0])
     assert labels[0].endswith(" (not private: no noise is added)")
     assert labels[1].endswith(" (against who sees the released models)")
@@ -193,9 +193,9 @@ def test_a_picture_of_many_stays_readable(
     count: int, many: bool, runs: Path, drawn: list[Figure]
 ) -> None:
     """What matplotlib cannot lay out, it warns of, and warnings are errors here."""
-    adam, plain = results.read([runs / "adam", runs / "open"])
+    adam, plain = comparison.read([runs / "adam", runs / "open"])
     groups = [changed(adam, f"{'a long name, ' * 9}{number}") for number in range(count - 1)]
-    results_picture.picture([*groups, changed(plain, "open")])
+    comparison_plots.picture([*groups, changed(plain, "open")])
     [figure] = drawn
     axes = figure.axes[0]
     inside = axes.get_window_extent()
@@ -221,18 +221,18 @@ def test_a_picture_of_many_stays_readable(
 
 
 def test_remarks_say_whom_they_are_of(runs: Path) -> None:
-    plain, adam, one = results.read([runs / "open", runs / "adam", runs / "sgd-1"])
+    plain, adam, one = comparison.read([runs / "open", runs / "adam", runs / "sgd-1"])
     none = "not private: no noise is added"
-    assert results.said([plain]) == [none]
-    assert results.said([plain, plain]) == [f"all: {none}"]
-    assert results.said([adam]) == []
-    assert results.said([plain, adam, one]) == [
+    assert comparison.said([plain]) == [none]
+    assert comparison.said([plain, plain]) == [f"all: {none}"]
+    assert comparison.said([adam]) == []
+    assert comparison.said([plain, adam, one]) == [
         f"{plain.name}: {none}",
         f"{one.name}: reproducible, not private (seed 1)",
     ]
-    [sgd] = results.read([runs / f"sgd-{seed}" for seed in (1, 2, 3)])
-    assert results.said([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
-    assert "standard deviation of the runs" in results.said([sgd])[1]
+    [sgd] = comparison.read([runs / f"sgd-{seed}" for seed in (1, 2, 3)])
+    assert comparison.said([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
+    assert "standard deviation of the runs" in comparison.said([sgd])[1]
     mixed = replace(sgd, runs=(*sgd.runs, *adam.runs))
     assert mixed.notes == ["reproducible, not private (seeds 1, 2, 3; 3 of 4 runs)"]
 
@@ -242,7 +242,7 @@ def test_runs_are_found_however_deep(runs: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(runs / "open", tmp_path / "all" / name / "none")
     (tmp_path / "all" / "linked").symlink_to(runs / "adam")
-    found = results.read([tmp_path / "all"])
+    found = comparison.read([tmp_path / "all"])
     assert sorted(len(group.runs) for group in found) == [1, 2]
 
 
@@ -270,7 +270,7 @@ def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: 
         assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
         assert said in told.stderr
     with pytest.raises(ArgumentError, match="FOLDER is missing"):
-        results.read([])
+        comparison.read([])
 
 
 def unfinished(runs: Path, folder: Path) -> Path:
@@ -294,14 +294,14 @@ def test_unfinished_runs_are_left_out_and_told_unless_they_are_named(runs: Path,
     (cut / "report.json").write_text((runs / "adam" / "report.json").read_text())
     (cut / "metrics.jsonl").write_text("")
     said: list[str] = []
-    results.read([tmp_path / "all", tmp_path / "all"], said.append)
+    comparison.read([tmp_path / "all", tmp_path / "all"], said.append)
     assert said == [f"{cut} is left out: its metrics.jsonl is empty"]
     for folders in ([cut], [tmp_path / "all", cut]):
         with pytest.raises(ArgumentError, match="must hold a run that was evaluated"):
-            results.read(folders)
+            comparison.read(folders)
     unfinished(runs, tmp_path / "none" / "cut")
     with pytest.raises(ArgumentError, match=r"none'; it must hold runs that have ended \(fedpriv resume"):
-        results.read([tmp_path / "none"])
+        comparison.read([tmp_path / "none"])
 
 
 def test_a_folder_that_cannot_be_read_is_told(
@@ -338,7 +338,7 @@ def test_a_picture_that_cannot_be_is_refused_before_runs_are_read(
     assert (told.exit_code, told.stderr) == (2, f"fedpriv: {said.format(tmp_path, where)}\n")
 
 
-def of_budget(group: results.Group, epsilon: float) -> results.Group:
+def of_budget(group: comparison.Group, epsilon: float) -> comparison.Group:
     """The group as if it had spent so much in the end."""
     [run] = group.runs
     scale = epsilon / run.metrics[-1]["epsilon"]
@@ -350,8 +350,8 @@ def of_budget(group: results.Group, epsilon: float) -> results.Group:
 def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
     largest: float, scale: str, runs: Path, drawn: list[Figure]
 ) -> None:
-    [adam] = results.read([runs / "adam"])
-    results_picture.picture([of_budget(adam, 0.1), of_budget(adam, largest)])
+    [adam] = comparison.read([runs / "adam"])
+    comparison_plots.picture([of_budget(adam, 0.1), of_budget(adam, largest)])
     by_round, by_epsilon = drawn[0].axes
     assert (by_epsilon.get_xscale(), by_round.get_xscale()) == (scale, "linear")
     assert by_round.get_ylim() == by_epsilon.get_ylim() == (0, 100)
@@ -364,8 +364,8 @@ def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
 def test_a_picture_of_many_has_all_of_them_however_many_adversaries(
     runs: Path, drawn: list[Figure]
 ) -> None:
-    [adam] = results.read([runs / "adam"])
-    results_picture.picture([changed(adam, number, against=f"party {number}") for number in range(23)])
+    [adam] = comparison.read([runs / "adam"])
+    comparison_plots.picture([changed(adam, number, against=f"party {number}") for number in range(23)])
     [axes] = drawn[0].axes
     assert sum(len(part.lines[0].get_xdata()) for part in axes.containers) == 23
     styles = {(part.lines[0].get_color(), part.lines[0].get_marker()) for part in axes.containers}

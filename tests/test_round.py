@@ -10,15 +10,17 @@ import torch
 from scipy import stats
 from toys import CountingBooks, RowsEngine, noise_free, world
 
-from fedpriv._check import ArgumentError
-from fedpriv.optimizers import AdaptiveClipping, DpSrm, Planned, State, dp_adam, dp_sgd, dynamic
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.engine import Ask, Reply
+from fedpriv.federated.loop import PATIENCE, Outcome, Progress, Setup, advance, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
+from fedpriv.optimizers import AdaptiveClipping, DpSrm, Planned, State, dp_adam, dp_sgd, dynamic_dp_sgd
 from fedpriv.optimizers.first_order import Sgd
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.release import Placement
+from fedpriv.optimizers.schedules import Constant
 from fedpriv.rng import Key
-from fedpriv.round import PATIENCE, Ask, Cohorts, Outcome, Progress, Reply, Setup, advance, run
-from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler
-from fedpriv.schedules import Constant
 
 KEY = Key.from_seed(3)
 START = torch.zeros(20, dtype=torch.float64)
@@ -43,7 +45,7 @@ def test_no_noise_and_no_clipping_is_gradient_descent() -> None:
 OPTIMIZERS = {
     "dp-sgd": dp_sgd(0.2, 1.0, momentum=0.5),
     "dp-adam": dp_adam(0.2, 1.0),
-    "dynamic": dynamic(Sgd(), 0.2, 2.0, 25, rho_c=3.0, rho_mu=2.0),
+    "dynamic": dynamic_dp_sgd(Sgd(), 0.2, 2.0, 25, rho_c=3.0, rho_mu=2.0),
     "adaptive": AdaptiveClipping(dp_sgd(0.2, 1.0)),
 }
 PLACEMENTS = {

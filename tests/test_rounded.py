@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy import stats
 
-from fedpriv import rounded
-from fedpriv.noise import PIECE
+from fedpriv.mechanism import rounded_gaussian
+from fedpriv.mechanism.gaussian import PIECE
+from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.rng import Key
-from fedpriv.rounded import Rounded
 
 KEY = Key.from_seed(11)
 LONG = 3 * PIECE + 7
@@ -79,16 +79,16 @@ def test_numbers_that_float64_leaves_open_are_those_that_it_knows(
     """With an error of a thousandth assumed, mpmath settles all: not one number changes."""
     [known] = draw(5, scale, 301)
     settled = []
-    settle = rounded._settle
-    monkeypatch.setattr(rounded, "_settle", lambda *a: settled.append(settle(*a)) or settled[-1])
-    monkeypatch.setattr(rounded, "_ERROR", 0.01)
+    settle = rounded_gaussian._settle
+    monkeypatch.setattr(rounded_gaussian, "_settle", lambda *a: settled.append(settle(*a)) or settled[-1])
+    monkeypatch.setattr(rounded_gaussian, "_ERROR", 0.01)
     [again] = draw(5, scale, 301)
     assert np.array_equal(known, again)
     assert len(settled) > (3 if scale == 3.0 else 300)
 
 
 def test_float64_is_within_half_of_the_error_that_is_assumed() -> None:
-    piece = rounded._Piece(KEY, ("noise", 6, 0, 0), 4000)
+    piece = rounded_gaussian._Piece(KEY, ("noise", 6, 0, 0), 4000)
     first, second = piece._words()
     with mpmath.workdps(60):
         for entry in range(0, 4000, 3):
@@ -103,18 +103,18 @@ def test_float64_is_within_half_of_the_error_that_is_assumed() -> None:
 
 def test_a_scale_of_zero_makes_zeros_also_of_the_far_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     words = np.array([1], np.uint64), np.array([2**61], np.uint64)  # whose error is infinite
-    monkeypatch.setattr(rounded._Piece, "_words", lambda piece: words)
-    assert rounded._Piece(KEY, ("noise", 8, 0, 0), 2).rounded(0.0).tolist() == [0.0, 0.0]
+    monkeypatch.setattr(rounded_gaussian._Piece, "_words", lambda piece: words)
+    assert rounded_gaussian._Piece(KEY, ("noise", 8, 0, 0), 2).rounded(0.0).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("least", [0, 1, 2**45, 2**46 - 1])
 def test_the_far_tail_is_drawn_with_more_bits(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 64 bits do not tell U well, for radii of 5 and more, the bits after them do."""
     monkeypatch.setattr(
-        rounded._Piece, "_words", lambda piece: (np.array([least], np.uint64), np.array([2**61], np.uint64))
+        rounded_gaussian._Piece, "_words", lambda piece: (np.array([least], np.uint64), np.array([2**61], np.uint64))
     )
-    piece, scale = rounded._Piece(KEY, ("noise", 7, 0, 0), 2), 2.0**31
-    more = rounded._bits(KEY, ("noise-more", 7, 0, 0, 0), 2 * rounded._MORE)
+    piece, scale = rounded_gaussian._Piece(KEY, ("noise", 7, 0, 0), 2), 2.0**31
+    more = rounded_gaussian._bits(KEY, ("noise-more", 7, 0, 0, 0), 2 * rounded_gaussian._MORE)
     with mpmath.workdps(90):
         u = (least + sum(mpmath.mpf(int(w)) / 2 ** (64 * (i + 1)) for i, w in enumerate(more[0::2]))) / 2**64
         v = (2**61 + sum(mpmath.mpf(int(w)) / 2 ** (64 * (i + 1)) for i, w in enumerate(more[1::2]))) / 2**64
@@ -130,10 +130,10 @@ def test_more_bits_go_on_where_fewer_were() -> None:
     with mpmath.workdps(200):
         radius = mpmath.sqrt(mpmath.mpf(1) / 2) * 3  # so that Z = -1.5
         top = int(mpmath.exp(-(radius**2) / 2) * 2**320)
-    assert rounded._settle(1.0, top, half, 320, sine=False) is None
+    assert rounded_gaussian._settle(1.0, top, half, 320, sine=False) is None
     for rest, whole in ((0, -2), (2**320 - 1, -1)):
-        assert rounded._settle(1.0, top * 2**320 + rest, half * 2**320, 640, sine=False) == whole
-    assert rounded._settle(1.0, 0, half, 320, sine=False) is None
+        assert rounded_gaussian._settle(1.0, top * 2**320 + rest, half * 2**320, 640, sine=False) == whole
+    assert rounded_gaussian._settle(1.0, 0, half, 320, sine=False) is None
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Zeros:
 
 def test_bits_are_those_of_chacha20() -> None:
     """RFC 8439, appendix A.1, test vectors 1 and 2: blocks 0 and 1 of key and nonce zero."""
-    bits = rounded._bits(Zeros(), ("noise",), 16).astype("<u8").tobytes()  # type: ignore[arg-type]
+    bits = rounded_gaussian._bits(Zeros(), ("noise",), 16).astype("<u8").tobytes()  # type: ignore[arg-type]
     assert bits[:16].hex() == "76b8e0ada0f13d90405d6ae55386bd28"
     assert bits[64:80].hex() == "9f07e7be5551387a98ba977c732d080d"
 

@@ -14,20 +14,23 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from small import small, write_mnist
 
-from fedpriv import checkpoints
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import LedgerError
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.events import Event
-from fedpriv.config import Config
+from fedpriv.config.builders import make_source, make_task
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 from fedpriv.data import DataError
-from fedpriv.folders import COMPARISON_FILES, FILES, RunFolder
-from fedpriv.node import ClientSide, client_side, make_source, make_task
+from fedpriv.federated.engine import Ask, Reply
+from fedpriv.federated.worker import ClientSide
+from fedpriv.mechanism.query import Answer
+from fedpriv.node.factory import client_side
 from fedpriv.optimizers import Scheduled
-from fedpriv.optimizers.base import Answer, State
-from fedpriv.plan import make_plan
-from fedpriv.round import Ask, Reply
-from fedpriv.runs import Result, Status, execute
+from fedpriv.optimizers.base import State
+from fedpriv.runs import checkpoints
+from fedpriv.runs.run_dir import COMPARISON_FILES, FILES, RunFolder
+from fedpriv.runs.runner import Result, Status, execute
 
 PLACEMENTS = ("none", "central", "local", "distributed")
 
@@ -250,7 +253,7 @@ def test_ctrl_c_while_the_last_model_is_evaluated_is_an_interruption(
             raise KeyboardInterrupt
         return {"accuracy": 0.5, "loss": 1.0}
 
-    monkeypatch.setattr("fedpriv.tasks.Task.evaluate", interrupted)
+    monkeypatch.setattr("fedpriv.tasks.task.Task.evaluate", interrupted)
     assert execute(make_plan(config), engine, folder).stopped == "interrupted"
     assert {path.name for path in folder.path.iterdir()} == set(FILES)
 
@@ -379,7 +382,7 @@ def test_the_picture_ends_at_what_was_charged_also_where_nobody_answered(
         drawn.append(spending)
         return b""
 
-    monkeypatch.setattr("fedpriv.report_picture.curves", draws)
+    monkeypatch.setattr("fedpriv.report.plots.curves", draws)
 
     def fails(ask: Ask) -> None:
         if ask.release == 3:
@@ -400,7 +403,7 @@ def test_what_fails_before_the_first_round_begins_no_ledger(
 
     config = small()
     engine, folder = client_side(config.table()), RunFolder.create(tmp_path / "run")
-    monkeypatch.setattr("fedpriv.runs.make_source", broken)
+    monkeypatch.setattr("fedpriv.runs.runner.make_source", broken)
     with pytest.raises(DataError):
         execute(make_plan(config), engine, folder)
     assert not list((tmp_path / "run").iterdir())
@@ -413,7 +416,7 @@ def test_an_error_is_not_hidden_by_one_of_its_report(tmp_path: Path, monkeypatch
     def fails(ask: Ask) -> None:
         raise RuntimeError("the reason")
 
-    monkeypatch.setattr("fedpriv.report_text.markdown", broken)
+    monkeypatch.setattr("fedpriv.report.markdown.markdown", broken)
     with pytest.raises(RuntimeError, match="the reason") as caught:
         execute(make_plan(small()), Engine(small(), fails), RunFolder.create(tmp_path / "run"))
     assert caught.value.__notes__ == ["and its report could not be written: disk full"]

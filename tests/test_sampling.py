@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, TruncatedPoisson, draw_distinct
 from fedpriv.rng import Key
-from fedpriv.sampling import Everyone, FixedSize, Poisson, TruncatedPoisson, draw_distinct
 
 KEY = Key.from_seed(11)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
-from fedpriv.schedules import Annealed, Constant, Geometric, Given, Power, Relative, check_spread
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.optimizers.schedules import Annealed, Constant, Geometric, Given, Power, Relative, check_spread
 
 
 @given(st.floats(0.01, 100), st.floats(0.05, 20), st.integers(1, 1000), st.integers(0, 1000))

@@ -13,22 +13,26 @@ import torch
 from scipy import stats
 from small import small
 
-from fedpriv import report, report_text, silos
 from fedpriv.accounting import Event, epsilon
 from fedpriv.accounting.ledger import read
-from fedpriv.clients import clipped_sum_loop
-from fedpriv.config import Config
-from fedpriv.folders import RunFolder
-from fedpriv.node import ClientSide, client_side, initial_params
-from fedpriv.node_policy import RefusedError
-from fedpriv.noise import Normals
+from fedpriv.config.builders import initial_params
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.client_update import clipped_sum_loop
+from fedpriv.federated.engine import Ask, Reply
+from fedpriv.federated.loop import run as run_loop
+from fedpriv.federated.worker import ClientSide
+from fedpriv.mechanism.gaussian import Normals
+from fedpriv.node import silo as silo_module
+from fedpriv.node.factory import client_side
+from fedpriv.node.policy import RefusedError
+from fedpriv.node.silo import Change, Memory, SiloSide, Training, silo_side
 from fedpriv.optimizers.base import State
-from fedpriv.plan import Plan, make_plan
+from fedpriv.report import markdown
+from fedpriv.report import summary as summary_module
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Reply
-from fedpriv.round import run as run_loop
-from fedpriv.runs import execute
-from fedpriv.silos import Change, Memory, SiloSide, Training, silo_side
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import execute
 
 SILOS: dict[str, object] = {
     "level": "client",
@@ -85,7 +89,7 @@ def side_of(**changes: object) -> SiloSide:
 
 def ask_of(side: SiloSide, number: int = 0, asked: Sequence[int] = (0,)) -> Training:
     params = initial_params(side.side.task, Key.from_seed(9))
-    return Training(params, number, silos.round_events(side.plan, number), tuple(asked))
+    return Training(params, number, silo_module.round_events(side.plan, number), tuple(asked))
 
 
 class Paid:
@@ -107,7 +111,7 @@ class Paid:
 def end_of(plan: Plan, side: ClientSide) -> torch.Tensor:
     """The server's model (d,) after all rounds."""
     start = initial_params(side.task, plan.key())
-    return silos.run(plan, start, SiloSide(plan, side), Paid()).state.params
+    return silo_module.run(plan, start, SiloSide(plan, side), Paid()).state.params
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_silos_in_parallel_cost_what_one_does_in_closed_form(silo_count: int) ->
     config = config_of(sampler="everyone", sampling_rate=1.0, clients=silo_count, examples_per_client=20)
     plan = make_plan(config)
     ledger = {str(silo): plan.events for silo in range(silo_count)}
-    [view] = report.summarise(plan, plan.events, [], "rounds", ledger)["privacy"]["views"]
+    [view] = summary_module.summarise(plan, plan.events, [], "rounds", ledger)["privacy"]["views"]
     spent = view["epsilon"]["pld"]["epsilon"]
     mu = math.sqrt(12) / plan.events[0].noise_multiplier
     shift, normal = spent / mu, stats.norm.cdf
@@ -223,19 +227,19 @@ def test_silos_in_parallel_cost_what_one_does_in_closed_form(silo_count: int) ->
 def test_a_replacement_from_another_silo_costs_both() -> None:
     plan = plan_of(sampler="fixed-size")
     ledger = {str(silo): plan.events for silo in range(3)}
-    summary = report.summarise(plan, plan.events, [], "rounds", ledger)
+    summary = summary_module.summarise(plan, plan.events, [], "rounds", ledger)
     stays, moves = summary["privacy"]["views"]
     assert (stays["gates the budget"], moves["gates the budget"]) == (True, False)
     for view, events in ((stays, plan.events), (moves, plan.events * 2)):
         expected = epsilon(events, 1e-4, "pld").epsilon
         assert view["epsilon"]["pld"]["epsilon"] == pytest.approx(expected, rel=1e-6)
-    assert "one of another silo" in report_text.markdown(summary)
+    assert "one of another silo" in markdown.markdown(summary)
 
 
 def test_the_report_says_who_is_protected_against_whom() -> None:
     plan = plan_of()
     ledger = {str(silo): plan.events for silo in range(3)}
-    text = report_text.markdown(report.summarise(plan, plan.events, [], "rounds", ledger))
+    text = markdown.markdown(summary_module.summarise(plan, plan.events, [], "rounds", ledger))
     for said in (
         "Each silo trusts itself alone",
         "not against their own silo",
@@ -287,8 +291,8 @@ def test_a_silo_that_does_not_answer_stays_charged_and_the_others_go_on(tmp_path
 def test_the_model_moves_by_the_mean_of_the_changes_that_came() -> None:
     theta = torch.tensor([1.0, 2.0])
     changes = [Change(0, torch.tensor([0.5, 0.0]).double()), Change(2, torch.tensor([1.0, -1.0]).double())]
-    assert silos.averaged(theta, changes).tolist() == [1.75, 1.5]
-    assert silos.averaged(theta, []) is theta
+    assert silo_module.averaged(theta, changes).tolist() == [1.75, 1.5]
+    assert silo_module.averaged(theta, []) is theta
 
 
 @dataclass(frozen=True)

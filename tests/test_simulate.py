@@ -9,14 +9,15 @@ import pytest
 import torch
 from small import small
 
-from fedpriv import cores
-from fedpriv._check import ArgumentError
-from fedpriv.config import Config
+from fedpriv._internal import hardware
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.config.builders import initial_params, make_source, make_task, make_view
+from fedpriv.config.plan import make_plan, number_of_actors
+from fedpriv.config.schema import Config
 from fedpriv.data import DataError
-from fedpriv.node import client_side, initial_params, make_source, make_task, make_view
-from fedpriv.plan import make_plan, number_of_actors
-from fedpriv.runs import Status
-from fedpriv.simulate import check, make_engine, simulate
+from fedpriv.node.factory import client_side
+from fedpriv.runs.runner import Status
+from fedpriv.simulation.run import check, make_engine, simulate
 
 
 def plain_sgd(config: Config, momentum: float) -> torch.Tensor:
@@ -165,7 +166,7 @@ def test_missing_data_says_how_to_get_it(tmp_path: object) -> None:
 
 def test_engines_and_actors() -> None:
     assert type(make_engine(small())) is type(client_side(small().table()))
-    here = cores.usable()
+    here = hardware.usable()
     for changes, number in (({}, here), ({"cpus_per_actor": 1e9}, 1), ({"cpus_per_actor": 0.5}, 2 * here)):
         config = small(engine="ray", **changes)
         assert number_of_actors(config) == number
@@ -219,6 +220,6 @@ def test_settings_may_be_a_mapping_and_the_folder_a_path(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_none_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.simulate.check", lambda config: pytest.fail("work was begun"))
+    monkeypatch.setattr("fedpriv.simulation.run.check", lambda config: pytest.fail("work was begun"))
     with pytest.raises(ArgumentError, match=r"^folder is 3; it must be a path, a RunFolder or None$"):
         simulate(small(), folder=3)  # type: ignore[arg-type]

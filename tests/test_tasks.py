@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.memory import bytes_per_unit
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import gradients_loop, sum_gradients
-from fedpriv.losses import LOSSES, TARGETS
-from fedpriv.memory import bytes_per_unit
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.losses import LOSSES, TARGETS
+from fedpriv.tasks.task import Task
 
 
 def batch(n: int = 6, classes: int = 10) -> tuple[torch.Tensor, torch.Tensor]:

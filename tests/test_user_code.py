@@ -13,17 +13,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedpriv import user_code
-from fedpriv._check import ArgumentError
+from fedpriv._internal import user_code
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli import app
-from fedpriv.config import Config
+from fedpriv.config.builders import initial_params, make_source, make_task
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 from fedpriv.data import load
-from fedpriv.folders import RunFolder
-from fedpriv.node import initial_params, make_source, make_task
-from fedpriv.node_policy import RefusedError, as_taken
-from fedpriv.plan import make_plan
+from fedpriv.node.policy import RefusedError, as_taken
 from fedpriv.rng import Key
-from fedpriv.simulate import check, simulate
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.simulation.run import check, simulate
 
 MINE = '''
 import numpy as np
@@ -296,7 +296,7 @@ def test_python_refuses_a_model_as_the_command_does(mine: Path, monkeypatch: pyt
         simulate(config, folder=folder)
     assert str(again.value) == str(caught.value)
     assert list(folder.path.iterdir()) == []
-    monkeypatch.setattr("fedpriv.simulate.check", lambda config: pytest.fail("checked again"))
+    monkeypatch.setattr("fedpriv.simulation.run.check", lambda config: pytest.fail("checked again"))
     plain = config.changed(model="logistic", rounds=1)
     assert simulate(plain, plan=make_plan(plain)).stopped == "rounds"
 

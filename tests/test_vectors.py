@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv._check import ArgumentError
-from fedpriv.vectors import Layout, Slot, layout_of, vector_of
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.parameters import Layout, Slot, layout_of, vector_of
 
 
 def model() -> nn.Module:

@@ -9,11 +9,13 @@ import torch
 
 from fedpriv.accounting.events import Event
 from fedpriv.clipping import sum_rows, sum_rows_loop
-from fedpriv.query import Query
-from fedpriv.release import Placement, add_party_noise
+from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.federated.loop import Setup
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import Query
+from fedpriv.mechanism.release import add_party_noise
+from fedpriv.mechanism.sampling import Everyone, Sampler
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Chunk, Reply, Setup
-from fedpriv.sampling import Everyone, Sampler
 
 
 def two_layers(rows: torch.Tensor) -> tuple[int, int]:

@@ -9,8 +9,8 @@ import torch
 from opacus.grad_sample import GradSampleModule
 
 from fedpriv.clipping import gradients_loop, sum_gradients, sum_rows_loop
-from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 
 def noise(*shape, seed=0):

@@ -1,13 +1,13 @@
 """Events, budget, ledger, accounting methods and calibration: what privacy costs, and who pays."""
 
 from fedpriv.accounting.accountant import Accountant, Budget, BudgetExceeded
-from fedpriv.accounting.advanced import theorem_scale
-from fedpriv.accounting.base import Answer, UnsupportedEvent
 from fedpriv.accounting.calibration import calibrate
 from fedpriv.accounting.events import Event, scaled, tally
 from fedpriv.accounting.filters import Filter
 from fedpriv.accounting.ledger import Ledger, LedgerError
-from fedpriv.accounting.methods import METHODS, advantage, epsilon
+from fedpriv.accounting.methods.advanced_composition import theorem_scale
+from fedpriv.accounting.methods.base import Answer, UnsupportedEvent
+from fedpriv.accounting.methods.registry import METHODS, advantage, epsilon
 from fedpriv.accounting.solving import rounds, sampling_rate
 
 __all__ = [

@@ -14,16 +14,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedpriv import _check
-from fedpriv.accounting.base import Answer
+from fedpriv._internal import validation
 from fedpriv.accounting.events import Event, equal_parts, tally
 from fedpriv.accounting.ledger import Ledger
-from fedpriv.accounting.methods import METHODS, epsilon, epsilons, rising
+from fedpriv.accounting.methods.base import Answer
+from fedpriv.accounting.methods.registry import METHODS, epsilon, epsilons, rising
 
 CHECKPOINTS = 64
 
 
-class BudgetExceeded(_check.FedprivError, RuntimeError):  # noqa: N818
+class BudgetExceeded(validation.FedprivError, RuntimeError):  # noqa: N818
     """A charge would pass the budget; nothing was charged."""
 
 
@@ -42,9 +42,9 @@ class Budget:
     method: str = "pld"
 
     def __post_init__(self) -> None:
-        _check.positive("epsilon", self.epsilon)
-        _check.between("delta", self.delta, 0, 1)
-        _check.choice("accounting", self.method, METHODS)
+        validation.positive("epsilon", self.epsilon)
+        validation.between("delta", self.delta, 0, 1)
+        validation.choice("accounting", self.method, METHODS)
 
 
 class Accountant:

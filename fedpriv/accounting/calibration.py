@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fedpriv import _check
-from fedpriv.accounting import grouping
+from fedpriv._internal import validation
 from fedpriv.accounting.accountant import Budget
 from fedpriv.accounting.events import Event, ever_drawn, scaled, tally
-from fedpriv.accounting.methods import epsilons
+from fedpriv.accounting.methods import quantisation
+from fedpriv.accounting.methods.registry import epsilons
 
 # A search ends where the log of the spent share of the budget is in [_LEAST, _MOST]; it aims between.
 _LEAST, _AIM, _MOST = math.log(0.995), math.log(0.998), -1e-9
@@ -43,13 +43,13 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
         return 0.0
     counts = tally(events_at_scale_one)
     if not any(0 < event.noise_multiplier < math.inf for event in counts):
-        raise _check.fail("events", list(counts), "hold a release whose noise can be scaled")
+        raise validation.fail("events", list(counts), "hold a release whose noise can be scaled")
     _refuse_paying_by_delta(counts, budget.delta)
     events = [replace(event, count=n) for event, n in counts.items()]
     start, slope = 0.0, -1.5
     if len(events) > _COARSE:
         # A cheap upper bound finds where to look, and how steep it is there.
-        floors = grouping.floors(events, _COARSE)
+        floors = quantisation.floors(events, _COARSE)
         start, slope = search(_excess([floors[event] for event in events], budget), budget, start, slope)
     return math.exp(search(_excess(events, budget), budget, start, slope)[0])
 
@@ -60,7 +60,7 @@ def _refuse_paying_by_delta(counts: Mapping[Event, int], delta: float) -> None:
     seen = ever_drawn(counts)
     if 2 * delta >= seen:
         hint = f"a unit is sampled with probability {seen:.3g}, and delta would pay for it in place of noise"
-        raise _check.fail("delta", delta, f"be below {seen / 2:.3g}", hint)
+        raise validation.fail("delta", delta, f"be below {seen / 2:.3g}", hint)
 
 
 def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]:
@@ -93,7 +93,7 @@ def search(
         if not low < guess < high or (halve and math.isfinite(high - low)):
             guess = (low + high) / 2
         if abs(guess) > _LARGEST:
-            raise _check.fail(
+            raise validation.fail(
                 "epsilon",
                 budget.epsilon,
                 "be one that a noise scale between 1e-9 and 1e9 spends",
@@ -103,4 +103,4 @@ def search(
         if guess != at and abs(found) < 1e3 and abs(value) < 1e3 and found != value:
             slope = max(min((found - value) / (guess - at), -0.05), -_FAR)
         at, value = guess, found
-    raise _check.fail("epsilon", budget.epsilon, "be reachable", "the search did not settle")
+    raise validation.fail("epsilon", budget.epsilon, "be reachable", "the search did not settle")

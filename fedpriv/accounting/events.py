@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fedpriv import _check
+from fedpriv._internal import validation
 
 SAMPLINGS = ("poisson", "without-replacement", "none")
 RELATIONS = ("add-remove", "replace-one")
@@ -62,40 +62,40 @@ class Event:
     mechanism: str = "gaussian"
 
     def __post_init__(self) -> None:
-        _check.non_negative("noise-multiplier", self.noise_multiplier)
+        validation.non_negative("noise-multiplier", self.noise_multiplier)
         called = {"fixed-size": "without-replacement", "everyone": "none"}.get(self.sampling)
-        _check.choice("sampler", self.sampling, SAMPLINGS, f"it is {called!r} here" if called else "")
-        _check.choice("relation", self.relation, RELATIONS)
-        _check.probability("sampling-rate", self.rate)
-        _check.probability("truncation", self.truncation)
-        _check.integer("count", self.count, 1)
-        _check.choice("mechanism", self.mechanism, MECHANISMS)
+        validation.choice("sampler", self.sampling, SAMPLINGS, f"it is {called!r} here" if called else "")
+        validation.choice("relation", self.relation, RELATIONS)
+        validation.probability("sampling-rate", self.rate)
+        validation.probability("truncation", self.truncation)
+        validation.integer("count", self.count, 1)
+        validation.choice("mechanism", self.mechanism, MECHANISMS)
         self._check_sizes()
         self._check_pairs()
 
     def _check_sizes(self) -> None:
         if self.population is not None:
-            _check.integer("population", self.population, 1)
+            validation.integer("population", self.population, 1)
         if self.cohort is None:
             return
-        _check.integer("cohort", self.cohort, 0)
+        validation.integer("cohort", self.cohort, 0)
         if self.population is not None and abs(self.cohort / self.population - self.rate) > 1e-12:
-            raise _check.fail("sampling-rate", self.rate, "equal cohort / population")
+            raise validation.fail("sampling-rate", self.rate, "equal cohort / population")
 
     def _check_pairs(self) -> None:
         if self.sampling == "none" and self.rate != 1:
-            raise _check.fail("sampling-rate", self.rate, "be 1 without sampling")
+            raise validation.fail("sampling-rate", self.rate, "be 1 without sampling")
         if self.sampling == "without-replacement" and self.relation == "add-remove":
-            raise _check.fail(
+            raise validation.fail(
                 "relation", self.relation, "be replace-one for fixed-size sampling",
                 "use sampler poisson with add-remove",
             )
         if self.sampling != "poisson" and self.truncation:
-            raise _check.fail("truncation", self.truncation, "be 0 unless the sampler is poisson")
+            raise validation.fail("truncation", self.truncation, "be 0 unless the sampler is poisson")
         if self.sampling != "none" and self.mechanism != "gaussian":
-            raise _check.fail("sampler", self.sampling, f"be none for {self.mechanism}")
+            raise validation.fail("sampler", self.sampling, f"be none for {self.mechanism}")
         if self.sampling != "without-replacement" and self.cohort is not None:
-            raise _check.fail("cohort", self.cohort, "be None unless the cohort has a fixed size")
+            raise validation.fail("cohort", self.cohort, "be None unless the cohort has a fixed size")
 
     def to_json(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as a dict that JSON can hold."""
@@ -111,7 +111,7 @@ class Event:
         unknown = sorted(set(record) - set(_DEFAULTS))
         missing = [name for name in ("noise_multiplier", "sampling", "relation") if name not in record]
         if unknown or missing:
-            raise _check.fail("event", dict(record), "have an event's fields", str(unknown + missing))
+            raise validation.fail("event", dict(record), "have an event's fields", str(unknown + missing))
         return cls(**record)
 
 

@@ -25,15 +25,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv import _check
-from fedpriv.accounting import concentrated
+from fedpriv._internal import validation
 from fedpriv.accounting.accountant import Budget, BudgetExceeded
-from fedpriv.accounting.base import UnsupportedEvent
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.ledger import Ledger
-from fedpriv.accounting.losses import Array
-from fedpriv.accounting.methods import METHODS
-from fedpriv.accounting.rdp import ORDERS, Rdp
+from fedpriv.accounting.methods import zcdp
+from fedpriv.accounting.methods.base import UnsupportedEvent
+from fedpriv.accounting.methods.rdp import ORDERS, Rdp
+from fedpriv.accounting.methods.registry import METHODS
+from fedpriv.accounting.pld.privacy_loss import Array
 
 FILTERS = ("rdp", "zcdp")
 
@@ -55,8 +55,8 @@ class Filter:
         Raises ArgumentError for an infinite budget, for methods without a filter and for a budget that no
         order of ``rdp`` meets.
         """
-        _check.choice("accounting", budget.method, FILTERS, "no filter is known for the others")
-        _check.finite_positive("epsilon", budget.epsilon)
+        validation.choice("accounting", budget.method, FILTERS, "no filter is known for the others")
+        validation.finite_positive("epsilon", budget.epsilon)
         self.budget = budget
         self._ledger = ledger
         self._relation: str | None = None
@@ -120,7 +120,7 @@ class Filter:
         if event.noise_multiplier == 0:
             return math.inf
         if self.budget.method == "zcdp":
-            return concentrated.rho(event)
+            return zcdp.rho(event)
         return float(_divergences(event)[self._order])
 
 
@@ -140,12 +140,12 @@ def _best_order(budget: Budget, typical: Event | None) -> tuple[int, float]:
     limits *= 1 - 1e-12
     costs = orders / 2
     if typical is not None:
-        _check.finite_positive("typical event's noise-multiplier", typical.noise_multiplier)
-        _check.positive("typical event's sampling-rate", typical.rate)
+        validation.finite_positive("typical event's noise-multiplier", typical.noise_multiplier)
+        validation.positive("typical event's sampling-rate", typical.rate)
         costs = np.nan_to_num(_divergences(typical), nan=math.inf)
     index = int(np.argmax(np.where(limits > 0, limits / costs, -math.inf)))
     if limits[index] <= 0:
-        raise _check.fail("epsilon", budget.epsilon, "be one that an order meets", "use the zcdp filter")
+        raise validation.fail("epsilon", budget.epsilon, "be one that an order meets", "use the zcdp filter")
     return index, float(limits[index])
 
 

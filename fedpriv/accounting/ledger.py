@@ -35,14 +35,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.accounting.events import Event
 
 _LOG = logging.getLogger(__name__)
 _FORMAT, _FORMATS = 2, (1, 2)  # what is written, and what is read
 
 
-class LedgerError(_check.FedprivError, ValueError):
+class LedgerError(validation.FedprivError, ValueError):
     """A ledger cannot be trusted; the message names the file and the line."""
 
 
@@ -160,7 +160,7 @@ class Ledger:
         chain, lines = self._chain, []
         for body in bodies:
             if "chain" in body:
-                raise _check.fail("ledger header", dict(body), "not hold the key 'chain'")
+                raise validation.fail("ledger header", dict(body), "not hold the key 'chain'")
             chain = _link(chain, body)
             lines.append(json.dumps({**body, "chain": chain}, separators=(",", ":")))
         self._append("".join(line + "\n" for line in lines).encode())

@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.accounting.accountant import Budget
 from fedpriv.accounting.calibration import search
 from fedpriv.accounting.events import Event, tally
-from fedpriv.accounting.methods import epsilons
+from fedpriv.accounting.methods.registry import epsilons
 
 # More rounds than this count as any number.
 MOST_ROUNDS = 10**8
@@ -49,7 +49,7 @@ def rounds(round_events: Sequence[Event], budget: Budget) -> int:
     while excess(high) <= 0:
         if high >= MOST_ROUNDS:
             hint = f"{MOST_ROUNDS:,} rounds spend less"
-            raise _check.fail("epsilon", budget.epsilon, "be one that some number of rounds spends", hint)
+            raise validation.fail("epsilon", budget.epsilon, "be one that some number of rounds spends", hint)
         low, high = high, min(4 * high, MOST_ROUNDS)
     return _last(excess, low, high)
 
@@ -87,7 +87,7 @@ def sampling_rate(events_at_rate_one: Sequence[Event], budget: Budget) -> float:
     counts = tally(events_at_rate_one)
     for event in counts:
         if event.sampling == "none" or event.truncation:
-            raise _check.fail("events", event, "be sampled, from cohorts that are not truncated")
+            raise validation.fail("events", event, "be sampled, from cohorts that are not truncated")
 
     def excess(minus_log_rate: float) -> float:
         rate = math.exp(-minus_log_rate)
@@ -101,7 +101,7 @@ def sampling_rate(events_at_rate_one: Sequence[Event], budget: Budget) -> float:
     if math.isinf(budget.epsilon) or excess(0.0) <= 0:
         return 1.0
     if excess(-math.log(_LEAST_RATE)) > 0:
-        raise _check.fail(
+        raise validation.fail(
             "epsilon", budget.epsilon, f"be one that a rate above {_LEAST_RATE:g} meets", "raise the noise"
         )
     return math.exp(-search(excess, budget, 0.0, -1.0)[0])

@@ -5,7 +5,7 @@ a stopwatch splits its rounds; then it is evaluated, and its files are written, 
 rounds. Beside it stands the ordinary gradient: a batched forward and backward pass of the same model over as
 many examples as a cohort is expected to hold, in this process.
 
->>> from fedpriv.config import Config
+>>> from fedpriv.config.schema import Config
 >>> small = Config.parse({"clients": 999, "sampling-rate": 0.03, "model": "logistic", "engine": "in-process"})
 >>> figures = measure(small, rounds=12)
 >>> sorted(figures.parts) == sorted(PARTS)
@@ -23,21 +23,22 @@ from typing import Any, cast
 
 import torch
 
-from fedpriv import _check, checkpoints, cores
+from fedpriv._internal import hardware, validation
+from fedpriv._internal.tensor_io import packed
+from fedpriv._internal.timing import Stopwatch, Timed
 from fedpriv.accounting import Ledger
 from fedpriv.bench.advice import advise
 from fedpriv.bench.engines import TimedEngine, timed_engine
 from fedpriv.bench.figures import PARTS, Comparison, Figures, shares, split
 from fedpriv.bench.gradients import compare
-from fedpriv.books import RunBooks
-from fedpriv.config import Config
-from fedpriv.folders import RunFolder
-from fedpriv.node import choose_device, initial_params, make_source, make_task, make_test
+from fedpriv.config.builders import choose_device, initial_params, make_source, make_task, make_test
+from fedpriv.config.plan import Plan, make_plan, number_of_actors
+from fedpriv.config.schema import Config
+from fedpriv.federated.loop import Progress, run
 from fedpriv.optimizers.base import State
-from fedpriv.plan import Plan, make_plan, number_of_actors
-from fedpriv.round import Progress, run
-from fedpriv.stopwatch import Stopwatch, Timed
-from fedpriv.tensor_files import packed
+from fedpriv.runs import checkpoints
+from fedpriv.runs.budget import RunBooks
+from fedpriv.runs.run_dir import RunFolder
 
 __all__ = ["PARTS", "WARM", "Comparison", "Figures", "measure"]
 
@@ -50,10 +51,10 @@ def measure(config: Config, rounds: int = 40) -> Figures:
 
     Raises ArgumentError for settings that cannot be simulated, or of the client level.
     """
-    _check.integer("rounds", rounds, minimum=1)
+    validation.integer("rounds", rounds, minimum=1)
     if config.level != "aggregation":
         hint = "a step of one silo is a round of level=aggregation with clients=1 and silo-steps=1"
-        raise _check.fail("level", config.level, "be aggregation to be timed by parts", hint)
+        raise validation.fail("level", config.level, "be aggregation to be timed by parts", hint)
     plan = make_plan(config.changed(rounds=max(config.rounds, rounds + WARM)))
     config, watch = plan.config, Stopwatch()
     place = ledger_place(config.out)
@@ -63,7 +64,7 @@ def measure(config: Config, rounds: int = 40) -> Figures:
         theirs = engine.memory()
     finally:
         engine.close()
-    mine = cores.peak_memory()  # before what follows, which no run does
+    mine = hardware.peak_memory()  # before what follows, which no run does
     splits = [split(lap) for lap in laps[WARM:]]
     whole = statistics.median(sum(parts.values()) for parts in splits)
     compared = compare(plan, state)
@@ -116,7 +117,7 @@ def _laps(
         made = tempfile.TemporaryDirectory(prefix=".fedpriv-bench-", dir=place)
     except OSError as error:
         hint = error.strerror or ""
-        raise _check.fail("out", str(place), "be a folder to write to", hint) from None
+        raise validation.fail("out", str(place), "be a folder to write to", hint) from None
     with made as folder, Ledger.create(path := Path(folder) / "ledger.jsonl", {}) as ledger:
         plain = RunBooks(plan, ledger, path)
         books = Timed(plain, watch, {"affords": "accounting", "charge": "accounting"})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fedpriv import cores
+from fedpriv._internal import hardware
 from fedpriv.bench.figures import Figures
-from fedpriv.measures import counted
-from fedpriv.plan import Plan
+from fedpriv.config.plan import Plan
+from fedpriv.tasks.metrics import counted
 
 _MUCH = 0.2  # of a round, from which a part is worth a word
 _LITTLE = 0.05  # of a round, which evaluations may take
@@ -35,7 +35,7 @@ def _of_sums(figures: Figures) -> Iterator[str]:
 
 
 def _of_actors(plan: Plan, figures: Figures) -> Iterator[str]:
-    here, actors, threads = cores.usable(), figures.actors, figures.threads
+    here, actors, threads = hardware.usable(), figures.actors, figures.threads
     long = figures.parts["clipped sum"] > _WORTH_ACTORS
     expected = plan.setup.sampler.expected_size
     if not actors:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from fedpriv.config import Config
-from fedpriv.node import client_side
-from fedpriv.plan import gpu_share, number_of_actors
-from fedpriv.round import Ask, Engine, Reply
-from fedpriv.stopwatch import Stopwatch, Timed
+from fedpriv._internal.timing import Stopwatch, Timed
+from fedpriv.config.plan import gpu_share, number_of_actors
+from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Ask, Engine, Reply
+from fedpriv.node.factory import client_side
 
 
 class TimedEngine(Protocol):
@@ -22,10 +22,10 @@ class TimedEngine(Protocol):
     """
 
     def gather(self, ask: Ask) -> Reply:
-        """See :class:`~fedpriv.round.Engine`."""
+        """See :class:`~fedpriv.federated.engine.Engine`."""
 
     def close(self) -> None:
-        """See :class:`~fedpriv.round.Engine`."""
+        """See :class:`~fedpriv.federated.engine.Engine`."""
 
     def memory(self) -> int:
         """Bytes that nodes in other processes took at most, all together; they answer no more."""
@@ -68,8 +68,8 @@ def timed_engine(config: Config, watch: Stopwatch) -> TimedEngine:
         return _Watched(timed, watch)
     from flwr.app import Message
 
+    from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid
-    from fedpriv.flower.strategy import GridEngine
     from fedpriv.flower.timed_app import TIMES
 
     class Listening(RayGrid):

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from fedpriv.bench.figures import Comparison
-from fedpriv.clients import OneGradient, clipped_sum
-from fedpriv.clipping.kinds import kind_of
+from fedpriv.clipping.ghost.layers import kind_of
 from fedpriv.clipping.precision import computing
-from fedpriv.config import Config
-from fedpriv.node import ClientSide, client_side, make_source, make_task, moved
+from fedpriv.config.builders import make_source, make_task
+from fedpriv.config.plan import Plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.client_update import OneGradient, clipped_sum
+from fedpriv.federated.worker import ClientSide, moved
+from fedpriv.mechanism.query import BitBlock, Query
+from fedpriv.node.factory import client_side
 from fedpriv.optimizers.base import PrivateOptimizer, State
-from fedpriv.plan import Plan
-from fedpriv.query import BitBlock, Query
-from fedpriv.tasks import Task
+from fedpriv.tasks.task import Task
 
 _EXAMPLES = 4096  # the most that gradients are compared on
 _FEW = 8  # units whose examples are counted first
@@ -116,7 +118,7 @@ def why_by_rows(task: Task) -> str:
     if task.book.layers or not unknown:
         return "a trial found that examples mix, or that a weight is used outside its layer"
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-    return f"fedpriv.clipping.kinds knows no kind of {', '.join(unknown[:3])}{more}"
+    return f"fedpriv.clipping.ghost.layers knows no kind of {', '.join(unknown[:3])}{more}"
 
 
 def _alternated(sides: Sequence[Callable[[], Tensor]], times: int = 9) -> list[float]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, app, note, print_table, refusing
-from fedpriv.measures import counted
+from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
     from fedpriv.accounting import Event
@@ -78,10 +78,10 @@ def account(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.accounting import METHODS, answers
+    from fedpriv.accounting import METHODS, api
 
     with refusing():
-        _check.choice("--method", method, (*METHODS, "all"))
+        validation.choice("--method", method, (*METHODS, "all"))
         methods, of_what = list(METHODS) if method == "all" else [method], ""
         said: dict[str, str] = {}
         if ledger is None:
@@ -89,8 +89,8 @@ def account(
         elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
             events, of_what, said = _replayed(ledger)
         else:
-            raise _check.fail("--ledger", str(ledger), "be given without a schedule")
-        result = answers.of_events(events, delta, methods) | said
+            raise validation.fail("--ledger", str(ledger), "be given without a schedule")
+        result = api.of_events(events, delta, methods) | said
         if plot is not None:
             _plot(plot, events, delta, methods)
     if as_json:
@@ -106,40 +106,41 @@ def account(
 def _schedule(
     rate: float | None, steps: int | None, noise: str | None, sampler: str, relation: str | None
 ) -> list[Event]:
-    from fedpriv.accounting import answers
+    from fedpriv.accounting import api
 
     multipliers = _number_or_file("--noise-multiplier", _given("--noise-multiplier", noise), steps)
     steps = _steps(steps, multipliers)
     relation = relation or _default_relation(sampler)
-    return answers.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
+    return api.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
 
 
 def _replayed(path: Path) -> tuple[list[Event], str, dict[str, str]]:
     """A ledger's events as they count for one unit, what a table of them is titled, and the run's remark."""
-    from fedpriv.accounting import ledger, participations, relations
+    from fedpriv.accounting import ledger, local_view
+    from fedpriv.accounting.methods import relations
 
     if not path.is_file():
-        raise _check.fail("--ledger", str(path), "be an existing ledger file")
+        raise validation.fail("--ledger", str(path), "be an existing ledger file")
     with path.open("rb") as file:
         start = file.read(4096)
     if not any(word in start for word in (b'"ledger"', b'"chain"')):
-        raise _check.fail("--ledger", str(path), "be the ledger.jsonl of a run", "it has nothing of one")
+        raise validation.fail("--ledger", str(path), "be the ledger.jsonl of a run", "it has nothing of one")
     record = ledger.read(path)
     title = f" of the {counted(sum(event.count for event in record.events), 'release')} in {path}"
     said = {"remark": record.header["remark"]} if "remark" in record.header else {}
-    cap = record.header.get(participations.LABEL)
+    cap = record.header.get(local_view.LABEL)
     if cap is None:
         return relations.alike(record.events), title, said
-    costliest = participations.costliest(record.events, cap)
+    costliest = local_view.costliest(record.events, cap)
     whom = f"for a client that gave data to the {len(costliest)} costliest"
     return list(costliest), f"{title}, against the server, {whom}", said
 
 
 def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:
-    from fedpriv.accounting import curves
-    from fedpriv.data.files import atomic
+    from fedpriv._internal.files import atomic
+    from fedpriv.accounting import plots
 
-    picture = curves.draw(curves.curves(events, delta, methods))
+    picture = plots.draw(plots.curves(events, delta, methods))
     with atomic(path) as file:
         file.write(picture)
 
@@ -180,37 +181,37 @@ def calibrate(
     method: Annotated[str, typer.Option(help="As of `fedpriv account`; gdp-clt is an estimate.")] = "pld",
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.accounting import METHODS, answers
+    from fedpriv.accounting import METHODS, api
 
     with refusing():
         drawn = _sampler(sampler)
         kind: dict[str, Any] = {
-            "target": epsilon, "delta": delta, "method": _check.choice("--method", method, METHODS),
+            "target": epsilon, "delta": delta, "method": validation.choice("--method", method, METHODS),
             "sampler": drawn, "relation": relation or _default_relation(drawn),
         }
-        _check.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
+        validation.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
         if solve_for == "noise":
             _absent("--noise-multiplier", noise_multiplier, solve_for)
             noise = None if relative_noise is None else _numbers("--relative-noise", relative_noise, steps)
             steps = _steps(steps, noise)
             rate = _rate(sampling_rate, drawn)
-            result = answers.calibration(**kind, sampling_rate=rate, steps=steps, relative_noise=noise)
+            result = api.calibration(**kind, sampling_rate=rate, steps=steps, relative_noise=noise)
         elif solve_for == "steps":
             _absent("--steps", steps, solve_for)
             _absent("--relative-noise", relative_noise, solve_for)
             multiplier = _number("--noise-multiplier", _given("--noise-multiplier", noise_multiplier))
             rate = _rate(sampling_rate, drawn)
-            result = answers.solve_steps(**kind, sampling_rate=rate, noise_multiplier=multiplier)
+            result = api.solve_steps(**kind, sampling_rate=rate, noise_multiplier=multiplier)
         else:
             _absent("--sampling-rate", sampling_rate, solve_for)
             _absent("--relative-noise", relative_noise, solve_for)
             if drawn == "none":
-                raise _check.fail("--sampler", sampler, "draw cohorts where --solve-for is sampling-rate")
+                raise validation.fail("--sampler", sampler, "draw cohorts where --solve-for is sampling-rate")
             multipliers = _number_or_file(
                 "--noise-multiplier", _given("--noise-multiplier", noise_multiplier), steps
             )
             steps = _steps(steps, multipliers)
-            result = answers.solve_rate(**kind, steps=steps, noise_multiplier=multipliers)
+            result = api.solve_rate(**kind, steps=steps, noise_multiplier=multipliers)
     typer.echo(json.dumps(result) if as_json else _sentence(result))
 
 
@@ -231,7 +232,7 @@ def _sentence(result: dict[str, Any]) -> str:
 
 def _given(name: str, value: _T | None) -> _T:
     if value is None:
-        raise _check.ArgumentError(f"{name} is missing; it must be given")
+        raise validation.ArgumentError(f"{name} is missing; it must be given")
     return value
 
 
@@ -242,19 +243,19 @@ def _steps(steps: int | None, numbers: float | list[float] | None) -> int:
 
 def _absent(name: str, value: object, solve_for: str) -> None:
     if value is not None:
-        raise _check.fail(name, value, f"be left out where --solve-for is {solve_for}")
+        raise validation.fail(name, value, f"be left out where --solve-for is {solve_for}")
 
 
 def _sampler(name: str | None) -> str:
     """The accountant's name of a sampler that was given by either of its names, or not."""
     name = name or "poisson"
     names = dict.fromkeys((*_SAMPLERS, *_SAMPLERS.values()))
-    return _SAMPLERS.get(name) or _check.choice("--sampler", name, names)
+    return _SAMPLERS.get(name) or validation.choice("--sampler", name, names)
 
 
 def _rate(rate: float | None, sampler: str) -> float:
     if sampler == "none" and rate not in (None, 1):
-        raise _check.fail("--sampling-rate", rate, "be left out, or 1, where everyone takes part")
+        raise validation.fail("--sampling-rate", rate, "be left out, or 1, where everyone takes part")
     return 1.0 if sampler == "none" and rate is None else _given("--sampling-rate", rate)
 
 
@@ -274,7 +275,7 @@ def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _check.fail(name, text, "be a number") from None
+        raise validation.fail(name, text, "be a number") from None
 
 
 def _number_or_file(name: str, text: str, steps: int | None) -> float | list[float]:
@@ -285,6 +286,6 @@ def _number_or_file(name: str, text: str, steps: int | None) -> float | list[flo
 
 
 def _numbers(name: str, path: str, steps: int | None) -> list[float]:
-    from fedpriv.plan import read_numbers
+    from fedpriv.config.plan import read_numbers
 
     return read_numbers(name, path, steps)

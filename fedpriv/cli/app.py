@@ -16,7 +16,8 @@ import click
 import typer
 import typer.core
 
-from fedpriv import __version__, _check
+from fedpriv import __version__
+from fedpriv._internal import validation
 
 # Set before anything imports Flower or Ray.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -45,7 +46,7 @@ class OfSettings(typer.core.TyperCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click, but for an unknown option that is a setting's key."""
-        from fedpriv.config import Config
+        from fedpriv.config.schema import Config
 
         try:
             return super().parse_args(ctx, args)
@@ -92,7 +93,7 @@ def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] =
     """
     try:
         yield
-    except _check.FedprivError as error:
+    except validation.FedprivError as error:
         typer.echo(f"fedpriv: {error}", err=True)
         raise typer.Exit(code) from None
     except OSError as error:

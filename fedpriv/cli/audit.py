@@ -12,11 +12,11 @@ import typer
 
 from fedpriv.cli.app import AsJson, OfSettings, app, refusing
 from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given, settings_help
-from fedpriv.config import Config
-from fedpriv.measures import counted
+from fedpriv.config.schema import Config
+from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
-    from fedpriv.audit import Finding
+    from fedpriv.audit.auditor import Finding
 
 _HELP = """Attack a run with these settings, and see whether it leaks more than its ledger says.
 
@@ -46,7 +46,7 @@ def audit(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.audit import audit as run_audit
+    from fedpriv.audit.auditor import audit as run_audit
 
     with refusing():
         config = Config.parse(given(config_file, settings, None, seed, False))
@@ -66,7 +66,7 @@ def _counting(rounds: int) -> Callable[[int], None]:
 
 
 def _told(config: Config, found: Finding) -> str:
-    from fedpriv.remarks import noise
+    from fedpriv.report.notices import noise
 
     unit = "clients" if config.unit == "client" else "examples"
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing
 from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
-from fedpriv.config import Config
-from fedpriv.measures import counted
+from fedpriv.config.schema import Config
+from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
     from fedpriv.bench import Figures
@@ -39,12 +39,12 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     from fedpriv.bench import PARTS, measure
-    from fedpriv.simulate import check
+    from fedpriv.simulation.run import check
 
     with refusing():
         config = Config.parse(given(config_file, settings, None, None, False))
         check(config)
-        _check.integer("--rounds", rounds, minimum=1)
+        validation.integer("--rounds", rounds, minimum=1)
     with refusing(1):
         figures = measure(config, rounds)
     if as_json:

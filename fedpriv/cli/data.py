@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, data_app, print_table, refusing
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _NAME = "A name from `fedpriv data list`, or module:name of your own."
 def data_info(
     name: Annotated[str, typer.Argument(help=_NAME)], as_json: AsJson = False
 ) -> None:
-    from fedpriv import user_code
+    from fedpriv._internal import user_code
     from fedpriv.data import catalogue
 
     with refusing():
@@ -74,9 +74,10 @@ def data_info(
 
 def _known(name: str) -> str:
     """The name of a data set that there is. Raises ArgumentError."""
-    from fedpriv import data, user_code
+    from fedpriv import data
+    from fedpriv._internal import user_code
 
-    return _check.choice("dataset", name, data.names(), _check.near(name, data.names()) or user_code.HINT)
+    return validation.choice("dataset", name, data.names(), validation.near(name, data.names()) or user_code.HINT)
 
 
 def _of_card(name: str) -> dict[str, Any]:
@@ -150,14 +151,15 @@ def data_fetch(
         list[str] | None, typer.Option(metavar="FILE=DIGEST", help="Digest of a file the card lacks one for.")
     ] = None,
 ) -> None:
-    from fedpriv import data, user_code
+    from fedpriv import data
+    from fedpriv._internal import user_code
     from fedpriv.data import fetch as fetching
 
     with refusing():
         if user_code.named(name):
             hint = "data of one's own is not fetched: what is named module:name is made or read there"
-            raise _check.fail("dataset", name, "be a name from `fedpriv data list`", hint)
-        _check.choice("dataset", name, data.names())
+            raise validation.fail("dataset", name, "be a name from `fedpriv data list`", hint)
+        validation.choice("dataset", name, data.names())
         digests = dict(_pair(text) for text in sha256 or [])
     with refusing(code=1):
         typer.echo(fetching.fetch(name, folder, optional=optional, sha256=digests).summary)
@@ -166,7 +168,7 @@ def data_fetch(
 def _pair(text: str) -> tuple[str, str]:
     name, equals, digest = text.partition("=")
     if not equals:
-        raise _check.fail("--sha256", text, "be written FILE=DIGEST")
+        raise validation.fail("--sha256", text, "be written FILE=DIGEST")
     return name, digest
 
 
@@ -183,12 +185,12 @@ def data_show(
     import numpy as np
 
     from fedpriv import data
-    from fedpriv.data import show
+    from fedpriv.data import preview
 
     with refusing():
-        _check.integer("--count", count, 1)
-        _check.integer("--first", first)
+        validation.integer("--count", count, 1)
+        validation.integer("--first", first)
         source = data.load(name)
         start = source.first + first
-        written = show.save_grid(source, np.arange(start, start + count), out or Path(f"{name}.png"))
+        written = preview.save_grid(source, np.arange(start, start + count), out or Path(f"{name}.png"))
     typer.echo(f"{written}: {count} examples from index {start}")

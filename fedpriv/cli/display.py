@@ -9,13 +9,13 @@ from pathlib import Path
 import typer
 
 from fedpriv.accounting import METHODS
-from fedpriv.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.cli.app import note, on_terminal
-from fedpriv.endings import Ending, divergence
-from fedpriv.measures import counted, shown
-from fedpriv.plan import Plan
-from fedpriv.remarks import noise, notes, remark
-from fedpriv.runs import Result, Status
+from fedpriv.config.plan import Plan
+from fedpriv.federated.stop_reason import Ending, divergence
+from fedpriv.report.notices import noise, notes, remark
+from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
+from fedpriv.runs.runner import Result, Status
+from fedpriv.tasks.metrics import counted, shown
 
 Show = Callable[[Status], None]
 

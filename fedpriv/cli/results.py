@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, app, note, print_table, refusing
 
 _HELP = """Put runs side by side, from their output folders: a table, and a picture of all of them.
@@ -33,9 +33,9 @@ def results(
     out: Annotated[Path | None, typer.Option(help="PNG file to draw.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv import results as compared
-    from fedpriv import results_picture
-    from fedpriv.data.files import atomic
+    from fedpriv._internal.files import atomic
+    from fedpriv.report import comparison as compared
+    from fedpriv.report import comparison_plots
 
     with refusing():
         if out is not None:
@@ -43,7 +43,7 @@ def results(
         groups = compared.read(folders, lambda said: note(said, err=as_json))
         if out is not None:
             with atomic(out) as file:
-                file.write(results_picture.picture(groups))
+                file.write(comparison_plots.picture(groups))
     if as_json:
         typer.echo(json.dumps([group.json() for group in groups]))
         return
@@ -51,18 +51,18 @@ def results(
     for line in compared.said(groups):
         note(line)
     if out is not None:
-        many = len(groups) > results_picture.MOST_CURVES
+        many = len(groups) > comparison_plots.MOST_CURVES
         what = "last test scores, best first" if many else "test score against rounds and epsilon"
         typer.echo(f"{out} shows the {what}")
 
 
 def _check_out(out: Path) -> None:
     """Refuse a picture's name that is no PNG file's, or cannot be written."""
-    from fedpriv.data.files import unwritable
+    from fedpriv._internal.files import unwritable
 
     if out.is_dir():
-        raise _check.fail("--out", str(out), "be a PNG file, not a folder")
+        raise validation.fail("--out", str(out), "be a PNG file, not a folder")
     if out.suffix.lower() != ".png":
-        raise _check.fail("--out", str(out), "end in .png")
+        raise validation.fail("--out", str(out), "end in .png")
     if why := unwritable(out.parent):
-        raise _check.fail("--out", str(out), "be a file in a folder to write to", why)
+        raise validation.fail("--out", str(out), "be a file in a folder to write to", why)

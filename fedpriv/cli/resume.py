@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, app
 from fedpriv.cli.simulate import run_one
-from fedpriv.config import Config, read_file
+from fedpriv.config.schema import Config, read_file
 
 if TYPE_CHECKING:
     from fedpriv.cli.simulate import Job
@@ -36,13 +36,13 @@ def resume(
 
 
 def _taken_up(folder: Path) -> Job:
-    from fedpriv import checkpoints
-    from fedpriv.node import make_source, make_task
-    from fedpriv.plan import make_plan
-    from fedpriv.simulate import check
+    from fedpriv.config.builders import make_source, make_task
+    from fedpriv.config.plan import make_plan
+    from fedpriv.runs import checkpoints
+    from fedpriv.simulation.run import check
 
     if not (folder / "config.toml").is_file():
-        raise _check.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
+        raise validation.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
     config = Config.parse(read_file(folder / "config.toml"))
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)
@@ -54,7 +54,7 @@ def _taken_up(folder: Path) -> Job:
 
 def _what_it_is(folder: Path) -> str:
     """What is there in place of a run's output folder, and what to give where that is near."""
-    from fedpriv.compare import COMPARED
+    from fedpriv.simulation.compare import COMPARED
 
     if not folder.is_dir():
         return "it is a file" if folder.exists() else "there is no such folder"

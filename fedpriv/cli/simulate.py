@@ -10,23 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from fedpriv import _check
-from fedpriv.cli.app import (
-    AsJson,
-    OfSettings,
-    app,
-    ending_cleanly,
-    note,
-    print_table,
-    refusing,
-    uncharged,
-)
-from fedpriv.config import Config, by_key, read_assignment, read_file
+from fedpriv._internal import validation
+from fedpriv.cli.app import AsJson, OfSettings, app, ending_cleanly, note, print_table, refusing, uncharged
+from fedpriv.config.schema import Config, by_key, read_assignment, read_file
 
 if TYPE_CHECKING:
-    from fedpriv.checkpoints import Checkpoint
-    from fedpriv.plan import Plan
-    from fedpriv.runs import Status
+    from fedpriv.config.plan import Plan
+    from fedpriv.runs.checkpoints import Checkpoint
+    from fedpriv.runs.runner import Status
 
     # A plan, its folder, what it is taken up from, and what is odd about code of one's own.
     Job = tuple[Plan, Path, Checkpoint | None, list[str]]
@@ -90,9 +81,9 @@ def simulate(
 
 def new(config: Config) -> Job:
     """The run of this configuration, which is checked."""
-    from fedpriv.folders import RunFolder, default_folder
-    from fedpriv.plan import make_plan
-    from fedpriv.simulate import check
+    from fedpriv.config.plan import make_plan
+    from fedpriv.runs.run_dir import RunFolder, default_folder
+    from fedpriv.simulation.run import check
 
     odd = check(config)
     return make_plan(config), RunFolder.check(config.out or default_folder(), config.overwrite), None, odd
@@ -101,10 +92,10 @@ def new(config: Config) -> Job:
 def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
     """Run what is prepared and tell how it goes; what it cannot be is refused before any work."""
     from fedpriv.cli import display
-    from fedpriv.endings import divergence
-    from fedpriv.folders import RunFolder
-    from fedpriv.runs import execute
-    from fedpriv.simulate import make_engine
+    from fedpriv.federated.stop_reason import divergence
+    from fedpriv.runs.run_dir import RunFolder
+    from fedpriv.runs.runner import execute
+    from fedpriv.simulation.run import make_engine
 
     with uncharged():
         with refusing():
@@ -146,17 +137,17 @@ def given(
         [(key, value)] = by_key(dict([read_assignment(text)])).items()
         if _differ(chosen.setdefault(key, value), value):
             said = f"--set {key} says {chosen[key]!r} and --set {key} says {value!r}; give one of them"
-            raise _check.ArgumentError(said)
+            raise validation.ArgumentError(said)
     if out is not None:
         options["out"] = out
     if seed is not None:
-        options["seed"] = _check.integer("--seed", seed)
+        options["seed"] = validation.integer("--seed", seed)
     if overwrite:
         options["overwrite"] = True
     for key, value in options.items():
         if _differ(chosen.get(key, value), value):
             text = f"--{key} says {value!r} and --set {key} says {chosen[key]!r}; give one of them"
-            raise _check.ArgumentError(text)
+            raise validation.ArgumentError(text)
     return {**values, **chosen, **options}
 
 
@@ -184,18 +175,18 @@ def compare(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv import compare as comparison
     from fedpriv.cli.display import Lines
-    from fedpriv.endings import divergence
-    from fedpriv.folders import RunFolder, default_folder
-    from fedpriv.remarks import notes, remark
-    from fedpriv.simulate import check
+    from fedpriv.federated.stop_reason import divergence
+    from fedpriv.report.notices import notes, remark
+    from fedpriv.runs.run_dir import RunFolder, default_folder
+    from fedpriv.simulation import compare as comparison
+    from fedpriv.simulation.run import check
 
     with uncharged(), refusing():
         config = Config.parse(given(config_file, settings, out, seed, overwrite))
         odd = check(config)
         names = [
-            _check.choice("--placements", name.strip(), comparison.COMPARED) for name in placements.split(",")
+            validation.choice("--placements", name.strip(), comparison.COMPARED) for name in placements.split(",")
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)

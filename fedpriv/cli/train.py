@@ -41,6 +41,6 @@ def train(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.centralised import settle
+    from fedpriv.config.centralised import settle
 
     run_one(lambda: new(settle(given(config_file, settings, out, seed, overwrite))), as_json)

@@ -4,21 +4,17 @@
 without forming them where the algebra allows. Each has a plain loop twin that it is held against.
 
 >>> import torch
->>> from fedpriv.query import Query, SumBlock, Term
+>>> from fedpriv.mechanism.query import Query
+>>> from fedpriv.mechanism.query import SumBlock
+>>> from fedpriv.mechanism.query import Term
 >>> total, = sum_rows([torch.tensor([[6.0, 8.0], [0.6, 0.8]])], [SumBlock((Term(clip_norm=5.0),))])
 >>> total
 tensor([3.6000, 4.8000])
 """
 
-from fedpriv.clipping.bookkeeping import Differentiable
-from fedpriv.clipping.gradients import (
-    added,
-    gradients_loop,
-    sum_gradients,
-    sum_gradients_loop,
-    zeros,
-)
-from fedpriv.clipping.rows import sum_rows, sum_rows_loop
+from fedpriv.clipping.explicit import sum_rows, sum_rows_loop
+from fedpriv.clipping.ghost.bookkeeping import Differentiable
+from fedpriv.clipping.per_example import added, gradients_loop, sum_gradients, sum_gradients_loop, zeros
 
 __all__ = [
     "Differentiable",

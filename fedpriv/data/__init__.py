@@ -8,11 +8,11 @@
 """
 
 from fedpriv.data.arrays import Arrays
-from fedpriv.data.federated import Batch, View
 from fedpriv.data.files import MissingDataError, data_folder
 from fedpriv.data.loaders import load, names
-from fedpriv.data.populations import OneExample, Population, Silos, population
+from fedpriv.data.partitioning.populations import OneExample, Population, Silos, population
 from fedpriv.data.source import DataError, Indices, Pair, Source
+from fedpriv.data.view import Batch, View
 
 __all__ = [
     "Arrays",

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from fedpriv._internal.files import atomic
 from fedpriv.data.catalogue import File, Member
-from fedpriv.data.files import atomic
 from fedpriv.data.source import DataError
 
 _CHUNK = 1 << 18

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.data.source import (
     DataError,
     Indices,
@@ -166,7 +166,7 @@ class Arrays:
     def labels(self, indices: Indices) -> Indices:
         """The labels (n,) at ``indices``. Raises ArgumentError outside the data, or without labels."""
         if self.target != "label":
-            raise _check.fail("dataset", self.name, "have labels here", f"its target is {self.target}")
+            raise validation.fail("dataset", self.name, "have labels here", f"its target is {self.target}")
         at = torch.from_numpy(whole("indices", indices, below=self.size))
         labels: Indices = self._train[1].index_select(0, at).numpy()
         return labels
@@ -182,13 +182,13 @@ def _checked_classes(name: str, target: str, classes: int | None) -> int:
     """The number of labels, tags or values. Raises DataError where there is no such target or number."""
     hint = "how many labels or tags there are: public knowledge, and not counted in the data"
     try:
-        _check.choice("target", target, get_args(Target))
+        validation.choice("target", target, get_args(Target))
         if target == "value" and classes in (None, 1):
             return 1
         if target == "value":
-            raise _check.fail("classes", classes, "be 1, or left out, where the target is a value")
-        return _check.integer("classes", classes, 1, hint)
-    except _check.ArgumentError as error:
+            raise validation.fail("classes", classes, "be 1, or left out, where the target is a value")
+        return validation.integer("classes", classes, 1, hint)
+    except validation.ArgumentError as error:
         raise DataError(f"{name}: {error}") from None
 
 

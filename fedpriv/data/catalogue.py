@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.data.source import DataError
 
 
@@ -112,7 +112,7 @@ def list_cards(folder: Path | None = None) -> list[Card]:
 def card(name: str, folder: Path | None = None) -> Card:
     """The card called ``name``. Raises ArgumentError when there is none."""
     folder = folder or cards_folder()
-    _check.choice("dataset", name, sorted(path.stem for path in folder.glob("*.toml")))
+    validation.choice("dataset", name, sorted(path.stem for path in folder.glob("*.toml")))
     return read_card(folder / f"{name}.toml")
 
 

@@ -12,7 +12,8 @@ does not have is an empty place, which adds nothing, as the places beyond the en
 keep theirs. What is refused is arrays of other kinds or shapes, which are no single example's.
 
 >>> import tempfile
->>> from fedpriv.data import Silos, load
+>>> from fedpriv.data import Silos
+>>> from fedpriv.data import load
 >>> source, silos = load("infinite-digits"), Silos(2, 5, first=360)
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     path = Path(folder) / "silo-1.npz"
@@ -38,14 +39,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedpriv import _check
+from fedpriv._internal import validation
+from fedpriv._internal.files import atomic
 from fedpriv.data import idx
 from fedpriv.data.arrays import Arrays
-from fedpriv.data.federated import Batch
-from fedpriv.data.files import MissingDataError, atomic
-from fedpriv.data.populations import Silos
+from fedpriv.data.files import MissingDataError
+from fedpriv.data.partitioning.populations import Silos
 from fedpriv.data.ranges import Mask, blanked, within
 from fedpriv.data.source import DataError, Indices, Pair, Source, to_unit, whole
+from fedpriv.data.view import Batch
 
 
 def write_client_file(path: str | Path, source: Source, indices: Indices) -> None:
@@ -56,9 +58,9 @@ def write_client_file(path: str | Path, source: Source, indices: Indices) -> Non
     """
     path = Path(path)
     if path.suffix != ".npz":
-        raise _check.fail("path", str(path), "end in .npz")
+        raise validation.fail("path", str(path), "end in .npz")
     if not len(indices):
-        raise _check.fail("indices", 0, "name at least one example")
+        raise validation.fail("indices", 0, "name at least one example")
     x, y = source.batch(indices)
     if source.tokens:
         x = x.to(torch.int32)
@@ -139,7 +141,7 @@ def _one_row(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class FileView:
-    """What :class:`fedpriv.data.federated.View` is in a simulation, for a client with its own file.
+    """What :class:`fedpriv.data.view.View` is in a simulation, for a client with its own file.
 
     Attributes:
         file: the client's rows.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.data.archives import FetchError, WrongHashError, is_member, sha256_of, unpack
 from fedpriv.data.catalogue import Card, File, card, is_sha256
 from fedpriv.data.files import data_folder
@@ -100,7 +100,7 @@ def fetch(
     given = dict(sha256 or {})
     for file_name, digest in given.items():
         if not is_sha256(digest):
-            raise _check.fail(f"sha256 of {file_name}", digest, "be 64 lower-case hex digits")
+            raise validation.fail(f"sha256 of {file_name}", digest, "be 64 lower-case hex digits")
     wanted = _wanted(entry, optional, given, cards)
     _require_hashes([file for _, file in wanted])
     written: list[Path] = []

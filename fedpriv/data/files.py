@@ -7,15 +7,10 @@
 from __future__ import annotations
 
 import bz2
-import contextlib
 import gzip
 import os
-import secrets
-import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from fedpriv.data.source import DataError
 
@@ -57,49 +52,7 @@ def content(path: Path) -> bytes:
         raise DataError(f"{path}: damaged {codec.__name__} data ({error}); fetch it again") from error
 
 
-@contextlib.contextmanager
-def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
-    """Errors of the system name ``path`` where they name no file, as that of a full disk, or its draft."""
-    try:
-        yield
-    except OSError as error:
-        # Without a number an error's text is its own, and no file is part of it.
-        if error.errno is not None and error.filename in (None, str(draft)):
-            error.filename = str(path)
-        raise
 
 
-def unwritable(path: Path) -> str:
-    """Why nothing can be written at ``path``, in folders that are made where they are missing; empty where
-    something can. Leaves nothing behind."""
-    place = path
-    while not os.path.lexists(place):
-        place = place.parent
-    if not place.is_dir():
-        return f"{place} is no folder"
-    try:
-        with tempfile.TemporaryFile(dir=place):  # os.access promises root folders that let nobody in
-            return ""
-    except OSError as error:
-        return f"{place}: {error.strerror or error}"
 
 
-@contextlib.contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write, that appears at ``path``, whole, when the block ends without an error.
-
-    The folder is made where it is missing. After an error nothing is left behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Not by tempfile, which makes files for the owner's eyes alone: these follow the user's mask.
-    name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with naming(path, name):
-            with name.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-    except BaseException:
-        name.unlink(missing_ok=True)
-        raise

@@ -8,7 +8,7 @@ Files of data set NAME lie in ``<folder>/NAME/``, folder being the argument, els
 >>> load("mnits")
 Traceback (most recent call last):
     ...
-fedpriv._check.ArgumentError: dataset is 'mnits'; it must be one of a9a, cifar-10, \
+fedpriv._internal.validation.ArgumentError: dataset is 'mnits'; it must be one of a9a, cifar-10, \
 cifar-100, digits, fashion-mnist, ijcnn1, imdb, imdb-bag, infinite-digits, infinite-mnist, mnist, \
 movielens-100k, names, pneumonia, stackoverflow-tags (did you mean 'mnist'?)
 """
@@ -22,19 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv import _check, user_code
-from fedpriv.data import cifar, idx, libsvm, radiographs, ratings, reviews, stack_overflow, surnames
+from fedpriv._internal import user_code, validation
+from fedpriv.data import idx, libsvm
 from fedpriv.data.arrays import Arrays
-from fedpriv.data.deformation import FIELDS
-from fedpriv.data.embedded import digits
-from fedpriv.data.files import MissingDataError, data_folder, find
-from fedpriv.data.infinite_mnist import (
+from fedpriv.data.datasets import cifar, imdb, movielens, pneumonia, stack_overflow
+from fedpriv.data.datasets import names as names_module
+from fedpriv.data.datasets.deformation import FIELDS
+from fedpriv.data.datasets.digits import digits
+from fedpriv.data.datasets.infinite_mnist import (
     FIELDS_FILE,
     PIXELS,
     TANGENTS_FILE,
     InfiniteMNIST,
     read_floats,
 )
+from fedpriv.data.files import MissingDataError, data_folder, find
 from fedpriv.data.source import Bytes, Indices, Source
 
 IDX_FILES = (
@@ -118,20 +120,20 @@ _LOADERS: dict[str, _Loader] = {
         _files("ijcnn1", "ijcnn1", "ijcnn1.t"), lambda paths: libsvm.read("ijcnn1", paths, features=22)
     ),
     "imdb": _Loader(
-        lambda folder: reviews.find(folder / "imdb"), reviews.read, {VOCABULARY: 10_000, LENGTH: 256}
+        lambda folder: imdb.find(folder / "imdb"), imdb.read, {VOCABULARY: 10_000, LENGTH: 256}
     ),
     "imdb-bag": _Loader(
-        lambda folder: reviews.find(folder / "imdb"), reviews.read_bags, {VOCABULARY: 10_000}
+        lambda folder: imdb.find(folder / "imdb"), imdb.read_bags, {VOCABULARY: 10_000}
     ),
     "infinite-digits": _Loader(_nothing, lambda paths: InfiniteMNIST("infinite-digits", *digits())),
     "infinite-mnist": _Loader(_find_infinite, _read_infinite),
     "mnist": _Loader(
         _files("mnist", *IDX_FILES), lambda paths: Arrays("mnist", *read_mnist(paths), classes=10)
     ),
-    "movielens-100k": _Loader(_files("movielens-100k", "u.data"), lambda paths: ratings.read(*paths)),
-    "names": _Loader(_files("names", *(f"{language}.txt" for language in surnames.LANGUAGES)), surnames.read),
+    "movielens-100k": _Loader(_files("movielens-100k", "u.data"), lambda paths: movielens.read(*paths)),
+    "names": _Loader(_files("names", *(f"{language}.txt" for language in names_module.LANGUAGES)), names_module.read),
     "pneumonia": _Loader(
-        lambda folder: radiographs.find(folder / "pneumonia"), radiographs.read, {IMAGE_SIZE: 224}
+        lambda folder: pneumonia.find(folder / "pneumonia"), pneumonia.read, {IMAGE_SIZE: 224}
     ),
     "stackoverflow-tags": _Loader(
         _files("stackoverflow-tags", *stack_overflow.FILES), stack_overflow.read, {VOCABULARY: 10_000}
@@ -141,7 +143,7 @@ _LOADERS: dict[str, _Loader] = {
 
 def options(name: str) -> Mapping[str, int]:
     """The options of the data set called ``name``, by configuration key, and their defaults."""
-    return _LOADERS[_check.choice("dataset", name, names())].options
+    return _LOADERS[validation.choice("dataset", name, names())].options
 
 
 def names() -> tuple[str, ...]:
@@ -152,7 +154,7 @@ def names() -> tuple[str, ...]:
 def at_hand(name: str, folder: str | Path | None = None) -> bool:
     """Whether the files of the data set called ``name`` are there; they are not read."""
     try:
-        _LOADERS[_check.choice("dataset", name, names())].find(data_folder(folder))
+        _LOADERS[validation.choice("dataset", name, names())].find(data_folder(folder))
     except MissingDataError:
         return False
     return True
@@ -185,7 +187,7 @@ def load(
     if user_code.named(name):
         _require_options(name, given, {})
         return _own(name)
-    loader = _LOADERS[_check.choice("dataset", name, names(), _check.near(name, names()) or user_code.HINT)]
+    loader = _LOADERS[validation.choice("dataset", name, names(), validation.near(name, names()) or user_code.HINT)]
     _require_options(name, given, loader.options)
     numbers = [given[key] or default for key, default in loader.options.items()]
     return loader.read(loader.find(data_folder(folder)), *numbers)
@@ -195,9 +197,9 @@ def _require_options(name: str, given: Mapping[str, int], options: Mapping[str, 
     """Raises ArgumentError for an option that is given and not there, or too small."""
     for key, value in given.items():
         if value and key not in options:
-            raise _check.fail(key, value, f"be 0 for {name}, which has no such option")
+            raise validation.fail(key, value, f"be 0 for {name}, which has no such option")
         if value:
-            _check.integer(key, value, _LEAST[key])
+            validation.integer(key, value, _LEAST[key])
 
 
 def _own(name: str) -> Source:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedpriv import _check
+from fedpriv._internal import validation
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -27,7 +27,7 @@ Target: TypeAlias = Literal["label", "value", "tags"]
 _PER_BYTE = float(np.float32(1) / np.float32(255))
 
 
-class DataError(_check.FedprivError, ValueError):
+class DataError(validation.FedprivError, ValueError):
     """A data file is missing, damaged or not what it should be; the message says what to do."""
 
 
@@ -108,12 +108,12 @@ def whole(name: str, values: Any, minimum: int = 0, below: int | None = None) ->
     """``values`` as a one-dimensional int64 array within [minimum, below), or an ArgumentError."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise _check.fail(name, f"{array.dtype} of shape {array.shape}", "be whole numbers (n,)")
+        raise validation.fail(name, f"{array.dtype} of shape {array.shape}", "be whole numbers (n,)")
     array = array.astype(np.int64, copy=False)
     if array.size and int(array.min()) < minimum:
-        raise _check.fail(name, int(array.min()), f"be at least {minimum}")
+        raise validation.fail(name, int(array.min()), f"be at least {minimum}")
     if array.size and below is not None and int(array.max()) >= below:
-        raise _check.fail(name, int(array.max()), f"be below {below}", "the data ends there")
+        raise validation.fail(name, int(array.max()), f"be below {below}", "the data ends there")
     return array
 
 

@@ -32,7 +32,7 @@ from flwr.supercore.privacy_accounting import (
     SamplingMethod,
 )
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.accounting import METHODS, Accountant, Budget, Event, epsilon
 
 _SCHEMA = 1
@@ -57,7 +57,7 @@ class FlowerAccountant:
     def __init__(self, config: PrivacyConfig, method: str = "pld") -> None:
         """An accountant of nothing yet. Raises ArgumentError for an unknown method."""
         self._config = config
-        self._method = _check.choice("accounting", method, METHODS)
+        self._method = validation.choice("accounting", method, METHODS)
         self._events: list[Event] = []
         # The budget last asked about, verified ahead so that asking each round costs next to nothing.
         self._gate: Accountant | None = None
@@ -88,7 +88,7 @@ class FlowerAccountant:
 
     def get_delta(self, epsilon: float) -> float:
         """No less than the cumulative delta at ``epsilon`` >= 0, within 0.1 %; at least 1e-15."""
-        _check.non_negative("epsilon", epsilon)
+        validation.non_negative("epsilon", epsilon)
         low, high = math.log(1e-15), math.log(1 - 1e-9)
         if self.get_epsilon(math.exp(high)) > epsilon:
             return 1.0
@@ -111,8 +111,8 @@ class FlowerAccountant:
         """
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
-            raise _check.fail("max_epsilon", None, "be given here or in PrivacyConfig")
-        budget = Budget(_check.finite_positive("max_epsilon", limit), self._config.target_delta, self._method)
+            raise validation.fail("max_epsilon", None, "be given here or in PrivacyConfig")
+        budget = Budget(validation.finite_positive("max_epsilon", limit), self._config.target_delta, self._method)
         if self._gate is None or self._gate.budget != budget:
             self._gate = Accountant(budget, charged=self._events)
         return not self._gate.affords([self._event(event, count)])
@@ -138,16 +138,16 @@ class FlowerAccountant:
         own = self.state_dict()
         for key in ("schema_version", "backend", "config"):
             if state.get(key) != own[key]:
-                raise _check.fail(f"state {key}", state.get(key), f"be {own[key]!r}")
+                raise validation.fail(f"state {key}", state.get(key), f"be {own[key]!r}")
         events = state.get("events")
         if not isinstance(events, list):
-            raise _check.fail("state events", events, "be a list")
+            raise validation.fail("state events", events, "be a list")
         self._events = [Event.from_json(record) for record in events]
         self._gate = None
 
     def _event(self, event: GaussianPrivacyEvent, count: int) -> Event:
         if event.population_size != self._config.population_size:
-            raise _check.fail(
+            raise validation.fail(
                 "population_size", event.population_size, f"be the configured {self._config.population_size}"
             )
         sampling = _SAMPLINGS[self._config.sampling_method]

@@ -5,9 +5,9 @@ side of the plan (task, data, work) from the run's public configuration, once a 
 it answers with its silos' model changes, and the node's Context keeps what they remember of their optimizers.
 
 A node that owns its data takes the noise it adds from its own plan and keeps a ledger
-(:mod:`fedpriv.node_books`).
+(:mod:`fedpriv.node.ledger`).
 
-A failing node answers with the name of the exception's type and nothing else (:mod:`fedpriv.flower.guard`).
+A failing node answers with the name of the exception's type and nothing else (:mod:`fedpriv.flower.error_masking`).
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.user_config import UserConfig, UserConfigValue
 from flwr.clientapp import ClientApp
 
-from fedpriv.config import Config
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 from fedpriv.data.client_files import FileView
-from fedpriv.flower.guard import guarded
-from fedpriv.flower.messages import MessageError, read_ask, reply_content
-from fedpriv.flower.silo_messages import changes_content, read_memories, read_training, write_memories
-from fedpriv.node import ClientSide, SiloFile, client_side
-from fedpriv.node_books import NodeBooks, held, node_books
-from fedpriv.node_policy import as_taken
-from fedpriv.plan import make_plan
-from fedpriv.round import Ask
-from fedpriv.silos import SiloSide, silo_side
+from fedpriv.federated.engine import Ask
+from fedpriv.federated.worker import ClientSide
+from fedpriv.flower.error_masking import guarded
+from fedpriv.flower.serialization import MessageError, read_ask, reply_content
+from fedpriv.flower.silo_serialization import changes_content, read_memories, read_training, write_memories
+from fedpriv.node.factory import SiloFile, client_side
+from fedpriv.node.ledger import NodeBooks, held, node_books
+from fedpriv.node.policy import as_taken
+from fedpriv.node.silo import SiloSide, silo_side
 
 app = ClientApp()
 
-_log = logging.getLogger("fedpriv.node")
+_log = logging.getLogger("fedpriv.config.builders")
 
 _Items = tuple[tuple[str, UserConfigValue], ...]
 

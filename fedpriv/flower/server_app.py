@@ -9,14 +9,14 @@ from __future__ import annotations
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv._check import FedprivError
-from fedpriv.config import Config
-from fedpriv.flower.nodes import EngineError
-from fedpriv.flower.strategy import GridEngine
-from fedpriv.folders import RunFolder, default_folder
-from fedpriv.plan import make_plan
-from fedpriv.remarks import remark
-from fedpriv.runs import Status, execute
+from fedpriv._internal.validation import FedprivError
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.topology import EngineError
+from fedpriv.report.notices import remark
+from fedpriv.runs.run_dir import RunFolder, default_folder
+from fedpriv.runs.runner import Status, execute
 
 app = ServerApp()
 

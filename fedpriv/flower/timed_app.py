@@ -12,11 +12,12 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.app.user_config import UserConfigValue
 from flwr.clientapp import ClientApp
 
+from fedpriv._internal.timing import Stopwatch, Timed
+from fedpriv.federated.worker import ClientSide
 from fedpriv.flower.client_app import place
-from fedpriv.flower.guard import guarded
-from fedpriv.flower.messages import read_ask, reply_content
-from fedpriv.node import ClientSide, client_side
-from fedpriv.stopwatch import Stopwatch, Timed
+from fedpriv.flower.error_masking import guarded
+from fedpriv.flower.serialization import read_ask, reply_content
+from fedpriv.node.factory import client_side
 
 TIMES = "times"  # the reply's record: seconds by part
 

@@ -43,11 +43,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedpriv import _check, user_code
-from fedpriv.models import dense, factors, images, sequences
+from fedpriv._internal import user_code, validation
+from fedpriv.models import dense, images, matrix_factorization, sequences
 from fedpriv.models.images import Pool
+from fedpriv.models.initializers import initial, keep
 from fedpriv.models.inputs import IDS, NUMBERS, SEQUENCE, Inputs, Shape
-from fedpriv.models.laws import initial, keep
 
 __all__ = ["MODELS", "Inputs", "Pool", "Standardised", "build", "initial"]
 
@@ -64,8 +64,8 @@ MODELS: dict[str, tuple[str, Callable[[Inputs], nn.Module]]] = {
     "vgg11": (NUMBERS, images.vgg11),
     "lstm": (SEQUENCE, sequences.lstm),
     "mlp-text": (SEQUENCE, sequences.mlp_text),
-    "factors": (IDS, factors.plain),
-    "factors-biases": (IDS, factors.with_biases),
+    "factors": (IDS, matrix_factorization.plain),
+    "factors-biases": (IDS, matrix_factorization.with_biases),
 }
 
 
@@ -85,11 +85,11 @@ def build(
     inputs = Inputs(tuple(shape), classes, tuple(tokens))
     if user_code.named(name):
         return _own(name, inputs, seed)
-    hint = _check.near(name, MODELS) or user_code.HINT
-    kind, make = MODELS[_check.choice("model", name, MODELS, hint)]
+    hint = validation.near(name, MODELS) or user_code.HINT
+    kind, make = MODELS[validation.choice("model", name, MODELS, hint)]
     if kind != inputs.kind:
         suited = ", ".join(other for other, (takes, _) in MODELS.items() if takes == inputs.kind)
-        raise _check.fail("model", name, f"be one of {suited} for data that is {inputs.kind}")
+        raise validation.fail("model", name, f"be one of {suited} for data that is {inputs.kind}")
     with torch.device("meta"):  # building on a real device would draw from the global generator
         model = make(inputs)
     model.to_empty(device="cpu")
@@ -122,8 +122,8 @@ class Standardised(nn.Module):
     def __init__(self, model: nn.Module, mean: float, std: float) -> None:
         super().__init__()
         self.model = model
-        self.mean = _check.real("input-mean", mean)
-        self.std = _check.finite_positive("input-std", std)
+        self.mean = validation.real("input-mean", mean)
+        self.std = validation.finite_positive("input-std", std)
 
     def forward(self, x: Tensor) -> Tensor:
         """The model's outputs for raw inputs (n, ...)."""

@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedpriv import _check
-from fedpriv.models import laws
+from fedpriv._internal import validation
+from fedpriv.models import initializers
 from fedpriv.models.inputs import Inputs
 
 
@@ -18,7 +18,7 @@ class FromZero(nn.Sequential):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
         last = len(layers) - 1
-        self.laws = {f"{last}.weight": laws.zeros, f"{last}.bias": laws.zeros}
+        self.laws = {f"{last}.weight": initializers.zeros, f"{last}.bias": initializers.zeros}
 
 
 def linear(inputs: Inputs) -> nn.Module:
@@ -34,7 +34,7 @@ def logistic(inputs: Inputs) -> nn.Module:
 def logistic_binary(inputs: Inputs, bias: bool = True) -> nn.Module:
     """One linear output (n, 1), the logit of class 1 of two; it starts at zero."""
     if inputs.classes != 2:
-        raise _check.fail("classes", inputs.classes, "be 2 for one logit", "use model logistic")
+        raise validation.fail("classes", inputs.classes, "be 2 for one logit", "use model logistic")
     return FromZero(nn.Flatten(), nn.Linear(math.prod(inputs.shape), 1, bias=bias))
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.models.inputs import Inputs
 
 _VGG_11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # channels; a pool ends each group
@@ -70,5 +70,5 @@ def _image(inputs: Inputs, side: int) -> tuple[int, int, int]:
         last = len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= side
         hint = "channels come first: x.transpose(0, 3, 1, 2) of images (n, height, width, channels)"
         allowed = f"be (channels, height, width) of at least {side}x{side}"
-        raise _check.fail("input shape", shape, allowed, hint if last else "")
+        raise validation.fail("input shape", shape, allowed, hint if last else "")
     return shape[0], shape[1], shape[2]

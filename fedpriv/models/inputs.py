@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedpriv import _check
+from fedpriv._internal import validation
 
 Shape = tuple[int, ...]
 
@@ -33,11 +33,11 @@ class Inputs:
     tokens: Shape = ()
 
     def __post_init__(self) -> None:
-        _check.integer("classes", self.classes, minimum=1)
+        validation.integer("classes", self.classes, minimum=1)
         for side in self.shape:
-            _check.integer("input shape", side, minimum=1)
+            validation.integer("input shape", side, minimum=1)
         for count in self.tokens:
-            _check.integer("tokens", count, minimum=1)
+            validation.integer("tokens", count, minimum=1)
 
     @property
     def kind(self) -> str:

@@ -1,5 +1,6 @@
 """Private optimizers: one small file per paper or family, all of one protocol (``base``)."""
 
+from fedpriv.mechanism.query import Answer
 from fedpriv.optimizers.adadp import Adadp, default_tolerance, scaled_error
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
 from fedpriv.optimizers.adp_sgd import (
@@ -10,14 +11,14 @@ from fedpriv.optimizers.adp_sgd import (
     adp_sgd,
     predicted_gain,
 )
-from fedpriv.optimizers.averaged import Averaged
-from fedpriv.optimizers.base import Answer, Planned, PrivateOptimizer, State
+from fedpriv.optimizers.averaging import Averaged
+from fedpriv.optimizers.base import Planned, PrivateOptimizer, State
 from fedpriv.optimizers.dp2 import Dp2, ExtraQuery
 from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, draw_output_step
-from fedpriv.optimizers.dynamic import (
-    dynamic,
-    given,
+from fedpriv.optimizers.dynamic_dp_sgd import (
+    dynamic_dp_sgd,
     growing_mu,
+    scheduled_dp_sgd,
     sensitivity_decay,
     square_root_noise,
 )
@@ -78,12 +79,12 @@ __all__ = [
     "dp_sgd",
     "dp_yogi",
     "draw_output_step",
-    "dynamic",
-    "given",
+    "dynamic_dp_sgd",
     "growing_mu",
     "noise_decay",
     "predicted_gain",
     "scaled_error",
+    "scheduled_dp_sgd",
     "sensitivity_decay",
     "square_root_noise",
 ]

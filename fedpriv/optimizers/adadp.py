@@ -45,9 +45,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, State
-from fedpriv.query import Query, SumBlock, Term
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
+from fedpriv.optimizers.base import Planned, State
 
 _STEP_SIZE, _TOLERANCE, _FIRST = "step_size", "tolerance", "first_gradient"
 
@@ -83,21 +83,21 @@ class Adadp:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        _check.finite_positive("learning-rate", self.step_size)
-        _check.positive("clip-norm", self.clip_norm)
+        validation.finite_positive("learning-rate", self.step_size)
+        validation.positive("clip-norm", self.clip_norm)
         if self.tolerance is not None:
-            _check.finite_positive("tolerance", self.tolerance)
+            validation.finite_positive("tolerance", self.tolerance)
         if self.tolerance is None or self.steps is not None:
-            _check.integer("steps", self.steps, minimum=1)
-        if not 0 < _check.real("alpha-min", self.alpha_min) <= 1:
-            raise _check.fail("alpha-min", self.alpha_min, "lie in (0, 1]")
-        if _check.finite_positive("alpha-max", self.alpha_max) < 1:
-            raise _check.fail("alpha-max", self.alpha_max, "be at least 1")
-        if self.decay_after is not None and _check.integer("adadp-decay-after", self.decay_after, 2) % 2:
-            raise _check.fail("adadp-decay-after", self.decay_after, "be even", "a step is two releases")
-        _check.integer("epoch", self.epoch, minimum=1)
-        if math.isinf(_check.non_negative("decay", self.decay)):
-            raise _check.fail("decay", self.decay, "be finite")
+            validation.integer("steps", self.steps, minimum=1)
+        if not 0 < validation.real("alpha-min", self.alpha_min) <= 1:
+            raise validation.fail("alpha-min", self.alpha_min, "lie in (0, 1]")
+        if validation.finite_positive("alpha-max", self.alpha_max) < 1:
+            raise validation.fail("alpha-max", self.alpha_max, "be at least 1")
+        if self.decay_after is not None and validation.integer("adadp-decay-after", self.decay_after, 2) % 2:
+            raise validation.fail("adadp-decay-after", self.decay_after, "be even", "a step is two releases")
+        validation.integer("epoch", self.epoch, minimum=1)
+        if math.isinf(validation.non_negative("decay", self.decay)):
+            raise validation.fail("decay", self.decay, "be finite")
 
     def init(self, params: Tensor) -> State:
         """theta_0, eta_0 and tau."""
@@ -187,6 +187,6 @@ def default_tolerance(dimension: int, steps: int, scale: float = 1.0) -> float:
     The noise that each parameter gathers in the run then has a std of about ``scale``, which is 1 in the
     paper. Raises ArgumentError for numbers < 1, and a scale that is not finite and positive.
     """
-    d = _check.integer("dimension", dimension, minimum=1)
-    per_step = d / (2 * _check.integer("steps", steps, minimum=1))
-    return _check.finite_positive("scale", scale) * math.sqrt(per_step)
+    d = validation.integer("dimension", dimension, minimum=1)
+    per_step = d / (2 * validation.integer("steps", steps, minimum=1))
+    return validation.finite_positive("scale", scale) * math.sqrt(per_step)

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import Answer, State, Wrapped
-from fedpriv.query import LEAST, MOST, BitBlock, Query, SumBlock, Term
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import LEAST, MOST, Answer, BitBlock, Query, SumBlock, Term
+from fedpriv.optimizers.base import State, Wrapped
 
 _SLOT = "adaptive_clip_norm"
 
@@ -42,9 +42,9 @@ class AdaptiveClipping(Wrapped):
     share: float = 0.05
 
     def __post_init__(self) -> None:
-        _check.between("adaptive-quantile", self.quantile, 0, 1)
-        _check.finite_positive("adaptive-step", self.step)
-        _check.between("adaptive-share", self.share, 0, 1)
+        validation.between("adaptive-quantile", self.quantile, 0, 1)
+        validation.finite_positive("adaptive-step", self.step)
+        validation.between("adaptive-share", self.share, 0, 1)
 
     def init(self, params: Tensor) -> State:
         """The inner state, and C at the inner optimizer's first clip norm.
@@ -55,9 +55,9 @@ class AdaptiveClipping(Wrapped):
         query = self.inner.query(state)
         if query.releases != 1:
             name = type(self.inner).__name__
-            raise _check.fail("optimizer", name, "make steps of one release to be clipped adaptively")
+            raise validation.fail("optimizer", name, "make steps of one release to be clipped adaptively")
         start = self._only_term(query).clip_norm
-        _check.finite_positive("clip-norm", start, "adaptive clipping needs a finite start")
+        validation.finite_positive("clip-norm", start, "adaptive clipping needs a finite start")
         self._check_second(state)
         return replace(state, slots={**state.slots, _SLOT: torch.tensor(start, dtype=torch.float64)})
 
@@ -86,7 +86,7 @@ class AdaptiveClipping(Wrapped):
         """Refuse a method that asks for more from its second step on, as DP-SRM does."""
         try:
             query = self.inner.query(self.inner.update(state, (torch.zeros_like(state.params),)))
-        except _check.ArgumentError:  # the schedules of a run of one step end here
+        except validation.ArgumentError:  # the schedules of a run of one step end here
             return
         self._only_term(query)
 
@@ -96,4 +96,4 @@ class AdaptiveClipping(Wrapped):
             if isinstance(block, SumBlock) and len(block.terms) == 1:
                 return block.terms[0]
         name = type(self.inner).__name__
-        raise _check.fail("optimizer", name, "ask for one clipped term to be clipped adaptively")
+        raise validation.fail("optimizer", name, "ask for one clipped term to be clipped adaptively")

@@ -32,11 +32,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
+from fedpriv.optimizers.base import Planned, State
 from fedpriv.optimizers.first_order import FirstOrder, Sgd
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.schedules import Constant, Power, Schedule
+from fedpriv.optimizers.schedules import Constant, Power, Schedule
 
 _SLOT = "b_squared"
 _ONE = Constant(1.0)
@@ -50,9 +50,9 @@ class Polynomial:
     c: float = 1.0
 
     def __post_init__(self) -> None:
-        _check.finite_positive("a", self.a)
-        if math.isinf(_check.non_negative("c", self.c)):
-            raise _check.fail("c", self.c, "be finite")
+        validation.finite_positive("a", self.a)
+        if math.isinf(validation.non_negative("c", self.c)):
+            raise validation.fail("c", self.c, "be finite")
 
     def __call__(self, step: int) -> float:
         """b_{step + 1}."""
@@ -79,8 +79,8 @@ class Restarting:
     period: int
 
     def __post_init__(self) -> None:
-        _check.finite_positive("beta", self.beta)
-        _check.integer("period", self.period, minimum=1)
+        validation.finite_positive("beta", self.beta)
+        validation.integer("period", self.period, minimum=1)
 
     def __call__(self, step: int) -> float:
         """beta_step."""
@@ -99,10 +99,10 @@ def adp_sgd(learning_rate: float, clip_norm: float, b: Schedule, alpha: Schedule
     Raises:
         ArgumentError: a value is out of range.
     """
-    _check.finite_positive("b", b(0))
+    validation.finite_positive("b", b(0))
     return FirstOrder(
         rule=Sgd(),
-        learning_rate=StepSize(_check.finite_positive("learning-rate", learning_rate), b),
+        learning_rate=StepSize(validation.finite_positive("learning-rate", learning_rate), b),
         clip_norm=Constant(clip_norm),
         relative_noise=Power(b, 0.5) if alpha is None else alpha,
     )
@@ -130,10 +130,10 @@ class AdaptiveAdpSgd:
     beta: Schedule = _ONE
 
     def __post_init__(self) -> None:
-        _check.finite_positive("learning-rate", self.learning_rate)
-        _check.positive("clip-norm", self.clip_norm)
-        _check.finite_positive("b-0", self.b_0)
-        _check.finite_positive("nu", self.nu)
+        validation.finite_positive("learning-rate", self.learning_rate)
+        validation.positive("clip-norm", self.clip_norm)
+        validation.finite_positive("b-0", self.b_0)
+        validation.finite_positive("nu", self.nu)
 
     def init(self, params: Tensor) -> State:
         """theta_0 and b_0^2."""
@@ -173,9 +173,9 @@ def adaptive_adp_sgd(
     Raises:
         ArgumentError: a value is out of range.
     """
-    if not nu <= _check.finite_positive("c-alpha", c_alpha) <= clip_norm**2:
-        raise _check.fail("c-alpha", c_alpha, f"lie in [nu, clip-norm^2] = [{nu:g}, {clip_norm**2:g}]")
-    guess = Polynomial(_check.finite_positive("b-0", b_0) ** 2, c_alpha)
+    if not nu <= validation.finite_positive("c-alpha", c_alpha) <= clip_norm**2:
+        raise validation.fail("c-alpha", c_alpha, f"lie in [nu, clip-norm^2] = [{nu:g}, {clip_norm**2:g}]")
+    guess = Polynomial(validation.finite_positive("b-0", b_0) ** 2, c_alpha)
     return AdaptiveAdpSgd(learning_rate, clip_norm, b_0, Power(guess, 0.5), nu, beta)
 
 
@@ -185,5 +185,5 @@ def predicted_gain(b: Schedule, steps: int) -> float:
     By this factor alpha_t = sqrt(b_t) lowers the privacy term of DP-SGD's utility bound, at the same budget
     by theorem 4.1. Raises ArgumentError for ``steps`` < 1.
     """
-    inverses = [1 / b(t) for t in range(_check.integer("steps", steps, minimum=1))]
+    inverses = [1 / b(t) for t in range(validation.integer("steps", steps, minimum=1))]
     return steps * math.fsum(x * x for x in inverses) / math.fsum(inverses) ** 2

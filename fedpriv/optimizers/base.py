@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedpriv.query import Query
+from fedpriv.mechanism.query import Answer, Query
 
 OUTPUT = "output"  # the slot of parameters that are handed out in place of the newest
 
@@ -58,11 +58,6 @@ class Planned:
 
     relative_noise: float = 1.0
     rate_factor: float = 1.0
-
-
-# The noisy answer to a query: per block the noisy sum DIVIDED by the expected cohort size,
-# shape (d,) for a sum block and () for a bit.
-Answer = tuple[Tensor, ...]
 
 
 class PrivateOptimizer(Protocol):

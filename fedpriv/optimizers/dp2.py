@@ -25,7 +25,7 @@ one coordinate of y; v is held at 0 from below (for Yogi, whose step needs h >= 
 Ablations: ``noise_first`` privatises clip(g, C_1) in both phases and divides the answer by D;
 :class:`ExtraQuery` is appendix D's algorithm 2.
 
->>> from fedpriv.schedules import Constant
+>>> from fedpriv.optimizers.schedules import Constant
 >>> method = Dp2("rmsprop", Constant(1.0), Constant(0.1), 1.0, 3.0, sgd_steps=2, adaptive_steps=2, beta=0.0)
 >>> state = method.init(torch.zeros(2))
 >>> for _ in range(2):
@@ -41,11 +41,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
+from fedpriv.optimizers.base import Planned, State
 from fedpriv.optimizers.first_order import check_decays
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.schedules import Schedule
+from fedpriv.optimizers.schedules import Schedule
 
 RULES = ("rmsprop", "adagrad", "yogi", "adam")
 
@@ -93,15 +93,15 @@ class Dp2:
     noise_first: bool = False
 
     def __post_init__(self) -> None:
-        _check.choice("dp2-rule", self.rule, RULES)
+        validation.choice("dp2-rule", self.rule, RULES)
         _check_rates(self.learning_rate, self.adaptive_learning_rate)
-        _check.positive("clip-norm", self.clip_norm)
-        _check.positive("adaptive-clip-norm", self.adaptive_clip_norm)
-        _check.integer("sgd-steps", self.sgd_steps, minimum=1)
-        _check.integer("adaptive-steps", self.adaptive_steps, minimum=1)
-        _check.finite_positive("adam-epsilon", self.epsilon)
+        validation.positive("clip-norm", self.clip_norm)
+        validation.positive("adaptive-clip-norm", self.adaptive_clip_norm)
+        validation.integer("sgd-steps", self.sgd_steps, minimum=1)
+        validation.integer("adaptive-steps", self.adaptive_steps, minimum=1)
+        validation.finite_positive("adam-epsilon", self.epsilon)
         check_decays(beta=self.beta, beta1=self.beta1)
-        _check.non_negative("noise-std", self.noise_std)
+        validation.non_negative("noise-std", self.noise_std)
 
     def init(self, params: Tensor) -> State:
         """w_0, G = 0, v = 0 and, for Adam, m = 0."""
@@ -183,12 +183,12 @@ class ExtraQuery:
     beta: float = 0.9
 
     def __post_init__(self) -> None:
-        _check.choice("dp2-rule", self.rule, RULES[:3])
+        validation.choice("dp2-rule", self.rule, RULES[:3])
         _check_rates(self.learning_rate, self.adaptive_learning_rate)
-        _check.positive("clip-norm", self.clip_norm)
-        _check.positive("adaptive-clip-norm", self.adaptive_clip_norm)
-        _check.integer("delay", self.delay, minimum=2)
-        _check.finite_positive("adam-epsilon", self.epsilon)
+        validation.positive("clip-norm", self.clip_norm)
+        validation.positive("adaptive-clip-norm", self.adaptive_clip_norm)
+        validation.integer("delay", self.delay, minimum=2)
+        validation.finite_positive("adam-epsilon", self.epsilon)
         check_decays(beta=self.beta)
 
     def init(self, params: Tensor) -> State:
@@ -224,5 +224,5 @@ class ExtraQuery:
 
 
 def _check_rates(learning_rate: Schedule, adaptive: Schedule) -> None:
-    _check.finite_positive("learning-rate", learning_rate(0))
-    _check.finite_positive("adaptive-learning-rate", adaptive(0))
+    validation.finite_positive("learning-rate", learning_rate(0))
+    validation.finite_positive("adaptive-learning-rate", adaptive(0))

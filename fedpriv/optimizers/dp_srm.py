@@ -25,7 +25,7 @@ replace-one's and belongs to the accounting. gamma = 1 is DP-SGD, which asks at 
 The output is an iterate chosen uniformly from theta^0..theta^{T-1}. The choice needs no data, so it is drawn
 before the run (:func:`draw_output_step`) and its iterate is kept; by default the last is handed out.
 
->>> from fedpriv.schedules import Constant
+>>> from fedpriv.optimizers.schedules import Constant
 >>> method = DpSrm(Constant(0.5), clip_norm=1.0, difference_clip_norm=0.1, gamma=0.25, first_cohort=4.0)
 >>> state = method.init(torch.zeros(2))
 >>> method.query(state).rate_factor
@@ -43,10 +43,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import OUTPUT, Answer, Planned, State
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.schedules import Schedule
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
+from fedpriv.optimizers.base import OUTPUT, Planned, State
+from fedpriv.optimizers.schedules import Schedule
 
 _PREVIOUS, _ESTIMATE = "previous", "estimate"
 
@@ -66,9 +66,9 @@ class NormalisedStep:
     n_0: float = 1.0
 
     def __post_init__(self) -> None:
-        _check.finite_positive("zeta", self.zeta)
-        _check.finite_positive("smoothness", self.smoothness)
-        _check.finite_positive("n-0", self.n_0)
+        validation.finite_positive("zeta", self.zeta)
+        validation.finite_positive("smoothness", self.smoothness)
+        validation.finite_positive("n-0", self.n_0)
 
     def of(self, estimate: Tensor) -> float:
         """eta_t for the estimate v_t (d,)."""
@@ -101,14 +101,14 @@ class DpSrm:
 
     def __post_init__(self) -> None:
         if not isinstance(self.step_size, NormalisedStep):
-            _check.finite_positive("learning-rate", self.step_size(0))
-        _check.positive("clip-norm", self.clip_norm)
-        _check.positive("difference-clip-norm", self.difference_clip_norm)
-        if not 0 < _check.real("gamma", self.gamma) <= 1:
-            raise _check.fail("gamma", self.gamma, "lie in (0, 1]")
-        _check.finite_positive("first-cohort", self.first_cohort)
+            validation.finite_positive("learning-rate", self.step_size(0))
+        validation.positive("clip-norm", self.clip_norm)
+        validation.positive("difference-clip-norm", self.difference_clip_norm)
+        if not 0 < validation.real("gamma", self.gamma) <= 1:
+            raise validation.fail("gamma", self.gamma, "lie in (0, 1]")
+        validation.finite_positive("first-cohort", self.first_cohort)
         if self.output_step is not None:
-            _check.integer("output-step", self.output_step)
+            validation.integer("output-step", self.output_step)
 
     def init(self, params: Tensor) -> State:
         """theta^0, with no estimate yet."""
@@ -154,4 +154,4 @@ def draw_output_step(rounds: int, generator: np.random.Generator) -> int:
 
     Raises ArgumentError for ``rounds`` < 1.
     """
-    return int(generator.integers(_check.integer("rounds", rounds, minimum=1)))
+    return int(generator.integers(validation.integer("rounds", rounds, minimum=1)))

@@ -24,10 +24,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, State
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.schedules import Constant, Schedule
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
+from fedpriv.optimizers.base import Planned, State
+from fedpriv.optimizers.schedules import Constant, Schedule
 
 Slots = Mapping[str, Tensor]
 
@@ -49,8 +49,8 @@ class Sgd:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= _check.real("momentum", self.momentum) < 1:
-            raise _check.fail("momentum", self.momentum, "lie in [0, 1)")
+        if not 0 <= validation.real("momentum", self.momentum) < 1:
+            raise validation.fail("momentum", self.momentum, "lie in [0, 1)")
 
     def slots(self, params: Tensor) -> Slots:
         """The velocity, where there is momentum."""
@@ -74,7 +74,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         check_decays(beta1=self.beta1, beta2=self.beta2)
-        _check.finite_positive("adam-epsilon", self.epsilon)
+        validation.finite_positive("adam-epsilon", self.epsilon)
 
     def slots(self, params: Tensor) -> Slots:
         """Both moments, zero."""
@@ -98,7 +98,7 @@ class RmsProp:
 
     def __post_init__(self) -> None:
         check_decays(beta2=self.beta2)
-        _check.finite_positive("adam-epsilon", self.epsilon)
+        validation.finite_positive("adam-epsilon", self.epsilon)
 
     def slots(self, params: Tensor) -> Slots:
         """The second moment, zero."""
@@ -117,7 +117,7 @@ class AdaGrad:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        _check.finite_positive("adam-epsilon", self.epsilon)
+        validation.finite_positive("adam-epsilon", self.epsilon)
 
     def slots(self, params: Tensor) -> Slots:
         """The sum of squares, zero."""
@@ -150,8 +150,8 @@ class Yogi(Adam):
 def check_decays(**betas: float) -> None:
     """Raises ArgumentError, naming it, for a decay outside [0, 1)."""
     for name, beta in betas.items():
-        if not 0 <= _check.real(name, beta) < 1:
-            raise _check.fail(name, beta, "lie in [0, 1)")
+        if not 0 <= validation.real(name, beta) < 1:
+            raise validation.fail(name, beta, "lie in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ class FirstOrder:
     relative_noise: Schedule = field(default_factory=lambda: Constant(1.0))
 
     def __post_init__(self) -> None:
-        _check.finite_positive("learning-rate", self.learning_rate(0))
-        _check.positive("clip-norm", self.clip_norm(0))
-        _check.finite_positive("relative-noise", self.relative_noise(0))
+        validation.finite_positive("learning-rate", self.learning_rate(0))
+        validation.positive("clip-norm", self.clip_norm(0))
+        validation.finite_positive("relative-noise", self.relative_noise(0))
 
     def init(self, params: Tensor) -> State:
         """See :class:`~fedpriv.optimizers.base.PrivateOptimizer`."""

@@ -23,7 +23,7 @@ Yu's fifth form lowers the noise when a validation accuracy stalls. It is chosen
 schedule: see ``baselines.reshuffling``.
 
 >>> from fedpriv.optimizers.first_order import Sgd
->>> from fedpriv.schedules import StepDecay
+>>> from fedpriv.optimizers.schedules import StepDecay
 >>> method = noise_decay(Sgd(), learning_rate=0.1, clip_norm=1.0, decay=StepDecay(0.5, 10), epoch=4)
 >>> [method.relative_noise(t) for t in (0, 39, 40, 80)]
 [1.0, 1.0, 0.5, 0.25]
@@ -31,9 +31,9 @@ schedule: see ``baselines.reshuffling``.
 
 from __future__ import annotations
 
-from fedpriv import _check
+from fedpriv._internal import validation
 from fedpriv.optimizers.first_order import FirstOrder, Rule
-from fedpriv.schedules import Constant, PerEpoch, Relative, Schedule
+from fedpriv.optimizers.schedules import Constant, PerEpoch, Relative, Schedule
 
 
 def noise_decay(
@@ -51,6 +51,6 @@ def noise_decay(
     Raises:
         ArgumentError: a value is out of range.
     """
-    _check.finite_positive("noise decay at 0", decay(0))
+    validation.finite_positive("noise decay at 0", decay(0))
     noise = Relative(PerEpoch(decay, epoch))
     return FirstOrder(rule, Constant(learning_rate), Constant(clip_norm), noise)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fedpriv.mechanism.query import Block, Query, SumBlock
 from fedpriv.optimizers.base import State, Wrapped
-from fedpriv.query import Block, Query, SumBlock
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ Psi on public data as mirror map. What they run in practice, and this is, approx
 and alpha_t = 0 from K on. Their start from public training is the caller's choice of theta_0.
 
 >>> import torch
->>> from fedpriv.schedules import Constant
+>>> from fedpriv.optimizers.schedules import Constant
 >>> method = PdaDpmd(Constant(1.0), clip_norm=1.0, public=lambda params, step: -params, horizon=2)
 >>> state = method.init(torch.tensor([1.0]))
 >>> for _ in range(2):
@@ -43,11 +43,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import Answer, Planned, State
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
+from fedpriv.optimizers.base import Planned, State
 from fedpriv.optimizers.first_order import check_decays
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.schedules import Schedule
+from fedpriv.optimizers.schedules import Schedule
 
 _SLOT = "second"
 
@@ -73,8 +73,8 @@ class AdaDps:
     beta: float = 0.9
 
     def __post_init__(self) -> None:
-        _check.positive("clip-norm", self.clip_norm)
-        _check.finite_positive("adadps-epsilon", self.epsilon)
+        validation.positive("clip-norm", self.clip_norm)
+        validation.finite_positive("adadps-epsilon", self.epsilon)
         check_decays(**{"adadps-beta": self.beta})
 
     def init(self, params: Tensor) -> State:
@@ -117,8 +117,8 @@ class PdaDpmd:
     horizon: int
 
     def __post_init__(self) -> None:
-        _check.positive("clip-norm", self.clip_norm)
-        _check.integer("pda-horizon", self.horizon, minimum=1)
+        validation.positive("clip-norm", self.clip_norm)
+        validation.integer("pda-horizon", self.horizon, minimum=1)
 
     def init(self, params: Tensor) -> State:
         """theta_0."""

@@ -30,9 +30,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedpriv import _check
-from fedpriv.optimizers.base import Answer, State, Wrapped
-from fedpriv.query import SumBlock
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Answer, SumBlock
+from fedpriv.optimizers.base import State, Wrapped
 
 
 class Regulariser(Protocol):
@@ -53,7 +53,7 @@ class L2:
     strength: float
 
     def __post_init__(self) -> None:
-        _check.finite_positive("regularisation", self.strength)
+        validation.finite_positive("regularisation", self.strength)
 
     def gradient(self, point: Tensor) -> Tensor:
         """lambda theta."""
@@ -71,7 +71,7 @@ class Nonconvex:
     strength: float
 
     def __post_init__(self) -> None:
-        _check.finite_positive("regularisation", self.strength)
+        validation.finite_positive("regularisation", self.strength)
 
     def gradient(self, point: Tensor) -> Tensor:
         """2 lambda theta_j / (1 + theta_j^2)^2."""

@@ -11,7 +11,8 @@ of one (``Dp2.noise_std`` 0): the noise is no longer constant. Adaptive clipping
 
 >>> import torch
 >>> from fedpriv.optimizers.dp_srm import DpSrm
->>> from fedpriv.schedules import Constant, Geometric
+>>> from fedpriv.optimizers.schedules import Constant
+>>> from fedpriv.optimizers.schedules import Geometric
 >>> inner = DpSrm(Constant(0.5), clip_norm=1.0, difference_clip_norm=0.5, gamma=0.5)
 >>> method = Scheduled(inner, clip_factor=Geometric(1.0, 0.25, 2), relative_noise=Geometric(1.0, 0.5, 2))
 >>> state = method.update(method.init(torch.zeros(2)), (torch.ones(2),))
@@ -24,10 +25,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedpriv import _check
+from fedpriv._internal import validation
+from fedpriv.mechanism.query import Query, SumBlock
 from fedpriv.optimizers.base import Planned, State, Wrapped
-from fedpriv.query import Query, SumBlock
-from fedpriv.schedules import Constant, Schedule
+from fedpriv.optimizers.schedules import Constant, Schedule
 
 _ONE = Constant(1.0)
 
@@ -46,19 +47,19 @@ class Scheduled(Wrapped):
     relative_noise: Schedule = _ONE
 
     def __post_init__(self) -> None:
-        _check.finite_positive("clip-factor", self.clip_factor(0))
-        _check.finite_positive("relative-noise", self.relative_noise(0))
+        validation.finite_positive("clip-factor", self.clip_factor(0))
+        validation.finite_positive("relative-noise", self.relative_noise(0))
 
     def query(self, state: State) -> Query:
         """The inner query with scaled clip norms and noise. Raises ArgumentError where that cannot be."""
         query, name = self.inner.query(state), type(self.inner).__name__
         if query.releases != 1:
-            raise _check.fail("optimizer", name, "make steps of one release to be scheduled")
-        factor = _check.finite_positive("clip-factor", self.clip_factor(state.step))
+            raise validation.fail("optimizer", name, "make steps of one release to be scheduled")
+        factor = validation.finite_positive("clip-factor", self.clip_factor(state.step))
         blocks = []
         for block in query.blocks:
             if not isinstance(block, SumBlock):
-                raise _check.fail("optimizer", name, "ask for sums to be scheduled")
+                raise validation.fail("optimizer", name, "ask for sums to be scheduled")
             terms = tuple(replace(term, clip_norm=factor * term.clip_norm) for term in block.terms)
             blocks.append(replace(block, terms=terms))
         noise = query.relative_noise * self.relative_noise(state.step)

@@ -18,9 +18,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from fedpriv._internal.files import atomic
 from fedpriv.accounting import Budget, Event, calibrate, epsilon, scaled
-from fedpriv.accounting.curves import curves
-from fedpriv.data.files import atomic
+from fedpriv.accounting.plots import curves
 
 HERE = Path(__file__).parent
 # 1 / rho_mu is swept over 0.1 .. 0.8 in section 4.1; 1 is vanilla and sensitivity decay.

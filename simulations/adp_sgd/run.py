@@ -35,12 +35,12 @@ from batches import SEEDS, read, spread
 from torch import Tensor
 
 from fedpriv.accounting import Event, epsilon
-from fedpriv.centralised import settle
-from fedpriv.node import initial_params, make_source, make_task
-from fedpriv.noise import Normals
+from fedpriv.config.builders import initial_params, make_source, make_task
+from fedpriv.config.centralised import settle
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.mechanism.gaussian import Normals
+from fedpriv.mechanism.release import SERVER
 from fedpriv.optimizers.adp_sgd import Polynomial, predicted_gain
-from fedpriv.plan import Plan, make_plan
-from fedpriv.release import SERVER
 from fedpriv.rng import Key
 
 RESULTS = Path(__file__).with_name("results.jsonl")

@@ -135,8 +135,8 @@ def run(cell: Cell, seed: int) -> dict[str, Any]:
     """One seeded run and what every method says that it costs."""
     import torch
 
-    from fedpriv.config import Config
-    from fedpriv.simulate import simulate
+    from fedpriv.config.schema import Config
+    from fedpriv.simulation.run import simulate
 
     torch.set_num_threads(1)
     started = time.perf_counter()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Accountant, Budget, BudgetExceeded, Event, Ledger, accountant, epsilon
 from fedpriv.accounting.ledger import read
 

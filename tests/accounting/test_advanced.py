@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from methods_suite import MethodSuite
 
-from fedpriv._check import ArgumentError
-from fedpriv.accounting import Event, UnsupportedEvent, epsilon, gaussian, scaled, theorem_scale
-from fedpriv.accounting.advanced import Advanced
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import Event, UnsupportedEvent, epsilon, scaled, theorem_scale
+from fedpriv.accounting.methods import gaussian
+from fedpriv.accounting.methods.advanced_composition import Advanced
 
 
 class TestAdvanced(MethodSuite):

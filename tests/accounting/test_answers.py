@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import UnsupportedEvent
-from fedpriv.accounting.answers import account, calibration
+from fedpriv.accounting.api import account, calibration
 
 
 def test_account_has_the_promised_shape() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods_suite import MethodSuite
 
-from fedpriv._check import ArgumentError
-from fedpriv.accounting import Event, UnsupportedEvent, epsilon, rdp
-from fedpriv.accounting.concentrated import Tcdp, Zcdp, rho
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import Event, UnsupportedEvent, epsilon
+from fedpriv.accounting.methods import rdp
+from fedpriv.accounting.methods.zcdp import Tcdp, Zcdp, rho
 
 
 class TestZcdp(MethodSuite):

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.accounting.convolution import Curve, Total
-from fedpriv.accounting.frame import Frame, Side
+from fedpriv.accounting.pld.convolution import Curve, Total
+from fedpriv.accounting.pld.discretisation import Frame, Side
 
 SIDE = Side(1.0, -1.0, 3.0)
 FRAME = Frame(0.25, 512, -40.0, SIDE, SIDE)

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedpriv.accounting import METHODS, Event, epsilon
-from fedpriv.accounting.curves import Curves, curves, draw
+from fedpriv.accounting.plots import Curves, curves, draw
 
 
 def poisson(z: float, count: int = 1) -> Event:

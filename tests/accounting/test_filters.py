@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
-from fedpriv.accounting import Budget, BudgetExceeded, Event, Ledger, UnsupportedEvent, epsilon, gaussian
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import Budget, BudgetExceeded, Event, Ledger, UnsupportedEvent, epsilon
 from fedpriv.accounting.filters import FILTERS, Filter
 from fedpriv.accounting.ledger import read
+from fedpriv.accounting.methods import gaussian
 
 
 def poisson(z: float, rate: float, count: int = 1) -> Event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpriv.accounting.frame import Group, choose
+from fedpriv.accounting.pld.discretisation import Group, choose
 
 
 def group(z: float, rate: float, count: int, family: str = "poisson") -> Group:

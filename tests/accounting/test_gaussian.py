@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.accounting import gaussian
+from fedpriv.accounting.methods import gaussian
 
 
 def exact_log_delta(mu: float, eps: float) -> float:

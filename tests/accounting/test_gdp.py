@@ -10,7 +10,7 @@ from methods_suite import MethodSuite
 from scipy.stats import norm
 
 from fedpriv.accounting import Event, UnsupportedEvent, epsilon
-from fedpriv.accounting.gdp import GdpClt
+from fedpriv.accounting.methods.gdp_clt import GdpClt
 
 
 class TestGdpClt(MethodSuite):

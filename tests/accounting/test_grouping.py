@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.accounting import Event
-from fedpriv.accounting.grouping import floors
+from fedpriv.accounting.methods.quantisation import floors
 
 
 @settings(max_examples=50)

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from fedpriv.accounting import Budget, Event, UnsupportedEvent, epsilon
 from fedpriv.accounting.filters import Filter
-from fedpriv.accounting.limits import share
+from fedpriv.accounting.owner_limit import share
 
 # A run whose events are chosen once the last run's models are known: its true delta, from below.
 

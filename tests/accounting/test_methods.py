@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from fedpriv._check import ArgumentError
-from fedpriv.accounting import METHODS, Answer, Event, UnsupportedEvent, epsilon, gaussian
-from fedpriv.accounting.gdp import GdpProfile
-from fedpriv.accounting.methods import epsilons, rising, with_truncation
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import METHODS, Answer, Event, UnsupportedEvent, epsilon
+from fedpriv.accounting.methods import gaussian
+from fedpriv.accounting.methods.gdp_clt import GdpProfile
+from fedpriv.accounting.methods.registry import epsilons, rising, with_truncation
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 1.2])

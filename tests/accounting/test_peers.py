@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS, Accountant, Budget, Event, calibrate, epsilon, scaled
 
 BOUNDS = [name for name, method in METHODS.items() if method.kind == "bound" and name != "pld"]

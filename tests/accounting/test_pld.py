@@ -14,8 +14,9 @@ from methods_suite import MethodSuite
 from scipy import optimize, stats
 from test_rounding import exact
 
-from fedpriv.accounting import Event, advantage, epsilon, gaussian
-from fedpriv.accounting.methods import epsilons
+from fedpriv.accounting import Event, advantage, epsilon
+from fedpriv.accounting.methods import gaussian
+from fedpriv.accounting.methods.registry import epsilons
 
 
 def poisson(z: float, rate: float, count: int = 1) -> Event:

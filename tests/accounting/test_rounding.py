@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from fedpriv.accounting import losses, rounding
+from fedpriv.accounting.pld import privacy_loss, rounding
 
 
 def hockey_stick(masses: np.ndarray, points: np.ndarray, infinite: float, eps: float) -> float:
@@ -28,8 +28,8 @@ def exact(q: float, z: float, eps: float) -> tuple[float, float]:
     def part(p, r):  # type: ignore[no-untyped-def]
         ends = [-14 * z, -3 * z, 0, 0.5, 1, 1 + 3 * z, 1 + 14 * z]
         turn = None
-        top = float(losses.position("poisson", q, np.array([[z]]), np.array([[eps]]))[0, 0])
-        low = float(losses.position("poisson", q, np.array([[z]]), np.array([[-eps]]))[0, 0])
+        top = float(privacy_loss.position("poisson", q, np.array([[z]]), np.array([[eps]]))[0, 0])
+        low = float(privacy_loss.position("poisson", q, np.array([[z]]), np.array([[-eps]]))[0, 0])
         turn = [value for value in (top, low) if np.isfinite(value) and ends[0] < value < ends[-1]]
         with mp.workdps(25):
             return float(mp.quad(lambda x: max(p(x) - mp.exp(eps) * r(x), mp.mpf(0)), sorted(ends + turn)))
@@ -40,7 +40,7 @@ def exact(q: float, z: float, eps: float) -> tuple[float, float]:
 @pytest.mark.parametrize(("q", "z", "h"), [(0.01, 1.0, 0.002), (0.3, 0.7, 0.02), (0.05, 3.0, 0.002)])
 def test_brackets_the_integral_of_one_release(q: float, z: float, h: float) -> None:
     multipliers = np.array([z])
-    cells = losses.cut("poisson", q, multipliers, rounding.start_of(q, multipliers, h), h, int(12 / h / z))
+    cells = privacy_loss.cut("poisson", q, multipliers, rounding.start_of(q, multipliers, h), h, int(12 / h / z))
     up, (removal, addition) = rounding.spread(cells), rounding.merged(cells)
     points = cells.edges[0]
     for eps in (0.0, 0.003, 0.01, 0.1, 0.4, 1.5):
@@ -61,9 +61,9 @@ def test_brackets_the_integral_of_one_release(q: float, z: float, h: float) -> N
 def test_masses_are_kept(z: float, q: float, h: float, replaced: bool) -> None:
     family = "replace" if replaced else "poisson"
     multipliers = np.array([z, z * 1.3])
-    low, high = losses.support(family, q, multipliers, -25.0)
+    low, high = privacy_loss.support(family, q, multipliers, -25.0)
     start = rounding.start_of(q, multipliers, h) if family == "poisson" else low
-    cells = losses.cut(family, q, multipliers, start, h, int((high - start).max() / h) + 2).below(high)
+    cells = privacy_loss.cut(family, q, multipliers, start, h, int((high - start).max() / h) + 2).below(high)
     up, (removal, addition) = rounding.spread(cells), rounding.merged(cells)
     assert up.removal.sum(axis=1) + up.removal_infinite == pytest.approx(1)
     assert up.addition.sum(axis=1) + up.addition_infinite == pytest.approx(1)

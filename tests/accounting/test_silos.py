@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedpriv.accounting import Event, UnsupportedEvent, epsilon, silos
-from fedpriv.accounting.silos import compose
+from fedpriv.accounting import Event, UnsupportedEvent, epsilon, parallel_composition
+from fedpriv.accounting.parallel_composition import compose
 
 DELTA = 1e-5
 
@@ -38,13 +38,13 @@ def test_under_add_remove_a_unit_is_in_one_silo_only() -> None:
 
 def test_equal_silos_are_accounted_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    real = silos.epsilon
+    real = parallel_composition.epsilon
 
     def counted(run: list[Event], delta: float, method: str) -> object:
         calls.append(len(run))
         return real(run, delta, method)
 
-    monkeypatch.setattr(silos, "epsilon", counted)
+    monkeypatch.setattr(parallel_composition, "epsilon", counted)
     run = [Event(2.0, "none", "replace-one"), Event(3.0, "none", "replace-one")]
     many = {str(i): run for i in range(1000)}
     value = compose(many, DELTA, stays=False).epsilon

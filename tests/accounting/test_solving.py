@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS, Budget, Event, UnsupportedEvent, epsilon
 from fedpriv.accounting.solving import rounds, sampling_rate
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedpriv.clients import OneGradient, clipped_sum
-from fedpriv.round import Ask, Reply
-from fedpriv.tasks import Task
+from fedpriv.federated.client_update import OneGradient, clipped_sum
+from fedpriv.federated.engine import Ask, Reply
+from fedpriv.tasks.task import Task
 
 FEATURES = 5
 TASK = Task(torch.nn.Linear(FEATURES, 2))

@@ -14,15 +14,15 @@ from problems import START, TASK, accuracy, examples, logistic
 from scipy import stats
 from scipy.integrate import quad
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, Filter, Ledger, epsilon
 from fedpriv.accounting.ledger import read
-from fedpriv.baselines import DpAgd, descend
-from fedpriv.baselines.adaptive_gradient_descent import objective
-from fedpriv.noise import Normals
-from fedpriv.release import CHOICE, SERVER, choose_least
+from fedpriv.contrib.dp_agd import DpAgd, descend
+from fedpriv.contrib.dp_agd import objective
+from fedpriv.mechanism.gaussian import Normals
+from fedpriv.mechanism.release import CHOICE, SERVER, choose_least
 from fedpriv.rng import Key
-from fedpriv.tasks import Task
+from fedpriv.tasks.task import Task
 
 KEY = Key.from_seed(8)
 SETTINGS = DpAgd(clip_norm=0.5, clip_loss=0.9, gradient_share=0.004, choice_share=0.01, refresh=3)

@@ -11,13 +11,15 @@ from problems import START, Holder, accuracy, examples
 from scipy import stats
 from toys import CountingBooks
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, epsilon
-from fedpriv.baselines import Baseline, dp_gd, draw_rounds, rrpsgd
+from fedpriv.contrib.gradient_descent import Baseline, dp_gd, rrpsgd
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.sampling import Everyone, FixedSize
+from fedpriv.optimizers.random_rounds import draw_rounds
+from fedpriv.optimizers.schedules import Geometric
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Everyone, FixedSize
-from fedpriv.schedules import Geometric
 
 KEY = Key.from_seed(12)
 

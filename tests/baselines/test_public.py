@@ -8,15 +8,16 @@ import torch
 from problems import START, TASK, Holder, accuracy, examples, logistic
 from toys import CountingBooks
 
-from fedpriv._check import ArgumentError
-from fedpriv.baselines import PublicGradient, split
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import Pair
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import AdaDps, PdaDpmd
-from fedpriv.release import Placement
+from fedpriv.optimizers.schedules import Constant
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Poisson
-from fedpriv.schedules import Constant
+from fedpriv.tasks.public_gradient import PublicGradient, split
 
 
 @pytest.mark.parametrize(("size", "count"), [(10, 0), (10, 1), (10, 3), (10, 9), (1797, 18)])

@@ -10,16 +10,16 @@ import torch
 from problems import START, TASK, accuracy, examples, logistic
 from scipy import stats
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, Filter, epsilon
-from fedpriv.baselines import reshuffling
-from fedpriv.baselines.reshuffling import Stalling, event, follow, planned_multipliers, train
-from fedpriv.noise import Normals
+from fedpriv.contrib import reshuffling
+from fedpriv.contrib.reshuffling import Stalling, event, follow, planned_multipliers, train
+from fedpriv.mechanism.gaussian import Normals
+from fedpriv.mechanism.release import SERVER
 from fedpriv.optimizers import Adadp, dp_sgd, noise_decay
 from fedpriv.optimizers.first_order import Sgd
-from fedpriv.release import SERVER
+from fedpriv.optimizers.schedules import ExponentialDecay, TimeDecay
 from fedpriv.rng import Key
-from fedpriv.schedules import ExponentialDecay, TimeDecay
 
 KEY = Key.from_seed(6)
 

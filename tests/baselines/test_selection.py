@@ -17,21 +17,16 @@ from problems import START, Holder, accuracy, examples
 from scipy import stats
 from toys import CountingBooks
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, BudgetExceeded, Event, UnsupportedEvent, epsilon, tally
-from fedpriv.accounting.rdp import ORDERS
-from fedpriv.baselines.selection import (
-    Selection,
-    Winner,
-    calibrate,
-    select,
-    selected_divergences,
-)
+from fedpriv.accounting.methods.rdp import ORDERS
+from fedpriv.contrib.private_selection import Selection, Winner, calibrate, select, selected_divergences
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import dp_sgd
-from fedpriv.release import Placement
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Poisson
 
 KEY = Key.from_seed(4)
 Law = np.ndarray

@@ -10,10 +10,10 @@ from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
-from fedpriv.clipping.apart import runs_own_code
-from fedpriv.losses import cross_entropy
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.clipping.ghost.independence import runs_own_code
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.losses import cross_entropy
+from fedpriv.tasks.task import Task
 
 UNKNOWN = -9.0
 

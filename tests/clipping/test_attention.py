@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
-from fedpriv.clipping import gradients, sum_gradients
-from fedpriv.clipping.kinds import make_batched
-from fedpriv.clipping.kinds.attention import PlainAttention
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.clipping import per_example, sum_gradients
+from fedpriv.clipping.ghost.layers import make_batched
+from fedpriv.clipping.ghost.layers.attention import PlainAttention
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 SETTINGS = {
     "self": {},
@@ -102,7 +102,7 @@ def test_it_computes_what_torchs_does(setting):
 def test_all_ways_agree(setting, dtype, monkeypatch):
     task, (x, y) = Task(Attending(**SETTINGS[setting])), examples(dtype)
     query = one_point_question(task, x, y, dtype)
-    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
     plan = task.book.suits(task, query.points[0], x, y)
     assert not plan.remaining
@@ -112,7 +112,7 @@ def test_all_ways_agree(setting, dtype, monkeypatch):
 def test_all_ways_agree_at_two_points_and_divided(setting, monkeypatch):
     task, (x, y) = Task(Attending(**SETTINGS[setting])), examples()
     query = two_point_question(task, x, y)
-    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_all_ways_agree(task, query, x, y, 1e-9)
 
 
@@ -157,9 +157,9 @@ def test_torchs_encoder_is_book_kept_but_for_its_positions(how, monkeypatch):
     assert plan.remaining == ("places",)
     assert_all_ways_agree(task, Query(points, blocks), x, y, 1e-9)
     del task.gradients
-    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     (got,) = sum_gradients(task, Query(points, blocks), x, y, seeds=seeds)
-    (want,) = gradients.sum_gradients_loop(task, Query(points, blocks), x, y, seeds=seeds)
+    (want,) = per_example.sum_gradients_loop(task, Query(points, blocks), x, y, seeds=seeds)
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
 
 

@@ -15,10 +15,11 @@ from ways import (
 )
 
 from fedpriv import models
-from fedpriv._check import ArgumentError
-from fedpriv.clipping import sparse, sum_gradients
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping import sum_gradients
+from fedpriv.clipping.ghost import sparse
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 
 def tokens(n, *shape, below, seed=0):

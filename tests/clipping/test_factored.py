@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.clipping.factored import Cut, Rows, combine, restored
-from fedpriv.clipping.outer import Outer, add_up, outer
+from fedpriv.clipping.ghost.factored import Cut, Rows, combine, restored
+from fedpriv.clipping.ghost.outer_product import Outer, add_up, outer
 
 CONVOLUTION = (0, 2, 3, 1)  # (out, in, height, width), kept as (out, height, width, in)
 

@@ -12,11 +12,12 @@ from numpy.random import default_rng
 from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
-from fedpriv._check import ArgumentError
-from fedpriv.clipping import gradients, gradients_loop, outer, sum_gradients, sum_gradients_loop, sum_rows
-from fedpriv.clipping.kinds import convolution
-from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping import gradients_loop, per_example, sum_gradients, sum_gradients_loop, sum_rows
+from fedpriv.clipping.ghost import outer_product
+from fedpriv.clipping.ghost.layers import convolution
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 
 @st.composite
@@ -88,13 +89,13 @@ def test_the_named_models_are_summed_exactly(name):
 @pytest.mark.parametrize("bias", [True, False])
 def test_grams_are_used_where_they_are_cheaper_and_are_exact(bias, monkeypatch):
     settled = []
-    settle = outer.Outer.settled
-    monkeypatch.setattr(outer.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1])
+    settle = outer_product.Outer.settled
+    monkeypatch.setattr(outer_product.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1])
     convolution = nn.Conv2d(32, 64, 3, stride=2, groups=2, bias=bias)
     task = Task(nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)))
     x, y = noise(4, 32, 5, 5), torch.arange(4) % 3
     assert_all_ways_agree(task, one_point_question(task, x, y), x, y, 1e-10)
-    assert any(isinstance(form, outer.Outer) and form.shape == (64, 16, 3, 3) for form in settled)
+    assert any(isinstance(form, outer_product.Outer) and form.shape == (64, 16, 3, 3) for form in settled)
 
 
 class Shared(nn.Module):
@@ -318,9 +319,9 @@ def test_what_an_example_adds_does_not_depend_on_how_many_others_there_are(fast,
 def test_parts_are_added_in_float64():
     """A float32 sum of so many has no room for one more."""
     parts = [(torch.tensor([2.0**25]),), (torch.ones(1),), (torch.ones(1),)]
-    assert gradients.added(parts)[0].tolist() == [2.0**25 + 2]
-    assert gradients.added(parts[:1])[0] is parts[0][0]
-    assert gradients.added([]) == ()
+    assert per_example.added(parts)[0].tolist() == [2.0**25 + 2]
+    assert per_example.added(parts[:1])[0] is parts[0][0]
+    assert per_example.added([]) == ()
 
 
 @pytest.mark.parametrize("broken", [0, 4])

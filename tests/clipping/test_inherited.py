@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
-from fedpriv.clipping import gradients
-from fedpriv.clipping.kinds import KINDS, kind_of
-from fedpriv.tasks import Task
+from fedpriv.clipping import per_example
+from fedpriv.clipping.ghost.layers import KINDS, kind_of
+from fedpriv.tasks.task import Task
 
 
 def own(base):
@@ -102,7 +102,7 @@ def test_types_of_ones_own_are_summed_exactly(make, monkeypatch):
     task, x, y = Task(make()), noise(6, 8, seed=1), torch.arange(6) % 3
     for asked in (one_point_question, two_point_question):
         query = asked(task, x, y)
-        monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+        monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
         assert_all_ways_agree(task, query, x, y, 1e-9)
         del task.gradients
     layers = [layer for layer in task.module.modules() if hasattr(layer, "note")]

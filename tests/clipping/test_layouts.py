@@ -6,9 +6,9 @@ from torch import nn
 from ways import noise, one_point_question
 
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
-from fedpriv.clipping.kinds.norms import Scale
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.clipping.ghost.layers.norms import Scale
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 
 class Folded(nn.Module):

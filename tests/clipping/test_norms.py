@@ -13,8 +13,8 @@ from ways import (
     two_point_question,
 )
 
-from fedpriv.clipping.kinds.norms import Scale
-from fedpriv.tasks import Task
+from fedpriv.clipping.ghost.layers.norms import Scale
+from fedpriv.tasks.task import Task
 
 
 def model_of(layer, shape):

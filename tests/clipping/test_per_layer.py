@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch import nn
 from ways import assert_all_ways_agree, noise, two_point_question
 
-from fedpriv._check import ArgumentError
-from fedpriv.clients import LocalSteps, clipped_sum, clipped_sum_loop
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop
-from fedpriv.config import Config
-from fedpriv.node import moved
-from fedpriv.plan import make_plan
-from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.tasks import Task
-from fedpriv.vectors import layout_of
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.client_update import LocalSteps, clipped_sum, clipped_sum_loop
+from fedpriv.federated.worker import moved
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
+from fedpriv.parameters import layout_of
+from fedpriv.tasks.task import Task
 
 
 def network():

@@ -4,13 +4,13 @@ import pytest
 import torch
 from ways import noise, one_point_question, two_point_question
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients
 from fedpriv.clipping.precision import computing
-from fedpriv.config import Config
-from fedpriv.node import make_work
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.config.builders import make_work
+from fedpriv.config.schema import Config
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 CPU = torch.device("cpu")
 

@@ -17,11 +17,12 @@ from ways import (
     two_point_question,
 )
 
-from fedpriv._check import ArgumentError
-from fedpriv.clients import LocalSteps, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import outer, sum_gradients, sum_gradients_loop
-from fedpriv.clipping.kinds import recurrent
-from fedpriv.tasks import Task
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping import sum_gradients, sum_gradients_loop
+from fedpriv.clipping.ghost import outer_product
+from fedpriv.clipping.ghost.layers import recurrent
+from fedpriv.federated.client_update import LocalSteps, clipped_sum, clipped_sum_loop
+from fedpriv.tasks.task import Task
 
 KINDS = [nn.RNN, nn.LSTM, nn.GRU]
 CELLS = [nn.RNNCell, nn.LSTMCell, nn.GRUCell]
@@ -115,7 +116,7 @@ def test_two_points_divisors_and_clients_are_summed_exactly(kind, length):
 
 
 def test_divided_norms_are_the_same_however_few_gradients_are_formed_at_once(monkeypatch):
-    monkeypatch.setattr(outer, "_CACHED", 700)  # two of 36 x 9
+    monkeypatch.setattr(outer_product, "_CACHED", 700)  # two of 36 x 9
     task = Task(Reader(nn.LSTM(6, 9)))
     x, y = noise(7, 2, 6), torch.arange(7) % 3
     assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)

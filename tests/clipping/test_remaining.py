@@ -10,11 +10,11 @@ from numpy.random import default_rng
 from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
-from fedpriv.clients import OneGradient, _cost, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import gradients, sum_gradients, sum_gradients_loop, sum_rows
-from fedpriv.clipping.drawing import example_seeds
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.clipping import per_example, sum_gradients, sum_gradients_loop, sum_rows
+from fedpriv.clipping.dropout import example_seeds
+from fedpriv.federated.client_update import OneGradient, _cost, clipped_sum, clipped_sum_loop
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop.*linear")  # as rows have it
 
@@ -117,7 +117,7 @@ def made(model, dtype=torch.float64, n=6):
 
 
 def no_rows(monkeypatch, task):
-    monkeypatch.setattr(gradients, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
 
 
 @MODELS
@@ -386,10 +386,10 @@ def test_as_many_are_formed_at_once_as_rows_would_be(monkeypatch):
     monkeypatch.setattr(task.book, "sum", lambda plan, task, points, blocks, x, *rest, **counted: (
         sizes.append(len(x)) or summed(plan, task, points, blocks, x, *rest, **counted)
     ))
-    monkeypatch.setattr(gradients, "_ROW_ENTRIES", 7 * plan.formed)
+    monkeypatch.setattr(per_example, "_ROW_ENTRIES", 7 * plan.formed)
     sum_gradients(task, query, x, y)
     assert sizes == [32]  # among few, rounding would tell who else is there
-    monkeypatch.setattr(gradients, "_MOST_ENTRIES", 7 * plan.formed)
+    monkeypatch.setattr(per_example, "_MOST_ENTRIES", 7 * plan.formed)
     sum_gradients(task, query, x, y)
     assert sizes[1:] == [7, 7, 7]  # a copy among the last
 

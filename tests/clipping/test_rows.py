@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows, sum_rows_loop
-from fedpriv.query import BitBlock, SumBlock, Term
+from fedpriv.mechanism.query import BitBlock, SumBlock, Term
 
 INF = math.inf
 FLOATS = st.one_of(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from ways import assert_all_ways_agree, noise, one_point_question, two_point_question
 
-from fedpriv.tasks import Task
+from fedpriv.tasks.task import Task
 
 WIDTH, PLACES, TOKENS = 4, 3, 5
 

@@ -7,9 +7,9 @@ from ways import noise
 
 from fedpriv import models
 from fedpriv.clipping import sum_gradients
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.release import MARGIN
-from fedpriv.tasks import Task
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.mechanism.release import MARGIN
+from fedpriv.tasks.task import Task
 
 
 @pytest.mark.parametrize(("name", "count"), [("logistic", 1000), ("mlp", 1000), ("cnn", 250)])

@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from ways import noise, one_point_question, two_point_question
 
-from fedpriv.clients import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
-from fedpriv.clipping import gradients, waiting
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.tasks import Task
+from fedpriv.clipping import per_example, synchronisation
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
 
 LOOKS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2"}
 UNITS = 6
@@ -103,10 +103,10 @@ def test_a_chunk_is_waited_for_once_and_its_sum_is_the_loops(name, ask, monkeypa
     task, y = Task(model), torch.arange(UNITS) % 3
     query = ask(task, x, y)
     want = clipped_sum_loop(OneGradient(), task, query, x, y)
-    monkeypatch.setattr(waiting, "at_hand", lambda tensor: False)
+    monkeypatch.setattr(synchronisation, "at_hand", lambda tensor: False)
     clipped_sum(OneGradient(), task, query, x, y)  # tries the model out, and measures what it takes
     for chunk, chunks in ((None, 1), (3, 2)):
-        monkeypatch.setattr(gradients, "_ROWS", chunk or 32)
+        monkeypatch.setattr(per_example, "_ROWS", chunk or 32)
         with Looks((x, y, hold(query))) as looks:
             got = clipped_sum(OneGradient(), task, query, x, y, torch.arange(UNITS), UNITS, chunk)
         assert looks.count == chunks
@@ -122,7 +122,7 @@ def test_clients_of_several_examples_are_no_other(work, monkeypatch):
     task, y = Task(model), torch.arange(UNITS) % 3
     query = divided(task, x, y)
     want = clipped_sum_loop(work, task, query, x, y, owner, 4)
-    monkeypatch.setattr(waiting, "at_hand", lambda tensor: False)
+    monkeypatch.setattr(synchronisation, "at_hand", lambda tensor: False)
     clipped_sum(work, task, query, x, y, owner, 4)
     with Looks((x, y, hold(query))) as looks:
         got = clipped_sum(work, task, query, x, y, owner, 4)
@@ -139,7 +139,7 @@ def test_divisors_too_wide_for_one_product_are_exact_all_the_same(name, monkeypa
     for block in query.blocks:
         block.terms[0].divisor[::2] *= 1e14
     want = clipped_sum_loop(OneGradient(), task, query, x, y)
-    monkeypatch.setattr(waiting, "at_hand", lambda tensor: False)
+    monkeypatch.setattr(synchronisation, "at_hand", lambda tensor: False)
     for a, b in zip(clipped_sum(OneGradient(), task, query, x, y), want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-20)
 

@@ -37,15 +37,15 @@ from fedpriv.optimizers import (
     dp_rmsprop,
     dp_sgd,
     dp_yogi,
-    dynamic,
-    given,
+    dynamic_dp_sgd,
     growing_mu,
     noise_decay,
+    scheduled_dp_sgd,
     sensitivity_decay,
     square_root_noise,
 )
 from fedpriv.optimizers.regularised import Regulariser
-from fedpriv.schedules import Constant, Geometric, PolynomialDecay, StepDecay, TimeDecay
+from fedpriv.optimizers.schedules import Constant, Geometric, PolynomialDecay, StepDecay, TimeDecay
 
 ROUNDS, RATE = 12, 0.2
 
@@ -106,14 +106,14 @@ def _dynamic() -> dict[str, Row]:
     momentum, falling = textbook.sgd(RATE, 0.5), PolynomialDecay(0.2, 1.0, ROUNDS)
     adam, rmsprop = textbook.adam(RATE), textbook.rmsprop(RATE)
     return {
-        "dynamic dp-sgd": Row(lambda c: dynamic(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), PLAIN),
-        "dynamic dp-sgd with momentum": Row(lambda c: dynamic(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), momentum),
-        "dynamic dp-adam": Row(lambda c: dynamic(Adam(), RATE, c, ROUNDS, 2.0, 3.0), adam),
-        "dynamic dp-rmsprop": Row(lambda c: dynamic(RmsProp(), RATE, c, ROUNDS, 2.0, 3.0), rmsprop),
+        "dynamic dp-sgd": Row(lambda c: dynamic_dp_sgd(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), PLAIN),
+        "dynamic dp-sgd with momentum": Row(lambda c: dynamic_dp_sgd(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), momentum),
+        "dynamic dp-adam": Row(lambda c: dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, 2.0, 3.0), adam),
+        "dynamic dp-rmsprop": Row(lambda c: dynamic_dp_sgd(RmsProp(), RATE, c, ROUNDS, 2.0, 3.0), rmsprop),
         "growing mu": Row(lambda c: growing_mu(Sgd(), RATE, c, ROUNDS, 3.0), PLAIN),
         "sensitivity decay": Row(lambda c: sensitivity_decay(Sgd(), RATE, c, ROUNDS, 2.0), PLAIN),
         "sigma ~ sqrt(C)": Row(lambda c: square_root_noise(Sgd(), RATE, c, ROUNDS, 2.0), PLAIN, HUGE),
-        "given sequences": Row(lambda c: given(Sgd(), RATE, [c] * ROUNDS, R_T), PLAIN, HUGE),
+        "given sequences": Row(lambda c: scheduled_dp_sgd(Sgd(), RATE, [c] * ROUNDS, R_T), PLAIN, HUGE),
         "noise decay, linear": Row(lambda c: noise_decay(Sgd(), RATE, c, falling), PLAIN),
         "noise decay, by steps, of dp-adam": Row(
             lambda c: noise_decay(Adam(), RATE, c, StepDecay(0.7, 2), epoch=4), adam
@@ -162,7 +162,7 @@ def _wrapped() -> dict[str, Row]:
         "dynamic dp-srm": Row(lambda c: Scheduled(srm()(c), halves, sixths), textbook.storm(RATE, 0.5)),
         "adaptive clipping": Row(lambda c: AdaptiveClipping(dp_sgd(RATE, c)), PLAIN, HUGE),
         "adaptive clipping of dynamic dp-adam": Row(
-            lambda c: AdaptiveClipping(dynamic(Adam(), RATE, c, ROUNDS, rho_mu=3.0)),
+            lambda c: AdaptiveClipping(dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, rho_mu=3.0)),
             textbook.adam(RATE),
             HUGE,
         ),

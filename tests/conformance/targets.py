@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 from toys import RowsEngine, world
 
-from fedpriv.clients import OneGradient, clipped_sum
 from fedpriv.clipping import zeros
-from fedpriv.query import Query
-from fedpriv.tasks import Task
+from fedpriv.federated.client_update import OneGradient, clipped_sum
+from fedpriv.mechanism.query import Query
+from fedpriv.tasks.task import Task
 
 UNITS = 24
 

@@ -18,12 +18,13 @@ from table import HUGE, ROUNDS, table
 from targets import TARGETS, UNITS, Target
 from toys import CountingBooks, noise_free
 
-from fedpriv.optimizers import Answer, PrivateOptimizer, State
-from fedpriv.query import Query, SumBlock
-from fedpriv.release import Placement
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Outcome, Setup, advance, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import Answer, Query, SumBlock
+from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
+from fedpriv.optimizers import PrivateOptimizer, State
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Outcome, Setup, advance, run
-from fedpriv.sampling import Everyone, FixedSize, Poisson, Sampler
 
 KEY = Key.from_seed(7)
 TABLES = {name: table(target.public) for name, target in TARGETS.items()}

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 import fedpriv
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import names
 from fedpriv.data.archives import is_member
 from fedpriv.data.catalogue import CardError, card, cards_folder, list_cards, read_card
-from fedpriv.data.cifar import CIFAR_10, CIFAR_100
+from fedpriv.data.datasets.cifar import CIFAR_10, CIFAR_100
+from fedpriv.data.datasets.imdb import ARCHIVE
+from fedpriv.data.datasets.infinite_mnist import FIELDS_FILE, TANGENTS_FILE
+from fedpriv.data.datasets.names import LANGUAGES
+from fedpriv.data.datasets.stack_overflow import FILES
 from fedpriv.data.fetch import matches
 from fedpriv.data.files import content, find
-from fedpriv.data.infinite_mnist import FIELDS_FILE, TANGENTS_FILE
 from fedpriv.data.loaders import IDX_FILES
-from fedpriv.data.reviews import ARCHIVE
-from fedpriv.data.stack_overflow import FILES
-from fedpriv.data.surnames import LANGUAGES
 
 # Nobody publishes a hash of these, and they have not been at hand: a fetch asks for one.
 UNKNOWN = {

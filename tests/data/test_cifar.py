@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data import DataError, load
-from fedpriv.data.cifar import CIFAR_10, CIFAR_100, parse
+from fedpriv.data.datasets.cifar import CIFAR_10, CIFAR_100, parse
 
 
 def records(labels, seed=0):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, from_dtype
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import Arrays, DataError, OneExample, Silos, View, idx, load, population
 from fedpriv.data.client_files import ClientFile, FileView, write_client_file
 

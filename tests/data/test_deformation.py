@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpriv.data.deformation import AMPLITUDE, FIELDS, fields, tangents
+from fedpriv.data.datasets.deformation import AMPLITUDE, FIELDS, fields, tangents
 
 
 def test_fields_have_the_amplitude_and_smoothness_documented():

@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedpriv.data import load
-from fedpriv.data.embedded import digits
+from fedpriv.data.datasets.digits import digits
 
 
 def test_parts_are_disjoint_balanced_and_complete():

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data.fetch import FetchError, UnverifiableError, WrongHashError, fetch
 
 CONTENT = np.random.default_rng(0).bytes(700_001)  # more than two chunks

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from fedpriv.data.files import atomic, naming
+from fedpriv._internal.files import atomic, naming
 
 
 def test_all(tmp_path):

@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
-from fedpriv.data import DataError, deformation, load
-from fedpriv.data.embedded import digits
-from fedpriv.data.infinite_mnist import InfiniteMNIST, read_floats
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.data import DataError, load
+from fedpriv.data.datasets import deformation
+from fedpriv.data.datasets.digits import digits
+from fedpriv.data.datasets.infinite_mnist import InfiniteMNIST, read_floats
 
 F = np.float32
 

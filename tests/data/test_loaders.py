@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import DataError, MissingDataError, data_folder, idx, load, names
 from fedpriv.data.catalogue import card
-from fedpriv.data.infinite_mnist import FIELDS_FILE
+from fedpriv.data.datasets.infinite_mnist import FIELDS_FILE
 from fedpriv.data.loaders import IDX_FILES, at_hand, options
 
 

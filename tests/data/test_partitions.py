@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
-from fedpriv.data.partitions import Implicit, Partition, ranges
-from fedpriv.data.sizes import KINDS, Sizes
-from fedpriv.data.skews import Dirichlet, Iid, Shards
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.data.partitioning.client_sizes import KINDS, Sizes
+from fedpriv.data.partitioning.label_skew import Dirichlet, Iid, Shards
+from fedpriv.data.partitioning.partition import Implicit, Partition, ranges
 
 SKEWS = st.sampled_from([Iid(), Dirichlet(0.1), Dirichlet(5.0), Shards(1), Shards(3)])
 

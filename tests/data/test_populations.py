@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import Arrays, OneExample, Silos, load, population
-from fedpriv.data.partitions import Implicit, Partition
-from fedpriv.data.populations import KINDS
+from fedpriv.data.partitioning.partition import Implicit, Partition
+from fedpriv.data.partitioning.populations import KINDS
 
 
 @given(clients=st.integers(1, 10**12), first=st.integers(0, 10**5), data=st.data())

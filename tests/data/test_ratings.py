@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedpriv.data import DataError, load, loaders, population
-from fedpriv.data.ratings import parse
-from fedpriv.simulate import simulate
+from fedpriv.data.datasets.movielens import parse
+from fedpriv.simulation.run import simulate
 
 
 def test_a_rating_is_a_value_for_two_ids(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data import DataError, MissingDataError, load
-from fedpriv.data.reviews import ARCHIVE, words
+from fedpriv.data.datasets.imdb import ARCHIVE, words
 
 VOCABULARY = "the\nfilm\n!\nisn't\nbad\ngood\n"
 TEXTS = {

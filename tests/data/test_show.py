@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import Arrays, load
-from fedpriv.data.show import save_grid
+from fedpriv.data.preview import save_grid
 
 
 @pytest.mark.parametrize(("count", "columns", "shape"), [(7, 0, (3, 3)), (5, 2, (3, 2)), (1, 0, (1, 1))])

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv._check import ArgumentError
-from fedpriv.data.sizes import KINDS, Sizes
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.data.partitioning.client_sizes import KINDS, Sizes
 
 
 @settings(max_examples=80, deadline=None)

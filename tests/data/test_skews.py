@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpriv._check import ArgumentError
-from fedpriv.data.skews import Dirichlet, Iid, Shards
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.data.partitioning.label_skew import Dirichlet, Iid, Shards
 
 SKEWS = [Iid(), Dirichlet(0.05), Dirichlet(1.0), Dirichlet(100.0), Shards(1), Shards(2), Shards(40)]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.data.source import unit_interval, whole
 
 

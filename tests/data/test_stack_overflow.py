@@ -6,8 +6,9 @@ import sqlite3
 import numpy as np
 import pytest
 
-from fedpriv.data import DataError, load, population, stack_overflow
-from fedpriv.data.stack_overflow import FILES, texts
+from fedpriv.data import DataError, load, population
+from fedpriv.data.datasets import stack_overflow
+from fedpriv.data.datasets.stack_overflow import FILES, texts
 
 TAGS = [f"tag{number}" for number in range(600)]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data import DataError, MissingDataError, load
-from fedpriv.data.surnames import LANGUAGES, LETTERS, encode, plain
+from fedpriv.data.datasets.names import LANGUAGES, LETTERS, encode, plain
 
 
 def decode(row):

@@ -7,7 +7,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.flower.guard import guarded
+from fedpriv.flower.error_masking import guarded
 
 app = ClientApp()
 not_an_app = object()

@@ -7,10 +7,10 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.flower.guard import guarded
-from fedpriv.flower.messages import read_ask, reply_content
-from fedpriv.query import BitBlock
-from fedpriv.round import Reply
+from fedpriv.federated.engine import Reply
+from fedpriv.flower.error_masking import guarded
+from fedpriv.flower.serialization import read_ask, reply_content
+from fedpriv.mechanism.query import BitBlock
 
 app = ClientApp()
 

@@ -25,10 +25,10 @@ from flwr.supercore.privacy_accounting import (
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS, Event, epsilon
 from fedpriv.accounting import accountant as accountants
-from fedpriv.accounting import methods as accounting_methods
+from fedpriv.accounting.methods import registry as accounting_methods
 from fedpriv.flower.accountant import FlowerAccountant
 
 NODES, DELTA = 4, 1e-5

@@ -10,15 +10,15 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from fedpriv.config import Config
+from fedpriv.config.builders import make_source, make_task
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Ask, Chunk
 from fedpriv.flower.client_app import app
 from fedpriv.flower.grids.base import HostedGrid, load_client_app, node_context
-from fedpriv.flower.grids.local import InProcessGrid
-from fedpriv.flower.messages import ask_content, read_reply, shared_records
-from fedpriv.node import make_source, make_task
-from fedpriv.plan import make_plan
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.round import Ask, Chunk
+from fedpriv.flower.grids.in_process import InProcessGrid
+from fedpriv.flower.serialization import ask_content, read_reply, shared_records
+from fedpriv.mechanism.query import Query, SumBlock, Term
 
 from .harness import ROOT
 from .toy import TOY

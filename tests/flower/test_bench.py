@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.timing import Stopwatch, Timed
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Ledger
 from fedpriv.bench import PARTS, Comparison, Figures, gradients, ledger_place, measure
 from fedpriv.bench.advice import advise
@@ -23,14 +24,13 @@ from fedpriv.bench.engines import _Watched
 from fedpriv.bench.figures import shares, split
 from fedpriv.bench.gradients import _others, typical_queries, why_by_rows
 from fedpriv.cli import app
-from fedpriv.clients import LocalSteps, OneGradient, Work, clipped_sum
-from fedpriv.config import Config
-from fedpriv.node import client_side
-from fedpriv.plan import make_plan
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.round import Ask, Chunk, Reply
-from fedpriv.stopwatch import Stopwatch, Timed
-from fedpriv.tasks import Task
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.client_update import LocalSteps, OneGradient, Work, clipped_sum
+from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node.factory import client_side
+from fedpriv.tasks.task import Task
 
 SMALL: dict[str, object] = {"clients": 1000, "sampling-rate": 0.04, "model": "logistic", "epsilon": 8.0}
 
@@ -215,7 +215,7 @@ def test_layers_of_no_known_kind_are_named() -> None:
 
     model = nn.Sequential(nn.Linear(3, 3), Own(), nn.Linear(3, 3), Own(), Own(), Own(), nn.Linear(3, 2))
     known = why_by_rows(Task(model))
-    assert known == "fedpriv.clipping.kinds knows no kind of 1 (Own), 3 (Own), 4 (Own) and 1 more"
+    assert known == "fedpriv.clipping.ghost.layers knows no kind of 1 (Own), 3 (Own), 4 (Own) and 1 more"
     assert "the model itself (Own)" in why_by_rows(Task(Own()))
     assert "a trial found" in why_by_rows(Task(nn.Sequential(nn.Linear(3, 2))))
 
@@ -270,7 +270,7 @@ QUIET = Figures(
 def test_advice_is_of_what_stands_out(
     changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.cores.usable", lambda: 2)
+    monkeypatch.setattr("fedpriv._internal.hardware.usable", lambda: 2)
     plan = make_plan(Config.parse({**SMALL, "actors": 2}))
     lines = advise(plan, replace(QUIET, **changes))
     assert len(lines) == bool(said)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpriv.config import Config
+from fedpriv.config.schema import Config
 
 from .harness import ROOT, Federation, python
 from .toy import in_process, saved_params

@@ -8,15 +8,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedpriv.config import Config
-from fedpriv.flower.grids.local import InProcessGrid
+from fedpriv.config.builders import make_source, make_task, make_view
+from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Ask, Engine, Reply
+from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.ray import RayGrid
-from fedpriv.flower.strategy import GridEngine
-from fedpriv.node import client_side, make_source, make_task, make_view
-from fedpriv.query import SumBlock
-from fedpriv.release import add_party_noise
+from fedpriv.mechanism.query import SumBlock
+from fedpriv.mechanism.release import add_party_noise
+from fedpriv.node.factory import client_side
 from fedpriv.rng import Key
-from fedpriv.round import Ask, Engine, Reply
 
 from .toy import TOY, in_process, pairs, params_from
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpriv.config import Config
+from fedpriv.config.schema import Config
 
 from .harness import Federation
 from .toy import TOY, in_process, saved_params

@@ -18,10 +18,10 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.run import Run
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.flower.grids.base import GridError, HostedGrid
+from fedpriv.flower.grids.in_process import InProcessGrid, NodeError
 from fedpriv.flower.grids.lines import Lines
-from fedpriv.flower.grids.local import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
 
 from . import echo

@@ -3,12 +3,12 @@
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from fedpriv._internal.user_code import UserCodeError
+from fedpriv.flower.error_masking import guarded, raising
 from fedpriv.flower.grids.base import node_context
-from fedpriv.flower.grids.local import InProcessGrid
-from fedpriv.flower.guard import guarded, raising
-from fedpriv.flower.messages import MessageError
-from fedpriv.node_policy import RefusedError
-from fedpriv.user_code import UserCodeError
+from fedpriv.flower.grids.in_process import InProcessGrid
+from fedpriv.flower.serialization import MessageError
+from fedpriv.node.policy import RefusedError
 
 from . import echo
 
@@ -68,7 +68,7 @@ def test_nothing_is_logged_unless_the_node_asks_for_it(
         leaky(message, node_context(1, 1, {}))
         refusing(message, node_context(1, 1, {}))
     assert caplog.text == ""
-    with caplog.at_level("DEBUG", logger="fedpriv.node"):
+    with caplog.at_level("DEBUG", logger="fedpriv.config.builders"):
         leaky(message, node_context(1, 1, {}))
     assert echo.SECRET in caplog.text
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.letters import read, write
 from fedpriv.flower.grids.lines import Lines, receive, send, serve
-from fedpriv.flower.grids.local import InProcessGrid
 
 from . import echo
 

@@ -14,7 +14,8 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.flower.messages import (
+from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.flower.serialization import (
     MessageError,
     ask_content,
     read_ask,
@@ -22,8 +23,7 @@ from fedpriv.flower.messages import (
     reply_content,
     shared_records,
 )
-from fedpriv.query import BitBlock, Block, Query, SumBlock, Term
-from fedpriv.round import Ask, Chunk, Reply
+from fedpriv.mechanism.query import BitBlock, Block, Query, SumBlock, Term
 
 D = 3
 positive = st.floats(1e-6, 1e6)

@@ -17,19 +17,21 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from small import write_mnist
 
-from fedpriv import checkpoints
 from fedpriv.accounting.ledger import read
-from fedpriv.config import Config
+from fedpriv.config.builders import make_source, make_task
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 from fedpriv.data import Silos
 from fedpriv.data.client_files import write_client_file
+from fedpriv.federated.engine import Ask, Chunk
 from fedpriv.flower import server_app
 from fedpriv.flower.client_app import app
+from fedpriv.flower.grid_engine import SILOS_TRAIN, GridEngine
 from fedpriv.flower.grids.base import HostedGrid
-from fedpriv.flower.grids.local import InProcessGrid
+from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.ray import RayGrid
-from fedpriv.flower.messages import MessageError, ask_content, read_reply, shared_records
-from fedpriv.flower.nodes import EngineError
-from fedpriv.flower.silo_messages import (
+from fedpriv.flower.serialization import MessageError, ask_content, read_reply, shared_records
+from fedpriv.flower.silo_serialization import (
     changes_content,
     model_record,
     read_changes,
@@ -38,16 +40,15 @@ from fedpriv.flower.silo_messages import (
     training_content,
     write_memories,
 )
-from fedpriv.flower.strategy import SILOS_TRAIN, GridEngine
-from fedpriv.folders import RunFolder
-from fedpriv.node import client_side, make_source, make_task
-from fedpriv.node_books import NodeBooks
-from fedpriv.node_policy import FILES, RefusedError, as_taken
-from fedpriv.plan import make_plan
-from fedpriv.query import Query, SumBlock, Term
-from fedpriv.round import Ask, Chunk
-from fedpriv.runs import execute
-from fedpriv.silos import Change, Memory, Training, round_events, silo_side
+from fedpriv.flower.topology import EngineError
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node.factory import client_side
+from fedpriv.node.ledger import NodeBooks
+from fedpriv.node.policy import FILES, RefusedError, as_taken
+from fedpriv.node.silo import Change, Memory, Training, round_events, silo_side
+from fedpriv.runs import checkpoints
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import execute
 
 from .toy import TOY, pairs
 
@@ -202,7 +203,7 @@ def test_a_round_that_was_begun_is_not_begun_again(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedpriv.silos.advance", fails)
+        patch.setattr("fedpriv.node.silo.advance", fails)
         assert reply_of(context, ask, (0,)).error.reason == "RuntimeError"
     assert reply_of(context, ask, (0,)).error.reason == "RefusedError"
 
@@ -576,7 +577,7 @@ def test_an_owner_is_told_where_a_file_is_not_of_the_runs_size(
     config = Config.parse({**settings, "examples-per-client": places})
     with caplog.at_level("INFO"):
         assert ready(config, **{"data-file": str(own_file)}) == "ready"
-    assert [record.getMessage() for record in caplog.records if record.name == "fedpriv.node"] == said
+    assert [record.getMessage() for record in caplog.records if record.name == "fedpriv.config.builders"] == said
 
 
 CLIENTS = {"unit": "client", "partition": "iid", "sampler": "everyone", "sampling-rate": 1.0}
@@ -597,7 +598,7 @@ def test_whether_an_example_is_in_the_runs_ranges_is_told_to_nobody_but_its_owne
     own = {"data-file": str(own_file)}
     with caplog.at_level("INFO"):
         assert ready(config, **own) == "ready"
-    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedpriv.node")
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedpriv.config.builders")
     assert line.startswith(f"data-file: {outside} of this file's 40 examples add nothing: a label, ")
     if at_silos:
         assert reply_of(node(config, 1, **own), ask_of(config, silos=(1,)), (1,)).has_content()

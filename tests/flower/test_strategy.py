@@ -14,17 +14,17 @@ from flwr.server.superlink.linkstate.utils import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.flower import strategy
+from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.flower import grid_engine
+from fedpriv.flower.error_masking import error_reply
+from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.grids import ray as ray_grid
 from fedpriv.flower.grids.base import HostedGrid
-from fedpriv.flower.grids.local import InProcessGrid, NodeError
+from fedpriv.flower.grids.in_process import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
-from fedpriv.flower.guard import error_reply
-from fedpriv.flower.messages import MessageError, add_replies, read_reply, reply_content
-from fedpriv.flower.nodes import EngineError, Node, deal, not_ready
-from fedpriv.flower.strategy import GridEngine
-from fedpriv.query import BitBlock, Query, SumBlock, Term
-from fedpriv.round import Ask, Chunk, Reply
+from fedpriv.flower.serialization import MessageError, add_replies, read_reply, reply_content
+from fedpriv.flower.topology import EngineError, Node, deal, not_ready
+from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
 
 from . import summing
 
@@ -446,7 +446,7 @@ def three(ray_instance: None) -> Iterator[Counting]:
 def adding(request: pytest.FixtureRequest) -> Iterator[str]:
     """Who adds the three actors' replies: the driver, where they are small, or they themselves in a tree."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strategy, "_TREE", 3)
+        patch.setattr(grid_engine, "_TREE", 3)
         if request.param == "actors":
             patch.setattr(ray_grid, "_FEW", 0)
         yield request.param

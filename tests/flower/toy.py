@@ -9,13 +9,13 @@ import torch
 from _pytest.mark import ParameterSet
 from safetensors.torch import load_file
 
-from fedpriv.config import Config
-from fedpriv.node import make_source, make_task
-from fedpriv.plan import make_plan
-from fedpriv.round import Engine
-from fedpriv.runs import execute
-from fedpriv.silos import Trainer
-from fedpriv.simulate import make_engine
+from fedpriv.config.builders import make_source, make_task
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Engine
+from fedpriv.node.silo import Trainer
+from fedpriv.runs.runner import execute
+from fedpriv.simulation.run import make_engine
 
 TOY: dict[str, object] = {
     "dataset": "infinite-digits",

@@ -10,12 +10,13 @@ import pytest
 import torch
 from toys import CountingBooks, RowsEngine, noise_free, world
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import Adadp, State, default_tolerance, scaled_error
-from fedpriv.release import Placement
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Poisson
 
 STEPS, D, N, B = 50, 20, 30, 6
 C, SIGMA, ETA, LOW, HIGH = 2.0, 0.2, 2.0, 0.9, 1.1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
 from fedpriv.optimizers import (
     Adadp,
@@ -17,9 +17,9 @@ from fedpriv.optimizers import (
     Sgd,
     State,
     dp_sgd,
-    given,
+    scheduled_dp_sgd,
 )
-from fedpriv.schedules import Constant
+from fedpriv.optimizers.schedules import Constant
 
 SLOT = "adaptive_clip_norm"
 
@@ -106,5 +106,5 @@ def test_a_question_of_several_terms_is_refused_before_the_first(inner: PrivateO
 
 
 def test_schedules_of_one_step_are_taken() -> None:
-    method = AdaptiveClipping(given(Sgd(), 0.1, [2.0], [1.0]))
+    method = AdaptiveClipping(scheduled_dp_sgd(Sgd(), 0.1, [2.0], [1.0]))
     assert method.query(method.init(torch.zeros(3))).blocks[0].sensitivity == 2.0

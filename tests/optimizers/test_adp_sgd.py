@@ -9,7 +9,11 @@ import pytest
 import torch
 from toys import CountingBooks, RowsEngine, noise_free, world
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
     AdaptiveAdpSgd,
     FirstOrder,
@@ -22,11 +26,8 @@ from fedpriv.optimizers import (
     dp_sgd,
     predicted_gain,
 )
-from fedpriv.release import Placement
+from fedpriv.optimizers.schedules import Constant, Given
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Poisson
-from fedpriv.schedules import Constant, Given
 
 T, ETA, C, SIGMA, A, GROWTH = 50, 0.3, 1.5, 0.8, 20.0, 2.0
 GRADIENTS, NOISE = np.random.Generator(np.random.Philox(11)).standard_normal((2, T, 20))

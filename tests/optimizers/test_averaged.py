@@ -7,12 +7,12 @@ import pytest
 import torch
 from small import small
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.config.plan import make_plan
 from fedpriv.optimizers import Adadp, Averaged, DpSrm, PrivateOptimizer, State, dp_adam, dp_sgd
-from fedpriv.plan import make_plan
-from fedpriv.runs import execute
-from fedpriv.schedules import Constant
-from fedpriv.simulate import make_engine
+from fedpriv.optimizers.schedules import Constant
+from fedpriv.runs.runner import execute
+from fedpriv.simulation.run import make_engine
 
 INNER: list[PrivateOptimizer] = [dp_sgd(0.3, 1.0), dp_adam(0.1, 1.0), Adadp(0.1, 1.0, tolerance=0.5)]
 

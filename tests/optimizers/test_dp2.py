@@ -10,14 +10,15 @@ import pytest
 import torch
 from toys import CountingBooks, RowsEngine, noise_free, world
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import Dp2, ExtraQuery, PrivateOptimizer, dp_sgd
-from fedpriv.release import Placement
+from fedpriv.optimizers.schedules import Constant, Given
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Poisson
-from fedpriv.schedules import Constant, Given
 
 T, D, N, B, SIGMA = 50, 20, 30, 6, 0.3
 C_1, C_2, S_1, S_2 = 1.5, 2.5, 4, 3

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from scipy import stats
 from toys import CountingBooks, RowsEngine, noise_free, world
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import DpSrm, NormalisedStep, dp_sgd, draw_output_step
-from fedpriv.release import Placement
+from fedpriv.optimizers.schedules import Constant, Schedule
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import FixedSize, Poisson
-from fedpriv.schedules import Constant, Schedule
 
 T, D, N, B, B_0 = 50, 20, 30, 6, 12
 C_1, C_2, GAMMA, SCALE = 1.5, 0.3, 0.4, 0.3

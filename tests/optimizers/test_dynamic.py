@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.optimizers import (
     Adam,
     FirstOrder,
     Sgd,
     dp_sgd,
-    dynamic,
-    given,
+    dynamic_dp_sgd,
     growing_mu,
+    scheduled_dp_sgd,
     sensitivity_decay,
     square_root_noise,
 )
@@ -29,7 +29,7 @@ def clip_norm(method: FirstOrder, t: int) -> float:
 
 
 def test_equations_9_11_12_and_14() -> None:
-    both = dynamic(Sgd(), ETA, C0, T, RHO_C, RHO_MU)
+    both = dynamic_dp_sgd(Sgd(), ETA, C0, T, RHO_C, RHO_MU)
     for t in range(T):
         mu_t = RHO_MU ** (t / T) * MU0  # equation 9
         c_t = RHO_C ** (-t / T) * C0  # equation 12
@@ -89,7 +89,7 @@ def straight_line(rule: str, gradients: np.ndarray, noise: np.ndarray) -> np.nda
 def test_trajectory_equals_a_transcription(rule: str) -> None:
     generator = np.random.Generator(np.random.Philox(5))
     gradients, noise = generator.standard_normal((2, T, 20))
-    method = dynamic(Sgd() if rule == "sgd" else Adam(), ETA, C0, T, RHO_C, RHO_MU)
+    method = dynamic_dp_sgd(Sgd() if rule == "sgd" else Adam(), ETA, C0, T, RHO_C, RHO_MU)
     state = method.init(torch.zeros(20, dtype=torch.float64))
     for t in range(T):
         query = method.query(state)
@@ -101,13 +101,13 @@ def test_trajectory_equals_a_transcription(rule: str) -> None:
 
 
 def test_rho_one_is_dp_sgd() -> None:
-    mine, plain = dynamic(Sgd(), ETA, C0, T), dp_sgd(ETA, C0)
+    mine, plain = dynamic_dp_sgd(Sgd(), ETA, C0, T), dp_sgd(ETA, C0)
     for t in range(T):
         assert (mine.clip_norm(t), mine.relative_noise(t)) == (plain.clip_norm(t), 1.0)
 
 
 def test_given_sequences_are_used_as_they_are() -> None:
-    method = given(Sgd(), ETA, [2.0, 1.0], [1.0, 3.0])
+    method = scheduled_dp_sgd(Sgd(), ETA, [2.0, 1.0], [1.0, 3.0])
     state = method.init(torch.zeros(2))
     state = method.update(state, (torch.zeros(2),))
     query = method.query(state)
@@ -116,7 +116,7 @@ def test_given_sequences_are_used_as_they_are() -> None:
 
 
 def test_what_is_read_at_its_last_step_may_reach_the_bounds() -> None:
-    last = dynamic(Sgd(), ETA, 1.0, 2, rho_c=1e24, rho_mu=1e12)
+    last = dynamic_dp_sgd(Sgd(), ETA, 1.0, 2, rho_c=1e24, rho_mu=1e12)
     assert (last.clip_norm(1), last.relative_noise(1)) == (pytest.approx(1e-12), pytest.approx(1e-6))
 
 
@@ -128,16 +128,16 @@ def test_theory_noise_without_clipping_is_plain() -> None:
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: dynamic(Sgd(), ETA, C0, T, rho_c=0.5), "rho-c"),
-        (lambda: dynamic(Sgd(), ETA, C0, T, rho_mu=0.5), "rho-mu"),
-        (lambda: dynamic(Sgd(), ETA, C0, 0), "steps"),
-        (lambda: dynamic(Sgd(), ETA, C0, T, rho_c=1e13), "rho-c is 10{13}.0; it must leave clip norms"),
-        (lambda: dynamic(Sgd(), ETA, C0, T, rho_mu=1e7), "rho-mu is 10{7}.0; it must keep noise"),
-        (lambda: dynamic(Sgd(), ETA, 1e-13, T), "clip-norm is 1e-13"),
+        (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_c=0.5), "rho-c"),
+        (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_mu=0.5), "rho-mu"),
+        (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, 0), "steps"),
+        (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_c=1e13), "rho-c is 10{13}.0; it must leave clip norms"),
+        (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_mu=1e7), "rho-mu is 10{7}.0; it must keep noise"),
+        (lambda: dynamic_dp_sgd(Sgd(), ETA, 1e-13, T), "clip-norm is 1e-13"),
         (lambda: square_root_noise(Sgd(), ETA, 1e6, T, rho_c=1e14), "rho-c is 10{14}.0; it must keep noise"),
-        (lambda: given(Sgd(), ETA, [1.0, 1e-13], [1.0, 1.0]), r"clip-norm\[1\] is 1e-13"),
-        (lambda: given(Sgd(), ETA, [1.0, 1.0], [1.0, 1e-7]), "relative-noise is '2 values'"),
-        (lambda: given(Sgd(), ETA, [1.0], [1.0, 2.0]), "relative-noise"),
+        (lambda: scheduled_dp_sgd(Sgd(), ETA, [1.0, 1e-13], [1.0, 1.0]), r"clip-norm\[1\] is 1e-13"),
+        (lambda: scheduled_dp_sgd(Sgd(), ETA, [1.0, 1.0], [1.0, 1e-7]), "relative-noise is '2 values'"),
+        (lambda: scheduled_dp_sgd(Sgd(), ETA, [1.0], [1.0, 2.0]), "relative-noise"),
     ],
 )
 def test_bad_values_are_named(call: object, name: str) -> None:

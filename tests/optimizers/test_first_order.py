@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.optimizers import (
     AdaGrad,
     AdaptiveClipping,
@@ -21,9 +21,9 @@ from fedpriv.optimizers import (
     dp_rmsprop,
     dp_sgd,
     dp_yogi,
-    dynamic,
+    dynamic_dp_sgd,
 )
-from fedpriv.schedules import Constant
+from fedpriv.optimizers.schedules import Constant
 
 GRADIENTS = np.random.Generator(np.random.Philox(1)).standard_normal((50, 20))
 
@@ -96,7 +96,7 @@ def test_yogi_equals_its_algorithm() -> None:
 @pytest.mark.parametrize("rule", [RmsProp(), AdaGrad(), Yogi()])
 def test_schedules_and_adaptive_clipping_go_with_any_rule(rule: RmsProp | AdaGrad | Yogi) -> None:
     """A scheduled rule asks with C_t and r_t; what it does with the answer is the rule's."""
-    scheduled = dynamic(rule, 0.1, 2.0, steps=10, rho_c=4.0, rho_mu=2.0)
+    scheduled = dynamic_dp_sgd(rule, 0.1, 2.0, steps=10, rho_c=4.0, rho_mu=2.0)
     constant = FirstOrder(rule, scheduled.learning_rate, lambda t: 1.0)
     torch.testing.assert_close(follow(scheduled, GRADIENTS), follow(constant, GRADIENTS))
     query = scheduled.query(State(torch.zeros(20), 5, rule.slots(torch.zeros(20))))

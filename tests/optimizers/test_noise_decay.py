@@ -10,15 +10,16 @@ import pytest
 import torch
 from toys import CountingBooks, RowsEngine, world
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, calibrate, epsilon
-from fedpriv.noise import Normals
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.gaussian import Normals
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.release import SERVER
+from fedpriv.mechanism.sampling import Everyone, Poisson, Sampler
 from fedpriv.optimizers import Sgd, noise_decay
-from fedpriv.release import SERVER, Placement
-from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Everyone, Poisson, Sampler
-from fedpriv.schedules import (
+from fedpriv.optimizers.schedules import (
     ExponentialDecay,
     PerEpoch,
     PolynomialDecay,
@@ -26,6 +27,7 @@ from fedpriv.schedules import (
     StepDecay,
     TimeDecay,
 )
+from fedpriv.rng import Key
 
 K, PERIOD, END, ROUNDS, EPOCH = 0.3, 4, 0.25, 18, 3
 FORMS = {

@@ -10,14 +10,16 @@ import pytest
 import torch
 from toys import CountingBooks, RowsEngine, world
 
-from fedpriv._check import ArgumentError
-from fedpriv.noise import Normals
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.gaussian import Normals
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.release import SERVER
+from fedpriv.mechanism.sampling import Everyone
 from fedpriv.optimizers import AdaDps, PdaDpmd, PrivateOptimizer
-from fedpriv.release import SERVER, Placement
+from fedpriv.optimizers.schedules import Constant
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Everyone
-from fedpriv.schedules import Constant
 
 KEY, ROUNDS, ETA, CLIP, Z = Key.from_seed(2), 12, 0.2, 0.7, 0.5
 START = torch.zeros(20, dtype=torch.float64)

@@ -10,7 +10,12 @@ import torch
 from small import small
 from toys import CountingBooks, RowsEngine, noise_free, world
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.config.plan import make_plan
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
     L2,
     AdaptiveClipping,
@@ -23,12 +28,8 @@ from fedpriv.optimizers import (
     dp_adam,
     dp_sgd,
 )
-from fedpriv.plan import make_plan
-from fedpriv.release import Placement
+from fedpriv.optimizers.schedules import Constant
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import Poisson
-from fedpriv.schedules import Constant
 
 LAMBDA, STEPS, RATE, D = 0.3, 25, 0.2, 20
 KEY = Key.from_seed(3)

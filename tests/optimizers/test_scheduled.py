@@ -8,7 +8,11 @@ import pytest
 import torch
 from toys import CountingBooks, RowsEngine, world
 
-from fedpriv._check import ArgumentError
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import (
     Adadp,
     Adam,
@@ -20,13 +24,10 @@ from fedpriv.optimizers import (
     Sgd,
     dp_adam,
     dp_sgd,
-    dynamic,
+    dynamic_dp_sgd,
 )
-from fedpriv.release import Placement
+from fedpriv.optimizers.schedules import Constant, Geometric, Given
 from fedpriv.rng import Key
-from fedpriv.round import Cohorts, Setup, run
-from fedpriv.sampling import FixedSize, Poisson
-from fedpriv.schedules import Constant, Geometric, Given
 
 KEY = Key.from_seed(3)
 CLIP, NOISE = Geometric(1.0, 1 / 4, 25), Geometric(1.0, 1 / 2, 25)
@@ -43,8 +44,8 @@ def trained(optimizer: PrivateOptimizer, books: CountingBooks) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("inner", "same"),
     [
-        (dp_sgd(0.2, 2.0), dynamic(Sgd(), 0.2, 2.0, 25, rho_c=4.0, rho_mu=2.0)),
-        (dp_adam(0.2, 2.0), dynamic(Adam(), 0.2, 2.0, 25, rho_c=4.0, rho_mu=2.0)),
+        (dp_sgd(0.2, 2.0), dynamic_dp_sgd(Sgd(), 0.2, 2.0, 25, rho_c=4.0, rho_mu=2.0)),
+        (dp_adam(0.2, 2.0), dynamic_dp_sgd(Adam(), 0.2, 2.0, 25, rho_c=4.0, rho_mu=2.0)),
     ],
 )
 def test_around_dp_sgd_and_dp_adam_it_is_dus_method(inner: PrivateOptimizer, same: PrivateOptimizer) -> None:

@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 from scripts import SIMULATIONS, script
 
-from fedpriv.accounting import epsilon, gaussian
+from fedpriv.accounting import epsilon
+from fedpriv.accounting.methods import gaussian
 
 FOLDER = SIMULATIONS / "accounting"
 

@@ -11,10 +11,10 @@ import pytest
 from scripts import script
 
 from fedpriv.accounting import Event, epsilon
-from fedpriv.centralised import settle
+from fedpriv.config.centralised import settle
+from fedpriv.config.plan import Plan, make_plan
 from fedpriv.optimizers.adp_sgd import predicted_gain
-from fedpriv.plan import Plan, make_plan
-from fedpriv.simulate import simulate
+from fedpriv.simulation.run import simulate
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from scripts import script
 
-from fedpriv.centralised import settle
-from fedpriv.simulate import simulate
+from fedpriv.config.centralised import settle
+from fedpriv.simulation.run import simulate
 
 SMALL = {"dataset": "digits", "model": "logistic", "regulariser": "nonconvex", "epsilon": 3.0, "delta": 1e-4}
 needs_a9a = pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs a9a under FEDPRIV_DATA")

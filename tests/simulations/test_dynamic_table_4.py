@@ -7,8 +7,8 @@ import os
 import pytest
 from scripts import script
 
-from fedpriv.config import Config
-from fedpriv.plan import make_plan
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 
 
 @pytest.mark.parametrize("column", ["paper", "steps", "distributed"])

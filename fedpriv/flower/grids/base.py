@@ -22,12 +22,12 @@ from flwr.supercore.date import now
 from flwr.supercore.object_ref import load_app
 from flwr.supercore.run import Run
 
-from fedpriv import _check
+from fedpriv._internal import validation
 
 CLIENT_APP = "fedpriv.flower.client_app:app"
 
 
-class GridError(_check.FedprivError, RuntimeError):
+class GridError(validation.FedprivError, RuntimeError):
     """A grid cannot do what it was asked; the message says what, and what to do."""
 
 
@@ -48,7 +48,7 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         run_config: Mapping[str, UserConfigValue] | None = None,
         client_app: str = CLIENT_APP,
     ) -> None:
-        self.nodes = _check.integer("nodes", nodes, minimum=1)
+        self.nodes = validation.integer("nodes", nodes, minimum=1)
         self.run_config = dict(run_config or {})
         self.client_app = client_app
         self._run = Run.create_empty(run_id=0)

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from flwr.app import Message
 
+from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grids.letters import read, write
-from fedpriv.flower.guard import error_reply
 
 _LENGTH = struct.Struct("<Q")
 _NUMBER = struct.Struct("<I")

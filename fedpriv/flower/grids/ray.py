@@ -27,17 +27,11 @@ from flwr.app.message.message import make_message
 from flwr.app.user_config import UserConfig, UserConfigValue
 from ray.exceptions import GetTimeoutError, RayError
 
-from fedpriv import _check, cores
-from fedpriv.flower.grids.base import (
-    CLIENT_APP,
-    GridError,
-    HostedGrid,
-    load_client_app,
-    node_context,
-)
+from fedpriv._internal import hardware, validation
+from fedpriv.flower.error_masking import error_reply
+from fedpriv.flower.grids.base import CLIENT_APP, GridError, HostedGrid, load_client_app, node_context
 from fedpriv.flower.grids.lines import Lines, serve
-from fedpriv.flower.guard import error_reply
-from fedpriv.flower.messages import add_replies
+from fedpriv.flower.serialization import add_replies
 
 # Bytes up to which Ray sends an argument or a result inside the call instead of through its object store:
 # Ray's default, and ours, which makes a round of a 26,000-parameter model about four times as fast.
@@ -86,7 +80,7 @@ class _Node:
 
     def memory(self) -> int:
         """Bytes that this process took at most."""
-        return cores.peak_memory()
+        return hardware.peak_memory()
 
 
 class RayGrid(HostedGrid):
@@ -117,9 +111,9 @@ class RayGrid(HostedGrid):
         start_timeout: float = 120.0,
     ) -> None:
         super().__init__(nodes, run_config, client_app)
-        _check.non_negative("num-gpus", num_gpus)
+        validation.non_negative("num-gpus", num_gpus)
         if num_cpus is not None:
-            _check.finite_positive("num-cpus", num_cpus)
+            validation.finite_positive("num-cpus", num_cpus)
         self._actors: dict[int, Any] = {}
         self._pending: dict[str, tuple[Any, Message]] = {}
         self._lines: Lines | None = None

@@ -1,0 +1,1 @@
+"""Privacy loss distributions: certified upper and lower bounds on epsilon."""

@@ -1,0 +1,120 @@
+"""Epsilon against steps, by each method: the curves of Du's Figures 2 and 4, for any run.
+
+>>> points = curves([Event(1.0, "poisson", "add-remove", 0.1)] * 40, 1e-5, ["pld", "rdp"], points=4)
+>>> points.steps, [round(value, 1) for value in points.epsilon["pld"]]
+((10, 20, 30, 40), [2.9, 3.6, 4.2, 4.7])
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedpriv._internal import plotting
+from fedpriv.accounting.events import Event, equal_parts
+from fedpriv.accounting.methods.base import UnsupportedEvent
+from fedpriv.accounting.methods.registry import METHODS, epsilons, rising
+
+# Points of a curve: enough for the eye.
+POINTS = 40
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Epsilon after so many releases.
+
+    Attributes:
+        delta: the delta of all values.
+        steps: releases, ascending.
+        epsilon: per method, one value a step; infinite where nothing protects.
+        lower: lower bounds of the same shape, for the methods that have one.
+        errors: why a method does not answer.
+    """
+
+    delta: float
+    steps: tuple[int, ...]
+    epsilon: Mapping[str, tuple[float, ...]]
+    lower: Mapping[str, tuple[float, ...]]
+    errors: Mapping[str, str]
+
+
+def curves(
+    events: Sequence[Event], delta: float, methods: Sequence[str] = tuple(METHODS), points: int = POINTS
+) -> Curves:
+    """Epsilon after each of at most ``points`` equal parts of the run, in its order.
+
+    Methods that cannot account for the events are in ``errors``. Raises ArgumentError as ``epsilon`` does.
+    """
+    parts = _parts(events, points)
+    steps = tuple(itertools.accumulate(sum(event.count for event in part) for part in parts))
+    values: dict[str, tuple[float, ...]] = {}
+    lower: dict[str, tuple[float, ...]] = {}
+    errors: dict[str, str] = {}
+    for method in methods:
+        try:
+            answers = epsilons(parts, delta, method)
+        except UnsupportedEvent as error:
+            errors[method] = str(error)
+            continue
+        values[method] = tuple(rising(answers))
+        bounds = [a.epsilon_lower for a in answers if a.epsilon_lower is not None]
+        if answers and len(bounds) == len(answers):
+            lower[method] = tuple(itertools.accumulate(bounds, max))
+    return Curves(delta, steps, values, lower, errors)
+
+
+def _parts(events: Sequence[Event], points: int) -> list[list[Event]]:
+    """The run cut into ``points`` parts of nearly equal numbers of releases."""
+    total = sum(event.count for event in events)
+    ends = equal_parts(total, points)
+    parts: list[list[Event]] = [[] for _ in ends]
+    at = part = 0
+    for event in events:
+        left = event.count
+        while left:
+            taken = min(left, ends[part] - at)
+            parts[part].append(Event(**{**vars(event), "count": taken}))
+            at, left = at + taken, left - taken
+            part += at == ends[part]
+    return parts
+
+
+def _alike(epsilon: Mapping[str, tuple[float, ...]]) -> list[list[str]]:
+    """The methods in groups whose curves no eye could tell apart."""
+    groups: list[list[str]] = []
+    for method, values in epsilon.items():
+        for group in groups:
+            pairs = zip(epsilon[group[0]], values, strict=True)
+            same_kind = METHODS[group[0]].kind == METHODS[method].kind
+            if same_kind and all(math.isclose(one, other, rel_tol=1e-3) for one, other in pairs):
+                group.append(method)
+                break
+        else:
+            groups.append([method])
+    return groups
+
+
+def draw(found: Curves, title: str = "") -> bytes:
+    """A PNG of the curves: bounds as solid lines, estimates dashed and said to be ones.
+
+    Epsilon is on a logarithmic scale where one loose method would flatten all others.
+    """
+    figure, [axes] = plotting.panels(8.5, 4.5)
+    finite = [v for values in found.epsilon.values() for v in values if 0 < v < math.inf]
+    if finite and max(finite) > 20 * min(values[-1] for values in found.epsilon.values()):
+        axes.set_yscale("log")
+    for methods in _alike(found.epsilon):
+        values = found.epsilon[methods[0]]
+        estimate = METHODS[methods[0]].kind == "estimate"
+        label = f"{', '.join(methods)} ({'an estimate' if estimate else 'upper bound'})"
+        shown = [value if math.isfinite(value) else math.nan for value in values]
+        [line] = axes.plot(found.steps, shown, linestyle="--" if estimate else "-", label=label)
+        for method in found.lower.keys() & set(methods):
+            axes.fill_between(found.steps, found.lower[method], values, color=line.get_color(), alpha=0.3)
+    axes.set(xlabel="releases", ylabel=f"epsilon at delta {found.delta:.3g}", title=title)
+    plotting.rule(axes)
+    if found.epsilon:
+        figure.legend(loc="outside right upper")
+    return plotting.png(figure, dpi=110)

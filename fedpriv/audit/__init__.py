@@ -1,0 +1,1 @@
+"""Auditing a run: canaries, lower bounds on epsilon, and tests of the noise."""

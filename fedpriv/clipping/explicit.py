@@ -1,0 +1,169 @@
+"""Bounded sums over rows that are given: one vector per unit and query point.
+
+For rows (n, d) at each of a query's points, a :class:`SumBlock` gives the vector (d,)
+
+    sum over units of  sum_k  w_k clip(A_k, C_k),     clip(A, C) = A min(1, C / norm(A)),
+
+and a :class:`BitBlock` the number sum over units of (1{norm(A) <= threshold} - 1/2), taken before
+clipping. What holds for every input, however broken:
+
+| a unit's A | adds to a sum | adds to a bit |
+|---|---|---|
+| finite, norm at most C | A | by its norm |
+| finite, norm above C, be it near the largest float | A C / norm(A) | by its norm |
+| zero | zero | +1/2 |
+| with a NaN or an infinity in any entry | zero | -1/2 |
+
+Norms are taken in float64 of rows that are first scaled to a harmless size, so they neither overflow nor
+vanish. A unit's term therefore exceeds |w| C by float rounding only: by less than 2**-21 relative in
+float32 (the factor's own rounding and one of each product). C = infinity means no clipping, and then
+nothing bounds the sum.
+
+>>> import torch
+>>> from fedpriv.mechanism.query import BitBlock
+>>> from fedpriv.mechanism.query import SumBlock
+>>> from fedpriv.mechanism.query import Term
+>>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [float("nan"), 1.0]])
+>>> blocks = (SumBlock((Term(clip_norm=1.0),)), BitBlock(Term(clip_norm=1.0), 1.0, share=0.1))
+>>> sum_rows([rows], blocks)
+(tensor([0.9000, 1.2000]), tensor(-0.5000))
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv._internal import validation
+from fedpriv.clipping import synchronisation
+from fedpriv.mechanism.query import BitBlock, Block, SumBlock, Term
+
+_SMALLEST, _LARGEST = 1e-18, 1e18  # peaks between them need no scaling: squares stay in range
+
+
+def sum_rows(
+    rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int] = ()
+) -> tuple[Tensor, ...]:
+    """The bounded sum of each block over the units' rows.
+
+    Args:
+        rows: for each point of the query, a float tensor (n, d); row i is unit i's vector there.
+        blocks: what to sum; a term's coefficients run over the points.
+        layers: how many entries each layer has, for terms that are clipped layer by layer.
+
+    Returns:
+        for each block a tensor of the rows' dtype: (d,) for a SumBlock, () for a BitBlock.
+
+    Raises:
+        ArgumentError: rows of different shapes, a term that names more points than there are rows, or a
+            term that is clipped by layers which do not add to d.
+    """
+    _check_rows(rows, blocks, layers)
+    return tuple(_sum_block(rows, block, layers) for block in blocks)
+
+
+def sum_rows_loop(
+    rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int] = ()
+) -> tuple[Tensor, ...]:
+    """:func:`sum_rows` as a plain loop over units, summed in float64: the oracle it is held against."""
+    _check_rows(rows, blocks, layers)
+    totals = []
+    for block in blocks:
+        terms = [t for t in block.terms if t.weight] if isinstance(block, SumBlock) else [block.term]
+        shape = (rows[0].shape[1],) if isinstance(block, SumBlock) else ()
+        total = torch.zeros(shape, dtype=torch.float64, device=rows[0].device)
+        for unit in range(rows[0].shape[0]):
+            for term in terms:
+                vector = term.combine([point[unit] for point in rows]).double()
+                peak = float(vector.abs().max()) if vector.numel() else 0.0
+                finite = peak < math.inf
+                relative = float(torch.linalg.vector_norm(vector / peak)) if finite and peak else 0.0
+                if isinstance(block, BitBlock):
+                    total += 0.5 if finite and peak * relative <= block.threshold else -0.5
+                elif finite:
+                    parts = torch.split(vector, list(layers)) if term.per_layer else (vector,)
+                    clipped = [_clip_one(part, term.bound(len(layers))) for part in parts]
+                    total += term.weight * torch.cat(clipped)
+        totals.append(total.to(rows[0].dtype))
+    return tuple(totals)
+
+
+def _clip_one(vector: Tensor, bound: float) -> Tensor:
+    """One finite vector (k,), clipped."""
+    peak = float(vector.abs().max()) if vector.numel() else 0.0
+    relative = float(torch.linalg.vector_norm(vector / peak)) if peak else 0.0
+    return vector if peak * relative <= bound else (vector / peak) * (bound / relative)
+
+
+def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int]) -> None:
+    """Raises ArgumentError where rows and blocks do not fit together."""
+    if not rows or len({point.shape for point in rows}) != 1 or rows[0].dim() != 2:
+        widths = [tuple(point.shape[1:]) for point in rows]  # how many rows there are is private
+        raise validation.fail("rows", widths, "be tensors of one shape (n, d), one for each point")
+    for block in blocks:
+        for term in block.terms if isinstance(block, SumBlock) else (block.term,):
+            if len(term.at) > len(rows):
+                raise validation.fail("term coefficients", term.at, f"name {len(rows)} points at most")
+            if term.per_layer and sum(layers) != rows[0].shape[1]:
+                raise validation.fail("layers", tuple(layers), f"add to {rows[0].shape[1]}, the vector's length")
+
+
+def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> Tensor:
+    if isinstance(block, BitBlock):
+        vectors, unit, finite = harmless(block.term.combine(rows))
+        norms = unit * torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+        return count_bits(norms, finite, block.threshold).to(rows[0].dtype)
+    total = rows[0].new_zeros(rows[0].shape[1])
+    for term in block.terms:
+        if not term.weight:
+            continue
+        vector = term.combine(rows)
+        parts = torch.split(vector, list(layers), 1) if term.per_layer else (vector,)
+        total += term.weight * torch.cat(_clipped_sums(parts, term.bound(len(layers))))
+    return total
+
+
+def _clipped_sums(parts: Sequence[Tensor], bound: float) -> list[Tensor]:
+    """Each part (n, k) clipped to the bound and summed; a unit with one broken part adds nothing to any."""
+    safe = [harmless(part) for part in parts]
+    finite = torch.stack([each for _, _, each in safe]).all(0)
+    sums = []
+    for vectors, unit, _ in safe:
+        relative = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+        factors = torch.where(finite, unit.clamp(max=bound / relative), 0.0)
+        sums.append(factors.to(vectors.dtype) @ vectors)
+    return sums
+
+
+def harmless(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (n, d) made safe to square and add: ``(scaled, unit, finite)``.
+
+    ``scaled * unit[:, None]`` are the given rows, with the rows that are not finite replaced by zero;
+    ``unit`` (n,) is float64 and 1 except where a row's largest entry lies outside 1e-18..1e18.
+    """
+    if not vectors.numel():
+        ones = torch.ones(vectors.shape[0], dtype=torch.float64, device=vectors.device)
+        return vectors, ones, ones.bool()
+    peak = vectors.abs().amax(dim=1)
+    finite = peak < torch.inf  # false for NaN, which amax hands on
+    ordinary = (peak == 0) | ((peak >= _SMALLEST) & (peak <= _LARGEST))
+    unit = torch.ones_like(peak)
+    if not (synchronisation.at_hand(vectors) and bool(ordinary.all())):
+        unit = torch.where(ordinary | ~finite, unit, peak)
+        vectors = torch.where(finite[:, None], vectors, 0.0) / unit[:, None]
+    return vectors, unit.double(), finite
+
+
+def count_bits(norms: Tensor, finite: Tensor, threshold: float) -> Tensor:
+    """sum over units of (1{norm <= threshold} - 1/2), float64 (); not finite counts as above."""
+    return ((norms <= threshold) & finite).double().sub_(0.5).sum()
+
+
+def clip_factors(norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
+    """sum_k w_k min(1, C_k / norm), float64 (n,), for terms that share the vector with these norms."""
+    parts = [(term.bound(layers) / norms).clamp_(max=1.0).mul_(term.weight) for term in terms]
+    return functools.reduce(Tensor.add_, parts)

@@ -1,0 +1,1 @@
+"""Norms and weighted sums of per-example gradients without forming the gradients."""

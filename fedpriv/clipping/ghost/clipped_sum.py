@@ -1,0 +1,143 @@
+"""Bounded sums over vectors that are kept in factors: what :mod:`fedpriv.clipping.explicit` does with rows.
+
+A unit's vector at a point is a form for each tensor of the layout (:mod:`fedpriv.clipping.ghost.factored`). A
+term's A is a combination of forms, its squared norm the sum of theirs, and the sum of clip(A, C) over
+units one weighted total of each form.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.clipping.explicit import clip_factors, count_bits
+from fedpriv.clipping.ghost.factored import Factored, combine
+from fedpriv.clipping.ghost.outer_product import add_up
+from fedpriv.mechanism.query import BitBlock, Block, SumBlock, Term
+from fedpriv.parameters import Layout
+
+_LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before they square
+_VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
+
+Forms = Mapping[str, Factored]
+
+
+class FactoredSum:
+    """The bounded sums of units whose vectors are given as forms.
+
+    Attributes:
+        told: bool (n,): whose norms are known. The sums hold only where all are.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[Forms],
+        layout: Layout,
+        blocks: Sequence[Block],
+        like: Tensor,
+        counted: int | None = None,
+    ):
+        """The sums of ``blocks`` over units with these forms at the query's points.
+
+        Args:
+            points: at each point of the query, each tensor's form by its name in the layout.
+            layout: where the tensors lie in a vector (d,).
+            blocks: what is summed.
+            like: a point, whose dtype and device the sums have.
+            counted: how many units are summed, the first of them; None: all.
+        """
+        self._points, self._layout, self._like, self._counted = points, layout, like, counted
+        self._combined: dict[tuple[float, ...], Forms] = {}
+        self._known: dict[tuple[tuple[float, ...], int], tuple[dict[str, Tensor], Tensor]] = {}
+        self.totals = tuple(self._total(block) for block in blocks)
+        vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
+        most = _LARGEST if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
+        self.told = functools.reduce(Tensor.logical_and_, [norms < most for _, norms in self._known.values()])
+
+    def _total(self, block: Block) -> Tensor:
+        if isinstance(block, BitBlock):
+            norms = self._measured(block.term)[1][: self._counted]
+            bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
+            return bits.to(self._like.dtype)
+        counted = [term for term in block.terms if term.weight]
+        parts = [self._divided_total(terms) for terms in _groups(counted, lambda term: id(term.divisor))]
+        return functools.reduce(Tensor.add_, parts)
+
+    def _divided_total(self, terms: Sequence[Term]) -> Tensor:
+        """sum_k w_k clip(A_k, C_k) over all units, for terms of one divisor."""
+        total, divisor = torch.empty_like(self._like), terms[0].divisor
+        vectors = [
+            (self._forms(same[0].at), self._factors(same))
+            for same in _groups(terms, lambda term: (term.at, term.per_layer))
+        ]
+        for name, place in self._layout.split(total).items():
+            add_up([(forms[name], factors[name]) for forms, factors in vectors], place)
+        return total if divisor is None else total.div_(divisor)
+
+    def _factors(self, terms: Sequence[Term]) -> dict[str, Tensor]:
+        """What each tensor of the vector that the terms share is multiplied by, (n,) by its name."""
+        squares, norms = self._measured(terms[0])
+        if not terms[0].per_layer:
+            return dict.fromkeys(squares, self._clip_factors(norms, terms))
+        layers, factors = self._layout.layers, dict[str, Tensor]()
+        for layer in layers:
+            norms = _length([squares[name] for name in layer])
+            factors |= dict.fromkeys(layer, self._clip_factors(norms, terms, len(layers)))
+        return factors
+
+    def _clip_factors(self, norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
+        factors = clip_factors(norms, terms, layers).to(self._like.dtype)
+        if self._counted is not None:
+            factors[self._counted :] = 0
+        return factors
+
+    def _measured(self, term: Term) -> tuple[dict[str, Tensor], Tensor]:
+        """Of a term's A before clipping: the squared norms of each tensor, float64 (n,) by its name, and the
+        norms of the whole, float64 (n,)."""
+        key = (term.at, id(term.divisor))
+        if key not in self._known:
+            divisors = {} if term.divisor is None else self._layout.split(term.divisor)
+            forms = self._forms(term.at).items()
+            squares = {name: form.squares(divisors.get(name)) for name, form in forms}
+            self._known[key] = squares, _length(squares.values())
+        return self._known[key]
+
+    def _forms(self, at: tuple[float, ...]) -> Forms:
+        """sum_j at_j (the forms at the j-th point)."""
+        if at == (1.0,):
+            return self._points[0]
+        if at not in self._combined:
+            self._combined[at] = {
+                name: combine([point[name] for point in self._points], at) for name in self._points[0]
+            }
+        return self._combined[at]
+
+
+def _length(squares: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(squares)).sum(0).sqrt()
+
+
+def terms_of(blocks: Sequence[Block]) -> Iterator[Term]:
+    """Every term of the blocks."""
+    for block in blocks:
+        yield from block.terms if isinstance(block, SumBlock) else (block.term,)
+
+
+def smallest_bound(blocks: Sequence[Block]) -> float:
+    """The smallest norm that a term is clipped at or a bit compares with."""
+    return min(
+        min(term.clip_norm for term in block.terms) if isinstance(block, SumBlock) else block.threshold
+        for block in blocks
+    )
+
+
+def _groups(terms: Sequence[Term], key: Callable[[Term], Hashable]) -> list[list[Term]]:
+    """The terms in groups of one key each."""
+    groups: dict[Hashable, list[Term]] = {}
+    for term in terms:
+        groups.setdefault(key(term), []).append(term)
+    return list(groups.values())

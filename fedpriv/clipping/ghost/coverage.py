@@ -1,0 +1,162 @@
+"""Which tensors of a model are book-kept by their layers, and which remain, whose gradients are formed.
+
+One tensor of no known kind (a table of positions, a temperature, a learned slope) must not cost a model all
+of its book-keeping: where what remains is a small part of the parameters, its gradients alone are formed, by
+vmap of grad with all other tensors as constants.
+
+>>> from fedpriv.parameters import layout_of
+>>> module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+>>> module.heat = nn.Parameter(torch.ones(1))
+>>> plan = plan_of(module, layout_of(module))
+>>> sorted(plan.layers), plan.remaining
+(['0', '1'], ('heat',))
+>>> sorted(plan.without("1").layers)  # 10 of 27 parameters are too many
+[]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.clipping.dropout import Drawing
+from fedpriv.clipping.ghost.factored import Factored, Rows
+from fedpriv.clipping.ghost.layers import kind_of
+from fedpriv.parameters import Layout
+
+_PART = 4  # what remains is formed where it is at most a 4th of all parameters
+
+LossesAt = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the tensors of a model are summed.
+
+    Attributes:
+        layers: the layers that are book-kept, by name; empty where forming all rows is as good.
+        slots: by the layer, the tensors' names in the layout by their own names in it, for those it keeps.
+        sizes: the number of entries of each tensor of the layout.
+    """
+
+    layers: dict[str, nn.Module]
+    slots: dict[str, dict[str, str]]
+    sizes: dict[str, int]
+
+    @property
+    def remaining(self) -> tuple[str, ...]:
+        """The tensors whose gradients are formed."""
+        kept = {slot for own in self.slots.values() for slot in own.values()}
+        return tuple(slot for slot in self.sizes if slot not in kept)
+
+    @property
+    def formed(self) -> int:
+        """The number of entries that are formed for each unit and point."""
+        return sum(self.sizes[slot] for slot in self.remaining)
+
+    def without(self, layer: str) -> Plan:
+        """The plan that forms what this layer keeps, wherever else it is used."""
+        return self._leaving(set(self.slots[layer].values()))
+
+    def _leaving(self, left: set[str]) -> Plan:
+        slots = {
+            name: {own: slot for own, slot in kept.items() if slot not in left}
+            for name, kept in self.slots.items()
+        }
+        slots = {name: kept for name, kept in slots.items() if kept}
+        plan = replace(self, layers={name: self.layers[name] for name in slots}, slots=slots)
+        if _PART * plan.formed > sum(self.sizes.values()):
+            return replace(self, layers={}, slots={})
+        return plan
+
+
+def plan_of(module: nn.Module, layout: Layout) -> Plan:
+    """What can be read from the module: the trained tensors that layers of no known kind hold remain."""
+    trained = {id(p): name for name, p in module.named_parameters() if name in layout.names}
+    layers, slots, left = dict[str, nn.Module](), dict[str, dict[str, str]](), set[str]()
+    for name, layer in module.named_modules():
+        held = layer.named_parameters(recurse=False, remove_duplicate=False)
+        own = {inner: trained[id(tensor)] for inner, tensor in held if id(tensor) in trained}
+        if kind_of(type(layer)) is None or "forward" in vars(layer):
+            left |= set(own.values())
+        else:
+            layers[name], slots[name] = layer, own
+    sizes = {slot.name: slot.size for slot in layout.slots}
+    return Plan(layers, slots, sizes)._leaving(left)
+
+
+@dataclass(frozen=True)
+class Numbers(Rows):
+    """The gradients (n, 1) of a parameter that has no axes."""
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        return super().total(factors).view(())
+
+    def rows(self) -> Tensor:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        return self.formed[:, 0]
+
+
+def unit_gradients(
+    losses: Callable[[Any, Tensor, Tensor], Tensor],
+    drawing: Drawing,
+    at: Any,
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    seeds: Tensor | None,
+) -> Any:
+    """The gradients of units' weighted losses, formed by vmap of grad: what ``at`` is, with n in front.
+
+    Args:
+        losses: what is differentiated by, examples (m, ...) and labels (m, ...) -> losses (m,).
+        drawing: what the model's dropout draws by.
+        at: a tensor, or several by name.
+        x, y, weights, seeds: n units of m examples each, (n, m, ...); seeds may be None.
+    """
+
+    def loss(at: Any, x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None) -> Tensor:
+        with drawing.by(seeds):
+            return (losses(at, x, y) * weights).sum()
+
+    each = (x, y, weights) if seeds is None else (x, y, weights, seeds)
+    return torch.func.vmap(torch.func.grad(loss), (None, *[0] * len(each)))(at, *each)
+
+
+def form_rows(
+    losses_at: LossesAt,
+    drawing: Drawing,
+    tensors: Mapping[str, Tensor],
+    names: tuple[str, ...],
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor | None,
+    seeds: Tensor | None,
+) -> dict[str, Factored]:
+    """The units' gradients for the named ones of the model's tensors.
+
+    Args:
+        losses_at: the model's losses (m,) at its tensors.
+        drawing: what its dropout draws by.
+        tensors: the point's tensors by name.
+        names: which of them to differentiate by.
+        x, y, weights, seeds: the units, as of :meth:`fedpriv.clipping.ghost.bookkeeping.Book.sum`.
+    """
+    if weights is None:
+        weights = torch.ones_like(tensors[names[0]].flatten()[:1]).expand(len(x), 1)
+        x, y, seeds = x[:, None], y[:, None], None if seeds is None else seeds[:, None]
+    fixed = {name: tensor.detach() for name, tensor in tensors.items() if name not in names}
+
+    def losses(own: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return losses_at({**fixed, **own}, x, y)
+
+    at = {name: tensors[name].detach() for name in names}
+    found: dict[str, Tensor] = unit_gradients(losses, drawing, at, x, y, weights, seeds)
+    return {
+        name: Rows(rows) if rows.dim() > 1 else Numbers(rows[:, None]) for name, rows in found.items()
+    }

@@ -1,0 +1,184 @@
+"""Per-example gradients of one parameter, kept in factors: norms and sums of them without forming them.
+
+A form stands for n vectors of the parameter's shape and is closed under what queries need: linear
+combinations (two points, a weight with several uses) and sums within groups (clients of several
+examples). :class:`Rows` holds formed gradients, :class:`~fedpriv.clipping.ghost.outer_product.Outer` sums of outer
+products, which is what linear maps have; other forms need only be :class:`Factored`.
+
+>>> form = Rows(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
+>>> form.squares()
+tensor([25.,  4.], dtype=torch.float64)
+>>> form.total(torch.tensor([1.0, 0.5]))
+tensor([3., 5.])
+>>> combine([form, form], (1.0, -1.0)).squares()
+tensor([0., 0.], dtype=torch.float64)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from fedpriv.clipping.ghost.norms import in_runs, lengths_of
+
+
+class Factored(Protocol):
+    """The gradients of n examples for one parameter, at one point or combined over several.
+
+    ``squares`` may answer NaN or infinity for an example whose norm it cannot tell (it is broken, or
+    leaves the range of its dtype): that example is then summed by rows. It must never answer less than
+    what ``total`` adds for the example, rounding included.
+    """
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """The squared norm of each gradient, divided by ``divisor`` (*shape) first; float64 (n,)."""
+
+    def total(self, factors: Tensor) -> Tensor:
+        """The sum over examples of factors (n,), of the gradients' dtype, times gradient: (*shape)."""
+
+    def scaled(self, coefficient: float) -> Self:
+        """All gradients times a number."""
+
+    def plus(self, other: Self) -> Self:
+        """The gradients plus those of ``other``, example by example; sound where they nearly cancel."""
+
+    def grouped(self, size: int) -> Factored:
+        """The n / size sums over each ``size`` examples that follow one another."""
+
+    def settled(self) -> Factored:
+        """The same gradients in the form whose norms and sums are the cheapest."""
+
+    def rows(self) -> Tensor:
+        """The gradients, formed: (n, *shape)."""
+
+
+def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factored:
+    """sum_j coefficients_j forms_j, settled; forms beyond the coefficients count for nothing."""
+    taken = [
+        form if coefficient == 1.0 else form.scaled(coefficient)
+        for form, coefficient in zip(forms, coefficients, strict=False)
+    ]
+    if len({type(form) for form in taken}) > 1:
+        taken = [Rows(form.rows()) for form in taken]
+    return functools.reduce(lambda total, form: total.plus(form), taken).settled()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Formed gradients.
+
+    Attributes:
+        formed: (n, *permuted shape).
+        order: which axis of the parameter each axis of a formed gradient is; () for the order itself.
+    """
+
+    formed: Tensor
+    order: tuple[int, ...] = ()
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """See :class:`Factored`."""
+        if divisor is None:
+            return in_runs(self.formed.flatten(1)).square_()
+        divided = self.formed / (divisor.permute(self.order) if self.order else divisor)
+        return lengths_of(divided.flatten(1)).square()
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`Factored`."""
+        return restored((factors @ self.formed.flatten(1)).view(self.formed.shape[1:]), self.order)
+
+    def scaled(self, coefficient: float) -> Rows:
+        """See :class:`Factored`."""
+        return replace(self, formed=self.formed * coefficient)
+
+    def plus(self, other: Rows) -> Rows:
+        """See :class:`Factored`."""
+        if self.order == other.order:
+            return replace(self, formed=self.formed + other.formed)
+        return Rows(self.rows() + other.rows())
+
+    def grouped(self, size: int) -> Rows:
+        """See :class:`Factored`."""
+        return replace(self, formed=in_groups(self.formed, size).sum(1))
+
+    def settled(self) -> Rows:
+        """See :class:`Factored`."""
+        return self
+
+    def rows(self) -> Tensor:
+        """See :class:`Factored`."""
+        return restored(self.formed, self.order)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The parameter's shape."""
+        return tuple(restored(self.formed, self.order).shape[1:])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Formed gradients in parts, each of which holds some slices along an axis of the parameter.
+
+    Attributes:
+        parts: the gradients' parts, in the order of the slices.
+        axis: the parameter's axis that is cut.
+    """
+
+    parts: tuple[Rows, ...]
+    axis: int
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """See :class:`Factored`."""
+        if divisor is None:
+            return functools.reduce(Tensor.add_, [part.squares() for part in self.parts])
+        pairs = zip(self.parts, torch.split(divisor, self._sizes, self.axis), strict=True)
+        return functools.reduce(Tensor.add_, [part.squares(own) for part, own in pairs])
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`Factored`."""
+        return torch.cat([part.total(factors) for part in self.parts], self.axis)
+
+    def scaled(self, coefficient: float) -> Cut:
+        """See :class:`Factored`."""
+        return replace(self, parts=tuple(part.scaled(coefficient) for part in self.parts))
+
+    def plus(self, other: Cut) -> Cut:
+        """See :class:`Factored`."""
+        if self._sizes != other._sizes:
+            return replace(self, parts=(Rows(self.rows() + other.rows()),))
+        pairs = zip(self.parts, other.parts, strict=True)
+        return replace(self, parts=tuple(one.plus(more) for one, more in pairs))
+
+    def grouped(self, size: int) -> Cut:
+        """See :class:`Factored`."""
+        return replace(self, parts=tuple(part.grouped(size) for part in self.parts))
+
+    def settled(self) -> Cut:
+        """See :class:`Factored`."""
+        return self
+
+    def rows(self) -> Tensor:
+        """See :class:`Factored`."""
+        return torch.cat([part.rows() for part in self.parts], 1 + self.axis)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [part.shape[self.axis] for part in self.parts]
+
+
+def restored(permuted: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The tensor (..., *shape) whose last axes came in ``order``."""
+    if not order:
+        return permuted
+    lead = permuted.dim() - len(order)
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return permuted.permute(*range(lead), *(lead + axis for axis in back))
+
+
+def in_groups(part: Tensor, size: int) -> Tensor:
+    """(n, ...) -> (n / size, size, ...)."""
+    return part.reshape(-1, size, *part.shape[1:])

@@ -1,0 +1,76 @@
+"""Embeddings: an example's gradient is zero but in the rows of the table that it looks up.
+
+>>> layer = nn.Embedding(5, 1, padding_idx=0)
+>>> tokens, delta = torch.tensor([[3, 0, 3]]), torch.tensor([[[1.0], [7.0], [2.0]]])
+>>> KINDS[nn.Embedding].measure(layer, tokens, (delta,))["weight"].squares()  # (1 + 2)^2
+tensor([9.], dtype=torch.float64)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedpriv.clipping.ghost.factored import Factored
+from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.ghost.sparse import Sparse
+
+
+def measure_embedding(layer: nn.Embedding, tokens: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
+    """An embedding of tokens (n, ...) with output gradients (n, ..., width)."""
+    (delta,) = deltas
+    taken = tokens.reshape(len(tokens), -1)
+    added = delta.reshape(*taken.shape, -1)
+    if layer.padding_idx is not None:
+        added = added.masked_fill((taken == layer.padding_idx)[..., None], 0.0)
+    return {"weight": Sparse(taken, added, tuple(layer.weight.shape))}
+
+
+class GatheredBag(nn.EmbeddingBag):
+    """An nn.EmbeddingBag whose sums and means of tokens (n, places) are made of steps that vmap knows."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """What nn.EmbeddingBag returns."""
+        if not _is_plain(self, *inputs, **named):
+            return super().forward(*inputs, **named)
+        rows = F.embedding(inputs[0], self.weight)
+        return (rows * _shares(self, inputs[0], rows.dtype)).sum(1)
+
+
+def record_bag(layer: nn.EmbeddingBag, *inputs: Any, **named: Any) -> Call:
+    """Bags of the same number of tokens (n, places) for each example."""
+    if not _is_plain(layer, *inputs, **named):
+        raise UnsuitedError
+    output = nn.EmbeddingBag.forward(layer, *inputs)
+    return Call(output, (tap(output),), inputs[0])
+
+
+def measure_bag(layer: nn.EmbeddingBag, tokens: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
+    """The sum or the mean of the rows of tokens (n, places), with output gradients (n, width)."""
+    (delta,) = deltas
+    added = delta[:, None] * _shares(layer, tokens, delta.dtype)
+    return {"weight": Sparse(tokens, added, tuple(layer.weight.shape))}
+
+
+def _is_plain(layer: nn.EmbeddingBag, *inputs: Any, **named: Any) -> bool:
+    """Whether a call sums or averages one bag of tokens (n, places) for each example."""
+    return layer.mode != "max" and not named and len(inputs) == 1 and inputs[0].dim() == 2
+
+
+def _shares(layer: nn.EmbeddingBag, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the row of each token counts for in its bag, (n, places, 1): nothing for padding."""
+    real = torch.ones_like(tokens) if layer.padding_idx is None else tokens != layer.padding_idx
+    shares = real.to(dtype)[..., None]
+    return shares if layer.mode == "sum" else shares / shares.sum(1, keepdim=True).clamp(min=1)
+
+
+BATCHED: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: GatheredBag}
+
+KINDS: dict[type[nn.Module], Kind] = {
+    nn.Embedding: Kind(measure_embedding),
+    nn.EmbeddingBag: Kind(measure_bag, record_bag),
+    GatheredBag: Kind(measure_bag, record_bag),
+}

@@ -1,0 +1,23 @@
+"""Linear layers: one outer product for each place that the layer is applied at."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedpriv.clipping.ghost.factored import Factored, Rows
+from fedpriv.clipping.ghost.layers.base import Kind
+from fedpriv.clipping.ghost.outer_product import outer
+
+
+def measure_linear(layer: nn.Linear, a: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
+    """A linear layer on inputs a (n, ..., in) with output gradients (n, ..., out)."""
+    (delta,) = deltas
+    if a.dim() > 2:
+        a, delta = a.flatten(1, -2), delta.flatten(1, -2)
+    forms: dict[str, Factored] = {"weight": outer(delta, a, layer.weight.shape)}
+    if layer.bias is not None:
+        forms["bias"] = Rows(delta.sum(1) if delta.dim() > 2 else delta)
+    return forms
+
+
+KINDS: dict[type[nn.Module], Kind] = {nn.Linear: Kind(measure_linear)}

@@ -1,0 +1,251 @@
+"""Recurrent layers and cells, step by step: linear maps of the input and of the state before, at each time.
+
+torch's fused kernels give no gradient at the gates, and most have no rule for vmap. Here the recurrence
+takes one product for all inputs and one a step for the states, which is as fast as the fused kernels on a
+CPU. The gradient of the loss at the projected inputs is then all that is wanted of the backward pass: with
+it, weight_ih has the inputs, weight_hh the states before, and the biases their sums over time.
+
+>>> layer = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+>>> x = torch.ones(5, 6, 3)
+>>> output, (h, c) = run(layer, x)
+>>> torch.allclose(output, layer(x)[0], atol=1e-6), h.shape
+(True, torch.Size([4, 5, 4]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedpriv._internal import validation
+from fedpriv.clipping.ghost.factored import Factored, Rows
+from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.ghost.outer_product import outer
+
+Recurrent = nn.RNN | nn.LSTM | nn.GRU
+Cell = nn.RNNCell | nn.LSTMCell | nn.GRUCell
+State = tuple[Tensor, ...]  # (h,) or an LSTM's (h, c), each (n, width)
+Step = Callable[[Tensor, Tensor, State], tuple[State, Tensor | None]]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One direction of one level, as it ran over n sequences of L steps.
+
+    Attributes:
+        suffix: of its parameters' names, as in weight_ih_l0_reverse.
+        inputs: (n, L, in), in the order that it took them.
+        projected: weight_ih inputs + bias_ih, (n, L, gates), tapped.
+        before: the hidden state before each step, (n, L, hidden).
+        reset: a GRU's reset gate, (n, L, hidden), else None.
+    """
+
+    suffix: str
+    inputs: Tensor
+    projected: Tensor
+    before: Tensor
+    reset: Tensor | None
+
+
+def run(
+    layer: Recurrent, input: Tensor, hx: Any = None, sweeps: list[Sweep] | None = None
+) -> tuple[Tensor, Any]:
+    """What ``layer(input, hx)`` returns, step by step.
+
+    Args:
+        input: (n, L, in), or (L, n, in) where the layer is not ``batch_first``.
+        hx: the first state as the layer takes it; None for zero.
+        sweeps: where to put how each direction of each level ran.
+
+    Raises:
+        ArgumentError: the input is a packed sequence, or has no axis for the examples.
+    """
+    if not isinstance(input, Tensor) or input.dim() != 3:
+        raise validation.fail(
+            "input of a recurrent layer",
+            type(input).__name__,
+            "be a tensor with axes for the examples, the steps and their entries",
+            "pad short sequences and take each one's state at its own last step",
+        )
+    x = input if layer.batch_first else input.transpose(0, 1)
+    pairs = isinstance(layer, nn.LSTM)
+    states = _start(layer, x) if hx is None else hx if pairs else (hx,)
+    ways = ("", "_reverse") if layer.bidirectional else ("",)
+    ends: list[State] = []
+    for level in range(layer.num_layers):
+        outputs = []
+        for way in ways:
+            own = tuple(state[len(ends)] for state in states)
+            output, end = _sweep(layer, f"_l{level}{way}", x, own, sweeps)
+            outputs.append(output)
+            ends.append(end)
+        x = torch.cat(outputs, 2)
+    last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+    return (x if layer.batch_first else x.transpose(0, 1)), (last if pairs else last[0])
+
+
+def run_cell(cell: Cell, input: Tensor, hx: Any = None, sweeps: list[Sweep] | None = None) -> Any:
+    """What ``cell(input, hx)`` returns, as :func:`run` has it: one step, of inputs (n, in).
+
+    Raises ArgumentError where the input has no axis for the examples.
+    """
+    if input.dim() != 2:
+        raise validation.fail(
+            "input axes of a recurrent cell", input.dim(), "be 2, of which one for the examples"
+        )
+    pairs = isinstance(cell, nn.LSTMCell)
+    if hx is None:
+        hidden = input.new_zeros(len(input), cell.hidden_size)
+        hx = (hidden, hidden) if pairs else hidden
+    _, last = _sweep(cell, "", input[:, None], hx if pairs else (hx,), sweeps)
+    return last if pairs else last[0]
+
+
+def _start(layer: Recurrent, x: Tensor) -> State:
+    """The zero state of all levels and directions."""
+    count = layer.num_layers * (2 if layer.bidirectional else 1)
+    hidden = x.new_zeros(count, len(x), layer.proj_size or layer.hidden_size)
+    return (hidden, x.new_zeros(count, len(x), layer.hidden_size)) if layer.mode == "LSTM" else (hidden,)
+
+
+def _sweep(
+    layer: Recurrent | Cell, suffix: str, x: Tensor, state: State, sweeps: list[Sweep] | None
+) -> tuple[Tensor, State]:
+    """The hidden states (n, L, width) of one direction of one level, in x's order, and the last state."""
+
+    def own(name: str, there: bool = True) -> Any:
+        return getattr(layer, name + suffix) if there else None
+
+    backward = suffix.endswith("_reverse")
+    x = x.flip(1) if backward else x
+    projected = F.linear(x, own("weight_ih"), own("bias_ih", layer.bias))
+    projected = projected if sweeps is None else tap(projected)
+    weight, bias = own("weight_hh"), own("bias_hh", layer.bias)
+    shrink = own("weight_hr", getattr(layer, "proj_size", 0) > 0)
+    step, first = _step_of(layer), state[0]
+    hidden: list[Tensor] = []
+    resets: list[Tensor] = []
+    for gates in projected.unbind(1):
+        state, reset = step(gates, F.linear(state[0], weight, bias), state)
+        if shrink is not None:
+            state = (F.linear(state[0], shrink), *state[1:])
+        hidden.append(state[0])
+        resets += [] if reset is None else [reset]
+    output = torch.stack(hidden, 1)
+    if sweeps is not None:
+        before = torch.stack([first, *hidden[:-1]], 1).detach()
+        opened = torch.stack(resets, 1).detach() if resets else None
+        sweeps.append(Sweep(suffix, x.detach(), projected, before, opened))
+    return (output.flip(1) if backward else output), state
+
+
+def _step_lstm(gates: Tensor, pushed: Tensor, state: State) -> tuple[State, None]:
+    taken, kept, new, shown = (gates + pushed).chunk(4, 1)
+    cell = torch.sigmoid(kept) * state[1] + torch.sigmoid(taken) * torch.tanh(new)
+    return (torch.sigmoid(shown) * torch.tanh(cell), cell), None
+
+
+def _step_gru(gates: Tensor, pushed: Tensor, state: State) -> tuple[State, Tensor]:
+    (reset, kept, new), (reset_, kept_, new_) = gates.chunk(3, 1), pushed.chunk(3, 1)
+    reset, kept = torch.sigmoid(reset + reset_), torch.sigmoid(kept + kept_)
+    new = torch.tanh(new + reset * new_)
+    return (new + kept * (state[0] - new),), reset
+
+
+def _step_tanh(gates: Tensor, pushed: Tensor, state: State) -> tuple[State, None]:
+    return (torch.tanh(gates + pushed),), None
+
+
+def _step_relu(gates: Tensor, pushed: Tensor, state: State) -> tuple[State, None]:
+    return (torch.relu(gates + pushed),), None
+
+
+def _step_of(layer: Recurrent | Cell) -> Step:
+    if isinstance(layer, nn.RNN | nn.RNNCell):
+        return _step_tanh if layer.nonlinearity == "tanh" else _step_relu
+    return _step_lstm if isinstance(layer, nn.LSTM | nn.LSTMCell) else _step_gru
+
+
+def record_run(layer: Recurrent, input: Tensor, hx: Any = None) -> Call:
+    """One run, tapped at the projected inputs of all sweeps."""
+    if layer.proj_size:
+        raise UnsuitedError
+    sweeps: list[Sweep] = []
+    output = run(layer, input, hx, sweeps)
+    return Call(output, tuple(sweep.projected for sweep in sweeps), sweeps)
+
+
+def record_cell(cell: Cell, input: Tensor, hx: Any = None) -> Call:
+    """One step, tapped at the projected input."""
+    sweeps: list[Sweep] = []
+    output = run_cell(cell, input, hx, sweeps)
+    return Call(output, (sweeps[0].projected,), sweeps)
+
+
+def measure_run(
+    layer: Recurrent | Cell, sweeps: list[Sweep], deltas: tuple[Tensor, ...]
+) -> dict[str, Factored]:
+    """The gradients of all sweeps' parameters, from those at their projected inputs (n, L, gates)."""
+    forms: dict[str, Factored] = {}
+    for sweep, delta in zip(sweeps, deltas, strict=True):
+        pushed = delta  # the gradient at what the state adds to the gates
+        if sweep.reset is not None:
+            kept = 2 * layer.hidden_size
+            pushed = torch.cat([delta[..., :kept], delta[..., kept:] * sweep.reset], 2)
+        for name, sent, seen in (("ih", delta, sweep.inputs), ("hh", pushed, sweep.before)):
+            shape = (sent.shape[2], seen.shape[2])
+            forms[f"weight_{name}{sweep.suffix}"] = outer(sent, seen, shape)
+            if layer.bias:
+                forms[f"bias_{name}{sweep.suffix}"] = Rows(sent.sum(1))
+    return forms
+
+
+class SteppedRNN(nn.RNN):
+    """An nn.RNN that runs step by step."""
+
+    forward = run  # type: ignore[assignment]
+
+
+class SteppedLSTM(nn.LSTM):
+    """An nn.LSTM that runs step by step."""
+
+    forward = run  # type: ignore[assignment]
+
+
+class SteppedGRU(nn.GRU):
+    """An nn.GRU that runs step by step."""
+
+    forward = run  # type: ignore[assignment]
+
+
+class SteppedRNNCell(nn.RNNCell):
+    """An nn.RNNCell of operations that vmap knows."""
+
+    forward = run_cell
+
+
+class SteppedLSTMCell(nn.LSTMCell):
+    """An nn.LSTMCell of operations that vmap knows."""
+
+    forward = run_cell
+
+
+class SteppedGRUCell(nn.GRUCell):
+    """An nn.GRUCell of operations that vmap knows."""
+
+    forward = run_cell
+
+
+_LAYERS = {nn.RNN: SteppedRNN, nn.LSTM: SteppedLSTM, nn.GRU: SteppedGRU}
+_CELLS = {nn.RNNCell: SteppedRNNCell, nn.LSTMCell: SteppedLSTMCell, nn.GRUCell: SteppedGRUCell}
+BATCHED: dict[type[nn.Module], type[nn.Module]] = {**_LAYERS, **_CELLS}
+
+KINDS: dict[type[nn.Module], Kind] = {
+    **{kind: Kind(measure_run, record_run) for kind in (*_LAYERS, *_LAYERS.values())},
+    **{kind: Kind(measure_run, record_cell) for kind in (*_CELLS, *_CELLS.values())},
+}

@@ -1,0 +1,116 @@
+"""Per-example gradients of a table that each example takes few rows of.
+
+>>> form = Sparse(torch.tensor([[4, 1, 4]]), torch.tensor([[[1.0], [2.0], [3.0]]]), (6, 1))
+>>> form.squares()  # row 4 was taken twice: (1 + 3)^2 + 2^2
+tensor([20.], dtype=torch.float64)
+>>> form.total(torch.tensor([0.5])).flatten()
+tensor([0., 1., 0., 0., 2., 0.])
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedpriv.clipping import synchronisation
+from fedpriv.clipping.ghost.factored import Rows
+from fedpriv.clipping.ghost.layers.base import UnsuitedError
+from fedpriv.clipping.ghost.outer_product import memory_of
+
+_LARGEST = 2**16  # entries of a table that is formed for each example, where other uses of it need that
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Gradients of a table (V, *row) that are zero but in the rows that an example takes.
+
+    Nothing of the size of n large tables is ever formed: norms are taken after merging what fell on one row,
+    and a sum over examples is added up in one table.
+
+    Attributes:
+        taken: which rows, int64 (n, places); one may be taken several times.
+        added: what each place adds to its row, (n, places, *row).
+        shape: (V, *row).
+    """
+
+    taken: Tensor
+    added: Tensor
+    shape: tuple[int, ...]
+
+    def squares(self, divisor: Tensor | None = None) -> Tensor:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        example, row, entries = self._merged
+        if divisor is not None:
+            entries = entries / divisor[row]
+        squares = entries.flatten(1).square().sum(1).double()
+        sums: Tensor = squares.new_zeros(len(self.taken)).index_add_(0, example, squares)
+        return sums
+
+    def total(self, factors: Tensor) -> Tensor:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        # Merged as for the norms: what cancels within a row would leave its rounding among the others' sums.
+        example, row, entries = self._merged
+        weighted = entries * factors[example].view(-1, *[1] * (entries.dim() - 1))
+        return factors.new_zeros(self.shape).index_add_(0, row, weighted)
+
+    def scaled(self, coefficient: float) -> Sparse:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        return replace(self, added=self.added * coefficient)
+
+    def plus(self, other: Sparse) -> Sparse:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        if self._takes_what(other):
+            return replace(self, added=self.added + other.added)
+        taken = torch.cat([self.taken, other.taken], 1)
+        return replace(self, taken=taken, added=torch.cat([self.added, other.added], 1))
+
+    def _takes_what(self, other: Sparse) -> bool:
+        """Whether both are known to take the same rows, as the same examples do at two points."""
+        same = memory_of(self.taken) == memory_of(other.taken)
+        return same or (synchronisation.at_hand(self.taken) and torch.equal(self.taken, other.taken))
+
+    def grouped(self, size: int) -> Sparse:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+
+        places = self.taken.shape[1] * size
+        added = self.added.reshape(-1, places, *self.added.shape[2:])
+        return replace(self, taken=self.taken.reshape(-1, places), added=added)
+
+    def settled(self) -> Sparse | Rows:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        return Rows(self._formed()) if self.shape[0] <= self.taken.shape[1] else self
+
+    def rows(self) -> Tensor:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsuitedError where they are large."""
+        if self.added[:1].numel() < math.prod(self.shape) > _LARGEST:
+            raise UnsuitedError
+        return self._formed()
+
+    def _formed(self) -> Tensor:
+        n, (table, *row) = len(self.taken), self.shape
+        formed = self.added.new_zeros(n * table, *row)
+        return formed.index_add_(0, self._keys, self.added.flatten(0, 1)).view(n, table, *row)
+
+    @property
+    def _keys(self) -> Tensor:
+        """example * V + row of every place, (n * places,)."""
+        first = torch.arange(len(self.taken), device=self.taken.device) * self.shape[0]
+        return (self.taken + first[:, None]).flatten()
+
+    @cached_property
+    def _merged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Every (example, row) once and what it adds up to: (m,), (m,), (m, *row), zeros to fill it up.
+
+        m is the number of places, so that nothing has to be counted.
+        """
+        ascending, order = self._keys.sort()
+        rank = (ascending.diff(prepend=ascending[:1]) != 0).cumsum(0)
+        keys = torch.zeros_like(ascending).scatter_(0, rank, ascending)
+        where = torch.empty_like(rank).scatter_(0, order, rank)
+        added = self.added.flatten(0, 1)
+        sums = torch.zeros_like(added).index_add_(0, where, added)
+        return keys // self.shape[0], keys % self.shape[0], sums

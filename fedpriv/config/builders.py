@@ -1,0 +1,135 @@
+"""A node's side of a run: the virtual clients it hosts, and their one bounded sum.
+
+The same object answers in every engine. In a simulation any node computes any client, because data is
+addressed by index; in a deployment a node owns one data file and answers for its own partition alone.
+A node adds its parties' noise itself, from its own entropy, before anything leaves it; each answer has
+entropy of its own, so that no two answers, and no two runs that one process serves, can share noise. Only
+a simulation takes it from the run's seed, and a node that owns its data where its owner says so.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedpriv import data, models
+from fedpriv._internal import user_code, validation
+from fedpriv.config.schema import Config
+from fedpriv.data import View
+from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
+from fedpriv.rng import Key
+from fedpriv.tasks.losses import TARGETS
+from fedpriv.tasks.public_gradient import PublicGradient, split
+from fedpriv.tasks.task import Task
+
+
+def make_task(config: Config, source: data.Source) -> Task:
+    """The task that the configuration names, for what the source's examples are and its target is.
+
+    Raises ArgumentError where the model does not suit them.
+    """
+    model = models.build(config.model, source.shape, source.classes, source.tokens, max(0, config.seed))
+    for key, default in (("input-mean", 0.0), ("input-std", 1.0)):
+        if source.tokens and config.table()[key] != default:
+            raise validation.fail(key, config.table()[key], f"be {default:g}: {source.name} is of tokens")
+    if (config.input_mean, config.input_std) != (0.0, 1.0):
+        model = models.Standardised(model, config.input_mean, config.input_std)
+    task = Task(model, TARGETS[source.target], config.precision)
+    _check_outputs(config, source, task)
+    return task
+
+
+def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
+    """Raises ArgumentError unless the model's outputs are what the loss of the target takes."""
+    x = torch.zeros(1, *source.shape, dtype=torch.int64 if source.tokens else torch.float32)
+    try:
+        outputs = task.outputs(torch.zeros(task.dimension), x)
+    except Exception as error:
+        allowed = f"take inputs (n, {', '.join(map(str, source.shape))}), as {source.name} has them"
+        raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
+    if not isinstance(outputs, Tensor):
+        hint = f"it gives {type(outputs).__name__}"
+        raise user_code.fail("model", config.model, "give one tensor (n, ...)", hint)
+    suited: dict[str, set[tuple[int, ...]]] = {
+        "label": {(source.classes,), (1,)} if source.classes == 2 else {(source.classes,)},
+        "value": {(), (1,)},
+        "tags": {(source.classes,)},
+    }
+    if tuple(outputs.shape[1:]) not in suited[source.target]:
+        number = 1 if source.target == "value" else source.classes
+        allowed = f"have {number} outputs for the {source.target} of {source.name}"
+        raise validation.fail("model", config.model, allowed)
+
+
+def make_work(config: Config) -> Work:
+    """What a client computes."""
+    if config.work == "gradient":
+        return OneGradient()
+    if config.precision != "float32":
+        raise validation.fail("precision", config.precision, f"be float32 with work {config.work}")
+    return LocalSteps(config.local_steps, config.local_learning_rate, config.local_batch_size or None)
+
+
+def make_source(config: Config) -> data.Source:
+    """The configured data set. Raises ArgumentError or DataError where it is not to be had."""
+    return data.load(
+        config.dataset,
+        config.data_folder or None,
+        image_size=config.image_size,
+        vocabulary=config.vocabulary,
+        sequence_length=config.sequence_length,
+    )
+
+
+def make_public(config: Config) -> PublicGradient:
+    """The gradient on the configured public examples. Raises ArgumentError, or as ``make_source``."""
+    source = make_source(config)
+    examples, _ = split(source.test(), config.public_examples)
+    return PublicGradient(make_task(config, source), examples, config.public_batch)
+
+
+def make_test(config: Config, source: data.Source, device: torch.device) -> data.Pair:
+    """The test examples that the model is evaluated on: not those that the optimizer learns from."""
+    test = source.test(device)
+    return split(test, config.public_examples)[1] if config.public_examples else test
+
+
+def make_view(config: Config, source: data.Source) -> View:
+    """Unit numbers -> examples, for the configured unit and partition.
+
+    Raises ArgumentError where the source has fewer examples than the clients need.
+    """
+    population = data.population(
+        "silos" if config.unit == "example" else config.partition,
+        source,
+        clients=config.clients,
+        examples_per_client=config.examples_per_client,
+        sizes=config.client_sizes,
+        alpha=config.dirichlet_alpha,
+        labels_per_client=config.labels_per_client,
+        seed=config.partition_seed,
+    )
+    return View(source, population.units() if isinstance(population, data.Silos) else population)
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is the GPU where there is one. Raises ArgumentError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    validation.choice("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise validation.fail("device", name, "be cpu or auto here", "torch finds no GPU")
+    return torch.device(name)
+
+
+
+
+
+
+
+
+
+
+def initial_params(task: Task, key: Key) -> Tensor:
+    """The first parameter vector (d,), from the server's key."""
+    return task.initial(key.generator("initial-params"))

@@ -1,0 +1,342 @@
+"""Public configuration -> a consistent run: sampler, optimizer, placement, calibrated noise, budget.
+
+Everything here is decided before any data is touched, from public numbers alone. Settings that
+contradict each other are refused with one line that says which and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from fedpriv._internal import hardware, validation
+from fedpriv.accounting import Budget, calibrate
+from fedpriv.accounting.events import Event
+from fedpriv.accounting.local_view import costliest
+from fedpriv.config import consistency, optimizers
+from fedpriv.config.schema import DECAYS, Config
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.loop import Setup
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import check_range
+from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
+from fedpriv.optimizers import (
+    AdaptiveClipping,
+    Dp2,
+    FirstOrder,
+    PrivateOptimizer,
+    dynamic_dp_sgd,
+    scheduled_dp_sgd,
+    square_root_noise,
+)
+from fedpriv.optimizers.schedules import Annealed, check_spread
+from fedpriv.rng import Key
+
+# A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
+_TRUNCATION_SHARE = 1e-3
+
+_SEEDED_PARTS = 4  # chunks of an expected cohort, of a reproducible run
+_PARTY_CHUNK, _CHUNKS = 128, (16, 512)  # clients: below, calls cost; above, nothing more is saved
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, decided.
+
+    Attributes:
+        config: the configuration it follows from.
+        setup: optimizer, sampler, placement, calibrated scale, rounds; at the client level those of every
+            silo alone, whose rounds are its releases of the whole run.
+        budget: what may be spent, or None where no noise was asked for.
+        units: N, the public number of privacy units.
+        max_participations: K of the local placement (rounds where there is no cap), else None.
+    """
+
+    config: Config
+    setup: Setup
+    budget: Budget | None
+    units: int
+    max_participations: int | None
+
+    def key(self) -> Key:
+        """The server's key: OS entropy, or the seed that was asked for."""
+        return Key.of(self.config.asked_seed)
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The gate's events of the whole run; at the client level those of each silo."""
+        return self.setup.planned_events()
+
+    @property
+    def rounds(self) -> int:
+        """The server's rounds."""
+        return self.config.rounds
+
+    @property
+    def by_silo(self) -> bool:
+        """Whether each silo makes private steps of its own (the client level)."""
+        return self.config.level == "client"
+
+    @property
+    def capped(self) -> bool:
+        """Whether units are kept from giving data to more than K releases; a cap of all rounds keeps
+        nobody from giving data to releases that are made again."""
+        return self.max_participations is not None and self.max_participations < self.setup.rounds
+
+    def of_worst_client(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Of the gate's ``events``, those that the unit who loses most can have given data to."""
+        if self.max_participations is None or not self.capped:
+            return tuple(events)
+        return costliest(events, self.max_participations)
+
+    @property
+    def chunk_size(self) -> int:
+        """The expected size of a chunk: as configured, else so that every actor has one, within reason.
+
+        Chunks fix how sums are rounded, and at parties their noise. So where parties add noise, and with a
+        seed, which is to give the same run on every machine, they do not depend on the number of actors.
+        """
+        if self.config.chunk_size:
+            return self.config.chunk_size
+        if self.setup.placement.at_parties:
+            return _PARTY_CHUNK
+        parts = number_of_actors(self.config) if self.config.seed < 0 else _SEEDED_PARTS
+        share = math.ceil(self.setup.sampler.expected_size / parts)
+        return min(max(share, _CHUNKS[0]), _CHUNKS[1])
+
+    def cohorts(self, key: Key, silo: int | None = None) -> Cohorts:
+        """The run's cohort source, or at the client level that of ``silo``."""
+        silos = self.config.unit == "example"
+        return Cohorts(
+            sampler=self.setup.sampler,
+            key=key,
+            chunk_size=self.chunk_size,
+            silo_size=self.config.examples_per_client if silos else None,
+            silo=silo,
+            max_participations=self.max_participations if self.capped else None,
+            at_home=self.config.nodes_own_data,
+        )
+
+
+def make_plan(config: Config) -> Plan:
+    """The plan of a configuration.
+
+    Raises:
+        ArgumentError: settings contradict each other, or the budget cannot be met.
+    """
+    config = config.resolved()
+    units, delta = config.units, config.delta
+    if config.level == "client":
+        consistency.check_client_level(config)
+    consistency.check_used(config)
+    consistency.check_privacy(config, units, delta)
+    if config.level == "client":
+        return _make_client_level(config)
+    optimizer = make_optimizer(config)
+    sampler = make_sampler(config, units, delta)
+    consistency.check_first_cohort(config, sampler)
+    placement = make_placement(config, sampler)
+    local = config.placement == "local"
+    cap = (config.max_participations or config.rounds) if local else None
+    unscaled = Setup(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
+    if config.placement == "none":
+        setup = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=0.0)
+        return Plan(config, replace(setup, rounds=optimizers.rounds(config)), None, units, None)
+    budget = Budget(config.epsilon, delta, config.accounting)
+    events = unscaled.planned_events()
+    scale = calibrate(costliest(events, cap) if cap else events, budget)
+    if config.dp2_noise_correction and isinstance(optimizer, Dp2):
+        total = placement.total_stds((scale * optimizer.clip_norm,))[0]
+        optimizer = replace(optimizer, noise_std=total / sampler.expected_size)
+    setup = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=scale)
+    return Plan(config, replace(setup, rounds=optimizers.rounds(config)), budget, units, cap)
+
+
+def _make_client_level(config: Config) -> Plan:
+    """The plan of silos that train by themselves: that of a run over one silo alone, for every silo.
+
+    Silos are equal in their public numbers and disjoint, so that one's events are the costliest's.
+    """
+    steps = config.rounds * config.silo_steps
+    alone = make_plan(config.changed(level="aggregation", silo_steps=1, clients=1, rounds=steps))
+    return replace(alone, config=config, units=config.units)
+
+
+def number_of_actors(config: Config) -> int:
+    """As configured, else as many as find room on the GPUs, else as there are CPUs for; 1 without actors."""
+    if config.engine == "in-process":
+        return 1
+    if config.actors:
+        return config.actors
+    there, share = hardware.gpus(config.device), config.gpus_per_actor
+    if share:
+        # An actor's fraction lies on one GPU; what rounding takes from 1 / share must not cost an actor.
+        return max(1, there * int(1 / share + 1e-9) if share < 1 else int(there / share))
+    return there or max(1, int(hardware.usable() / config.cpus_per_actor))
+
+
+def gpu_share(config: Config) -> float:
+    """The GPUs that Ray lends each actor: as configured, else a GPU, or an equal part of one.
+
+    Without a share Ray hides all GPUs from an actor, whose device would be a CPU or not be there.
+    """
+    there = hardware.gpus(config.device)
+    if config.gpus_per_actor or not there:
+        return config.gpus_per_actor
+    return 1 / -(-number_of_actors(config) // there)
+
+
+def make_optimizer(config: Config) -> PrivateOptimizer:
+    """The optimizer that the configuration names, without its regulariser."""
+    consistency.check_schedules(config)
+    consistency.check_momentum(config)
+    consistency.check_adaptive_clipping(config)
+    optimizer = optimizers.build(config) if config.optimizer in optimizers.PAPERS else _textbook(config)
+    if config.adaptive_quantile == 0:
+        return optimizer
+    return AdaptiveClipping(optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share)
+
+
+def _textbook(config: Config) -> PrivateOptimizer:
+    """A textbook rule whose step size, clip norm and noise follow the configured schedules."""
+    rate, shape, warmup = config.learning_rate, config.learning_rate_schedule, config.warmup_steps
+    steps = Annealed(rate, config.rounds, shape, config.learning_rate_end, warmup)
+    return replace(_scheduled(config), learning_rate=steps)
+
+
+def _scheduled(config: Config) -> FirstOrder:
+    """A textbook rule with the schedules of the dynamic optimizers, which are constant for the others."""
+    rule = optimizers.rule(config)
+    rate, clip, steps = config.learning_rate, config.clip_norm, config.rounds
+    if config.noise_schedule == "given":
+        return scheduled_dp_sgd(rule, rate, *_given_sequences(config))
+    if config.noise_schedule in DECAYS:
+        return optimizers.decaying(config)
+    if config.noise_schedule == "sqrt-clip":
+        return square_root_noise(rule, rate, clip, steps, config.rho_c)
+    return dynamic_dp_sgd(rule, rate, clip, steps, config.rho_c, config.rho_mu)
+
+
+def _given_sequences(config: Config) -> tuple[list[float], list[float]]:
+    if not config.relative_noise_file:
+        raise validation.fail("relative-noise-file", "", "name a CSV file with noise-schedule given")
+    path, count = config.relative_noise_file, config.rounds
+    noise = read_numbers("relative-noise-file", path, count, validation.finite_positive)
+    check_spread("relative-noise-file", path, noise)
+    if not config.clip_norm_file:
+        return [config.clip_norm] * count, noise
+    return read_numbers("clip-norm-file", config.clip_norm_file, count, _check_clip_norm), noise
+
+
+def _check_clip_norm(name: str, value: float) -> None:
+    check_range(name, value, unless=None)
+
+
+def read_numbers(
+    name: str, path: str, count: int | None = None, check: Callable[[str, float], object] = validation.real
+) -> list[float]:
+    """The numbers of a CSV file, one a line and a step; empty lines do not count.
+
+    Raises ArgumentError, by file and line, for a line that is no number or that ``check`` refuses, and where
+    there are not ``count`` numbers.
+    """
+    values = []
+    try:
+        with Path(path).open(newline="") as file:
+            rows = csv.reader(file)
+            for row in rows:
+                cells = [cell for cell in row if cell.strip()]
+                if cells:
+                    where = f"{name} {path}, line {rows.line_num}"
+                    values.append(_number(where, cells))
+                    check(where, values[-1])
+    except OSError:
+        raise validation.fail(name, path, "be an existing CSV file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise validation.fail(name, path, "be a CSV file of text", str(error)) from None
+    if not values:
+        raise validation.fail(name, path, "be a CSV file that holds numbers")
+    if count is not None and len(values) != count:
+        raise validation.fail(name, path, f"have one value a round, {count}", f"it has {len(values)}")
+    return values
+
+
+def _number(where: str, cells: Sequence[str]) -> float:
+    """The only cell of a line as a number."""
+    if len(cells) == 1:
+        try:
+            return float(cells[0])
+        except ValueError:
+            pass
+    raise validation.fail(where, ",".join(cells), "be one number")
+
+
+def make_sampler(config: Config, units: int, delta: float) -> Sampler:
+    """The sampler that the configuration names, over ``units`` units."""
+    rate, relation = config.sampling_rate, _relation(config)
+    if config.sampler == "everyone":
+        if rate != 1:
+            raise validation.fail("sampling-rate", rate, "be 1 with sampler everyone")
+        return Everyone(units, relation)
+    if config.optimizer == "dp-gd":
+        hint = "and sampling-rate 1; dp-sgd samples"
+        raise validation.fail("sampler", config.sampler, "be everyone with optimizer dp-gd", hint)
+    if config.sampler == "fixed-size":
+        return FixedSize(units, max(1, round(rate * units)), _known(config))
+    if config.placement in ("local", "distributed") and config.unit == "client":
+        # (1 + e^epsilon) * rounds * tail stays a small share of delta.
+        spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
+        tail = _TRUNCATION_SHARE * delta / (2 * spread)
+        return TruncatedPoisson.covering(units, rate, tail, relation, _known(config))
+    return Poisson(units, rate, relation)
+
+
+def _colluders(config: Config) -> int:
+    """How many parties other than a unit's own collude at most."""
+    return min(config.colluding_parties, config.clients - 1)
+
+
+def _known(config: Config) -> int:
+    """How many units' part in cohorts the colluding parties know."""
+    return _colluders(config) * (config.examples_per_client if config.unit == "example" else 1)
+
+
+def _relation(config: Config) -> str:
+    if config.sampler == "fixed-size":
+        if config.relation == "add-remove":
+            raise validation.fail("relation", config.relation, "be replace-one with sampler fixed-size")
+        return "replace-one"
+    return "add-remove" if config.relation == "auto" else config.relation
+
+
+def make_placement(config: Config, sampler: Sampler) -> Placement:
+    """The placement with its public numbers m (shares) and n_min."""
+    if config.placement in ("none", "central"):
+        if config.min_replies:
+            raise validation.fail("min-replies", config.min_replies, "be 0 unless clients add the noise")
+        return Placement(config.placement, exact=config.exact_noise)
+    if config.unit == "example":
+        shares = floor = config.clients
+    elif isinstance(sampler, TruncatedPoisson):
+        shares, floor = sampler.cap, sampler.floor
+        if config.placement == "distributed" and floor < 1:
+            raise validation.fail(
+                "sampling-rate",
+                config.sampling_rate,
+                "give cohorts that are practically never empty under distributed noise",
+                "use more clients, a higher rate, or sampler fixed-size",
+            )
+        if config.min_replies > floor:
+            raise validation.fail(
+                "min-replies", config.min_replies, f"be at most {floor}, what a Poisson cohort always has"
+            )
+    else:
+        shares = floor = round(sampler.expected_size)
+    known = config.unit == "client", _colluders(config), config.exact_noise
+    if config.placement == "local":
+        return Placement("local", shares, config.min_replies, *known)
+    return Placement("distributed", shares, config.min_replies or floor, *known)

@@ -1,0 +1,1 @@
+"""How the examples of a data set are divided among clients."""

@@ -1,0 +1,87 @@
+"""How many examples a client has.
+
+>>> Sizes("equal", mean=3).of(0, np.array([5, 10**12])).tolist()
+[3, 3]
+>>> Sizes("equal").shares(10, 4, seed=0).tolist()
+[3, 3, 2, 2]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from fedpriv._internal import validation
+from fedpriv.data.keyed import uniform
+from fedpriv.data.source import Indices
+
+_SIZE = -1  # a column that no label or position has, so that sizes are independent of other draws
+KINDS = ("equal", "lognormal", "uniform")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A distribution of client sizes.
+
+    Attributes:
+        kind: "equal"; "lognormal": mean * exp(spread Z - spread^2 / 2), Z standard normal; or
+            "uniform" over 1..2 mean - 1.
+        mean: examples of a client, before the cap; ignored where a finite data set is divided.
+        spread: standard deviation of the log size (lognormal).
+        cap: no client has more than ``cap * mean`` examples (a public bound).
+
+    Raises ArgumentError for an unknown kind, mean < 1, spread <= 0 or cap < 1.
+    """
+
+    kind: str = "equal"
+    mean: int = 1
+    spread: float = 0.5
+    cap: int = 10
+
+    def __post_init__(self) -> None:
+        validation.choice("client-sizes", self.kind, KINDS)
+        validation.integer("examples-per-client", self.mean, 1)
+        validation.finite_positive("spread", self.spread)
+        validation.integer("cap", self.cap, 1)
+
+    @property
+    def most(self) -> int:
+        """A public bound on the size of any client."""
+        return {"equal": 1, "lognormal": self.cap, "uniform": 2}[self.kind] * self.mean
+
+    def _relative(self, seed: int, client: Indices) -> npt.NDArray[np.float64]:
+        if self.kind == "equal":
+            return np.ones(len(client))
+        u = uniform(seed, client, np.full(len(client), _SIZE))
+        if self.kind == "uniform":
+            return 2 * u
+        drawn: npt.NDArray[np.float64] = np.exp(self.spread * ndtri(u) - self.spread**2 / 2)
+        return np.minimum(drawn, self.cap)
+
+    def of(self, seed: int, client: Indices) -> Indices:
+        """Sizes (k,), between 1 and ``most``, of the clients ``client`` (k,) of an endless source."""
+        if self.kind == "uniform":
+            u = uniform(seed, client, np.full(len(client), _SIZE))
+            return np.floor(1 + u * (2 * self.mean - 1)).astype(np.int64)
+        wanted = np.rint(self.mean * self._relative(seed, client))
+        return np.clip(wanted, 1, self.most).astype(np.int64)
+
+    def shares(self, total: int, clients: int, seed: int) -> Indices:
+        """Sizes (clients,), each at least 1, that add up to ``total``: a finite set divided.
+
+        Raises ArgumentError when there are more clients than examples.
+        """
+        if validation.integer("clients", clients, 1) > total:
+            hint = "or take an infinite data set"
+            raise validation.fail("clients", clients, f"be at most {total}, one example each", hint)
+        weights = self._relative(seed, np.arange(clients))
+        ideal = (total - clients) * weights / weights.sum()
+        sizes = np.floor(ideal).astype(np.int64)
+        left = total - clients - int(sizes.sum())
+        # The largest remainders first; stable, so that ties go to the lowest client number.
+        sizes[np.argsort(sizes - ideal, kind="stable")[:left]] += 1
+        shares: Indices = sizes + 1
+        return shares

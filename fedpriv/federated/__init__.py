@@ -1,0 +1,1 @@
+"""The round loop, its engine protocol, and what a client computes."""

@@ -1,0 +1,391 @@
+"""What a virtual client computes, and the bounded sum over many clients at once.
+
+A client's vector at a point theta is either the gradient of its mean loss there (:class:`OneGradient`,
+Fed-SGD) or the model change of some local steps (:class:`LocalSteps`, the pseudo-gradient of FedAvg,
+McMahan et al. 2018). Vectors are never weighted by how many examples a client holds: one client, one clip.
+A unit may also be an example: then each example is a client of its own.
+
+>>> import numpy as np, torch
+>>> from fedpriv.mechanism.query import Query
+>>> from fedpriv.mechanism.query import SumBlock
+>>> from fedpriv.mechanism.query import Term
+>>> from fedpriv.tasks.task import Task
+>>> task = Task("logistic")
+>>> query = Query((task.initial(np.random.default_rng(0)),), (SumBlock((Term(clip_norm=0.5),)),))
+>>> x, y = torch.ones(3, 1, 28, 28), torch.tensor([1, 2, 3])
+>>> total, = clipped_sum(OneGradient(), task, query, x, y)
+>>> total.shape, bool(total.norm() <= 3 * 0.5)
+(torch.Size([7850]), True)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from fedpriv._internal import validation
+from fedpriv._internal.memory import bytes_per_unit, tune_allocator
+from fedpriv.clipping import added, sum_gradients, sum_rows, sum_rows_loop, zeros
+from fedpriv.clipping.dropout import example_seeds, mixed, taken
+from fedpriv.clipping.ghost.clipped_sum import terms_of
+from fedpriv.mechanism.query import Query
+from fedpriv.rng import Key
+from fedpriv.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class OneGradient:
+    """A = the gradient of the client's mean loss at the point."""
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """A = theta - theta_K after K steps of gradient descent from theta on the client's own examples.
+
+    Step k uses the examples at positions k b .. k b + b - 1 of the client's own, counted cyclically, with
+    b the smaller of the batch size and the client's number of examples: in order, so that the vector is
+    a function of the client's data and public state alone. To the last bit: many steps can make much of a
+    rounding, and how numbers are rounded follows from the shapes that they are computed in. So a client is
+    padded to a length that its own number of examples says, and never computed alone.
+
+    Attributes:
+        steps: K, at least 1.
+        learning_rate: the local step size.
+        batch_size: examples a step, or None for all of the client's.
+    """
+
+    steps: int
+    learning_rate: float
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        validation.integer("local steps", self.steps, minimum=1)
+        validation.finite_positive("local learning rate", self.learning_rate)
+        if self.batch_size is not None:
+            validation.integer("local batch size", self.batch_size, minimum=1)
+
+
+Work = OneGradient | LocalSteps
+
+MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
+_GROUPS, _GROUP, _LENGTHS = 8, 32, 2  # of like length: how many at most, their size, and of what multiple
+_CACHED, _FEW = 2**22, 8  # entries of models that a CPU trains at once while they fit its cache; clients
+_PADDED, _SPARE = 1.25, 64  # a chunk's examples with padding over those without; and more that do not matter
+_MOST = 1024  # examples, beyond which a CPU saves nothing by computing more at once
+
+# What a client, and each of its examples, takes: by task, then by all that it depends on.
+_costs: WeakKeyDictionary[Task, dict[Hashable, tuple[int, int]]] = WeakKeyDictionary()
+
+
+def clipped_sum(
+    work: Work,
+    task: Task,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    owner: Tensor | None = None,
+    units: int | None = None,
+    chunk: int | None = None,
+    memory: int = MEMORY,
+    seeds: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The query's bounded sums over the clients' vectors.
+
+    Args:
+        work: what a client computes at each of the query's points.
+        task: the model and its loss.
+        query: the points (d,) and the blocks.
+        x, y: the clients' examples (n, ...) and labels (n, ...), on the points' device.
+        owner: int64 (n,), ascending: which client, 0 .. units - 1, holds each example. None makes each
+            example a unit of its own.
+        units: the number of clients. Those without examples add nothing, to sums and to bits: whoever is
+            not there must not be told from whoever has no data by more than a block's sensitivity.
+        chunk: the most clients computed at once. It changes the result by float rounding only.
+        memory: bytes that the clients computed at once may take beside the model; what a client takes is
+            measured on made-up examples. Of one that takes more, a part of the examples is computed at once.
+        seeds: int64 (n,), what dropout draws by for each example
+            (:func:`fedpriv.clipping.dropout.example_seeds`); None: from OS entropy, where the model has any.
+
+    Returns:
+        for each block a tensor: (d,) for a SumBlock, () for a BitBlock; float64 where parts were added, else
+        of the points' dtype. A client whose vector is not finite adds zero to sums and -1/2 to bits.
+
+    Raises:
+        ArgumentError: owner is not ascending, or names a client outside 0 .. units - 1.
+    """
+    tune_allocator()
+    sizes = _sizes(x, y, owner, units)
+    seeds = _seeds(task, x, seeds)
+    client, example = _cost(work, task, query, x, y, seeds)
+    if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
+        fits = max(1, memory // (client + example))
+        if x.device.type == "cpu":
+            fits = min(fits, _MOST)
+        fits = min(fits, chunk or fits)
+        # What dropout draws for an example must not depend on how long the others are.
+        if not task.right_padded or task.drawing.draws:
+            return sum_gradients(task, query, x, y, fits, seeds=seeds)
+        groups = by_length(x)
+        return added(sum_gradients(task, query, x[own, :end], y[own], fits) for own, end in groups)
+
+    def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
+        beside = 2 if isinstance(work, LocalSteps) else 1  # a lone one is computed twice
+        if len(counts) == 1 and beside * (client + example * positions.shape[1]) > memory:
+            own = slice(int(positions[0, 0]), int(positions[0, 0] + counts))
+            mine, few = (x[own], y[own], taken(seeds, own)), max(1, memory // example)
+            rows = [_vector_of_one(work, task, point, *mine, few)[None] for point in query.points]
+            return sum_rows(rows, query.blocks, task.layout.layer_sizes)
+        index = positions.to(x.device)
+        return _sum_at_once(work, task, query, x[index], y[index], counts, taken(seeds, index))
+
+    most = chunk or len(sizes)
+    if isinstance(work, LocalSteps) and x.device.type == "cpu":
+        most = min(most, max(_FEW, _CACHED // task.dimension))
+    chunks = _chunks(sizes, client, example, most, memory, alike=isinstance(work, LocalSteps))
+    return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
+
+
+def clipped_sum_loop(
+    work: Work,
+    task: Task,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    owner: Tensor | None = None,
+    units: int | None = None,
+    seeds: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """:func:`clipped_sum` as a plain loop over clients, one backward pass a step: the oracle."""
+    sizes, seeds = _sizes(x, y, owner, units), _seeds(task, x, seeds)
+    rows: list[list[Tensor]] = [[] for _ in query.points]
+    start = 0
+    for size in sizes[sizes > 0].tolist():
+        own = slice(start, start + size)
+        for vectors, point in zip(rows, query.points, strict=True):
+            vectors.append(_vector_of_one(work, task, point, x[own], y[own], taken(seeds, own)))
+        start += size
+    stacked = [
+        torch.stack(vectors) if vectors else point.new_zeros(0, task.dimension)
+        for vectors, point in zip(rows, query.points, strict=True)
+    ]
+    return sum_rows_loop(stacked, query.blocks, task.layout.layer_sizes)
+
+
+def _seeds(task: Task, x: Tensor, given: Tensor | None) -> Tensor | None:
+    """The examples' seeds on their device; None where the model has no dropout."""
+    if not task.drawing.draws:
+        return None
+    if given is None:
+        given = example_seeds(Key.fresh().integer("draws"), torch.arange(len(x)))
+    return given.to(x.device)
+
+
+def _vector_of_one(
+    work: Work,
+    task: Task,
+    point: Tensor,
+    x: Tensor,
+    y: Tensor,
+    seeds: Tensor | None,
+    few: int | None = None,
+) -> Tensor:
+    """One client's vector (d,) from its own examples, by ordinary backward passes over ``few`` each."""
+
+    def gradient(params: Tensor, x: Tensor, y: Tensor, seeds: Tensor | None) -> Tensor:
+        leaf, total = params.detach().clone().requires_grad_(), torch.zeros_like(params)
+        for start in range(0, len(x), few or len(x)):
+            some = slice(start, start + (few or len(x)))
+            with task.drawing.by(taken(seeds, some)):
+                loss = task.losses(leaf, x[some], y[some]).sum() / len(x)
+            total += torch.autograd.grad(loss, leaf)[0]
+        return total
+
+    if isinstance(work, OneGradient):
+        return gradient(point, x, y, seeds)
+    params, size = point, len(x)
+    batch = min(work.batch_size or size, size)
+    for step in range(work.steps):
+        first = step * batch % size
+        own = slice(0, size) if batch == size else [(first + i) % size for i in range(batch)]
+        drawn = None if seeds is None else mixed(seeds[own], step)
+        params = params - work.learning_rate * gradient(params, x[own], y[own], drawn)
+    return point - params
+
+
+def _mean_weights(longest: int, counts: Tensor, like: Tensor) -> Tensor:
+    """What each of a client's places weighs in its mean, (c, longest): 1/count, and 0 for padding."""
+    own = torch.arange(longest) < counts[:, None]
+    return (own.to(like.dtype) / counts[:, None]).to(like.device)
+
+
+def _sum_at_once(
+    work: Work,
+    task: Task,
+    query: Query,
+    x: Tensor,
+    y: Tensor,
+    counts: Tensor,
+    seeds: Tensor | None,
+    filled: bool = True,
+) -> tuple[Tensor, ...]:
+    """The bounded sums over c clients, held in memory together.
+
+    Args:
+        x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
+        counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
+        seeds: the examples', (c, longest), or None.
+        filled: whether few are computed beside copies, as they are to be.
+    """
+    if isinstance(work, LocalSteps):
+        # One alone comes twice: a product of one matrix may be rounded otherwise than that of several.
+        given = x, y, counts, seeds
+        if filled and len(x) == 1:
+            given = torch.cat([x, x]), torch.cat([y, y]), counts.repeat(2), taken(seeds, [0, 0])
+        changes = [_changes(work, task, p, *given)[: len(x)] for p in query.points]
+        return sum_rows(changes, query.blocks, task.layout.layer_sizes)
+    weights = _mean_weights(x.shape[1], counts, query.points[0])
+    return sum_gradients(task, query, x, y, len(x), weights, seeds, filled)
+
+
+def _changes(
+    work: LocalSteps,
+    task: Task,
+    point: Tensor,
+    x: Tensor,
+    y: Tensor,
+    counts: Tensor,
+    seeds: Tensor | None,
+) -> Tensor:
+    """The model changes (c, d) of c clients at once; arguments as of :func:`_sum_at_once`."""
+
+    def loss(
+        tensors: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None
+    ) -> Tensor:
+        with task.drawing.by(seeds):
+            return (task.losses_at(tensors, x, y) * weights).sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss))
+    clients, longest = x.shape[:2]
+    batches = counts.clamp(max=work.batch_size or longest)
+    own = torch.arange(min(work.batch_size or longest, longest), device=x.device)
+    weights = _mean_weights(len(own), batches, point)
+    each = torch.arange(clients, device=x.device)[:, None]
+    start = task.layout.split(point)
+    mine = {name: tensor.repeat(clients, *(1,) * tensor.dim()) for name, tensor in start.items()}
+    lengths, ends = (numbers[:, None].to(x.device) for numbers in (batches, counts))
+    for step in range(work.steps):
+        taken = (step * lengths + own) % ends
+        drawn = () if seeds is None else (mixed(seeds[each, taken], step),)
+        slopes = gradients(mine, x[each, taken], y[each, taken], weights, *drawn)
+        for name, tensor in mine.items():
+            tensor.sub_(slopes[name], alpha=work.learning_rate)
+    changes = [tensor.neg_().add_(start[name]).flatten(1) for name, tensor in mine.items()]
+    return torch.cat(changes, 1)
+
+
+def _cost(
+    work: Work, task: Task, query: Query, x: Tensor, y: Tensor, seeds: Tensor | None = None
+) -> tuple[int, int]:
+    """Bytes that a client takes while it is computed, and each of its examples; tried once."""
+    asked = tuple((term.at, term.divisor is None) for term in terms_of(query.blocks))
+    inputs = tuple((t.shape[1:], t.dtype, t.device) for t in (query.points[0][None], x, y))
+    known = _costs.setdefault(task, {})
+    key = (work, len(query.points), asked, inputs, seeds is None)
+    if key not in known:
+        once = replace(work, steps=1) if isinstance(work, LocalSteps) else work  # steps follow each other
+
+        def compute(clients: int, each: int) -> None:
+            made_up, labels = (t.new_zeros((clients, each, *t.shape[1:])) for t in (x, y))
+            counts = torch.full((clients,), each)
+            drawn = None if seeds is None else seeds.new_zeros(clients, each)
+            _sum_at_once(once, task, query, made_up, labels, counts, drawn, filled=False)
+
+        both = bytes_per_unit(lambda clients: compute(clients, 1))
+        example = bytes_per_unit(lambda examples: compute(1, examples))
+        known[key] = (max(0, both - example), example)
+    return known[key]
+
+
+def _chunks(
+    sizes: Tensor, client: int, example: int, most: int, memory: int, alike: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Clients with examples, in order of size, some at a time: ``(positions, counts)``.
+
+    ``positions`` (c, longest) index each client's examples in the batch, its own ones repeated cyclically
+    to fill its row, so that padding is never an input that the client does not have. ``counts`` (c,) are
+    the clients' numbers of examples. Clients of like size come together, and a chunk ends where it would be
+    padded by more than a share of its examples, and a few that another chunk would cost. It holds at most
+    ``most`` clients, and takes ``memory`` bytes at most unless it is one client. Where they are to be
+    ``alike``, ``longest`` is what each one's own number is rounded up to (:func:`padded`).
+    """
+    starts = torch.cumsum(sizes, 0) - sizes
+    lengths = padded(sizes) if alike else sizes
+    order = torch.argsort(sizes, stable=True)
+    order = order[sizes[order] > 0]
+    at = 0
+    while at < len(order):
+        left = lengths[order[at : at + most]]  # ascending
+        numbers = torch.arange(1, len(left) + 1)
+        fits = numbers * (client + example * left) <= memory
+        fits &= left == left[0] if alike else numbers * left <= _PADDED * left.cumsum(0) + _SPARE
+        taken = order[at : at + max(1, int(fits.cumprod(0).sum()))]
+        counts = sizes[taken]
+        cycle = torch.arange(int(lengths[taken].max())) % counts[:, None]
+        yield starts[taken][:, None] + cycle, counts
+        at += len(taken)
+
+
+def padded(sizes: Tensor) -> Tensor:
+    """Numbers of examples, int64 (n,), rounded up to one of eight an octave.
+
+    >>> padded(torch.tensor([0, 1, 8, 15, 17, 33, 1000])).tolist()
+    [0, 1, 8, 15, 18, 36, 1024]
+    """
+    exponents = torch.frexp((sizes - 1).clamp(min=1).double()).exponent - 4
+    steps = 2 ** exponents.clamp(min=0)
+    return -(-sizes // steps) * steps
+
+
+def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Tensor:
+    """How many examples each client holds, int64 (units,) on the CPU."""
+    if len(x) != len(y):  # how many there are is private, so no error says it
+        raise validation.fail("labels", "...", "be as many as the examples")
+    if owner is None:
+        if units is not None:
+            raise validation.fail("units", "...", "be left out where each example is a unit")
+        return torch.ones(len(x), dtype=torch.int64)
+    owner = owner.cpu()
+    count = (int(owner[-1]) + 1 if len(owner) else 0) if units is None else units
+    ordered = len(owner) < 2 or bool((owner[1:] >= owner[:-1]).all())
+    inside = not len(owner) or 0 <= int(owner[0]) <= int(owner[-1]) < count
+    if owner.shape != x.shape[:1] or not ordered or not inside:
+        allowed = "ascend within 0 .. units - 1, one for each example"
+        raise validation.fail("owner", "...", allowed)
+    return torch.bincount(owner, minlength=count)
+
+
+def by_length(x: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Groups of sequences of like length: which they are, and how far they reach at the most.
+
+    Args:
+        x: sequences (n, L), padded with 0 on the right.
+
+    Yields:
+        positions in x, int64 (c,), and a length, at most L: all of the sequences that lies beyond is
+        padding. Lengths are rounded up to a few, since whatever is tried out or compiled for a shape is for
+        each of them; none is less than 1, and there is always a group.
+    """
+    reach = ((x != 0) * torch.arange(1, x.shape[1] + 1, device=x.device)).amax(1)
+    lengths, order = reach.sort(stable=True)
+    lengths = lengths.cpu()
+    size = max(_GROUP, -(-len(x) // _GROUPS))
+    for start in range(0, max(1, len(x)), size):
+        longest = int(lengths[start : start + size].max()) if len(x) else 1
+        yield order[start : start + size], min(x.shape[1], _LENGTHS * max(1, -(-longest // _LENGTHS)))
+
+

@@ -1,0 +1,80 @@
+"""Drawing cohorts and cutting them into shards."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpriv.federated.engine import Chunk, Indices
+from fedpriv.mechanism.sampling import Sampler
+from fedpriv.rng import Key
+
+
+@dataclass
+class Cohorts:
+    """Draws cohorts and cuts them into chunks.
+
+    Attributes:
+        sampler: draws unit numbers.
+        key: the server's key.
+        chunk_size: the expected clients of a chunk. It fixes how many chunks there are, whatever the
+            cohort's size and the number of nodes, and with that the layout of the parties' noise.
+        silo_size: examples per silo where units are examples of silos, else None.
+        silo: the only silo that units are drawn from (the sampler's are its own), or None.
+        max_participations: a client sends noise only from its (this + 1)-th cohort on; None: no cap.
+        at_home: whether each client is a node of its own (a deployment): one chunk a client.
+    """
+
+    sampler: Sampler
+    key: Key
+    chunk_size: int
+    silo_size: int | None = None
+    silo: int | None = None
+    max_participations: int | None = None
+    at_home: bool = False
+
+    def __post_init__(self) -> None:
+        self._taken: Counter[int] = Counter()
+
+    def draw(self, release: int, rate_factor: float = 1.0) -> tuple[Chunk, ...]:
+        """The chunks of this release's cohort, of ``rate_factor`` times the usual expected size.
+
+        Raises ArgumentError where an unseeded key has drawn this release's cohort before.
+        """
+        self.key.once("cohort", release)
+        sampler = self.sampler.resized(rate_factor)
+        ids = sampler.draw(self.key.generator("cohort", release))
+        active = self._below_cap(ids)
+        if self.silo_size is not None:
+            return self._by_silo(active)
+        usual = math.ceil(sampler.expected_size / self.chunk_size)
+        pieces = len(ids) if self.at_home else min(usual, len(ids))
+        # Cut by the whole cohort, capped units included: they are parties that send noise only.
+        cuts = np.array_split(ids, pieces) if pieces else []
+        keep = set(active.tolist()) if len(active) < len(ids) else None
+        chunks = []
+        for index, cut in enumerate(cuts):
+            kept = cut if keep is None else np.array([i for i in cut.tolist() if i in keep], np.int64)
+            home = int(cut[0]) if self.at_home else None
+            chunks.append(Chunk(index, kept, parties=len(cut), home=home))
+        return tuple(chunks)
+
+    def _below_cap(self, ids: Indices) -> Indices:
+        if self.max_participations is None:
+            return ids
+        active = [i for i in ids.tolist() if self._taken[i] < self.max_participations]
+        self._taken.update(active)
+        return np.array(active, dtype=np.int64)
+
+    def _by_silo(self, ids: Indices) -> tuple[Chunk, ...]:
+        assert self.silo_size is not None
+        if self.silo is not None:
+            return (Chunk(0, ids + self.silo * self.silo_size, parties=1, home=self.silo),)
+        silos = -(-self.sampler.population // self.silo_size)
+        edges = np.searchsorted(ids, np.arange(silos + 1, dtype=np.int64) * self.silo_size)
+        return tuple(
+            Chunk(silo, ids[edges[silo] : edges[silo + 1]], parties=1, home=silo) for silo in range(silos)
+        )

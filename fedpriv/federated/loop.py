@@ -1,0 +1,228 @@
+"""The loop that every run is: query, sample, charge, gather, release, update.
+
+It knows no Ray and no Flower. An :class:`Engine` turns an :class:`Ask` into one bounded sum: in this
+process, over Ray actors, over Flower's simulation or over a deployment. Charging comes before any unit
+is touched; a release that the budget does not afford is not made, and the run ends there with what it
+has. A gathering that fails after the charge leaves the charge standing, and the next release draws
+fresh noise, because its number is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from torch import Tensor
+
+from fedpriv._internal import validation
+from fedpriv.accounting.events import Event
+from fedpriv.federated.cohorts import Cohorts
+from fedpriv.federated.engine import Ask, Engine
+from fedpriv.federated.stop_reason import Ending
+from fedpriv.mechanism import release as releases
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import Query
+from fedpriv.mechanism.sampling import Sampler
+from fedpriv.optimizers.base import Planned, PrivateOptimizer, State
+from fedpriv.rng import Key
+
+PATIENCE = 10  # releases in a row that too few parties may answer
+
+
+
+
+
+
+
+
+
+
+class Books(Protocol):
+    """The accountant and its ledger, as the loop needs them.
+
+    Books of a privacy filter may have an attribute ``adaptive``, true, and then an optimizer may choose its
+    noise by earlier answers; an accountant adds up what was planned, and only that is bounded: books of one
+    must not say so.
+    """
+
+    def affords(self, event: Event, releases: int = 1) -> bool:
+        """Whether the budget allows so many more releases of this event."""
+
+    def charge(self, event: Event, release: int) -> None:
+        """Record the event durably. Returns only when it is on disk."""
+
+
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything one run is made of but its key and its data; all of it public.
+
+    Attributes:
+        optimizer: what is asked and how answers are used.
+        sampler: how cohorts are drawn.
+        placement: who adds the noise.
+        scale: the calibrated factor; release t has multiplier scale * r_t.
+        rounds: how many releases at most.
+        server_view: whether the gate is the server's view (local placement): per client, unamplified.
+    """
+
+    optimizer: PrivateOptimizer
+    sampler: Sampler
+    placement: Placement
+    scale: float
+    rounds: int
+    server_view: bool = False
+
+    def event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
+        """The event that gates the budget, for the adversary that the placement defends against.
+
+        Raises ArgumentError where the sampler draws no cohort of this factor, whoever the adversary is.
+        """
+        sampler = self.sampler.resized(rate_factor)
+        if self.server_view:
+            return Event(
+                noise_multiplier,
+                sampling="none",
+                relation="replace-one",
+                population=self.sampler.population,
+            )
+        return sampler.event(noise_multiplier)
+
+    def observer_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
+        """The event as who sees only the models has it: amplified, on the constant summed noise.
+
+        For local noise that is sqrt(m) z, or sqrt(m - c) z where c parties know their own. Surplus noise of
+        the distributed placement is not credited.
+        Neighbours are those of the gate's event, so that one report's epsilons are about the same ones.
+        """
+        placement = self.placement.resized(rate_factor)
+        secret = max(placement.shares - placement.colluders, 1)
+        factor = secret**0.5 if placement.kind == "local" else 1.0
+        event = self.sampler.resized(rate_factor).event(noise_multiplier * factor)
+        return replace(event, relation="replace-one") if self.server_view else event
+
+    @cached_property
+    def planned(self) -> tuple[Planned, ...]:
+        """What the optimizer said that it will ask, release by release."""
+        return tuple(self.optimizer.planned(self.rounds))
+
+    def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
+        """The gate's events of the whole run, from public settings alone."""
+        s = self.scale if scale is None else scale
+        return tuple(self.event(s * p.relative_noise, p.rate_factor) for p in self.planned)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an observer sees after each round: the noisy state, and public counts."""
+
+    round: int
+    releases: int
+    state: State
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the last state, the number of releases charged, and why it stopped."""
+
+    state: State
+    releases: int
+    stopped: Ending
+
+
+def run(
+    setup: Setup,
+    params: Tensor,
+    engine: Engine,
+    books: Books,
+    key: Key,
+    cohorts: Cohorts,
+    observe: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Run the loop from ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
+
+    Returns the outcome with ``stopped`` being ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
+    Rounds whose gathering released nothing (too few replies) are charged and do not count as rounds;
+    ``PATIENCE`` of them in a row end the run.
+
+    Raises ArgumentError, before anything of that release is charged, where ``cohorts`` are of another sampler
+    than the one that is accounted for, where an unseeded ``key`` was used by another run, and where the
+    optimizer asks for other noise than it planned and the books are no filter's.
+    """
+    state = setup.optimizer.init(params)
+    return advance(setup, state, setup.rounds, engine, books, key, cohorts, observe)
+
+
+def advance(
+    setup: Setup,
+    state: State,
+    until: int,
+    engine: Engine,
+    books: Books,
+    key: Key,
+    cohorts: Cohorts,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    first: int | None = None,
+) -> Outcome:
+    """As :func:`run`, from a state after any number of steps until it has made ``until``.
+
+    Releases are numbered on from ``first``, by default ``state.step``: no number may have been used before.
+    An unseeded key does not go on after a release that was interrupted before its charge: give a fresh one.
+    """
+    if cohorts.sampler != setup.sampler:
+        raise validation.fail("cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {setup.sampler}")
+    done = state.step
+    charged = done if first is None else first
+    unanswered = 0
+    try:
+        while done < until:
+            query = setup.optimizer.query(state)  # 1. what is asked, from noisy answers only
+            if done + query.releases > until:
+                break  # a step is begun only where it can be finished
+            if not getattr(books, "adaptive", False):
+                _check_planned(setup, done, query)
+            multiplier = setup.scale * query.relative_noise
+            event = setup.event(multiplier, query.rate_factor)
+            if not books.affords(event, query.releases):
+                return Outcome(state, charged, Ending.BUDGET)
+            key.once("release", charged)
+            chunks = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
+            placement = setup.placement.resized(query.rate_factor)
+            ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
+            books.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
+            charged += 1
+            ask = Ask(query, charged - 1, chunks, placement.party_stds(query.noise_stds(multiplier)))
+            reply = engine.gather(ask)  # 4. answered
+            size = setup.sampler.resized(query.rate_factor).expected_size
+            answer = releases.release(  # 5. and made noisy
+                reply.sums, reply.parties, query, multiplier, placement, size, key, ask.release, ahead
+            )
+            if answer is None:
+                unanswered += 1
+                if unanswered == PATIENCE:
+                    return Outcome(state, charged, Ending.UNANSWERED)
+                continue
+            unanswered = 0
+            state = setup.optimizer.update(state, answer)  # 6. post-processing: free
+            done += 1
+            observe(Progress(done, charged, state))
+    except KeyboardInterrupt:
+        return Outcome(state, charged, Ending.INTERRUPTED)
+    return Outcome(state, charged, Ending.ROUNDS)
+
+
+def _check_planned(setup: Setup, step: int, query: Query) -> None:
+    """Refuse noise, or a cohort, that was not known before the run: no accountant bounds the sum of such."""
+    plan = setup.planned[step] if step < len(setup.planned) else None
+    asked = (query.relative_noise, query.rate_factor)
+    if plan is None or asked != (plan.relative_noise, plan.rate_factor):
+        name, said = type(setup.optimizer).__name__, plan and (plan.relative_noise, plan.rate_factor)
+        raise validation.fail(
+            f"relative noise and rate factor of {name} at step {step}",
+            asked,
+            f"be {said}, as planned" if said else f"be planned; it planned {len(setup.planned)} releases",
+            "noise that follows from answers needs books of a privacy filter (fedpriv.accounting.Filter)",
+        )

@@ -1,0 +1,136 @@
+"""A node's side of a run: the virtual clients it hosts, and their one bounded sum.
+
+The same object answers in every engine. In a simulation any node computes any client, because data is
+addressed by index; in a deployment a node owns one data file and answers for its own partition alone.
+A node adds its parties' noise itself, from its own entropy, before anything leaves it; each answer has
+entropy of its own, so that no two answers, and no two runs that one process serves, can share noise. Only
+a simulation takes it from the run's seed, and a node that owns its data where its owner says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv import clipping, data
+from fedpriv._internal import validation
+from fedpriv.clipping.dropout import example_seeds
+from fedpriv.federated.client_update import MEMORY, Work, clipped_sum
+from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.mechanism.grid import on_grid
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.mechanism.release import add_party_noise
+from fedpriv.rng import Key
+from fedpriv.tasks.task import Task
+
+
+class Units(Protocol):
+    """Unit numbers -> their examples."""
+
+    def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
+        """The examples (x, y) of the units and the owners' positions in ``client_ids``."""
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """Answers asks for the units it holds.
+
+    Attributes:
+        task: the model and loss.
+        work: what a client computes.
+        view: unit numbers -> examples.
+        key: where this node's noise comes from if it is reproducible; else each answer has a fresh one.
+        device: where it computes.
+        own: the only silo or client it may answer for, or None in a simulation.
+        memory: bytes that it may use at once for examples and what is computed of them.
+        unit_memory: bytes that making one unit's examples takes, on average.
+        noisy: whether noise will be added. Without, sums are not rounded to a grid (:mod:`fedpriv.mechanism.grid`),
+            which a large clip norm, that stands for none, would make coarse.
+        exact: whether the noise that it adds for parties is exact (:mod:`fedpriv.mechanism.rounded_gaussian`).
+    """
+
+    task: Task
+    work: Work
+    view: Units
+    key: Key
+    device: torch.device
+    own: int | None = None
+    memory: int = MEMORY
+    unit_memory: int = 1
+    noisy: bool = True
+    exact: bool = False
+
+    def answer(self, ask: Ask) -> Reply:
+        """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
+        query = moved(ask.query, self.device)
+        key = self.key if self.key.reproducible else Key.fresh()
+        owed = ask.party_stds or (0.0,) * len(query.blocks)
+
+        def part(chunk: Chunk) -> tuple[Tensor, ...]:
+            sums = self._chunk_sums(query, chunk, key.integer("draws", ask.release))
+            if ask.party_stds is not None:
+                draw = key, ask.release, chunk.index, query.blocks if self.exact else ()
+                sums = add_party_noise(sums, ask.party_stds, chunk.parties, *draw)
+                if self.exact:
+                    return sums
+            if not self.noisy:
+                return tuple(total.double() for total in sums)
+            return tuple(map(on_grid, sums, query.blocks, owed))
+
+        # With noise parts are added without rounding, so that how they are dealt to nodes does not show.
+        totals = clipping.added(map(part, ask.chunks)) or tuple(total.double() for total in zeros(query))
+        return Reply(tuple(total.cpu() for total in totals), sum(chunk.parties for chunk in ask.chunks))
+
+    def _chunk_sums(self, query: Query, chunk: Chunk, seed: int) -> tuple[Tensor, ...]:
+        if self.own is not None and chunk.home != self.own:
+            raise validation.fail("partition", chunk.home, f"be this node's own, {self.own}")
+        if not len(chunk.ids):
+            return zeros(query)
+        pieces = np.array_split(chunk.ids, -(-len(chunk.ids) * self.unit_memory // self.memory))
+        return clipping.added(self._units_sums(query, ids, seed) for ids in pieces)
+
+    def _units_sums(self, query: Query, ids: data.Indices, seed: int) -> tuple[Tensor, ...]:
+        x, y, owner = self.view.batch(ids, self.device)
+        seeds = _seeds(seed, ids, owner.cpu()) if self.task.drawing.draws else None
+        arguments = (self.work, self.task, query, x, y, owner, len(ids))
+        return clipped_sum(*arguments, memory=self.memory, seeds=seeds)
+
+    def gather(self, ask: Ask) -> Reply:
+        """The engine that is this process alone."""
+        return self.answer(ask).to(ask.query)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _seeds(seed: int, ids: data.Indices, owner: Tensor) -> Tensor:
+    """What dropout draws by for each example of the units ``ids``: by unit, and by place in it."""
+    counts = torch.bincount(owner, minlength=len(ids))
+    places = torch.arange(len(owner)) - (torch.cumsum(counts, 0) - counts)[owner]
+    return example_seeds(seed, torch.from_numpy(np.asarray(ids, np.int64))[owner], places)
+
+
+def zeros(query: Query) -> tuple[Tensor, ...]:
+    """The sums over no unit: one tensor per block, on the points' device."""
+    return clipping.zeros(query.blocks, query.points[0])
+
+
+def moved(query: Query, device: torch.device) -> Query:
+    """The query with its points and divisors on ``device``."""
+    if query.points[0].device == device:
+        return query
+
+    def term(t: Term) -> Term:
+        return t if t.divisor is None else replace(t, divisor=t.divisor.to(device))
+
+    blocks = tuple(
+        replace(block, terms=tuple(term(t) for t in block.terms))
+        if isinstance(block, SumBlock)
+        else replace(block, term=term(block.term))
+        for block in query.blocks
+    )
+    points = tuple(point.to(device) for point in query.points)
+    return replace(query, points=points, blocks=blocks)

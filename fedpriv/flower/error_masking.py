@@ -1,0 +1,75 @@
+"""What a node says when it fails: an exception's type, and nothing that could hold data.
+
+Flower puts the text of an exception into the error message that it sends to the server, and such a text
+can quote values. Functions of the ClientApp are therefore wrapped in :func:`guarded`, which answers with
+the type's name alone. The full traceback goes to the node's own log, at level DEBUG. Where the node is an
+owner's (or has settings that nothing reads, as if misspelt), its log gets the type at level WARNING, too,
+with the texts that are ours and hold no data; the log of a node that hosts a simulation's clients is the
+run's own, and who failed is private there. Why a node is not ready its log says in any case: all are asked
+for their places.
+
+Only code in the same process can ask for the exception itself, with :func:`raising` (the in-process grid
+does, for debugging); no message and no configuration can.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from flwr.app import Context, Error, Message, MessageType
+from flwr.common.constant import ErrorCode
+
+from fedpriv._internal.user_code import UserCodeError
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import LedgerError, UnsupportedEvent
+from fedpriv.data import DataError
+from fedpriv.flower.serialization import MessageError
+from fedpriv.node.policy import RefusedError, misspelt, owns_data
+
+Answerer = Callable[[Message, Context], Message]
+
+_OURS = (ArgumentError, DataError, LedgerError, MessageError, RefusedError, UnsupportedEvent)
+
+_log = logging.getLogger("fedpriv.config.builders")
+_raise: ContextVar[bool] = ContextVar("fedpriv-raise", default=False)
+
+
+def error_reply(message: Message, error: BaseException, crashed: bool = False) -> Message:
+    """The reply to ``message`` that names the type of ``error``; ``crashed`` is for dead workers."""
+    code = ErrorCode.CLIENT_APP_CRASHED if crashed else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return Message(Error(code, type(error).__name__), reply_to=message)
+
+
+def guarded(function: Answerer) -> Answerer:
+    """``function``, whose exceptions become error replies without their text."""
+
+    @functools.wraps(function)
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            return function(message, context)
+        except Exception as error:
+            if _raise.get():
+                raise
+            of_all = message.metadata.message_type == MessageType.QUERY
+            if of_all or owns_data(context.node_config) or misspelt(context.node_config):
+                ours = isinstance(error, _OURS) and not isinstance(error, UserCodeError)
+                text = f": {error}" if ours else ""
+                _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)
+            _log.debug("%s failed", function.__name__, exc_info=True)
+            return error_reply(message, error)
+
+    return answer
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Let exceptions of guarded functions through, within this block and this thread."""
+    token = _raise.set(True)
+    try:
+        yield
+    finally:
+        _raise.reset(token)

@@ -1,0 +1,312 @@
+"""Asks and replies as Flower records, and back, without pickle.
+
+What travels to a node is three records: ``points`` (the query's parameter vectors and divisors, ONE
+ArrayRecord object shared by all messages of a release, so that a grid can ship it once), ``query`` (the
+blocks as JSON, the release index, the parties' noise) and ``chunks`` (the node's part of the cohort, in
+columns of 64-bit numbers, as bytes).
+What comes back is ``sums``, one array a block, and ``reply``, the number of parties behind them.
+
+Arrays are Flower's NumPy serialisation, read with ``allow_pickle=False``; every reader checks shapes and
+dtypes and raises :class:`MessageError`, whose text names fields and shapes, never values.
+
+>>> import numpy as np, torch
+>>> query = Query((torch.zeros(3),), (SumBlock((Term(1.5),)),))
+>>> chunks = (Chunk(0, np.arange(2), parties=2), Chunk(1, np.arange(5, 9), parties=4))
+>>> ask = Ask(query, release=7, chunks=chunks)
+>>> back = read_ask(ask_content(shared_records(ask), chunks[1:]))
+>>> back.release, back.chunks[0].index, back.chunks[0].ids.tolist()
+(7, 1, [5, 6, 7, 8])
+>>> read_reply(reply_content(Reply((torch.ones(3),), parties=4)), back.query).parties
+4
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app.message.message import make_message
+from torch import Tensor
+
+from fedpriv._internal.validation import FedprivError
+from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.mechanism.query import BitBlock, Block, Query, SumBlock, Term
+
+Records = dict[str, ArrayRecord | ConfigRecord]
+
+_FLOATS = {"float32", "float64"}
+_WHOLE = "<i8"  # of a chunk record's columns
+_THIN = 1e-15  # divisors between it and its inverse keep sums in range before they are divided
+
+
+class MessageError(FedprivError, ValueError):
+    """A message is not what the protocol says; the text names the field, never a value from data."""
+
+
+def shared_records(ask: Ask) -> Records:
+    """The records of ``ask`` that every node gets alike: encode them once a release."""
+    arrays = {f"point-{j}": encode(point) for j, point in enumerate(ask.query.points)}
+    blocks = [_block_table(block, arrays) for block in ask.query.blocks]
+    fields: dict[str, Any] = {
+        "blocks": json.dumps(blocks),
+        "release": ask.release,
+        "relative-noise": float(ask.query.relative_noise),
+        "rate-factor": float(ask.query.rate_factor),
+    }
+    if ask.party_stds is not None:
+        fields["party-stds"] = [float(std) for std in ask.party_stds]
+    return {"points": ArrayRecord(arrays), "query": ConfigRecord(fields)}
+
+
+def ask_content(shared: Mapping[str, Any], chunks: Sequence[Chunk]) -> RecordDict:
+    """The content of one node's message: the shared records and the node's chunks."""
+    ids = [np.asarray(chunk.ids, dtype=np.int64) for chunk in chunks]
+    columns = {
+        "ids": np.concatenate(ids) if ids else np.empty(0, np.int64),
+        "sizes": np.array([part.size for part in ids], np.int64),
+        "indices": np.array([chunk.index for chunk in chunks], np.int64),
+        "parties": np.array([chunk.parties for chunk in chunks], np.int64),
+        "homes": np.array([-1 if c.home is None else c.home for c in chunks], np.int64),
+    }
+    record = ConfigRecord({name: column.astype(_WHOLE).tobytes() for name, column in columns.items()})
+    return RecordDict({**shared, "chunks": record})
+
+
+def read_ask(content: RecordDict) -> Ask:
+    """The Ask for this node, holding the node's chunks only.
+
+    Raises MessageError where a record is missing or malformed.
+    """
+    points, fields = array_record(content, "points"), config_record(content, "query")
+    count = sum(name.startswith("point-") for name in points)
+    if count not in (1, 2):
+        raise MessageError(f"an ask holds {count} points; it must hold 1 or 2")
+    vectors = tuple(read_vector(points, f"point-{j}") for j in range(count))
+    if len({tuple(vector.shape) for vector in vectors}) != 1 or vectors[0].ndim != 1:
+        raise MessageError("the points of an ask must be vectors of one length")
+    try:
+        tables = json.loads(str(fields["blocks"]))
+        blocks = tuple(_read_block(table, points, vectors[0]) for table in tables)
+        noise, factor = (_float(fields[name]) for name in ("relative-noise", "rate-factor"))
+        query = Query(vectors, blocks, relative_noise=noise, rate_factor=factor)
+        release = read_whole(fields["release"])
+        stds = None
+        if "party-stds" in fields:
+            stds = tuple(_float(std) for std in cast("list[Any]", fields["party-stds"]))
+            _check_stds(stds, len(blocks))
+    except MessageError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise MessageError(f"an ask's query cannot be read ({type(error).__name__})") from None
+    return Ask(query, release, _read_chunks(config_record(content, "chunks")), stds)
+
+
+def reply_content(reply: Reply) -> RecordDict:
+    """The content of a node's reply."""
+    sums = {f"sum-{j}": encode(total) for j, total in enumerate(reply.sums)}
+    return RecordDict({"sums": ArrayRecord(sums), "reply": ConfigRecord({"parties": reply.parties})})
+
+
+def read_reply(content: RecordDict, query: Query) -> Reply:
+    """The Reply to ``query``; its sums in the dtype that came, on the device of the query's points.
+
+    Raises MessageError where a sum is missing, has another shape than its block's, or is not finite.
+    """
+    arrays, point = array_record(content, "sums"), query.points[0]
+    if len(arrays) != len(query.blocks):
+        raise MessageError(f"a reply holds {len(arrays)} sums; it must hold {len(query.blocks)}")
+    sums = []
+    for j, block in enumerate(query.blocks):
+        total = read_vector(arrays, f"sum-{j}")
+        if total.shape != (() if isinstance(block, BitBlock) else point.shape):
+            raise MessageError(f"sum-{j} of a reply does not have its block's shape")
+        if not math.isfinite(float(total.sum())):  # what is not finite makes the sum so, in one pass
+            raise MessageError(f"sum-{j} of a reply is not finite")
+        sums.append(total.to(point.device))
+    return Reply(tuple(sums), read_whole(config_record(content, "reply").get("parties")))
+
+
+def add_replies(one: Message, other: Message) -> Message:
+    """``one`` with the sums and parties of ``other`` added; the first of them that is an error, as it is.
+
+    Raises MessageError where their sums do not have the same names and shapes.
+    """
+    for reply in (one, other):
+        if reply.has_error():
+            return reply
+    mine, theirs = (array_record(reply.content, "sums") for reply in (one, other))
+    sums = []
+    for j in range(max(len(mine), len(theirs))):
+        part, more = (read_vector(record, f"sum-{j}") for record in (mine, theirs))
+        if part.shape != more.shape:
+            raise MessageError(f"sum-{j} of two replies do not have one shape")
+        sums.append(part + more)
+    counts = (config_record(reply.content, "reply").get("parties") for reply in (one, other))
+    content = reply_content(Reply(tuple(sums), sum(read_whole(count) for count in counts)))
+    return make_message(one.metadata, content)
+
+
+def encode(values: Tensor) -> Array:
+    """A float tensor as Flower's Array (NumPy format; refuses anything that would need pickle)."""
+    array = values.detach().cpu().contiguous().numpy()
+    dtype = str(array.dtype)
+    return Array(dtype, array.shape, "numpy.ndarray", _header(dtype, array.shape) + array.tobytes())
+
+
+def read_vector(record: ArrayRecord, name: str) -> Tensor:
+    """The float array ``name``, checked against what its envelope declares. Raises MessageError."""
+    if name not in record:
+        raise MessageError(f"the array {name!r} is missing")
+    array, shape = record[name], tuple(record[name].shape)
+    if array.dtype not in _FLOATS:
+        raise MessageError(f"the array {name!r} must hold {' or '.join(sorted(_FLOATS))}")
+    try:
+        plain = _plain(array, shape)
+        values = array.numpy() if plain is None else plain
+    except (TypeError, ValueError, EOFError, OSError, SyntaxError) as error:
+        raise MessageError(f"the array {name!r} cannot be read ({type(error).__name__})") from None
+    if str(values.dtype) != array.dtype:
+        raise MessageError(f"the array {name!r} does not hold the {array.dtype} that it declares")
+    if tuple(values.shape) != shape:
+        raise MessageError(f"the array {name!r} does not have the shape that it declares")
+    return torch.from_numpy(values)
+
+
+def _plain(array: Array, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """The values, where they lie behind the very header that such an array has; None where not.
+
+    NumPy's own reader, which reads every header, compiles it anew each time.
+    """
+    header, size = _header(array.dtype, shape), math.prod(shape) * np.dtype(array.dtype).itemsize
+    if len(array.data) != len(header) + size or not array.data.startswith(header):
+        return None
+    return np.frombuffer(array.data, array.dtype, offset=len(header)).reshape(shape).copy()
+
+
+@functools.lru_cache(maxsize=64)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What NumPy's format puts before the values of such an array."""
+    buffer = io.BytesIO()
+    fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()
+
+
+def array_record(content: RecordDict, name: str) -> ArrayRecord:
+    """The content's record of arrays ``name``. Raises MessageError."""
+    record = content.get(name)
+    if not isinstance(record, ArrayRecord):
+        raise MessageError(f"the array record {name!r} is missing")
+    return record
+
+
+def config_record(content: RecordDict, name: str) -> ConfigRecord:
+    """The content's record of values ``name``. Raises MessageError."""
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise MessageError(f"the config record {name!r} is missing")
+    return record
+
+
+def read_whole(value: object) -> int:
+    """``value``, a whole number of 0 or more. Raises MessageError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise MessageError("releases, rounds, silos and parties must be whole numbers of 0 or more")
+    return value
+
+
+def _float(value: object) -> float:
+    """A float out of a table; infinity may come as a word (JSON has none)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise MessageError("a number of an ask is not a number")
+    return float(value)
+
+
+def _number(value: float) -> float | str:
+    """``value``, or the word that ``float`` reads back: JSON has no infinity."""
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
+    table: dict[str, Any] = {
+        "clip-norm": _number(term.clip_norm),
+        "weight": float(term.weight),
+        "at": [float(coefficient) for coefficient in term.at],
+        "per-layer": term.per_layer,
+    }
+    if term.divisor is not None:
+        table["divisor"] = f"divisor-{sum(name.startswith('divisor-') for name in arrays)}"
+        arrays[table["divisor"]] = encode(term.divisor)
+    return table
+
+
+def _block_table(block: Block, arrays: dict[str, Array]) -> dict[str, Any]:
+    """``block`` as a JSON-able table; its divisors are added to ``arrays``."""
+    if isinstance(block, BitBlock):
+        table = {"kind": "bit", "threshold": _number(block.threshold), "share": float(block.share)}
+        return {**table, "terms": [_term_table(block.term, arrays)]}
+    terms = [_term_table(term, arrays) for term in block.terms]
+    return {"kind": "sum", "share": float(block.share), "terms": terms}
+
+
+def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> Term:
+    divisor = None
+    if "divisor" in table:
+        divisor = read_vector(points, str(table["divisor"]))
+        if divisor.shape != like.shape or not bool(((divisor > _THIN) & (divisor < 1 / _THIN)).all()):
+            raise MessageError(
+                f"a divisor must be a vector of the points' length between {_THIN:g} and {1 / _THIN:g}"
+            )
+    at = tuple(_float(coefficient) for coefficient in table["at"])
+    if not isinstance(table["per-layer"], bool):
+        raise MessageError("a term is clipped by layers or it is not")
+    return Term(_float(table["clip-norm"]), _float(table["weight"]), at, divisor, table["per-layer"])
+
+
+def _read_block(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> Block:
+    terms = tuple(_read_term(term, points, like) for term in table["terms"])
+    if table["kind"] == "sum":
+        return SumBlock(terms, _float(table["share"]))
+    if table["kind"] == "bit" and len(terms) == 1:
+        return BitBlock(terms[0], _float(table["threshold"]), _float(table["share"]))
+    raise MessageError("a block must be a sum, or a bit of one term")
+
+
+def _check_stds(stds: tuple[float, ...], blocks: int) -> None:
+    if len(stds) != blocks or not all(math.isfinite(std) and std >= 0 for std in stds):
+        raise MessageError("the party noise must be one finite std of 0 or more for each block")
+
+
+def _distinct(column: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
+    """Whether no number is there twice; columns mostly ascend, which is quick to see."""
+    return bool((column[1:] > column[:-1]).all()) or len(np.unique(column)) == len(column)
+
+
+def _read_chunks(record: ConfigRecord) -> tuple[Chunk, ...]:
+    def column(name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+        value = record.get(name)
+        if not isinstance(value, bytes) or len(value) % 8:
+            raise MessageError(f"a chunk record's column {name!r} must be the bytes of 64-bit numbers")
+        return np.frombuffer(value, _WHOLE).astype(np.int64)
+
+    ids, sizes, indices, parties, homes = map(column, ("ids", "sizes", "indices", "parties", "homes"))
+    if any(len(other) != len(sizes) for other in (indices, parties, homes)):
+        raise MessageError("a chunk record must hold one number a chunk in every column")
+    if (sizes < 0).any() or int(sizes.sum()) != ids.size:
+        raise MessageError("the chunk sizes must add to the number of ids")
+    if any((column < 0).any() for column in (ids, indices)) or (parties < 1).any():
+        raise MessageError("ids and chunk numbers must be 0 or more, and parties 1 or more")
+    if not all(_distinct(column) for column in (ids, indices)):
+        raise MessageError("an ask must name a unit, and a chunk, once: a unit has one contribution")
+    cuts = np.split(ids, np.cumsum(sizes)[:-1]) if sizes.size else []
+    return tuple(
+        Chunk(int(index), cut, int(count), None if home < 0 else int(home))
+        for index, cut, count, home in zip(indices, cuts, parties, homes, strict=True)
+    )

@@ -1,0 +1,126 @@
+"""The nodes of a federation: who they are, in which order they stand, and who does what.
+
+The cohort's chunks are dealt to the nodes in the order of their partition ids (Flower's node ids are
+random, so each node is asked for its partition id once); a chunk with a home goes to the node that hosts
+that silo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Message
+
+from fedpriv._internal import validation
+from fedpriv.federated.engine import Chunk
+from fedpriv.flower.serialization import MessageError
+
+_MANY = 20  # nodes that are named at most
+
+
+class EngineError(validation.FedprivError, RuntimeError):
+    """The federation cannot answer; the message says why in public terms, and what to do."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the federation: Flower's id, and its place among the partitions."""
+
+    id: int
+    partition: int
+    partitions: int
+
+
+def deal(chunks: Sequence[Chunk], nodes: Sequence[Node]) -> dict[Node, list[Chunk]]:
+    """Each node's chunks, nodes in order: homes first by silo, the free ones in contiguous runs.
+
+    >>> import numpy as np
+    >>> nodes = [Node(90, 0, 2), Node(17, 1, 2)]
+    >>> free = [Chunk(index, np.arange(2), parties=2) for index in range(5)]
+    >>> [[chunk.index for chunk in part] for part in deal(free, nodes).values()]
+    [[0, 1], [2, 3, 4]]
+    """
+    hands: dict[Node, list[Chunk]] = {node: [] for node in nodes}
+    free = [chunk for chunk in chunks if chunk.home is None]
+    for position, node in enumerate(nodes):
+        first, last = (len(free) * (position + j) // len(nodes) for j in (0, 1))
+        hands[node].extend(free[first:last])
+    for chunk in chunks:
+        if chunk.home is not None:
+            hands[host(chunk.home, nodes)].append(chunk)
+    return hands
+
+
+def host(silo: int, nodes: Sequence[Node]) -> Node:
+    """The node that hosts a silo, all run long: what the silo remembers is there."""
+    return nodes[silo % len(nodes)]
+
+
+def read_node(node: int, reply: Message) -> Node:
+    """The node by what it says of its place. Raises MessageError where it does not know it."""
+    record = reply.content.get("node")
+    fields = record if isinstance(record, ConfigRecord) else {}
+    partition, partitions = fields.get("partition-id"), fields.get("num-partitions")
+    if not isinstance(partition, int) or not isinstance(partitions, int):
+        raise MessageError("has no partition (--node-config 'partition-id=... num-partitions=...')")
+    return Node(node, partition, partitions)
+
+
+def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The nodes by partition. Raises EngineError unless each partition is there, once."""
+    ordered = tuple(sorted(nodes, key=lambda node: node.partition))
+    partitions = [node.partition for node in ordered]
+    counts = {node.partitions for node in ordered}
+    if counts != {len(ordered)} or partitions != list(range(len(ordered))):
+        raise EngineError(
+            f"the nodes' partition ids are {partitions} of {sorted(counts)}; "
+            "they must be 0 to n - 1, each once, with num-partitions = n"
+        )
+    return ordered
+
+
+def successor(node: Node, newcomers: Mapping[int, Node | None], there: Collection[int]) -> Node:
+    """Who stands in the place of a node: itself where it is among those that are there, else a newcomer.
+
+    >>> old, new = Node(90, 1, 3), Node(17, 1, 3)
+    >>> [successor(old, {17: new, 5: None}, there).id for there in ({90, 17}, {17, 5}, {5})]
+    [90, 17, 90]
+    """
+    place = (node.partition, node.partitions)
+    heirs = [new for new in newcomers.values() if new and (new.partition, new.partitions) == place]
+    return node if node.id in there else next((new for new in heirs if new.id in there), node)
+
+
+def still_missing(nodes: Iterable[Node], timeout: float) -> str:
+    """Who was waited for in vain."""
+    there = {node.partition for node in nodes}
+    expected = max((node.partitions for node in nodes), default=0)
+    missing = sorted(set(range(expected)) - there)
+    what = f"partitions {missing} are missing" if missing else "no node has answered"
+    return f"after {timeout:g} s {what}; start the SuperNodes, or the simulation's nodes"
+
+
+def not_ready(failed: Mapping[int, str], there: Collection[Node], expected: int | None) -> str:
+    """Which nodes have said that they cannot take part, and where one finds out why.
+
+    A node that is not ready does not say its partition; where all others have, it is theirs that are left.
+
+    >>> print(not_ready({90: "failed with MissingDataError", 17: "failed"}, [Node(5, 1, 3)], None))
+    2 of 3 nodes are not ready: node 17 failed; node 90 failed with MissingDataError; they are \
+of partitions 0 and 2 (each node's own terminal says why; its SuperNode ID is there, too)
+    """
+    total = next((node.partitions for node in there), expected)
+    left = sorted(set(range(total or 0)) - {node.partition for node in there})
+    of = "" if total is None else f" of {total}"
+    errors = "; ".join(f"node {node} {why}" for node, why in sorted(failed.items())[:_MANY])
+    more = f"; and {len(failed) - _MANY} more" if len(failed) > _MANY else ""
+    where = ""
+    if there and len(left) == len(failed) <= _MANY:
+        others = f"s {', '.join(map(str, left[:-1]))} and" if left[:-1] else ""
+        where = f"; {'they are' if others else 'it is'} of partition{others} {left[-1]}"
+    nodes = "node" if len(failed) == 1 == (total or 1) else "nodes"
+    return (
+        f"{len(failed)}{of} {nodes} {'is' if len(failed) == 1 else 'are'} not ready: {errors}{more}{where} "
+        "(each node's own terminal says why; its SuperNode ID is there, too)"
+    )

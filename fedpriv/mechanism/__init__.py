@@ -1,0 +1,1 @@
+"""The query, the sampling of its cohort, and the noisy release of its sum."""

@@ -1,0 +1,186 @@
+"""What an optimizer asks of the data: points, blocks of clipped terms, and their sensitivity.
+
+A query asks each privacy unit in the cohort for a bounded vector per block and releases the noisy sums.
+For a :class:`SumBlock` the contribution of a unit is
+
+    sum_k  w_k * clip(A_k, C_k),        A_k = (sum_j a_kj g(theta_j)) / D_k,
+
+where ``g(theta_j)`` is the unit's vector at the query's j-th point (its gradient there, or its local
+model change). Its add/remove sensitivity is S = sum_k |w_k| C_k. All blocks of a query are taken on ONE
+cohort and are ONE event of noise multiplier z: block j gets noise of std z S_j / sqrt(share_j) with
+shares that sum to 1, so that sum_j (S_j / sigma_j)^2 = z^-2.
+
+>>> import torch
+>>> query = Query(points=(torch.zeros(3),), blocks=(SumBlock((Term(clip_norm=1.5),)),))
+>>> query.noise_stds(2.0)
+(3.0,)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpriv._internal import validation
+
+# What one unit may add to a sum, where a clip bounds it. Sums are of float32 and noise comes after: within
+# this range neither the sum of any cohort nor a step on the way to it leaves what float32 holds, and nothing
+# that float32 rounds to a denormal number counts. An overflow would show through any noise.
+LEAST, MOST = 1e-12, 1e12
+
+
+@dataclass(frozen=True)
+class Term:
+    """One clipped vector of a unit's contribution.
+
+    Attributes:
+        clip_norm: C, the bound on the Euclidean norm, from LEAST to MOST; infinity means no clipping.
+        weight: w, 0 or of a size from LEAST to MOST, as has to be |w| C; a term of weight 0 is left out.
+        at: coefficients a_j over the query's points; (1.0,) is the vector at the first point,
+            (1.0, -1.0) the difference between two points.
+        divisor: D, a positive vector of shape (d,) that divides A before the clip, or None.
+        per_layer: clip the part of A that belongs to each of the model's L layers to C / sqrt(L), in place
+            of all of A to C (McMahan et al. 2018, "Learning differentially private recurrent language
+            models", section 4). The parts' bounds make C together, so the sensitivity is the same.
+    """
+
+    clip_norm: float
+    weight: float = 1.0
+    at: tuple[float, ...] = (1.0,)
+    divisor: Tensor | None = None
+    per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        validation.positive("clip-norm", self.clip_norm)
+        check_range("clip-norm", self.clip_norm)
+        if self.weight:
+            check_range("term weight", abs(validation.real("term weight", self.weight)), unless=None)
+            check_range("term weight times clip-norm", self.sensitivity)
+        if not self.at:
+            raise validation.fail("term coefficients", self.at, "name at least one point")
+
+    @property
+    def sensitivity(self) -> float:
+        """|w| C."""
+        return abs(self.weight) * self.clip_norm if self.weight else 0.0
+
+    def bound(self, layers: int) -> float:
+        """What each clipped part of A is held to, for a model of this many layers: C, or C / sqrt(L)."""
+        return self.clip_norm / math.sqrt(layers) if self.per_layer else self.clip_norm
+
+    def combine(self, vectors: Sequence[Tensor]) -> Tensor:
+        """A before clipping, from the vectors (..., d) at the query's points."""
+        total = vectors[0] if self.at[0] == 1.0 else self.at[0] * vectors[0]
+        for coefficient, vector in zip(self.at[1:], vectors[1:], strict=False):
+            total = total + coefficient * vector
+        return total if self.divisor is None else total / self.divisor
+
+
+def check_range(name: str, value: float, unless: float | None = math.inf) -> None:
+    """Raises ArgumentError unless LEAST <= value <= MOST, or it is ``unless``."""
+    if value != unless and not LEAST <= value <= MOST:
+        other = "" if unless is None else f"be {unless:g} or "
+        raise validation.fail(name, value, f"{other}lie in [{LEAST:g}, {MOST:g}]", "sums are of float32")
+
+
+@dataclass(frozen=True)
+class SumBlock:
+    """A block whose units each add ``sum_k w_k clip(A_k, C_k)``, a vector of shape (d,).
+
+    Attributes:
+        terms: the clipped terms.
+        share: this block's part of the event's 1/z^2, in (0, 1].
+    """
+
+    terms: tuple[Term, ...]
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not any(term.weight for term in self.terms):
+            weights = [term.weight for term in self.terms]
+            raise validation.fail("term weights", weights, "hold one at least that is not 0")
+        check_range("a block's sensitivity", self.sensitivity)
+
+    @property
+    def sensitivity(self) -> float:
+        """S = sum_k |w_k| C_k (add/remove)."""
+        return sum(term.sensitivity for term in self.terms)
+
+
+@dataclass(frozen=True)
+class BitBlock:
+    """A block whose units each add the number 1{norm(A) <= threshold} - 1/2, taken before clipping.
+
+    It is the released bit of adaptive clipping (Andrew et al. 2019, section 2.1, centred so that its
+    sensitivity is 1/2). A unit whose A is not finite adds -1/2.
+    """
+
+    term: Term
+    threshold: float
+    share: float
+
+    def __post_init__(self) -> None:
+        if self.term.per_layer:
+            raise validation.fail("bit", "per-layer", "compare the norm of a whole vector")
+
+    @property
+    def sensitivity(self) -> float:
+        """1/2, whatever the threshold."""
+        return 0.5
+
+
+Block = SumBlock | BitBlock
+
+
+@dataclass(frozen=True)
+class Query:
+    """One bounded question, paid for as one event.
+
+    Attributes:
+        points: parameter vectors of shape (d,) at which units evaluate themselves (1 or 2).
+        blocks: the released sums; their shares add to 1.
+        relative_noise: r_t; the event's noise multiplier is scale * r_t.
+        rate_factor: the cohort's expected size as a multiple of the usual one (DP-SRM's first step).
+        releases: how many releases of this event the optimizer's step still needs, this one included
+            (ADADP's two): the loop starts none unless the budget and the rounds hold for all.
+    """
+
+    points: tuple[Tensor, ...]
+    blocks: tuple[Block, ...]
+    relative_noise: float = 1.0
+    rate_factor: float = 1.0
+    releases: int = 1
+
+    def __post_init__(self) -> None:
+        validation.non_negative("relative noise", self.relative_noise)
+        validation.finite_positive("rate factor", self.rate_factor)
+        shares = [block.share for block in self.blocks]
+        if any(share <= 0 for share in shares) or abs(sum(shares) - 1) > 1e-9:
+            raise validation.fail("block shares", shares, "be positive and add to 1")
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of parameters."""
+        return self.points[0].numel()
+
+    def noise_stds(self, noise_multiplier: float) -> tuple[float, ...]:
+        """The std of the noise on each block's SUM for an event of this multiplier z.
+
+        This is the one place where a noise standard deviation is computed: z S_j / sqrt(share_j).
+        Raises ArgumentError where z > 0 and a block's sensitivity is infinite.
+        """
+        z = validation.non_negative("noise multiplier", noise_multiplier)
+        if z == 0:
+            return tuple(0.0 for _ in self.blocks)
+        stds = tuple(z * block.sensitivity / math.sqrt(block.share) for block in self.blocks)
+        if not all(math.isfinite(std) for std in stds):
+            raise validation.fail("clip-norm", math.inf, "be finite where noise is added")
+        return stds
+
+
+# The noisy answer to a query: per block the noisy sum DIVIDED by the expected cohort size,
+# shape (d,) for a sum block and () for a bit.
+Answer = tuple[Tensor, ...]

@@ -1,0 +1,264 @@
+"""Samplers: how a release's cohort is drawn, and the accounting event that this implies.
+
+The sampler and its event are one object, so a cohort cannot be drawn one way and accounted another.
+A population is implicit: units are the numbers 0..N-1, nothing is stored for them, and sampling m of
+N costs O(m) for N up to 10^12. Poisson sampling is exact: a Binomial(N, q) count and then that many
+distinct indices, uniformly, have the same joint law as N independent coins.
+
+Which cohort was drawn, and its size, are private under add/remove: they go nowhere but to the engine.
+
+>>> from fedpriv.rng import Key
+>>> sampler = Poisson(population=10**12, rate=1e-10)
+>>> cohort = sampler.draw(Key.from_seed(0).generator("cohort", 0))
+>>> bool(70 < len(cohort) < 135), bool((cohort[1:] > cohort[:-1]).all())
+(True, True)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedpriv._internal import validation
+from fedpriv.accounting.events import Event
+
+Indices = NDArray[np.int64]
+
+LARGEST_POPULATION = 10**12
+RELATIONS = ("add-remove", "replace-one")
+
+
+class Sampler(Protocol):
+    """Draws cohorts and knows what a release over one costs."""
+
+    @property
+    def population(self) -> int:
+        """N, the public number of units."""
+
+    @property
+    def expected_size(self) -> float:
+        """The public denominator of means: the expected cohort size, never the drawn one."""
+
+    def draw(self, generator: np.random.Generator) -> Indices:
+        """One cohort: distinct unit numbers, ascending, int64."""
+
+    def event(self, noise_multiplier: float) -> Event:
+        """The event of one release of this multiplier over one drawn cohort."""
+
+    def resized(self, factor: float) -> Sampler:
+        """The sampler whose expected cohort is ``factor`` times as large."""
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each unit joins independently with probability ``rate``.
+
+    Neighbours add or remove one unit, or replace one (then the event is a pair of its own, not z / 2).
+    """
+
+    population: int
+    rate: float
+    relation: str = "add-remove"
+
+    def __post_init__(self) -> None:
+        _check_population(self.population)
+        validation.probability("sampling-rate", self.rate)
+        validation.choice("relation", self.relation, RELATIONS)
+
+    @property
+    def expected_size(self) -> float:
+        """N q."""
+        return self.population * self.rate
+
+    def draw(self, generator: np.random.Generator) -> Indices:
+        """A Poisson cohort, possibly empty."""
+        size = int(generator.binomial(self.population, self.rate))
+        return draw_distinct(self.population, size, generator)
+
+    def event(self, noise_multiplier: float) -> Event:
+        """A Poisson-subsampled Gaussian."""
+        return Event(
+            noise_multiplier,
+            sampling="poisson",
+            relation=self.relation,
+            rate=self.rate,
+            population=self.population,
+        )
+
+    def resized(self, factor: float) -> Poisson:
+        """The rate times ``factor``. Raises ArgumentError above 1."""
+        return self if factor == 1 else replace(self, rate=self.rate * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedPoisson(Poisson):
+    """A Poisson cohort that is cut, uniformly at random, to at most ``cap`` units.
+
+    The cap is the public number of noise shares that a release always carries. ``floor`` is the smallest
+    cohort that the placement will release. What the two change is bounded by the total-variation
+    distance P[n > cap] + P[n < floor] per release, which the event carries (Chua et al. 2024). ``known`` is
+    as of :class:`FixedSize`.
+    """
+
+    cap: int
+    floor: int = 0
+    known: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.integer("cohort-cap", self.cap, minimum=1)
+        _check_known(self.known, self.population)
+
+    @classmethod
+    def covering(
+        cls, population: int, rate: float, tail: float, relation: str = "add-remove", known: int = 0
+    ) -> TruncatedPoisson:
+        """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
+        # Not by scipy's inverses, which know no tail below 1e-16.
+        sizes, fewest = range(population + 2), max(population - 1 - known, 0)
+        cap = bisect_left(sizes, True, key=lambda n: stats.binom.sf(n - known, population + 1, rate) <= tail)
+        floor = bisect_left(sizes, True, key=lambda n: stats.binom.cdf(n, fewest, rate) > tail)
+        return cls(population, rate, relation, cap=max(cap, 1), floor=floor, known=known)
+
+    @cached_property
+    def truncation(self) -> float:
+        """The total-variation distance from an untruncated Poisson cohort, for N units and neighbours,
+        whichever of the ``known`` units are in it."""
+        above = stats.binom.sf(self.cap - self.known, self.population + 1, self.rate)
+        fewest = max(self.population - 1 - self.known, 0)
+        below = stats.binom.cdf(self.floor - 1, fewest, self.rate) if self.floor else 0.0
+        return float(above + below)
+
+    def draw(self, generator: np.random.Generator) -> Indices:
+        """A Poisson cohort of at most ``cap`` units."""
+        size = min(int(generator.binomial(self.population, self.rate)), self.cap)
+        return draw_distinct(self.population, size, generator)
+
+    def event(self, noise_multiplier: float) -> Event:
+        """The Poisson event, with the truncation's distance."""
+        return replace(super().event(noise_multiplier), truncation=self.truncation)
+
+    def resized(self, factor: float) -> TruncatedPoisson:
+        """Only factor 1: the cap is a public constant of the run."""
+        if factor != 1:
+            raise validation.fail("sampler", "truncated Poisson", "keep one rate all run", "use fixed-size")
+        return self
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """``size`` units, uniformly without replacement; neighbours replace one unit.
+
+    Attributes:
+        population: N.
+        size: m.
+        known: how many units' part in each cohort an adversary knows, those of colluding parties. The other
+            N - known units are drawn at m / (N - known) at most then, which is what an event has.
+    """
+
+    population: int
+    size: int
+    known: int = 0
+
+    def __post_init__(self) -> None:
+        _check_population(self.population)
+        _check_known(self.known, self.population)
+        if validation.integer("cohort-size", self.size, minimum=1) > self.population:
+            raise validation.fail("cohort-size", self.size, f"be at most the population, {self.population}")
+
+    @property
+    def expected_size(self) -> float:
+        """m."""
+        return float(self.size)
+
+    def draw(self, generator: np.random.Generator) -> Indices:
+        """Exactly ``size`` units."""
+        return draw_distinct(self.population, self.size, generator)
+
+    def event(self, noise_multiplier: float) -> Event:
+        """A Gaussian over a fixed-size sample of those whose part is not known, under replace-one."""
+        others = self.population - self.known
+        drawn = min(self.size, others)
+        return Event(
+            noise_multiplier,
+            sampling="without-replacement",
+            relation="replace-one",
+            rate=drawn / others,
+            population=others,
+            cohort=drawn,
+        )
+
+    def resized(self, factor: float) -> FixedSize:
+        """The size times ``factor``, rounded."""
+        return self if factor == 1 else replace(self, size=round(self.size * factor))
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """All units in every release: no sampling, no amplification."""
+
+    population: int
+    relation: str = "add-remove"
+
+    def __post_init__(self) -> None:
+        _check_population(self.population)
+        validation.choice("relation", self.relation, RELATIONS)
+
+    @property
+    def expected_size(self) -> float:
+        """N."""
+        return float(self.population)
+
+    def draw(self, generator: np.random.Generator) -> Indices:
+        """0..N-1."""
+        return np.arange(self.population, dtype=np.int64)
+
+    def event(self, noise_multiplier: float) -> Event:
+        """A plain Gaussian release."""
+        return Event(
+            noise_multiplier,
+            sampling="none",
+            relation=self.relation,
+            population=self.population,
+        )
+
+    def resized(self, factor: float) -> Everyone:
+        """Only factor 1: there is nobody else to ask."""
+        if factor != 1:
+            raise validation.fail("rate factor", factor, "be 1 where everyone takes part")
+        return self
+
+
+def draw_distinct(population: int, size: int, generator: np.random.Generator) -> Indices:
+    """``size`` distinct numbers below ``population``, uniform over all such sets, ascending.
+
+    Rejection for sparse draws: topping up a set of uniform draws until it holds ``size`` distinct ones
+    and dropping a uniform subset of the surplus is uniform by symmetry. Cost is O(size) either way.
+    """
+    if size * 3 > population:
+        return np.sort(generator.permutation(population)[:size]).astype(np.int64)
+    found = np.empty(0, dtype=np.int64)
+    while len(found) < size:
+        missing = size - len(found)
+        more = generator.integers(0, population, size=missing + missing // 8 + 8, dtype=np.int64)
+        found = np.unique(np.concatenate([found, more]))
+    surplus = len(found) - size
+    if surplus:
+        found = np.delete(found, generator.choice(len(found), size=surplus, replace=False))
+    return found
+
+
+def _check_known(known: int, population: int) -> None:
+    if validation.integer("known", known) >= population:
+        raise validation.fail("known", known, f"be less than the population, {population}")
+
+
+def _check_population(population: int) -> None:
+    if validation.integer("population", population, minimum=1) > LARGEST_POPULATION:
+        raise validation.fail("population", population, f"be at most {LARGEST_POPULATION}")

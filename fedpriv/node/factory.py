@@ -1,0 +1,87 @@
+"""A node's worker, from the run's configuration and the node's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedpriv import data
+from fedpriv._internal import validation
+from fedpriv.config.builders import choose_device, make_source, make_task, make_view, make_work
+from fedpriv.config.schema import Config
+from fedpriv.data.client_files import ClientFile, FileView
+from fedpriv.federated.worker import ClientSide, Units
+from fedpriv.rng import Key
+
+_MAKING = 8  # copies of an example that making it may take at once
+
+
+@dataclass(frozen=True)
+class SiloFile:
+    """The examples of one silo's own file, as units of the federation's numbering."""
+
+    file: FileView
+    silos: data.Silos
+
+    def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
+        """See :class:`Units`; a unit that lies elsewhere, or beyond the file, has no examples."""
+        return self.file.units(self.silos, client_ids, device)
+
+
+def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None) -> ClientSide:
+    """The client side that a node runs, from its public configuration.
+
+    Args:
+        run_config: the run's flat configuration.
+        node_config: the node's own: ``partition-id``, and ``data-file`` where it owns its data. There the
+            run's seed, which the server chose, counts only with ``accept-seed=true``: who holds the seed
+            can subtract the noise.
+    """
+    config = Config.parse(dict(run_config))
+    node = dict(node_config or {})
+    source = make_source(config)
+    own = _own_partition(config, node)
+    seeded = config.seed >= 0 and (own is None or node.get("accept-seed") is True)
+    return ClientSide(
+        task=make_task(config, source),
+        work=make_work(config),
+        view=make_view(config, source) if own is None else _own_view(config, source, node, own),
+        key=Key.of(config.seed if seeded else None),
+        device=choose_device(config.device),
+        own=own,
+        memory=config.memory_budget * 2**20,
+        unit_memory=_unit_memory(config, source),
+        noisy=config.placement != "none",
+        exact=config.exact_noise,
+    )
+
+
+def _unit_memory(config: Config, source: data.Source) -> int:
+    """Bytes that making one unit's examples takes, on average: _MAKING copies of each."""
+    each = 1
+    if config.unit == "client" and config.partition != "one-example":  # a finite source is divided whole
+        each = -(-source.size // config.clients) if source.size else config.examples_per_client
+    return _MAKING * each * math.prod(source.shape) * (8 if source.tokens else 4)
+
+
+def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
+    if not config.nodes_own_data:
+        return None
+    for name in ("partition-id", "data-file"):
+        if name not in node:
+            raise validation.ArgumentError(
+                f"this node has no {name}; start the SuperNode with --node-config "
+                "'partition-id=0 num-partitions=2 data-file=\"/path/to/file.npz\"'"
+            )
+    return validation.integer("partition-id", node["partition-id"])
+
+
+def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own: int) -> Units:
+    file = FileView(ClientFile(node["data-file"], source), own)
+    if config.unit == "client":
+        return file
+    return SiloFile(file, data.Silos(config.clients, config.examples_per_client))

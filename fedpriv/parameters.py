@@ -1,0 +1,206 @@
+"""A model's trainable parameters as one flat float vector, and back.
+
+Everything private in fedpriv is a bounded vector of R^d. A :class:`Layout` says which tensors of a module
+make up that vector and where each one lies: the parameters with ``requires_grad``, in the order of
+``module.named_parameters()``, each flattened in row-major order. Parameters without it are frozen: they
+are part of the model and never of the vector. The layout is plain data, so it travels as JSON and a
+vector is stored as named tensors.
+
+>>> import torch
+>>> layout = layout_of(torch.nn.Linear(3, 2))
+>>> layout.dimension, layout.names
+(8, ('weight', 'bias'))
+>>> {name: tuple(t.shape) for name, t in layout.split(torch.zeros(8)).items()}
+{'weight': (2, 3), 'bias': (2,)}
+>>> Layout.from_json(layout.to_json()) == layout
+True
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+from fedpriv._internal import validation
+
+_DROPOUTS = {kind.forward for kind in _DropoutNd.__subclasses__() if kind.__module__.startswith("torch.")}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of the vector: its name in the module, its shape, and the index it starts at."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which tensors make up the parameter vector of shape (d,), and where they lie.
+
+    Attributes:
+        slots: the trained tensors, in order and without gaps.
+        frozen: names of the parameters that are not trained (``requires_grad`` is false).
+    """
+
+    slots: tuple[Slot, ...]
+    frozen: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        offset = 0
+        for slot in self.slots:
+            if slot.offset != offset or any(side < 0 for side in slot.shape):
+                raise validation.fail("layout slot", slot, f"start at offset {offset}")
+            offset += slot.size
+        if len(set(self.names)) != len(self.slots):
+            raise validation.fail("layout names", self.names, "be distinct")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the trained tensors, in order."""
+        return tuple(slot.name for slot in self.slots)
+
+    @cached_property
+    def dimension(self) -> int:
+        """d, the number of trained parameters."""
+        return sum(slot.size for slot in self.slots)
+
+    @cached_property
+    def layers(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the tensors of each layer: those that follow one another in one module."""
+        groups = itertools.groupby(self.names, lambda name: name.rpartition(".")[0])
+        return tuple(tuple(own) for _, own in groups)
+
+    @cached_property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """The number of entries of each layer, in order; they add to d."""
+        sizes = {slot.name: slot.size for slot in self.slots}
+        return tuple(sum(sizes[name] for name in layer) for layer in self.layers)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [slot.size for slot in self.slots]
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """The named tensors (views) of a vector (..., d); leading axes stay in front.
+
+        Raises ArgumentError where the last axis is not d long.
+        """
+        if vector.shape[-1:] != (self.dimension,):
+            raise validation.fail(
+                "vector shape", tuple(vector.shape), f"end in {self.dimension}, the model's dimension"
+            )
+        pieces: tuple[Tensor, ...] = torch.split(vector, self._sizes, dim=-1)
+        return {
+            slot.name: piece.view((*vector.shape[:-1], *slot.shape))
+            for slot, piece in zip(self.slots, pieces, strict=True)
+        }
+
+    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The vector (d,) of the named tensors; other names in ``tensors`` are ignored.
+
+        Raises ArgumentError where a tensor is missing or has another shape.
+        """
+        for slot in self.slots:
+            shape = tuple(tensors[slot.name].shape) if slot.name in tensors else None
+            if shape != slot.shape:
+                raise validation.fail(f"shape of {slot.name}", shape, f"be {slot.shape}")
+        return torch.cat([tensors[slot.name].reshape(-1) for slot in self.slots])
+
+    def to_json(self) -> dict[str, Any]:
+        """The layout as JSON values."""
+        slots = [{"name": s.name, "shape": list(s.shape), "offset": s.offset} for s in self.slots]
+        return {"slots": slots, "frozen": list(self.frozen)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Layout:
+        """The layout that ``to_json`` wrote. Raises ArgumentError where ``value`` is not one."""
+        try:
+            slots = tuple(
+                Slot(
+                    str(slot["name"]),
+                    tuple(validation.integer("layout shape", side) for side in slot["shape"]),
+                    validation.integer("layout offset", slot["offset"]),
+                )
+                for slot in value["slots"]
+            )
+            return cls(slots, tuple(str(name) for name in value["frozen"]))
+        except (KeyError, TypeError) as error:
+            raise validation.fail("layout", value, "have slots and frozen") from error
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """The layout of a module's trainable parameters.
+
+    Raises ArgumentError, naming the layer, where the module cannot be trained privately: layers whose
+    state or output mixes examples outside the clip (BatchNorm; InstanceNorm with running statistics;
+    embeddings with max_norm or scale_grad_by_freq), recurrent and attention layers with dropout of their own,
+    and trainable parameters that are complex or not yet materialised; and where nothing is trainable.
+    """
+    for name, layer in module.named_modules():
+        _refuse_layer(name or type(layer).__name__, layer)
+    slots, frozen, offset = [], [], 0
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            frozen.append(name)
+            continue
+        if is_lazy(parameter) or not parameter.is_floating_point():
+            raise validation.fail(
+                f"parameter {name}", parameter.dtype, "be a real float tensor with a known shape"
+            )
+        slots.append(Slot(name, tuple(parameter.shape), offset))
+        offset += parameter.numel()
+    if not offset:
+        raise validation.fail("model", type(module).__name__, "have trainable parameters")
+    return Layout(tuple(slots), tuple(frozen))
+
+
+def vector_of(module: nn.Module, layout: Layout | None = None) -> Tensor:
+    """The module's trainable parameters as a new float32 vector (d,) on the CPU."""
+    tensors = {name: p.detach().to("cpu", torch.float32) for name, p in module.named_parameters()}
+    return (layout or layout_of(module)).join(tensors)
+
+
+def _refuse_layer(name: str, layer: nn.Module) -> None:
+    """Raises ArgumentError for a layer that per-example clipping does not bound."""
+    tracks = isinstance(layer, _InstanceNorm) and layer.track_running_stats
+    if isinstance(layer, _BatchNorm) or tracks:
+        raise validation.fail(
+            f"layer {name}",
+            type(layer).__name__,
+            "treat each example on its own",
+            "its statistics mix examples and no clip bounds them; GroupNorm or LayerNorm do not",
+        )
+    if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
+        hint = "put nn.Dropout between layers of their own"
+        raise validation.fail(f"layer {name}", layer, "have dropout 0", hint)
+    if isinstance(layer, _DropoutNd) and type(layer).forward not in _DROPOUTS and layer.p > 0:
+        raise validation.fail(f"layer {name}", layer, "be a dropout layer of torch's own, or p = 0")
+    if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
+        hint = "its attention draws by torch's generator: set it to 0.0; nn.Dropout beside it is welcome"
+        raise validation.fail(f"dropout of layer {name}", layer.dropout, "be 0", hint)
+    tables = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+    if tables and (layer.max_norm is not None or layer.scale_grad_by_freq):
+        raise validation.fail(
+            f"layer {name}",
+            layer,
+            "treat each example on its own",
+            "which rows max_norm shortens, and how scale_grad_by_freq weighs them, no clip bounds",
+        )

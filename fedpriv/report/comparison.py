@@ -1,0 +1,283 @@
+"""Runs side by side, from the folders that they left: a table; the picture is :mod:`fedpriv.report.comparison_plots`.
+
+Runs are told apart by the settings in which they differ. Those that differ in nothing but their seed or
+folder are repetitions of one run, shown by their mean and spread.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv._internal import validation
+from fedpriv.config import applicability
+from fedpriv.config.schema import Config, read_file
+from fedpriv.federated.stop_reason import Ending
+from fedpriv.report import summary
+from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE
+from fedpriv.tasks.metrics import Measure, shown
+
+HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
+_ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
+
+SPREAD = "the sample standard deviation of the runs of a row"
+
+
+class UnfinishedError(validation.ArgumentError):
+    """A folder's run has not ended, or was not evaluated; ``why`` says which."""
+
+    def __init__(self, folder: Path, wanted: str, why: str) -> None:
+        super().__init__(str(validation.fail("FOLDER", str(folder), f"hold a run that {wanted}", why)))
+        self.why = why
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one folder holds.
+
+    Attributes:
+        folder: where it is.
+        config: resolved.
+        metrics: the records of its evaluations, at least one.
+        report: as in summary.json.
+    """
+
+    folder: Path
+    config: Config
+    metrics: tuple[Mapping[str, Any], ...]
+    report: Mapping[str, Any]
+
+    @property
+    def ended(self) -> Ending:
+        """How."""
+        return Ending(self.report["result"]["stopped"])
+
+    @property
+    def whole(self) -> bool:
+        """Whether it ended by itself."""
+        return self.ended.whole
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """As :func:`fedpriv.report.summary.gate`. Epsilon is the budget's where the run may have been ended for what
+        it had released: what was spent by then is no bound."""
+        found = summary.gate(self.report)
+        if found and not summary.in_one_piece(self.report["result"]):
+            found["epsilon"] = self.report["privacy"]["budget"]["epsilon"]
+        return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one configuration.
+
+    Attributes:
+        settings: those in which it differs from the other groups, by key.
+        runs: at least one.
+    """
+
+    settings: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        """The settings as a person would give them; the optimizer where there is no other group."""
+        told = self.settings or {"optimizer": self.runs[0].config.optimizer}
+        name = ", ".join(f"{key}={value}" for key, value in told.items())
+        return name if self.runs[0].whole else f"{name} ({self.runs[0].ended})"
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be said of it: that it is not private, and why."""
+        seeds = sorted({run.config.seed for run in self.runs if run.config.seed >= 0})
+        notes = [NO_NOISE] if self.runs[0].config.placement == "none" else []
+        if seeds:
+            named = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+            seeded = sum(run.config.seed >= 0 for run in self.runs)
+            part = f"; {seeded} of {len(self.runs)} runs" if seeded < len(self.runs) else ""
+            notes.append(f"{NOT_PRIVATE} ({named}{part})")
+        return notes
+
+    @property
+    def measure(self) -> Measure:
+        """What the score is."""
+        return shown(self.runs[0].metrics[-1])
+
+    @property
+    def finals(self) -> list[float]:
+        """Each run's last score; NaN where its model has none."""
+        values = (run.metrics[-1][self.measure.key] for run in self.runs)
+        return [math.nan if value is None else value for value in values]
+
+    def json(self) -> dict[str, Any]:
+        """The group as report data; the spread is the sample standard deviation of its runs, None of one."""
+        gate = self.runs[0].gate
+        finals = self.finals
+        known = all(math.isfinite(value) for value in finals)
+        return {
+            "settings": dict(self.settings),
+            "folders": [str(run.folder) for run in self.runs],
+            "measure": self.measure.key,
+            "mean": statistics.fmean(finals) if known else None,
+            "spread": statistics.stdev(finals) if known and len(finals) > 1 else None,
+            "epsilon": max(run.gate["epsilon"] for run in self.runs) if gate else None,
+            **{key: gate.get(key) for key in ("delta", "against", "kind")},
+            "ended": sorted({run.ended for run in self.runs}),
+            "remarks": sorted({run.report["remark"] for run in self.runs if run.report["remark"]}),
+        }
+
+
+def read(folders: Sequence[str | Path], tell: Callable[[str], None] = lambda said: None) -> list[Group]:
+    """The runs in these folders, or anywhere below one that holds no run itself, in groups: one for all
+    repetitions that ended by themselves, and one for each other run, whose length tells it apart.
+
+    A run below a folder that has not ended is left out, and ``tell`` is called with a line about it.
+
+    Raises ArgumentError where there is no run, or one that is damaged, or is named and has not ended or was
+    not evaluated, or where two are scored by different measures; OSError where a folder cannot be read.
+    """
+    found = _found(folders, tell)
+    if not found:
+        raise validation.ArgumentError("FOLDER is missing; name output folders of runs")
+    groups: dict[tuple[tuple[tuple[str, Any], ...], Path | None], list[Run]] = {}
+    for run, settings in zip(found, _apart([run.config for run in found]), strict=True):
+        key = (tuple(settings.items()), None if run.whole else run.folder)
+        groups.setdefault(key, []).append(run)
+    made = [Group(dict(settings), tuple(runs)) for (settings, _), runs in groups.items()]
+    measures = {group.measure.words for group in made}
+    if len(measures) > 1:
+        raise validation.fail("FOLDER", " and ".join(sorted(measures)), "be runs that are scored alike")
+    return made
+
+
+def _found(folders: Sequence[str | Path], tell: Callable[[str], None]) -> list[Run]:
+    """The runs, each once."""
+    found: dict[Path, Run | None] = {}
+    for given in map(Path, folders):
+        for folder in _of_runs(given):
+            place = folder.resolve()
+            if folder != given and place in found:
+                continue
+            try:
+                found[place] = _run(folder)
+            except UnfinishedError as error:
+                if folder == given:
+                    raise
+                found[place] = None
+                tell(f"{folder} is left out: {error.why}")
+    runs = [run for run in found.values() if run]
+    if found and not runs:
+        named = ", ".join(map(str, folders))
+        hint = "fedpriv resume ends interrupted ones"
+        raise validation.fail("FOLDER", named, "hold runs that have ended", hint)
+    return runs
+
+
+def _apart(configs: Sequence[Config]) -> list[dict[str, Any]]:
+    """For each of them, the settings that tell it from the others, by key.
+
+    What a run does not use is left out, and so is what is alike in all that use it: who uses it follows from
+    settings that are told.
+    """
+    tables, keys = [_used(config) for config in configs], Config.keys()
+    found: list[dict[str, Any]] = [{} for _ in configs]
+    for key in (key for key in keys if key not in _ALIKE):
+        values = [table.get(key) for table in tables]
+        if len(set(values) - {None}) > 1:
+            for settings, value in zip(found, values, strict=True):
+                settings |= {} if value is None else {key: value}
+    return found
+
+
+def _used(config: Config) -> dict[str, Any]:
+    """The settings that the run uses, "auto" for a value that follows from the others."""
+    table = config.table()
+    table |= {key: "auto" for key, value in config.derived().items() if table[key] == value}
+    idle = applicability.idle(config)
+    return {key: value for key, value in table.items() if key not in idle}
+
+
+def _of_runs(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise validation.fail("FOLDER", str(folder), "be an existing folder")
+    if _holds_run(folder):
+        return [folder]
+    found = []
+    for where, names, _ in os.walk(folder, onerror=_fails):
+        runs = [name for name in sorted(names) if _holds_run(Path(where, name))]
+        found += [Path(where, name) for name in runs]
+        names[:] = sorted(set(names) - set(runs))  # what is left to go into
+    if not found:
+        raise validation.fail("FOLDER", str(folder), "hold runs", "no config.toml is in it, nor in its folders")
+    return found
+
+
+def _fails(error: OSError) -> None:
+    """A folder that cannot be read may hold runs."""
+    raise error
+
+
+def _holds_run(folder: Path) -> bool:
+    return (folder / "config.toml").is_file()
+
+
+def _run(folder: Path) -> Run:
+    try:
+        config = Config.parse(read_file(folder / "config.toml"))
+    except validation.ArgumentError as error:
+        raise validation.fail("FOLDER", str(folder), "hold a config.toml of this version", str(error)) from None
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        run = Run(
+            folder,
+            config,
+            tuple(json.loads(line) for line in lines),
+            json.loads((folder / "report.json").read_text()),
+        )
+        _ = run.ended, run.gate, run.report["remark"]
+        _ = [(record["round"], record["epsilon"]) for record in run.metrics]
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        hint = f"no {name} is in it; fedpriv resume ends an interrupted one"
+        raise UnfinishedError(folder, "has ended", hint) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise validation.fail("FOLDER", str(folder), "hold an intact summary.json and metrics.jsonl") from None
+    if not run.metrics:
+        raise UnfinishedError(folder, "was evaluated", "its metrics.jsonl is empty")
+    return run
+
+
+def cells(group: Group) -> list[str]:
+    """The group as text, in the order of ``HEADER``."""
+    data, measure = group.json(), group.measure
+    score = measure.said(data["mean"])
+    if data["spread"] is not None:
+        score += f" +- {measure.text(data['spread'])}"
+    promise = ["infinite", "", "nobody", ""]
+    if data["epsilon"] is not None:
+        kind = "an ESTIMATE" if data["kind"] == "estimate" else data["kind"]
+        promise = [f"{data['epsilon']:.4g}", f"{data['delta']:.3g}", data["against"], kind]
+    return [group.name, str(len(group.runs)), score, *promise, ", ".join(data["ended"])]
+
+
+def remarks(groups: Sequence[Group]) -> tuple[str, list[list[str]]]:
+    """What must be said of all groups, in a line, and of each besides: that it is not private, and why."""
+    notes = [group.notes for group in groups]
+    alike = [note for note in notes[0] if all(note in others for others in notes)]
+    line = ("all: " if alike and len(groups) > 1 else "") + "; ".join(alike)
+    return line, [[note for note in own if note not in alike] for own in notes]
+
+
+def said(groups: Sequence[Group]) -> list[str]:
+    """The remarks with whom they are of, in lines; and what the spread is."""
+    alike, own = remarks(groups)
+    lines = [alike] if alike else []
+    lines += [f"{group.name}: {'; '.join(notes)}" for group, notes in zip(groups, own, strict=True) if notes]
+    spread = any(group.json()["spread"] is not None for group in groups)
+    return [*lines, *([f"+- is {SPREAD}, after the mean"] if spread else [])]

@@ -1,0 +1,144 @@
+"""Runs side by side as a picture: curves of a few groups, the last scores of many."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from fedpriv._internal import plotting
+from fedpriv.report.comparison import Group, remarks
+
+MOST_CURVES = 20  # ten colours, whole and broken; more could not be told apart
+_AGAINST = ("tab:red", "tab:purple", "tab:blue", "tab:green", "tab:orange")
+_MARKERS = "osD^v"  # the next for each round of the colours
+_FAR = 50  # how many times the smallest the largest budget is, from which on epsilon's axis is logarithmic
+
+
+def picture(groups: Sequence[Group]) -> bytes:
+    """A PNG of the scores: where there are at most MOST_CURVES groups, against rounds and, where any is
+    private, against the epsilon spent by then; else after the last round alone, best first. Means of a
+    group's runs, with their sample standard deviation on both sides."""
+    return (curves if len(groups) <= MOST_CURVES else finals)(groups)
+
+
+def curves(groups: Sequence[Group]) -> bytes:
+    """The scores against rounds and epsilon."""
+    private = any(_adversary(group) for group in groups)
+    figure, (by_round, *others) = plotting.panels(11 if private else 7, 4.4, 1 + private)
+    alike, own = remarks(groups)
+    adversaries = {_adversary(group) for group in groups} - {""}
+    heights, ends = list[float](), list[float]()
+    for number, (group, notes) in enumerate(zip(groups, own, strict=True)):
+        rounds, spent, means, spreads = _course(group)
+        label = _label(group, notes, named=len(adversaries) > 1)
+        color, dashes = f"C{number % 10}", ("-", "--")[number // 10 % 2]
+        across: tuple[Sequence[float], ...] = (rounds, spent)[: 1 + private]
+        lowest, highest = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
+        heights += highest
+        ends += spent[-1:]
+        for axes, at in zip((by_round, *others), across, strict=True):
+            if at:
+                axes.plot(at, means, label=label, color=color, marker=".", linestyle=dashes)
+                if len(group.runs) > 1:
+                    axes.fill_between(at, lowest, highest, color=color, alpha=0.15, linewidth=0)
+            elif means:
+                plotting.level(axes, means[-1], color)
+    limits = groups[0].measure.limits(heights)
+    by_round.set(xlabel="round", ylabel=_score(groups), ylim=limits)
+    for axes in others:
+        whom = "the adversary named in the legend" if len(adversaries) > 1 else adversaries.pop()
+        noiseless = any(not _adversary(group) for group in groups)
+        # An estimate can lie below what was spent; all others are what was spent at most.
+        bound = "" if any(group.json()["kind"] == "estimate" for group in groups) else ", at most"
+        level = f"\n{plotting.LEVEL}" if noiseless else ""
+        axes.set(xlabel=f"epsilon spent{bound}, against {whom}{level}")
+        if ends and max(ends) > _FAR * min(ends):
+            axes.set_xscale("log")
+    for axes in (by_round, *others):
+        plotting.rule(axes, whole=axes is by_round)
+    plotting.legend(figure, by_round)
+    if alike:
+        plotting.title(figure, [alike])
+    return plotting.png(figure)
+
+
+def finals(groups: Sequence[Group]) -> bytes:
+    """The last scores, best first, coloured by the adversary that epsilon is against."""
+    figure, [axes] = plotting.panels(6, 1 + 0.19 * len(groups))
+    alike, own = remarks(groups)
+    rows = sorted(zip(groups, own, strict=True), key=lambda row: _rank(row[0]))
+    adversaries = sorted({_adversary(group) for group in groups} - {""})
+    colors, markers = len(_AGAINST), len(_MARKERS)
+    styles = {"": ("tab:gray", "o")} | {
+        whom: (_AGAINST[number % colors], _MARKERS[number // colors % markers])
+        for number, whom in enumerate(adversaries)
+    }
+    for whom, (color, marker) in styles.items():
+        at = [place for place, (group, _) in enumerate(rows) if _adversary(group) == whom]
+        ends = [_end(rows[place][0]) for place in at]
+        if ends:
+            means, spreads = zip(*ends, strict=True)
+            label = f"against {whom}" if whom else "without noise"
+            axes.errorbar(means, at, xerr=spreads, fmt=marker, markersize=4, color=color, label=label)
+    axes.set_yticks(range(len(rows)), [_label(*row, spent=True) for row in rows], fontsize=8)
+    axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=_score(groups) + ", at the last evaluation")
+    plotting.rule(axes, whole=False)
+    names = max(text.get_window_extent().width for text in axes.get_yticklabels())
+    figure.set_size_inches(5 + names / figure.dpi, figure.get_size_inches()[1])
+    plotting.legend(figure, axes)
+    if alike:
+        plotting.title(figure, [alike])
+    return plotting.png(figure)
+
+
+def _adversary(group: Group) -> str:
+    """Whom its epsilon is against; empty without noise."""
+    return (group.json()["against"] or "").partition(",")[0]
+
+
+def _label(group: Group, notes: Sequence[str], named: bool = False, spent: bool = False) -> str:
+    """The group's name, and in brackets what must be said of it; its adversary where ``named``, its epsilon
+    where ``spent``."""
+    data = group.json()
+    said = [f"{len(group.runs)} runs"] if len(group.runs) > 1 else []
+    said += [f"epsilon {data['epsilon']:.3g}"] if spent and data["epsilon"] is not None else []
+    said += [f"against {_adversary(group)}"] if named and _adversary(group) else []
+    said += ["an ESTIMATE"] if data["kind"] == "estimate" else []
+    said += notes
+    return f"{group.name} ({'; '.join(said)})" if said else group.name
+
+
+def _score(groups: Sequence[Group]) -> str:
+    """The label of the scores' axis."""
+    repeated = any(len(group.runs) > 1 for group in groups)
+    return groups[0].measure.axis + (", +- standard deviation of runs" if repeated else "")
+
+
+def _course(group: Group) -> tuple[list[int], list[float], list[float], list[float]]:
+    """The rounds that all runs were evaluated at; there the most epsilon spent (none without noise), the mean
+    of all runs' scores and their standard deviation, 0 of one run."""
+    by_round = [{record["round"]: record for record in run.metrics} for run in group.runs]
+    rounds = sorted(set.intersection(*(set(records) for records in by_round)))
+    spent = [[records[r]["epsilon"] for records in by_round] for r in rounds]
+    known = all(value is not None for column in spent for value in column)
+    heights = [group.measure.heights([records[r] for records in by_round]) for r in rounds]
+    means = [statistics.fmean(column) for column in heights]
+    return rounds, [max(column) for column in spent] if known else [], means, [*map(_spread, heights)]
+
+
+def _end(group: Group) -> tuple[float, float]:
+    """The mean of the last scores and their standard deviation, as the axis has them."""
+    heights = group.measure.heights([run.metrics[-1] for run in group.runs])
+    return statistics.fmean(heights), _spread(heights)
+
+
+def _spread(heights: Sequence[float]) -> float:
+    known = all(math.isfinite(height) for height in heights)
+    return statistics.stdev(heights) if known and len(heights) > 1 else 0.0
+
+
+def _rank(group: Group) -> tuple[bool, float]:
+    """Smaller is better: more of what is a part of one, less of an error; last what has no score."""
+    mean, _ = _end(group)
+    return math.isnan(mean), -mean if group.measure.fraction else mean

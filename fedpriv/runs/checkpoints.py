@@ -1,0 +1,214 @@
+"""Taking a run up again where it was interrupted, failed or was killed.
+
+Beside its ledger a run keeps ``state.safetensors``: the optimizer's state as of the last evaluation, which
+follows from noisy answers alone. What was charged stays charged: releases after that state are lost, and the
+run goes on under what is left of its budget, with release numbers, and so noise, that nothing has used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedpriv._internal import validation
+from fedpriv._internal import tensor_io
+from fedpriv._internal import user_code
+from fedpriv.accounting import LedgerError
+from fedpriv.accounting import ledger
+from fedpriv.accounting.ledger import Record
+from fedpriv.runs.budget import RunBooks
+from fedpriv.config.schema import Config
+from fedpriv.federated.stop_reason import Ending
+from fedpriv.optimizers.base import State
+from fedpriv.config.plan import Plan
+from fedpriv.report.notices import remark
+from fedpriv.parameters import Layout
+
+FILE = "state.safetensors"
+REPORTS = ("report.json", "report.md", "curves.png")  # in the order in which a run's end writes them
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run is taken up from.
+
+    Attributes:
+        state: the optimizer's, as of an evaluation, or as the run began.
+        releases, link: how many the ledger held then, and its mark (:attr:`fedpriv.accounting.Ledger.link`).
+        model: a digest of the model's layout.
+        metrics: the records up to then.
+        resumed: the rounds after which the run was taken up, this time included.
+        charged: how many releases the ledger holds by now.
+        changed: settings whose code (``module:name``) is in a file that is not as it was.
+    """
+
+    state: State
+    releases: int
+    link: str
+    model: str
+    metrics: tuple[Mapping[str, Any], ...] = ()
+    resumed: tuple[int, ...] = ()
+    charged: int = 0
+    changed: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> int:
+        """How many releases were paid for since then, whose answers are gone."""
+        return self.charged - self.releases
+
+    def require_model(self, config: Config, layout: Layout) -> None:
+        """Raises ArgumentError unless this is the layout of the model that the run began with."""
+        if self.model != digest(layout):
+            raise validation.fail("model", config.model, "be the one that the run began with")
+
+    def require_ledger(self, record: Record) -> None:
+        """Raises LedgerError unless this is the ledger that the state was written beside, or it went on.
+
+        A shorter one would have release numbers, and with them noise, used again.
+        """
+        if record.links[self.releases : self.releases + 1] != (self.link,):
+            raise LedgerError("the ledger is not of the run that the state is of, or lacks releases of it")
+
+
+def obstacle(plan: Plan) -> str | None:
+    """Why a run of this plan cannot be taken up again; None where it can."""
+    config = plan.config
+    if plan.by_silo:
+        return "its silos' own states were kept in memory only (level client)"
+    if config.nodes_own_data:
+        return "its nodes own their data, and answered another run id"
+    if plan.capped:
+        return "who has given data is kept in memory only (max-participations)"
+    if config.seed < 0 and (config.optimizer == "rrpsgd" or config.srm_random_iterate):
+        return "what was drawn before it began is kept in memory only"
+    return None
+
+
+def packed(plan: Plan, layout: Layout, state: State, books: RunBooks, resumed: tuple[int, ...]) -> bytes:
+    """The content of FILE."""
+    about = {
+        "step": state.step,
+        "resumed": list(resumed),
+        "releases": books.releases,
+        "link": books.link,
+        "config": _digest(plan.config.toml()),
+        "model": digest(layout),
+        "tensors": _tensors_digest(state.tensors()),
+        "code": _code(plan.config),
+    }
+    note = remark(plan.config)
+    words = {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {})
+    return tensor_io.packed(state.tensors(), words)
+
+
+def read(folder: Path, plan: Plan) -> Checkpoint:
+    """What the run in ``folder``, of this plan, is taken up from.
+
+    Raises ArgumentError where nothing is left to do, the run's kind cannot be taken up, or its files are not
+    there, damaged, or of another configuration; LedgerError where its ledger was changed or is another's.
+    """
+    config = plan.config
+    if why := obstacle(plan):
+        raise validation.fail("FOLDER", str(folder), "hold a run that can be taken up", why)
+    state, about = _state(folder)
+    if about["config"] != _digest(config.toml()):
+        hint = "config.toml was changed, or another version of fedpriv wrote it"
+        raise validation.fail("FOLDER", str(folder), "hold a run as its configuration was", hint)
+    record, stopped = _ledger(folder), _stopped(folder)
+    found = Checkpoint(
+        state,
+        about["releases"],
+        about["link"],
+        about["model"],
+        _metrics(folder, state.step),
+        (*about["resumed"], state.step),
+        len(record.events),
+        tuple(key for key, mark in _code(config).items() if about["code"][key] != mark),
+    )
+    found.require_ledger(record)
+    if not bool(torch.isfinite(state.params).all()):
+        hint = "the model has diverged: begin a run with a smaller learning-rate"
+        raise validation.fail("FOLDER", str(folder), "hold a finite model", hint)
+    if stopped == Ending.BUDGET:
+        raise validation.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
+    if stopped and state.step >= plan.setup.rounds:
+        raise validation.fail("FOLDER", str(folder), "have rounds left", f"all {plan.setup.rounds} were run")
+    return found
+
+
+def _state(folder: Path) -> tuple[State, dict[str, Any]]:
+    path = folder / FILE
+    if not path.is_file():
+        begun = _ledger(folder).events
+        hint = "" if begun else "nothing was charged: begin the run again, with --overwrite"
+        raise validation.fail("FOLDER", str(folder), f"hold a run's {FILE}", hint)
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["fedpriv"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            wanted = ("code", "config", "link", "model", "releases", "resumed", "step", "tensors")
+            about = {name: about[name] for name in wanted}
+            if about["tensors"] != _tensors_digest(tensors):
+                raise ValueError("the tensors are not those that were written")
+            return State.from_tensors(tensors, int(about["step"])), about
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        raise validation.fail("FOLDER", str(folder), f"hold an intact {FILE}") from None
+
+
+def _ledger(folder: Path) -> Record:
+    try:
+        return ledger.read(folder / "ledger.jsonl")
+    except OSError:
+        raise validation.fail("FOLDER", str(folder), "hold a run's ledger.jsonl") from None
+
+
+def _stopped(folder: Path) -> Ending | None:
+    """How the run ended; None where it was killed, and be it while it wrote its report."""
+    if not all((folder / name).is_file() for name in REPORTS):
+        return None
+    try:
+        return Ending(json.loads((folder / "report.json").read_text())["result"]["stopped"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _metrics(folder: Path, step: int) -> tuple[dict[str, Any], ...]:
+    """The whole records of rounds up to ``step``; a line that was cut off was no record yet."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text().split("\n")[:-1]
+        records = [json.loads(line) for line in lines]
+        return tuple(record for record in records if record["round"] <= step)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise validation.fail("FOLDER", str(folder), "hold an intact metrics.jsonl") from None
+
+
+def digest(layout: Layout) -> str:
+    """A digest of a model's layout."""
+    return _digest(json.dumps(layout.to_json()))
+
+
+def _code(config: Config) -> dict[str, str]:
+    """Digests of the code of a user's own, by the setting that names it."""
+    named = {"model": config.model, "dataset": config.dataset}
+    return {key: user_code.source_digest(key, v) for key, v in named.items() if user_code.named(v)}
+
+
+def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of their names and bytes."""
+    mark = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        mark.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        mark.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return mark.hexdigest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

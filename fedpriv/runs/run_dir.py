@@ -1,0 +1,88 @@
+"""The folder that a run leaves, and which files of it are a run's.
+
+It holds ``config.toml`` (resolved), ``metrics.jsonl`` (public test set only), ``ledger.jsonl`` (on disk
+before each release), ``model.safetensors``, ``state.safetensors``, ``report.md``, ``report.json`` and
+``curves.png``; a comparison's holds a folder for each run, and its own table and picture. Files are written
+atomically.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv._internal import validation
+from fedpriv.runs import checkpoints
+from fedpriv.accounting import ledger as ledgers
+from fedpriv._internal.files import atomic
+from fedpriv._internal.files import naming
+from fedpriv._internal.files import unwritable
+
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "ledger.jsonl",
+    "model.safetensors",
+    checkpoints.FILE,
+    *checkpoints.REPORTS,
+)
+COMPARISON_FILES = ("compare.json", "compare.md", "compare.png")
+
+
+def default_folder() -> str:
+    """Where a run goes that names no folder."""
+    return f"runs/{datetime.now():%Y%m%d-%H%M%S}"
+
+
+class RunFolder:
+    """The output folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | Path, overwrite: bool = False) -> RunFolder:
+        """A fresh folder. Raises ArgumentError where it exists and holds anything, unless ``overwrite``.
+
+        Overwriting removes the files of an earlier run and touches nothing else. Raises LedgerError where
+        that run still goes on: it would charge a ledger that nobody finds.
+        """
+        folder = cls.check(path, overwrite)
+        try:
+            for name in (*FILES, *COMPARISON_FILES):
+                for file in (folder / name, *folder.glob(f".{name}.*")):  # and what a kill left half written
+                    file.unlink(missing_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise validation.fail("out", str(path), "be a folder to write to", error.strerror or "") from None
+        return cls(folder)
+
+    @staticmethod
+    def check(path: str | Path, overwrite: bool = False) -> Path:
+        """The path, if ``create`` may use it; changes nothing. Raises as ``create`` does."""
+        folder = Path(path)
+        if folder.exists() and not folder.is_dir():
+            raise validation.fail("out", str(path), "be a folder, not a file")
+        if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+            raise validation.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
+        if why := unwritable(folder):
+            raise validation.fail("out", str(path), "be a folder to write to", why)
+        for pattern in ("ledger.jsonl", "*/ledger.jsonl"):  # a comparison's lie one folder down
+            for ledger in folder.glob(pattern):
+                ledgers.require_unused(ledger)
+        return folder
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Write a file atomically: the old one or the whole new one, never a part."""
+        target = self.path / name
+        with atomic(target) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Append one JSON line and flush it."""
+        path = self.path / name
+        with naming(path), path.open("a") as file:
+            file.write(json.dumps(record) + "\n")

@@ -1,0 +1,314 @@
+"""One run from plan to output folder, whatever the engine.
+
+A run that is interrupted or fails leaves a valid folder (:mod:`fedpriv.runs.run_dir`) with what it had, and can be
+taken up again (:mod:`fedpriv.runs.checkpoints`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedpriv import __version__
+from fedpriv.federated import availability
+from fedpriv.runs import checkpoints
+from fedpriv.tasks import metrics as metrics_module
+from fedpriv.report import summary as summary_module
+from fedpriv.report import plots
+from fedpriv.report import markdown
+from fedpriv.node import silo
+from fedpriv.federated.availability import Absences
+from fedpriv.accounting import METHODS
+from fedpriv.accounting import Ledger
+from fedpriv.accounting import local_view
+from fedpriv.runs.budget import RunBooks
+from fedpriv.runs.checkpoints import Checkpoint
+from fedpriv.federated.stop_reason import Ending
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.config.builders import choose_device
+from fedpriv.config.builders import initial_params
+from fedpriv.config.builders import make_source
+from fedpriv.config.builders import make_task
+from fedpriv.config.builders import make_test
+from fedpriv.optimizers.base import State
+from fedpriv.config.plan import Plan
+from fedpriv.report.notices import remark
+from fedpriv.federated.engine import Engine
+from fedpriv.federated.loop import Outcome
+from fedpriv.federated.loop import Progress
+from fedpriv.federated.loop import advance
+from fedpriv.node.silo import Trainer
+from fedpriv._internal.tensor_io import packed
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a progress display may show: all of it public or released.
+
+    Attributes:
+        round, rounds: the round that ended, of how many.
+        evaluated: the round of the last evaluation, 0 before it.
+        score, epsilon: as of then; None before it, and epsilon without noise. The score of a model that has
+            diverged is NaN.
+        budget: the budget's epsilon, or None without noise.
+        spent: no less than the epsilon spent by now, and cheap; None without noise.
+        measure: what the score is.
+        estimated: whether epsilon is an estimate, and no bound.
+    """
+
+    round: int
+    rounds: int
+    evaluated: int
+    score: float | None
+    epsilon: float | None
+    budget: float | None
+    spent: float | None = None
+    measure: metrics_module.Measure = metrics_module.MEASURES[0]
+    estimated: bool = False
+
+    def said(self, epsilon: float | None) -> str:
+        """An epsilon of this run against its budget, always with three figures that count."""
+        if self.budget is None:
+            return "infinite"
+        figures = ".3f" if self.budget >= 0.1 else ".2e"
+        estimated = " (an ESTIMATE)" if self.estimated else ""
+        return f"{'-' if epsilon is None else format(epsilon, figures)} of {self.budget:g}{estimated}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its report (as in summary_module.json), its metrics, and its parameters (d,)."""
+
+    report: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    params: Tensor
+    stopped: Ending
+
+
+def execute(
+    plan: Plan,
+    engine: Engine | Trainer,
+    folder: RunFolder | None = None,
+    show: Callable[[Status], None] = lambda status: None,
+    resumed: Checkpoint | None = None,
+) -> Result:
+    """Run a plan on an engine; the engine is closed at the end, also after errors.
+
+    Args:
+        plan: the run.
+        engine: where the units are; a Trainer where the plan is of the client level. What its attribute
+            ``absences`` tells, where it has one, is in the report.
+        folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
+        show: called after each round.
+        resumed: what the run in ``folder`` is taken up from; None for a new run.
+
+    Returns:
+        the result; ``stopped`` is DIVERGED where an evaluation found parameters that are not finite: more
+        releases would be paid for, for nothing.
+
+    Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
+    """
+    with closing(engine):
+        absent = getattr(engine, "absences", Absences())
+        job = _Job(plan, absent, folder, show, resumed)  # first: where it fails, no ledger is begun
+        with _books(plan, folder, resumed) as books:
+            job.begin(books)
+            try:
+                stopped = job.train(engine)
+            except KeyboardInterrupt:  # while evaluating the last round, say
+                stopped = Ending.INTERRUPTED
+            except BaseException as error:
+                try:
+                    job.finish(Ending.FAILED)
+                except Exception as another:
+                    error.add_note(f"and its report could not be written: {another}")
+                raise
+            return job.finish(stopped)
+
+
+@contextmanager
+def _books(plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None) -> Iterator[RunBooks]:
+    """The run's books, with its ledger open."""
+    with ExitStack() as stack:
+        where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        path = where / "ledger.jsonl"
+        if resumed is None:
+            yield RunBooks(plan, stack.enter_context(Ledger.create(path, _header(plan))), path)
+            return
+        ledger, record = Ledger.resume(path)
+        stack.enter_context(ledger)
+        resumed.require_ledger(record)  # again, now that nobody else writes to it
+        yield RunBooks(plan, ledger, path, record.events, resumed.state.step)
+
+
+def _header(plan: Plan) -> dict[str, Any]:
+    config = plan.config
+    header: dict[str, Any] = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
+    header |= {"placement": config.placement}
+    if plan.capped:
+        header |= {local_view.LABEL: plan.max_participations}
+    return header | _remark(plan)
+
+
+def _remark(plan: Plan) -> dict[str, str]:
+    note = remark(plan.config)
+    return {"remark": note} if note else {}
+
+
+class _DivergedError(Exception):
+    """The parameters are not finite, and will not be again."""
+
+
+class _Job:
+    """The moving parts of one execution: evaluation, metrics, and the files at the end."""
+
+    books: RunBooks
+
+    def __init__(
+        self,
+        plan: Plan,
+        absent: Absences,
+        folder: RunFolder | None,
+        show: Callable[[Status], None],
+        resumed: Checkpoint | None,
+    ) -> None:
+        self.plan, self.absent, self.folder, self.show = plan, absent, folder, show
+        self.estimated = plan.budget is not None and METHODS[plan.budget.method].kind == "estimate"
+        self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
+        self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
+        self.resumed = resumed.resumed if resumed else ()
+        self.absent_before = availability.until(self.metrics)
+        source = make_source(plan.config)
+        self.task = make_task(plan.config, source)
+        self.key = plan.key()
+        device = choose_device(plan.config.device)
+        self.test = make_test(plan.config, source, device)
+        self.device = device
+        self.state = resumed.state if resumed else self._start()
+        if resumed:
+            resumed.require_model(plan.config, self.task.layout)
+
+    def begin(self, books: RunBooks) -> None:
+        """Take the run's open books, and write what there is before the first round."""
+        self.books = books
+        if self.folder is not None:
+            for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent
+                (self.folder.path / name).unlink(missing_ok=True)
+            note = remark(self.plan.config)
+            self.folder.write("config.toml", (f"# {note}\n" if note else "") + self.plan.config.toml())
+            self.folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
+            self._save_state()
+
+    def _start(self) -> State:
+        params = initial_params(self.task, self.key)
+        return State(params) if self.plan.by_silo else self.plan.setup.optimizer.init(params)
+
+    def train(self, engine: Engine | Trainer) -> Ending:
+        """Run the rounds; says how they ended."""
+        try:
+            outcome = self._loop(engine)
+        except _DivergedError:
+            return Ending.DIVERGED
+        if outcome.state.step and (not self.metrics or self.metrics[-1]["round"] != outcome.state.step):
+            self._evaluate(outcome.state.step)
+        return outcome.stopped
+
+    def _loop(self, engine: Engine | Trainer) -> Outcome:
+        plan, books = self.plan, self.books
+        if plan.by_silo:
+            return silo.run(plan, self.state.params, cast(Trainer, engine), books, self._observe)
+        loop = (plan.setup, self.state, plan.setup.rounds, cast(Engine, engine), books, self.key)
+        return advance(*loop, plan.cohorts(self.key), self._observe, books.releases)
+
+    def _observe(self, progress: Progress) -> None:
+        self.state = progress.state
+        due = progress.round % self.plan.config.evaluate_every == 0
+        evaluated = due or progress.round == self.plan.rounds
+        if evaluated:
+            self._evaluate(progress.round)
+        last = self.metrics[-1] if self.metrics else {}
+        measure = metrics_module.shown(last)
+        score = last.get(measure.key)
+        if last and score is None:
+            score = math.nan
+        budget, spent = None, None
+        if self.plan.budget is not None:
+            budget, spent = self.plan.budget.epsilon, self.books.progress()
+            self.spending.append((progress.round, spent))
+        self.show(
+            Status(
+                progress.round,
+                self.plan.rounds,
+                last.get("round", 0),
+                score,
+                last.get("epsilon"),
+                budget,
+                spent,
+                measure,
+                self.estimated,
+            )
+        )
+        if evaluated and not bool(torch.isfinite(progress.state.params).all()):
+            raise _DivergedError
+
+    def _evaluate(self, round_number: int) -> None:
+        memory = self.plan.config.memory_budget * 2**20
+        scores = self.task.evaluate(self.state.output.to(self.device), *self.test, memory)
+        if not bool(torch.isfinite(self.state.output).all()):  # the likeliest of NaN is label 0
+            scores = dict.fromkeys(scores, math.nan)
+        spent = self.books.spent()
+        record: dict[str, Any] = {
+            "round": round_number,
+            "releases": self.books.releases,
+            # A model that has diverged has no score; JSON has no number for it.
+            **{name: score if math.isfinite(score) else None for name, score in scores.items()},
+            "data": "public test set",
+            "epsilon": spent if spent != float("inf") else None,
+        }
+        if self.estimated:
+            record["epsilon is"] = "estimate"
+        if told := self.absent.told(after=self.metrics[-1]["releases"] if self.metrics else 0):
+            record[availability.KEY] = told
+        record |= _remark(self.plan)
+        self.metrics.append(record)
+        if self.folder is not None:
+            self.folder.append("metrics.jsonl", record)
+            self._save()
+
+    def _save(self) -> None:
+        """Write the released model as it is by now."""
+        if self.folder is not None:
+            tensors = self.task.layout.split(self.state.output)
+            about = {"fedpriv": __version__, "round": str(self.state.step)}
+            self.folder.write("model.safetensors", packed(tensors, about | _remark(self.plan)))
+            self._save_state()
+
+    def _save_state(self) -> None:
+        """Write what the run could be taken up from."""
+        if self.folder is not None and checkpoints.obstacle(self.plan) is None:
+            content = checkpoints.packed(self.plan, self.task.layout, self.state, self.books, self.resumed)
+            self.folder.write(checkpoints.FILE, content)
+
+    def finish(self, stopped: Ending) -> Result:
+        self._save()  # first: what follows may take seconds
+        charged = self.books.settle()
+        by_silo = charged.by_silo() if self.plan.by_silo else None
+        told = [*self.absent_before, *self.absent.told()]
+        about = stopped, by_silo, self.resumed, told
+        summary = summary_module.summarise(self.plan, charged.events, self.metrics, *about)
+        if (spent := summary_module.gate(summary).get("epsilon")) is not None:
+            self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
+        if self.folder is not None:
+            self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
+            self.folder.write("report.md", markdown.markdown(summary))
+            self.folder.write("curves.png", plots.curves(summary, self.metrics, self.spending))
+        return Result(summary, self.metrics, self.state.output, stopped)

@@ -1,0 +1,1 @@
+"""Simulated federations, and the comparison of placements."""

@@ -1,0 +1,235 @@
+"""The same federation under no, central, local and distributed noise, at the same budget.
+
+Each placement's budget is read against the adversary it defends against: central and distributed,
+who sees the released models; local, the server. So equal epsilons do not mean equal promises, and the
+table shows both views. Local noise protects each message, so a client that never stops giving data
+would need noise for every round; where ``max-participations`` is 0, the comparison lets clients give
+data to ceil(sampling-rate * rounds) releases, their expected number, and send noise only after that.
+Where units are examples of silos, the client level can be compared, too (:mod:`fedpriv.node.silo`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv._internal import plotting
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.stop_reason import Ending
+from fedpriv.report.notices import remark
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import Result, Status
+from fedpriv.simulation.run import simulate
+from fedpriv.tasks.metrics import counted, scores, shown
+
+PLACEMENTS = ("none", "central", "distributed", "local")
+SILOS = "client"  # the client level: silos add all the noise to steps of their own
+COMPARED = (*PLACEMENTS, SILOS)
+_COLORS = {
+    "none": "tab:gray",
+    "central": "tab:blue",
+    "distributed": "tab:green",
+    "local": "tab:red",
+    SILOS: "tab:purple",
+}
+HEADER = (
+    "placement",
+    "defends against",
+    "neighbours",
+    "on the test set",
+    "epsilon against the server",
+    "epsilon against who sees the models",
+)
+_AGAINST = {
+    "none": "nobody",
+    "central": "who sees the models",
+    "distributed": "who sees the models",
+    "local": "the server",
+    SILOS: "all but its own silo",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One placement's outcome."""
+
+    placement: str
+    plan: Plan
+    result: Result
+
+    def json(self) -> dict[str, Any]:
+        """The row as report data."""
+        final = self.result.metrics[-1] if self.result.metrics else {}
+        return {
+            "placement": self.placement,
+            "defends against": _AGAINST[self.placement],
+            "neighbours": self.result.report["privacy"]["relation"] if self.plan.budget else None,
+            **scores(final),
+            "epsilon against the server": self._view("the server"),
+            "epsilon against who sees the models": self._view("who sees the released models"),
+            "epsilon is": self._kind(),
+            "stopped": self.result.stopped,
+            "remark": self.result.report["remark"],
+        }
+
+    def _view(self, against: str) -> float | None:
+        for view in self.result.report["privacy"]["views"]:
+            # At the client level the first view is against all of them at once.
+            if self.plan.by_silo or view["against"].startswith(against):
+                return float(self._answered(view)["epsilon"])
+        return None
+
+    def _answered(self, view: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The view's epsilon by the held method, or by PLD where that does not know this view."""
+        cell: Mapping[str, Any] = view["epsilon"].get(self.plan.config.accounting, {})
+        return cell if "epsilon" in cell else view["epsilon"]["pld"]
+
+    def _kind(self) -> str | None:
+        """A bound or an estimate; an estimate where any of the row's is."""
+        kinds = {self._answered(view)["kind"] for view in self.result.report["privacy"]["views"]}
+        return "estimate" if "estimate" in kinds else next(iter(kinds), None)
+
+
+def plans(config: Config, placements: Sequence[str] = PLACEMENTS) -> list[Plan]:
+    """The plans to compare, of placements at the aggregation level and of the client level (``client``, with
+    the configuration's ``silo-steps``); all are checked before any runs."""
+    return [make_plan(_placed(config, placement)) for placement in placements]
+
+
+def _placed(config: Config, placement: str) -> Config:
+    changes: dict[str, Any] = {"max_participations": 0, "min_replies": 0}
+    drawn = placement == "central" and config.sampler == "fixed-size"
+    if not drawn and placement not in ("local", "distributed"):  # there nothing depends on it
+        changes["colluding_parties"] = Config.parse({}).colluding_parties
+    if placement == SILOS:
+        return config.changed(level="client", placement="central", **changes)
+    changes |= {"level": "aggregation", "silo_steps": 1, "placement": placement}
+    if placement == "local":
+        expected = math.ceil(config.sampling_rate * config.rounds)
+        changes["max_participations"] = config.max_participations or min(expected, config.rounds)
+        changes["relation"] = "auto" if config.relation == "add-remove" else config.relation
+    if placement == "distributed":
+        changes["min_replies"] = config.min_replies
+    return config.changed(**changes)
+
+
+def compare(
+    chosen: Sequence[Plan],
+    folder: RunFolder | None = None,
+    show: Callable[[str, Status], None] = lambda placement, status: None,
+) -> list[Row]:
+    """Run all plans; each has its own folder inside ``folder``, which also gets the table and picture."""
+    rows = []
+    for plan in chosen:
+        placement = _name(plan)
+        own = RunFolder.create(folder.path / placement, overwrite=True) if folder else None
+        result = simulate(plan.config, lambda s, p=placement: show(p, s), own, plan)  # type: ignore[misc]
+        rows.append(Row(placement, plan, result))
+        if result.stopped == Ending.INTERRUPTED:
+            break
+    if folder is not None:
+        folder.write("compare.json", json.dumps([row.json() for row in rows], indent=2) + "\n")
+        folder.write("compare.md", markdown(rows, left_out(chosen, rows)))
+        folder.write("compare.png", picture(rows))
+    return rows
+
+
+def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
+    """Which runs ended before their end, and which were not begun, in a line; nothing where all are whole."""
+    cut = [
+        f"{row.result.stopped.short}: {row.placement} was last scored at round "
+        f"{row.result.metrics[-1]['round'] if row.result.metrics else 0} of {row.plan.config.rounds}"
+        for row in rows
+        if not row.result.stopped.whole
+    ]
+    missing = [_name(plan) for plan in chosen[len(rows) :]]
+    return "; ".join([*cut, *([f"not run: {', '.join(missing)}"] if missing else [])])
+
+
+def _name(plan: Plan) -> str:
+    return SILOS if plan.by_silo else plan.config.placement
+
+
+def markdown(rows: Sequence[Row], left: str = "") -> str:
+    """The comparison as a Markdown table; ``left`` says what is not in it."""
+    lines = ["# Central against local noise", ""]
+    lines += [f"> **{left}**\n"] if left else []
+    lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remark(row.plan.config))]
+    lines += [" | ".join(["", *HEADER, ""]).strip(), "|" + "---|" * len(HEADER)]
+    lines += [" | ".join(["", *cells(row), ""]).strip() for row in rows]
+    for note in notes(rows):
+        lines += ["", note]
+    return "\n".join([*lines, ""])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What holds for all rows, and how long clients give data under local noise, in sentences."""
+    budget = next((row.plan.budget for row in rows if row.plan.budget), None)
+    said = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
+    for row in rows:
+        if most := row.plan.max_participations:
+            said.append(
+                f"Under local noise a client gives data to at most {counted(most, 'release')} and sends "
+                f"noise only after that (max-participations={most}; where it is 0, compare sets the expected "
+                "number)."
+            )
+    return said
+
+
+def cells(row: Row) -> list[str]:
+    """The row as text, in the order of ``HEADER``."""
+    data = row.json()
+    measure = shown(data)
+    score = measure.said(data[measure.key]) if measure.key in data else ""
+    views = ("the server", "who sees the models")
+    epsilons = [_cell(row, key, data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
+    return [row.placement, data["defends against"], data["neighbours"] or "", score, *epsilons]
+
+
+def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
+    if value is not None:
+        return f"{value:.3g}" + (" (an ESTIMATE)" if kind == "estimate" else "")
+    if row.placement == "distributed" and against == "the server":
+        everyone = row.plan.config.sampler == "everyone"
+        return "as the next, if it sees sums only" if everyone else "none promised: it draws the cohorts"
+    return "infinite"
+
+
+def picture(rows: Sequence[Row]) -> bytes:
+    """The score against rounds and against epsilon; each line says whom its epsilon defends against."""
+    private = any(row.plan.budget is not None for row in rows)
+    figure, (by_round, *others) = plotting.panels(11 if private else 7, 4.5, 1 + private)
+    measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
+    every: list[float] = []
+    for row in rows:
+        rounds = [m["round"] for m in row.result.metrics]
+        heights = measure.heights(row.result.metrics)
+        every += heights
+        label = f"{row.placement} (against {_AGAINST[row.placement]})"
+        by_round.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
+        if row.plan.budget is not None:
+            spent = [m["epsilon"] for m in row.result.metrics]
+            others[0].plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
+        elif private and heights:
+            plotting.level(others[0], heights[-1], _COLORS[row.placement])
+    by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
+    for axes in others:
+        estimate = any(row.json()["epsilon is"] == "estimate" for row in rows)
+        kind = " (an ESTIMATE)" if estimate else ", at most"
+        noiseless = any(row.plan.budget is None for row in rows)
+        level = f"\n{plotting.LEVEL}" if noiseless else ""
+        axes.set(xlabel=f"epsilon spent{kind}, against the adversary named in the legend{level}")
+    for axes in (by_round, *others):
+        plotting.rule(axes, whole=axes is by_round)
+    plotting.legend(figure, by_round)
+    config = rows[0].plan.config
+    title = f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
+    if private:
+        title += f", epsilon {config.epsilon:g}"
+    seeded = [remark(config.changed(placement="central")) or ""] if config.seed >= 0 else []
+    plotting.title(figure, [title, *seeded])
+    return plotting.png(figure)

@@ -1,0 +1,167 @@
+"""A simulated federation: a configuration, an engine on this machine, and a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpriv._internal import user_code, validation
+from fedpriv.config.builders import choose_device, make_public, make_source, make_task, make_view, make_work
+from fedpriv.config.plan import Plan, gpu_share, make_plan, number_of_actors
+from fedpriv.config.schema import Config
+from fedpriv.data import Source
+from fedpriv.federated.engine import Engine
+from fedpriv.node.factory import client_side
+from fedpriv.node.silo import Trainer, silo_side
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import Result, Status, execute
+from fedpriv.tasks.task import Task, alike
+
+_SOME = 16  # examples that are looked at before a run
+
+
+def check(config: Config) -> list[str]:
+    """Refuse what this machine cannot simulate: data that is not there, a model that does not fit.
+
+    Returns what is odd about code of a user's own and not refused. Raises ArgumentError or DataError; starts
+    nothing.
+    """
+    if config.nodes_own_data:
+        raise validation.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
+    source = make_source(config)
+    make_view(config, source)
+    _check_divided(config, source)
+    task = make_task(config, source)
+    make_work(config)
+    if user_code.named(config.dataset):
+        _check_data(config, source, make_source(config))
+    if user_code.named(config.model):
+        _check_model(config, source, task, make_task(config, source))
+    if config.public_examples:
+        make_public(config)
+    choose_device(config.device)
+    if user_code.named(config.model) and _mixes(task, source):
+        return [
+            f"model {config.model} mixes examples: what it gives for one depends on those beside it; it is "
+            "trained and scored on each alone, which is slow, and by which it may learn nothing"
+        ]
+    return []
+
+
+def _check_divided(config: Config, source: Source) -> None:
+    """Refuse a number of examples for clients among whom a finite data set is divided whole."""
+    divided = config.unit == "client" and config.partition not in ("one-example", "natural")
+    if divided and source.size is not None and config.examples_per_client != 1:
+        allowed = f"be left out: all {source.size} examples of {source.name} are divided among the clients"
+        hint = f"about {source.size / config.clients:.3g} each"
+        raise validation.fail("examples-per-client", config.examples_per_client, allowed, hint)
+
+
+def _check_data(config: Config, source: Source, again: Source) -> None:
+    """Refuse data that is other data when it is made again: what one process tests on, others train on."""
+    some = np.arange(source.first, source.first + min(source.size or _SOME, _SOME))
+    same = (source.size, source.first, source.shape) == (again.size, again.first, again.shape) and all(
+        map(torch.equal, (*source.test(), *source.batch(some)), (*again.test(), *again.batch(some)))
+    )
+    if not same:
+        hint = "each process calls it: draw with a generator of a fixed seed"
+        raise user_code.fail("dataset", config.dataset, "give the same examples whenever it is called", hint)
+
+
+def _check_model(config: Config, source: Source, task: Task, again: Task) -> None:
+    """Refuse a model that is another when it is built again, or whose examples have no gradients alone."""
+    one, other = task.module.state_dict(), again.module.state_dict()
+    if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
+        hint = "each process builds it: draw with torch's generator on the CPU, which is seeded"
+        raise user_code.fail("model", config.model, "be the same whenever it is built", hint)
+    if _draws_by_itself(config, task, source):
+        hint = "F.dropout and its like would rest, as nothing here is in training mode"
+        raise user_code.fail("model", config.model, "draw by nn.Dropout layers alone", hint)
+    x, y = (part[:2] for part in source.test())
+    try:
+        task.gradients(torch.zeros(task.dimension), x, y)
+    except Exception as error:
+        allowed = "have gradients for each example alone, by torch.func.vmap"
+        raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
+
+
+def _draws_by_itself(config: Config, task: Task, source: Source) -> bool:
+    """Whether the model draws in training from torch's generator, as dropout layers of ours do not.
+
+    Raises ArgumentError where it cannot be called in training mode.
+    """
+    module = copy.deepcopy(task.module).float().train()  # in float32, as the task has it
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        try:
+            module(source.test()[0][:2])
+        except Exception as error:
+            hint = user_code.said(error)
+            raise user_code.fail("model", config.model, "work in training mode too", hint) from error
+        return not torch.equal(before, torch.get_rng_state())
+
+
+@torch.no_grad()
+def _mixes(task: Task, source: Source) -> bool:
+    """Whether test examples' outputs are others without those beside them, where training begins, or beside
+    others, after moves up or down, which open what may be shut there (a last layer of zeros, say)."""
+    x, generator = source.test()[0][:_SOME], np.random.default_rng(0)
+    start, own = task.initial(generator), len(x) // 2
+    if not task.apart(start, x):
+        return True
+    # In batches of one shape, which are rounded alike, however much moved parameters make of that.
+    beside = torch.cat([x[:own], x[:1].expand(len(x) - own, *x.shape[1:])])
+    move = torch.as_tensor(generator.standard_normal(task.dimension)).to(start)
+    points = (start + move, start - move)
+    return not all(alike(task.outputs(at, x)[:own], task.outputs(at, beside)[:own]) for at in points)
+
+
+def make_engine(config: Config) -> Engine | Trainer:
+    """The engine that the configuration names, started.
+
+    Raises ArgumentError or GridError where the settings do not fit this machine.
+    """
+    if config.engine == "in-process":
+        return silo_side(config.table()) if config.level == "client" else client_side(config.table())
+    from fedpriv.flower.grid_engine import GridEngine
+    from fedpriv.flower.grids.ray import RayGrid
+
+    grid = RayGrid(
+        number_of_actors(config),
+        config.table(),
+        num_cpus=config.cpus_per_actor,
+        num_gpus=gpu_share(config),
+    )
+    return GridEngine(grid, reply_timeout=config.reply_timeout)
+
+
+def simulate(
+    config: Config | Mapping[str, Any],
+    show: Callable[[Status], None] = lambda status: None,
+    folder: RunFolder | str | Path | None = None,
+    plan: Plan | None = None,
+) -> Result:
+    """Run the configured federation on this machine.
+
+    Args:
+        config: all settings, or those that are not as by default, by key.
+        show: called after each round with what may be shown.
+        folder: where outputs go, made where a path is given; None keeps them in memory.
+        plan: the configuration's plan, where it was made before, and the configuration checked.
+
+    Raises ArgumentError or DataError, before any work, as :func:`check` and ``make_plan`` do.
+    """
+    if not isinstance(folder, RunFolder | str | Path | None):
+        raise validation.fail("folder", folder, "be a path, a RunFolder or None")
+    config = config if isinstance(config, Config) else Config.parse(config)
+    if plan is None:
+        check(config)
+        plan = make_plan(config)
+    if isinstance(folder, str | Path):
+        folder = RunFolder.create(folder, plan.config.overwrite)
+    return execute(plan, make_engine(plan.config), folder, show)

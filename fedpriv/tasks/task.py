@@ -1,0 +1,213 @@
+"""A learning task: a model and a loss, as pure functions of a flat parameter vector.
+
+To bring a model of your own, give any ``nn.Module`` that treats each example on its own and maps inputs
+(n, ...) to outputs (n, ...):
+
+    task = Task(module, loss="cross-entropy")           # or another of fedpriv.tasks.losses
+    task = Task(module, loss=lambda outputs, y: ...)    # outputs (n, ...), y (n, ...) -> losses (n,)
+
+A loss gives a finite number for each example, whatever others are beside it; one of your own is tried on
+constants where it is first used. The task copies the module, so that training never changes yours; the copy
+runs in evaluation mode, and its dropout draws where examples are given seeds
+(:mod:`fedpriv.clipping.dropout`). ``task.layout`` says which tensors are trained.
+
+>>> import numpy as np, torch
+>>> task = Task("logistic")
+>>> params = task.initial(np.random.default_rng(0))
+>>> x, y = torch.zeros(5, 1, 28, 28), torch.zeros(5, dtype=torch.int64)
+>>> task.dimension, task.losses(params, x, y).shape, task.gradients(params, x, y).shape
+(7850, torch.Size([5]), torch.Size([5, 7850]))
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv import models
+from fedpriv._internal import validation
+from fedpriv._internal.memory import bytes_per_unit
+from fedpriv.clipping.dropout import Drawing
+from fedpriv.clipping.ghost.bookkeeping import Book
+from fedpriv.clipping.ghost.independence import runs_own_code
+from fedpriv.clipping.ghost.layers import make_batched
+from fedpriv.clipping.precision import Precision
+from fedpriv.parameters import Layout, layout_of
+from fedpriv.tasks.losses import LOSSES, Loss, scores, shown, try_loss
+
+_TEST_CHUNK, _TEST_MEMORY = 1000, 2**29  # examples evaluated at once at most, and bytes that they may take
+_FEW = 16  # test examples that are looked at alone and together
+_UNREDUCED = "torch's losses are with reduction='none'"
+
+
+def alike(outputs: Tensor, wanted: Tensor) -> bool:
+    """Whether outputs differ by rounding alone, to a thousandth of the largest that is wanted; what is not
+    finite proves nothing."""
+    if not wanted.numel():
+        return True
+    largest = wanted.abs().amax()
+    return bool(((outputs - wanted).abs() <= 1e-3 * largest).all() | ~torch.isfinite(largest))
+
+
+class Task:
+    """A model and a loss, functionally.
+
+    Attributes:
+        module: the task's own copy of the model; its parameters are placeholders.
+        layout: which tensors make up the parameter vector (d,), and where they lie.
+        loss: outputs (n, ...), labels (n, ...) -> losses (n,).
+        drawing: what the model's dropout draws by.
+        book: how clipped sums of this model's gradients are had without forming them.
+        right_padded: whether zeros at the right of an input are no part of it, as the module says.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | str,
+        loss: Loss | str = "cross-entropy",
+        precision: Precision = "float32",
+    ) -> None:
+        """A task for a module, or for a model of :mod:`fedpriv.models` by name.
+
+        ``precision`` is that of the passes whose gradients are summed by book-keeping; losses, rows and
+        evaluations are those of the parameters' dtype.
+
+        Raises ArgumentError where the name or the loss is unknown, or where the module cannot be
+        trained privately (see :func:`fedpriv.parameters.layout_of`).
+        """
+        module = models.build(model) if isinstance(model, str) else model
+        if isinstance(loss, str):
+            loss = LOSSES[validation.choice("loss", loss, LOSSES)]
+        self.layout: Layout = layout_of(module)
+        self.loss = loss
+        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+        for layer in self.module.modules():
+            if getattr(layer, "inplace", False):  # would overwrite what per-example norms are read from
+                layer.inplace = False  # type: ignore[assignment]
+        self.right_padded: bool = getattr(self.module, "right_padded", False)
+        make_batched(self.module)
+        self.drawing = Drawing(self.module)
+        self.book = Book(self.module, self.layout, precision, runs_own_code(self.module, loss))
+        self._untried = loss not in LOSSES.values()
+        self._evaluated: dict[Hashable, int] = {}
+        trained = set(self.layout.names)
+        self._fixed = {
+            name: tensor.detach()
+            for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers())
+            if name not in trained
+        }
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of trained parameters."""
+        return self.layout.dimension
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """A first parameter vector (d,), float32 on the CPU (see :func:`fedpriv.models.initial`)."""
+        return models.initial(self.module, generator, self.layout)
+
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """The model's outputs (n, ...) for inputs x (n, ...) at the parameters (d,)."""
+        return self._outputs_at(self.layout.split(params), x)
+
+    def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The losses (n,) of the examples (n, ...) at the parameters (d,).
+
+        Raises ArgumentError where the loss does not give one number for each example, whatever others are
+        beside it, or none that is finite.
+        """
+        return self.losses_at(self.layout.split(params), x, y)
+
+    def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them."""
+        outputs = self._outputs_at(tensors, x)
+        if self._untried:
+            try_loss(self.loss, outputs, y)
+            self._untried = False
+        losses = self.loss(outputs, y)
+        if losses.shape != x.shape[:1]:
+            raise validation.fail("loss shape", shown(losses), "be (n,): one for each example", _UNREDUCED)
+        return losses
+
+    def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients (n, d) of the losses with respect to the parameters, by vmap of grad."""
+        if not x.shape[0]:
+            return params.new_zeros(0, self.dimension)
+
+        def loss_of_one(params: Tensor, x: Tensor, y: Tensor, seed: Tensor | None = None) -> Tensor:
+            with self.drawing.by(None if seed is None else seed[None]):
+                return self.losses(params, x[None], y[None])[0]
+
+        each = (x, y) if self.drawing.seeds is None else (x, y, self.drawing.seeds)
+        gradients = torch.func.vmap(torch.func.grad(loss_of_one), (None, *[0] * len(each)))
+        rows: Tensor = gradients(params, *each)
+        return rows
+
+    @torch.no_grad()
+    def evaluate(
+        self, params: Tensor, x: Tensor, y: Tensor, memory: int = _TEST_MEMORY
+    ) -> dict[str, float]:
+        """What the model is worth on the public test examples, as many at once as ``memory`` bytes allow.
+
+        Returns:
+            the mean ``loss``, and by the loss: for labels the ``accuracy``; for values ``mse``, the mean
+            squared error (not halved, as the loss is); for tags ``accuracy``, how often the likeliest tag
+            is one of the example's, and ``recall@5``, the part of all tags that are among the five
+            likeliest of their example. A loss of your own has the accuracy where y is labels (n,).
+
+        A model whose outputs for an example depend on the others beside it is given one at a time, as it was
+        when its gradients were clipped.
+
+        Raises ArgumentError where there is no example.
+        """
+        if not x.shape[0]:
+            raise validation.fail("test set", 0, "hold at least one example")
+        outputs_of = self.outputs if self.apart(params, x[:_FEW]) else self._outputs_one_by_one
+        score = scores(self.loss, y)
+        sums: dict[str, list[float]] = {}
+        step = min(_TEST_CHUNK, max(1, memory // self._test_bytes(params, x)))
+        for start in range(0, x.shape[0], step):
+            part = y[start : start + step]
+            outputs = outputs_of(params, x[start : start + step])
+            losses = self.loss(outputs, part)
+            for name, pair in {**score(outputs, part), "loss": (losses, torch.ones_like(losses))}.items():
+                total = sums.setdefault(name, [0.0, 0.0])
+                for side, values in enumerate(pair):
+                    total[side] += float(values.double().sum())
+        return {name: value / most if most else 0.0 for name, (value, most) in sums.items()}
+
+    def _test_bytes(self, params: Tensor, x: Tensor) -> int:
+        """What an example takes that is evaluated; tried once for each kind of input."""
+        key = x.shape[1:], x.dtype, x.device
+        if key not in self._evaluated:
+            self._evaluated[key] = bytes_per_unit(
+                lambda count: self.outputs(params, x.new_zeros(count, *x.shape[1:]))
+            )
+        return self._evaluated[key]
+
+    def apart(self, params: Tensor, x: Tensor) -> bool:
+        """Whether the outputs of the examples x (n, ...) are the same without the others beside them."""
+        return alike(self.outputs(params, x), self._outputs_one_by_one(params, x))
+
+    def _outputs_one_by_one(self, params: Tensor, x: Tensor) -> Tensor:
+        return torch.cat([self.outputs(params, one[None]) for one in x])
+
+    def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        trained = next(iter(tensors.values()))
+        self.drawing.begin()
+        result: Tensor = torch.func.functional_call(
+            self.module, {**self._fixed_like(trained), **tensors}, (x,)
+        )
+        return result
+
+    def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:
+        """Frozen parameters and buffers on that device, and floats in that precision."""
+        for name, tensor in self._fixed.items():
+            dtype = params.dtype if tensor.is_floating_point() else tensor.dtype
+            if tensor.device != params.device or tensor.dtype != dtype:
+                self._fixed[name] = tensor.to(params.device, dtype)
+        return self._fixed
