@@ -135,14 +135,14 @@ def online() -> dict[str, Any]:
 
     plan = [Event(float(z), "poisson", "add-remove", 1e-3) for z in np.linspace(4.0, 3.0, 5000)]
     start = time.perf_counter()
-    books = Accountant(Budget(5.0, 4e-7), plan=plan)
-    books.affords(plan[:1])
+    budget_gate = Accountant(Budget(5.0, 4e-7), plan=plan)
+    budget_gate.affords(plan[:1])
     found: dict[str, Any] = {"verification of the plan": time.perf_counter() - start}
     times = []
     for event in plan:
         start = time.perf_counter()
-        assert books.affords([event])
-        books.charge([event])
+        assert budget_gate.affords([event])
+        budget_gate.charge([event])
         times.append(time.perf_counter() - start)
     found["rounds 1 to 100"] = statistics.median(times[:100])
     found["rounds 4,901 to 5,000"] = statistics.median(times[-100:])

@@ -16,7 +16,7 @@ import torch
 from turns import medians, options
 
 from fedpriv.federated.client_update import OneGradient, clipped_sum
-from fedpriv.federated.engine import Reply
+from fedpriv.federated.engine import PartialSum
 from fedpriv.flower.serialization import read_reply, reply_content
 from fedpriv.mechanism.grid import on_grid
 from fedpriv.mechanism.query import Query, SumBlock, Term
@@ -38,7 +38,7 @@ def main() -> None:
         [part] = clipped_sum(OneGradient(), task, query, x, y)
 
         def there_and_back(sums: torch.Tensor, query: Query = query) -> torch.Tensor:
-            return read_reply(reply_content(Reply((sums,), BATCH)), query).sums[0]
+            return read_reply(reply_content(PartialSum((sums,), BATCH)), query).sums[0]
 
         other = on_grid(part, block, 0.0)
 

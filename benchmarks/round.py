@@ -49,7 +49,7 @@ def ours(
     from fedpriv.federated.loop import run
     from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid
-    from fedpriv.runs.budget import RunBooks
+    from fedpriv.runs.budget import RunAccountant
 
     config = Config.parse(
         {
@@ -71,12 +71,12 @@ def ours(
         tempfile.TemporaryDirectory() as folder,
         Ledger.create(path := Path(folder) / "ledger.jsonl", {}) as ledger,
     ):
-        books = RunBooks(plan, ledger, path)
+        budget_gate = RunAccountant(plan, ledger, path)
         run(
-            plan.setup,
+            plan.mechanism,
             params,
             engine,
-            books,
+            budget_gate,
             key,
             plan.cohorts(key),
             lambda progress: marks.append(time.perf_counter()),
@@ -157,7 +157,7 @@ def flower_child(nodes: int, rounds: int) -> None:
 
     from fedpriv.config.builders import initial_params, make_source, make_task
     from fedpriv.config.schema import Config
-    from fedpriv.federated.engine import Ask, Chunk
+    from fedpriv.federated.engine import Shard, SumRequest
     from fedpriv.flower.client_app import app as client_app
     from fedpriv.flower.serialization import ask_content, shared_records
     from fedpriv.optimizers import dp_sgd
@@ -177,11 +177,11 @@ def flower_child(nodes: int, rounds: int) -> None:
         for number in range(rounds):
             chosen = key.generator("cohort", number).choice(nodes, COHORT, replace=False)
             started = time.perf_counter()
-            ask = Ask(optimizer.query(state), number, ())
-            shared = shared_records(ask)
+            request = SumRequest(optimizer.query(state), number, ())
+            shared = shared_records(request)
             messages = [
                 Message(
-                    ask_content(shared, [Chunk(int(c), np.array([c], np.int64), parties=1)]),
+                    ask_content(shared, [Shard(int(c), np.array([c], np.int64), parties=1)]),
                     ids[c],
                     MessageType.TRAIN,
                     group_id=str(number),

@@ -86,10 +86,10 @@ def make_plan(cell: Cell, seed: int) -> Any:
     plan = make_plan(settle({**cell.config, "seed": seed}))
     if cell.noise_multiplier is None:
         return plan
-    setup = replace(plan.setup, scale=cell.noise_multiplier)
-    spent = epsilon(setup.planned_events(), plan.config.delta, "pld").epsilon * (1 + 1e-6)
+    mechanism = replace(plan.mechanism, scale=cell.noise_multiplier)
+    spent = epsilon(mechanism.planned_events(), plan.config.delta, "pld").epsilon * (1 + 1e-6)
     budget = Budget(spent, plan.config.delta, "pld")
-    return replace(plan, config=plan.config.changed(epsilon=spent), setup=setup, budget=budget)
+    return replace(plan, config=plan.config.changed(epsilon=spent), mechanism=mechanism, budget=budget)
 
 
 def batch(path: Path, jobs: Sequence[tuple[Cell, int]], more: More | None = None) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fedpriv._internal import validation
 from fedpriv.accounting.events import Event, equal_parts, tally
 from fedpriv.accounting.ledger import Ledger
-from fedpriv.accounting.methods.base import Answer
+from fedpriv.accounting.methods.base import PrivacyGuarantee
 from fedpriv.accounting.methods.registry import METHODS, epsilon, epsilons, rising
 
 CHECKPOINTS = 64
@@ -77,7 +77,7 @@ class Accountant:
         self._spent: dict[Event, int] = {}
         self._followed: int | None = 0
         self._releases = 0
-        self._answer: Answer | None = None
+        self._answer: PrivacyGuarantee | None = None
         self._curve: dict[int, float] | None = None
         total = len(self._plan)
         ends = checkpoints or equal_parts(total, CHECKPOINTS)
@@ -125,7 +125,7 @@ class Accountant:
             self._ledger.record(events)
         self._book(events)
 
-    def spent(self) -> Answer:
+    def spent(self) -> PrivacyGuarantee:
         """The privacy loss of everything charged so far, computed when first asked for."""
         if self._answer is None:
             events = _listed(self._spent)

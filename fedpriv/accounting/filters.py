@@ -12,9 +12,9 @@ themselves then tell something. It is enough where one number is added up and st
 What is guaranteed is the budget as a whole: an epsilon read off before the end, of events so chosen, is
 none (that would take an odometer), so there is no ``spent()`` but the share of the budget that is used.
 
->>> books = Filter(Budget(2.0, 1e-5, "zcdp"))
->>> books.charge([Event(8.0, "none", "add-remove")])
->>> round(books.used, 3), books.affords([Event(1.0, "none", "add-remove")])
+>>> budget_gate = Filter(Budget(2.0, 1e-5, "zcdp"))
+>>> budget_gate.charge([Event(8.0, "none", "add-remove")])
+>>> round(budget_gate.used, 3), budget_gate.affords([Event(1.0, "none", "add-remove")])
 (0.098, False)
 """
 

@@ -38,11 +38,11 @@ def share(limit: Budget, events: Sequence[Event]) -> float:
     whole = [replace(relations.added_or_removed(event), truncation=0.0) for event in events]
     used = 0.0
     for relation in RELATIONS:
-        books = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))  # of one order, which the limit decides
+        budget_gate = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))  # of one order, which the limit decides
         try:
-            books.charge([event for event in whole if event.relation == relation])
+            budget_gate.charge([event for event in whole if event.relation == relation])
         except BudgetExceeded:
             return math.inf
-        used += books.used
+        used += budget_gate.used
     taken = max(taken, used)
     return taken if taken <= 1 else math.inf

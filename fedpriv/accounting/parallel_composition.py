@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedpriv.accounting.events import Event, tally
-from fedpriv.accounting.methods.base import Answer, UnsupportedEvent
+from fedpriv.accounting.methods.base import PrivacyGuarantee, UnsupportedEvent
 from fedpriv.accounting.methods.registry import epsilon
 
 
 def compose(
     silos: Mapping[str, Sequence[Event]], delta: float, method: str = "pld", stays: bool = True
-) -> Answer:
+) -> PrivacyGuarantee:
     """Epsilon at ``delta`` of all silos' releases together, for the unit that loses most.
 
     Args:

@@ -56,9 +56,9 @@ from fedpriv.audit.one_run import proved_epsilon
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import CLIP_NORMS, Config
 from fedpriv.federated.loop import run
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.rng import Key
-from fedpriv.runs.budget import RunBooks
+from fedpriv.runs.budget import RunAccountant
 
 MOST = 100_000  # canaries, where nothing else is said
 _SLOW = 5_000  # as many with local steps, whose changes are formed for each client
@@ -102,7 +102,7 @@ class Finding:
     measured_least: float
     measured_most: float
     proved: float
-    stopped: Ending
+    stopped: StopReason
 
     @property
     def violated(self) -> bool:
@@ -224,20 +224,20 @@ def _plan(config: Config, canaries: int) -> Plan:
 
 def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
-) -> tuple[Watched, tuple[Event, ...], Ending]:
+) -> tuple[Watched, tuple[Event, ...], StopReason]:
     """The run, with an adversary watching; what its ledger says afterwards, and how it ended."""
-    units = Canaries(there, plan.setup.sampler.event(1.0).relation == "replace-one")
+    units = Canaries(there, plan.mechanism.sampler.event(1.0).relation == "replace-one")
     side = nodes_of(plan, units)
     watched = Watched(plan, side, units)
-    setup = replace(plan.setup, optimizer=watched)
+    mechanism = replace(plan.mechanism, optimizer=watched)
     params = torch.from_numpy(key.generator("initial-params").normal(0, _START, plan.units)).float()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
         with Ledger.create(path, {}) as ledger:
-            books = RunBooks(plan, ledger, path)
-            loop = (setup, params.to(side.device), watched, books, key, plan.cohorts(key))
+            budget_gate = RunAccountant(plan, ledger, path)
+            loop = (mechanism, params.to(side.device), watched, budget_gate, key, plan.cohorts(key))
             outcome = run(*loop, lambda progress: observe(progress.round))
-        return watched, books.settle().events, outcome.stopped
+        return watched, budget_gate.settle().events, outcome.stopped
 
 
 def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:

@@ -18,10 +18,10 @@ from fedpriv.audit.noise_tests import Residuals
 from fedpriv.config.builders import choose_device, make_work
 from fedpriv.config.plan import Plan
 from fedpriv.data import Batch, Indices
-from fedpriv.federated.engine import Ask, Chunk, Reply
-from fedpriv.federated.worker import ClientSide
-from fedpriv.mechanism.query import Answer, Query, SumBlock
-from fedpriv.optimizers.base import Planned, PrivateOptimizer, State
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
+from fedpriv.federated.worker import Worker
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
+from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
 from fedpriv.tasks.task import Task
 
 Floats = NDArray[np.float64]
@@ -33,10 +33,10 @@ _MOST_LOG = 300.0  # of a likelihood ratio: beyond it a rate's logarithm is noth
 _NOBODY = np.zeros(0, np.int64)
 
 
-def nodes_of(plan: Plan, units: Canaries) -> ClientSide:
+def nodes_of(plan: Plan, units: Canaries) -> Worker:
     """The run's nodes, whose units are canaries."""
     config = plan.config
-    return ClientSide(
+    return Worker(
         task=Task(_Table(plan.units), _loss),
         work=make_work(config),
         view=units,
@@ -98,15 +98,15 @@ class Watched:
     """
 
     plan: Plan
-    side: ClientSide
+    side: Worker
     units: Canaries
     scores: Floats = field(init=False)
     residuals: Residuals = field(init=False)
     _query: Query = field(init=False)
-    _ask: Ask = field(init=False)
+    _ask: SumRequest = field(init=False)
 
     def __post_init__(self) -> None:
-        self._inner: PrivateOptimizer = self.plan.setup.optimizer
+        self._inner: PrivateOptimizer = self.plan.mechanism.optimizer
         self.scores = np.zeros((len(SUSPECTED), self.plan.units))
         self.residuals = Residuals(self.plan.units)
 
@@ -114,7 +114,7 @@ class Watched:
         """See :class:`PrivateOptimizer`."""
         return self._inner.init(params)
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """See :class:`PrivateOptimizer`."""
         return self._inner.planned(rounds)
 
@@ -123,29 +123,29 @@ class Watched:
         self._query = self._inner.query(state)
         return self._query
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """See :class:`PrivateOptimizer`; the answer is looked at first."""
         self._look(self._query, answer)
         return self._inner.update(state, answer)
 
-    def gather(self, ask: Ask) -> Reply:
+    def gather(self, request: SumRequest) -> PartialSum:
         """See :class:`fedpriv.federated.engine.Engine`; whom it asks is noted."""
-        self._ask = ask
-        return self.side.gather(ask)
+        self._ask = request
+        return self.side.gather(request)
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _look(self, query: Query, answer: Answer) -> None:
-        setup = self.plan.setup
-        sampler = setup.sampler.resized(query.rate_factor)
-        stds = query.noise_stds(setup.scale * query.relative_noise)
-        totals = setup.placement.resized(query.rate_factor).total_stds(stds)
+    def _look(self, query: Query, answer: NoisyAnswer) -> None:
+        mechanism = self.plan.mechanism
+        sampler = mechanism.sampler.resized(query.rate_factor)
+        stds = query.noise_stds(mechanism.scale * query.relative_noise)
+        totals = mechanism.placement.resized(query.rate_factor).total_stds(stds)
         sums = [part.double().cpu().numpy() * sampler.expected_size for part in answer]
         rate = min(1.0, sampler.expected_size / sampler.population)
         exact = self.side.answer(replace(self._ask, party_stds=None)).sums
         left = [(total - own.numpy()) / std for total, own, std in zip(sums, exact, totals, strict=True)]
-        cohort = np.concatenate([chunk.ids for chunk in self._ask.chunks] or [_NOBODY])
+        cohort = np.concatenate([shard.ids for shard in self._ask.shards] or [_NOBODY])
         self.residuals.add(left, cohort, rate)
         for sign, there in ((1, True), (-1, False)):
             adds = self._contributions(query, there)
@@ -161,8 +161,8 @@ class Watched:
         """What each canary adds to each block if it is in the cohort, there or not: in its own coordinate, so
         that all of them are one sum."""
         everyone = replace(self.side, view=replace(self.units, there=np.full(self.plan.units, there)))
-        chunk = Chunk(0, np.arange(self.plan.units), parties=0)
-        sums = everyone.answer(Ask(query, 0, (chunk,))).sums
+        shard = Shard(0, np.arange(self.plan.units), parties=0)
+        sums = everyone.answer(SumRequest(query, 0, (shard,))).sums
         return [total.double().numpy() for total in sums]
 
 

@@ -37,7 +37,7 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.loop import Progress, run
 from fedpriv.optimizers.base import State
 from fedpriv.runs import checkpoints
-from fedpriv.runs.budget import RunBooks
+from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.run_dir import RunFolder
 
 __all__ = ["PARTS", "WARM", "Comparison", "Figures", "measure"]
@@ -68,7 +68,7 @@ def measure(config: Config, rounds: int = 40) -> Figures:
     splits = [split(lap) for lap in laps[WARM:]]
     whole = statistics.median(sum(parts.values()) for parts in splits)
     compared = compare(plan, state)
-    expected = plan.setup.sampler.expected_size * compared.examples / compared.units
+    expected = plan.mechanism.sampler.expected_size * compared.examples / compared.units
     actors = 0 if config.engine == "in-process" else number_of_actors(config)
     figures = Figures(
         parts={part: statistics.median(one[part] for one in splits) for part in PARTS},
@@ -98,10 +98,10 @@ def _laps(
 ) -> tuple[list[dict[str, float]], State, float]:
     """The watch after each round, the whole as ``round``; the last state, and an evaluation's seconds."""
     key, laps = plan.key(), list[dict[str, float]]()
-    setup = replace(
-        plan.setup,
+    mechanism = replace(
+        plan.mechanism,
         rounds=rounds,
-        optimizer=cast(Any, Timed(plan.setup.optimizer, watch, {"query": "update", "update": "update"})),
+        optimizer=cast(Any, Timed(plan.mechanism.optimizer, watch, {"query": "update", "update": "update"})),
     )
     started = time.perf_counter()
 
@@ -119,14 +119,14 @@ def _laps(
         hint = error.strerror or ""
         raise validation.fail("out", str(place), "be a folder to write to", hint) from None
     with made as folder, Ledger.create(path := Path(folder) / "ledger.jsonl", {}) as ledger:
-        plain = RunBooks(plan, ledger, path)
-        books = Timed(plain, watch, {"affords": "accounting", "charge": "accounting"})
+        plain = RunAccountant(plan, ledger, path)
+        budget_gate = Timed(plain, watch, {"affords": "accounting", "charge": "accounting"})
         cohorts = Timed(plan.cohorts(key), watch, {"draw": "sampling"})
-        outcome = run(setup, params, engine, cast(Any, books), key, cast(Any, cohorts), observe)
+        outcome = run(mechanism, params, engine, cast(Any, budget_gate), key, cast(Any, cohorts), observe)
         return laps, outcome.state, _evaluation(plan, outcome.state, plain, RunFolder(Path(folder)))
 
 
-def _evaluation(plan: Plan, state: State, books: RunBooks, folder: RunFolder) -> float:
+def _evaluation(plan: Plan, state: State, budget_gate: RunAccountant, folder: RunFolder) -> float:
     """Seconds that a run takes to evaluate its model, and to write it and what it could be taken up from."""
     config, source = plan.config, make_source(plan.config)
     task, device = make_task(config, source), choose_device(config.device)
@@ -135,9 +135,9 @@ def _evaluation(plan: Plan, state: State, books: RunBooks, folder: RunFolder) ->
     for _ in range(_EVALUATIONS):
         started = time.perf_counter()
         task.evaluate(state.output.to(device), *test, config.memory_budget * 2**20)
-        books.spent()
+        budget_gate.spent()
         folder.write("model.safetensors", packed(task.layout.split(state.output), {}))
         if checkpoints.obstacle(plan) is None:
-            folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, books, ()))
+            folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, budget_gate, ()))
         taken.append(time.perf_counter() - started)
     return statistics.median(taken[1:])

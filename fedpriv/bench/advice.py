@@ -37,14 +37,14 @@ def _of_sums(figures: Figures) -> Iterator[str]:
 def _of_actors(plan: Plan, figures: Figures) -> Iterator[str]:
     here, actors, threads = hardware.usable(), figures.actors, figures.threads
     long = figures.parts["clipped sum"] > _WORTH_ACTORS
-    expected = plan.setup.sampler.expected_size
+    expected = plan.mechanism.sampler.expected_size
     if not actors:
         if here > 1 and long and figures.device == "cpu":
             yield f"one process computes, and this machine has {here} cores: engine=ray uses them"
         return
-    if (chunks := math.ceil(expected / plan.chunk_size)) < actors:
+    if (shards := math.ceil(expected / plan.chunk_size)) < actors:
         each = max(1, math.ceil(expected / actors))
-        yield f"{actors} actors share {counted(chunks, 'chunk')} a round: chunk-size={each} uses them all"
+        yield f"{actors} actors share {counted(shards, 'shard')} a round: chunk-size={each} uses them all"
     if figures.device != "cpu":
         return
     who = f"{counted(actors, 'actor')} of {counted(threads, 'thread')}"

@@ -10,8 +10,8 @@ from typing import Any, Protocol, cast
 from fedpriv._internal.timing import Stopwatch, Timed
 from fedpriv.config.plan import gpu_share, number_of_actors
 from fedpriv.config.schema import Config
-from fedpriv.federated.engine import Ask, Engine, Reply
-from fedpriv.node.factory import client_side
+from fedpriv.federated.engine import Engine, PartialSum, SumRequest
+from fedpriv.node.factory import make_worker
 
 
 class TimedEngine(Protocol):
@@ -21,7 +21,7 @@ class TimedEngine(Protocol):
     parties add noise, ``party noise`` is what that took of it, and ``aside`` what it took to find that out.
     """
 
-    def gather(self, ask: Ask) -> Reply:
+    def gather(self, request: SumRequest) -> PartialSum:
         """See :class:`~fedpriv.federated.engine.Engine`."""
 
     def close(self) -> None:
@@ -37,18 +37,18 @@ class _Watched:
     def __init__(self, inner: Engine, watch: Stopwatch, grid: Any = None) -> None:
         self._inner, self._watch, self._grid = inner, watch, grid
 
-    def gather(self, ask: Ask) -> Reply:
+    def gather(self, request: SumRequest) -> PartialSum:
         with self._watch.time("gather"):
-            reply = self._inner.gather(ask)
-        if ask.party_stds is not None:
-            self._ask_for_noise(ask)
+            reply = self._inner.gather(request)
+        if request.party_stds is not None:
+            self._ask_for_noise(request)
         return reply
 
-    def _ask_for_noise(self, ask: Ask) -> None:
+    def _ask_for_noise(self, request: SumRequest) -> None:
         """Ask once more, for the same parties' noise on no units; the answer is thrown away."""
         spent, started = self._watch.take(), time.perf_counter()
-        nobody = tuple(replace(chunk, ids=chunk.ids[:0]) for chunk in ask.chunks)
-        self._inner.gather(replace(ask, chunks=nobody))
+        nobody = tuple(replace(shard, ids=shard.ids[:0]) for shard in request.shards)
+        self._inner.gather(replace(request, shards=nobody))
         seconds = time.perf_counter() - started
         noise = self._watch.take().get("answer", seconds)
         self._watch.add({**spent, "party noise": noise, "aside": seconds})
@@ -63,7 +63,7 @@ class _Watched:
 def timed_engine(config: Config, watch: Stopwatch) -> TimedEngine:
     """The engine that ``simulate`` would start, started."""
     if config.engine == "in-process":
-        side = client_side(config.table())
+        side = make_worker(config.table())
         timed = replace(side, view=cast(Any, Timed(side.view, watch, {"batch": "data"})))
         return _Watched(timed, watch)
     from flwr.app import Message

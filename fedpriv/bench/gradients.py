@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from fedpriv.bench.figures import Comparison
-from fedpriv.clipping.ghost.layers import kind_of
+from fedpriv.clipping.ghost.layers import rule_of
 from fedpriv.clipping.precision import computing
 from fedpriv.config.builders import make_source, make_task
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.client_update import OneGradient, clipped_sum
-from fedpriv.federated.worker import ClientSide, moved
-from fedpriv.mechanism.query import BitBlock, Query
-from fedpriv.node.factory import client_side
+from fedpriv.federated.worker import Worker, moved
+from fedpriv.mechanism.query import IndicatorBlock, Query
+from fedpriv.node.factory import make_worker
 from fedpriv.optimizers.base import PrivateOptimizer, State
 from fedpriv.tasks.task import Task
 
@@ -31,9 +31,9 @@ _STEPS, _GOLDEN = 64, (5**0.5 - 1) / 2  # steps of a run that are looked at, spr
 
 def compare(plan: Plan, state: State) -> Comparison:
     """Time both, at a state that the run's optimizer has come to."""
-    side = client_side(plan.config.table())
+    side = make_worker(plan.config.table())
     units, x, y, owner = _examples(plan, side)
-    asked = typical_queries(plan.setup.optimizer, state, plan.setup.rounds)
+    asked = typical_queries(plan.mechanism.optimizer, state, plan.mechanism.rounds)
     queries = [moved(query, side.device) for query, _ in asked]
     params = queries[0].points[0]
 
@@ -43,7 +43,7 @@ def compare(plan: Plan, state: State) -> Comparison:
             loss = side.task.losses(leaf, x, y).mean()
         return torch.autograd.grad(loss, leaf)[0]
 
-    def clipped(own: ClientSide, query: Query) -> Tensor:
+    def clipped(own: Worker, query: Query) -> Tensor:
         return clipped_sum(own.work, own.task, query, x, y, owner, units, memory=own.memory)[0]
 
     sides = {"": side, **_others(plan.config, side)}
@@ -59,7 +59,7 @@ def compare(plan: Plan, state: State) -> Comparison:
     return Comparison(len(x), units, seconds[0], float(each[0]), by_rows, instead)
 
 
-def _examples(plan: Plan, side: ClientSide) -> tuple[int, Tensor, Tensor, Tensor]:
+def _examples(plan: Plan, side: Worker) -> tuple[int, Tensor, Tensor, Tensor]:
     """How many units, and their examples, labels and owners: units from all over the population."""
     every = plan.config.units
 
@@ -68,7 +68,7 @@ def _examples(plan: Plan, side: ClientSide) -> tuple[int, Tensor, Tensor, Tensor
 
     few = min(every, _FEW)
     each = max(1, len(batch(few)[0]) // few)
-    units = min(every, max(1, round(plan.setup.sampler.expected_size)), max(1, _EXAMPLES // each))
+    units = min(every, max(1, round(plan.mechanism.sampler.expected_size)), max(1, _EXAMPLES // each))
     return units, *batch(units)
 
 
@@ -86,12 +86,12 @@ def typical_queries(optimizer: PrivateOptimizer, state: State, rounds: int) -> l
 
 
 def _kind(query: Query) -> Hashable:
-    blocks = [(b.term,) if isinstance(b, BitBlock) else b.terms for b in query.blocks]
+    blocks = [(b.term,) if isinstance(b, IndicatorBlock) else b.terms for b in query.blocks]
     terms = tuple(tuple((t.at, t.divisor is None, t.per_layer) for t in terms) for terms in blocks)
     return len(query.points), terms
 
 
-def _others(config: Config, side: ClientSide) -> Mapping[str, ClientSide]:
+def _others(config: Config, side: Worker) -> Mapping[str, Worker]:
     """The side with settings that may be quicker on a GPU; a CPU gains nothing by them."""
     if side.device.type == "cpu":
         return {}
@@ -113,7 +113,7 @@ def why_by_rows(task: Task) -> str:
         f"{name or 'the model itself'} ({type(layer).__name__})"
         for name, layer in task.module.named_modules()
         if any(id(parameter) in trained for parameter in layer.parameters(recurse=False))
-        and (kind_of(type(layer)) is None or "forward" in vars(layer))
+        and (rule_of(type(layer)) is None or "forward" in vars(layer))
     ]
     if task.book.layers or not unknown:
         return "a trial found that examples mix, or that a weight is used outside its layer"

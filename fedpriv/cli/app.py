@@ -136,7 +136,7 @@ def ending_cleanly() -> Iterator[Callable[[], None]]:
     """
     asked = False
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def request(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
         restore()
@@ -153,7 +153,7 @@ def ending_cleanly() -> Iterator[Callable[[], None]]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def take() -> dict[signal.Signals, Any]:
-        return {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        return {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
 
     previous = take()
     try:

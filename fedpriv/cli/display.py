@@ -11,7 +11,7 @@ import typer
 from fedpriv.accounting import METHODS
 from fedpriv.cli.app import note, on_terminal
 from fedpriv.config.plan import Plan
-from fedpriv.federated.stop_reason import Ending, divergence
+from fedpriv.federated.stop_reason import StopReason, divergence
 from fedpriv.report.notices import noise, notes, remark
 from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.runs.runner import Result, Status
@@ -34,7 +34,7 @@ def announce(plan: Plan, resumed: Checkpoint | None, odd: Sequence[str], err: bo
         added = f"{added} in each silo"
     typer.echo(f"{who} {config.dataset}, {config.model}, {config.optimizer}, {rounds}, {added}", err=err)
     if plan.budget is not None:
-        first = plan.setup.planned_events()[0].noise_multiplier
+        first = plan.mechanism.planned_events()[0].noise_multiplier
         typer.echo(
             f"budget epsilon {plan.budget.epsilon:g}, delta {plan.budget.delta:.3g}, held by "
             f"{config.accounting}; noise multiplier {first:.4g} at the first round",
@@ -118,13 +118,13 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     typer.echo(f"{result.stopped.sentence}; test {measure.said(last.get(measure.key))}")
     if diverged := divergence(result.stopped, result.metrics):
         note(diverged)
-    rounds_left = last.get("round", 0) < plan.setup.rounds
-    if rounds_left and result.stopped in (Ending.INTERRUPTED, Ending.UNANSWERED) and obstacle(plan) is None:
+    rounds_left = last.get("round", 0) < plan.mechanism.rounds
+    if rounds_left and result.stopped in (StopReason.INTERRUPTED, StopReason.UNANSWERED) and obstacle(plan) is None:
         typer.echo(f"`fedpriv resume {folder}` goes on from there")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
 
 
-def way_on(plan: Plan, folder: Path) -> str:
+def resume_hint(plan: Plan, folder: Path) -> str:
     """How a run that failed for want of room, or of another thing outside it, goes on; nothing where it
     cannot."""
     if obstacle(plan) is not None or not (folder / FILE).is_file():

@@ -106,7 +106,7 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
     rounds = plan.config.rounds
     with (
-        refusing(1, folder, lambda: display.way_on(plan, folder)),
+        refusing(1, folder, lambda: display.resume_hint(plan, folder)),
         display.progress(rounds, quiet=as_json) as show,
         ending_cleanly() as check_end,
     ):

@@ -4,7 +4,7 @@ For rows (n, d) at each of a query's points, a :class:`SumBlock` gives the vecto
 
     sum over units of  sum_k  w_k clip(A_k, C_k),     clip(A, C) = A min(1, C / norm(A)),
 
-and a :class:`BitBlock` the number sum over units of (1{norm(A) <= threshold} - 1/2), taken before
+and a :class:`IndicatorBlock` the number sum over units of (1{norm(A) <= threshold} - 1/2), taken before
 clipping. What holds for every input, however broken:
 
 | a unit's A | adds to a sum | adds to a bit |
@@ -20,11 +20,11 @@ float32 (the factor's own rounding and one of each product). C = infinity means 
 nothing bounds the sum.
 
 >>> import torch
->>> from fedpriv.mechanism.query import BitBlock
+>>> from fedpriv.mechanism.query import IndicatorBlock
 >>> from fedpriv.mechanism.query import SumBlock
 >>> from fedpriv.mechanism.query import Term
 >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [float("nan"), 1.0]])
->>> blocks = (SumBlock((Term(clip_norm=1.0),)), BitBlock(Term(clip_norm=1.0), 1.0, share=0.1))
+>>> blocks = (SumBlock((Term(clip_norm=1.0),)), IndicatorBlock(Term(clip_norm=1.0), 1.0, share=0.1))
 >>> sum_rows([rows], blocks)
 (tensor([0.9000, 1.2000]), tensor(-0.5000))
 """
@@ -40,7 +40,7 @@ from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv.clipping import synchronisation
-from fedpriv.mechanism.query import BitBlock, Block, SumBlock, Term
+from fedpriv.mechanism.query import Block, IndicatorBlock, SumBlock, Term
 
 _SMALLEST, _LARGEST = 1e-18, 1e18  # peaks between them need no scaling: squares stay in range
 
@@ -56,7 +56,7 @@ def sum_rows(
         layers: how many entries each layer has, for terms that are clipped layer by layer.
 
     Returns:
-        for each block a tensor of the rows' dtype: (d,) for a SumBlock, () for a BitBlock.
+        for each block a tensor of the rows' dtype: (d,) for a SumBlock, () for a IndicatorBlock.
 
     Raises:
         ArgumentError: rows of different shapes, a term that names more points than there are rows, or a
@@ -82,7 +82,7 @@ def sum_rows_loop(
                 peak = float(vector.abs().max()) if vector.numel() else 0.0
                 finite = peak < math.inf
                 relative = float(torch.linalg.vector_norm(vector / peak)) if finite and peak else 0.0
-                if isinstance(block, BitBlock):
+                if isinstance(block, IndicatorBlock):
                     total += 0.5 if finite and peak * relative <= block.threshold else -0.5
                 elif finite:
                     parts = torch.split(vector, list(layers)) if term.per_layer else (vector,)
@@ -113,7 +113,7 @@ def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequenc
 
 
 def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> Tensor:
-    if isinstance(block, BitBlock):
+    if isinstance(block, IndicatorBlock):
         vectors, unit, finite = harmless(block.term.combine(rows))
         norms = unit * torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
         return count_bits(norms, finite, block.threshold).to(rows[0].dtype)

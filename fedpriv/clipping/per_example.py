@@ -25,8 +25,8 @@ from fedpriv.clipping.dropout import taken
 from fedpriv.clipping.explicit import sum_rows, sum_rows_loop
 from fedpriv.clipping.ghost.bookkeeping import Differentiable
 from fedpriv.clipping.ghost.clipped_sum import terms_of
-from fedpriv.clipping.ghost.coverage import Plan, unit_gradients
-from fedpriv.clipping.ghost.layers import UnsuitedError
+from fedpriv.clipping.ghost.coverage import Coverage, unit_gradients
+from fedpriv.clipping.ghost.layers import UnsupportedLayerError
 from fedpriv.mechanism.query import Block, Query, SumBlock
 
 _CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
@@ -87,7 +87,7 @@ def sum_gradients(
         filled: whether copies fill few units up; only to measure what units take it is left out.
 
     Returns:
-        for each block a tensor: (d,) for a SumBlock, () for a BitBlock; see :func:`sum_rows`. Float64 where
+        for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; see :func:`sum_rows`. Float64 where
         parts were added, else of the points' dtype.
 
     Raises:
@@ -125,7 +125,7 @@ def _by_rows(
 
 
 def _sum_by_book(
-    plan: Plan,
+    plan: Coverage,
     task: Differentiable,
     query: Query,
     units: _Units,
@@ -139,7 +139,7 @@ def _sum_by_book(
     asked = query.points, query.blocks, x, y, weights, seeds
     try:
         sums = task.book.sum(plan, task, *asked, counted=None if len(x) == count else count)
-    except UnsuitedError:  # a layer that sees these examples otherwise than it saw those of the trial
+    except UnsupportedLayerError:  # a layer that sees these examples otherwise than it saw those of the trial
         return by_rows(units)
     if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
         return sums.totals

@@ -19,9 +19,9 @@ from fedpriv.optimizers import (
     AdaGrad,
     Adam,
     AdaptiveAdpSgd,
-    Averaged,
     Dp2,
     DpSrm,
+    ExponentialMovingAverage,
     ExtraQuery,
     FirstOrder,
     Nonconvex,
@@ -177,7 +177,7 @@ def regularised(config: Config, optimizer: PrivateOptimizer) -> PrivateOptimizer
         return optimizer
     if config.srm_random_iterate:
         raise validation.fail("averaging", config.averaging, "be 0 with srm-random-iterate")
-    return Averaged(optimizer, config.averaging)
+    return ExponentialMovingAverage(optimizer, config.averaging)
 
 
 def _adadp(config: Config) -> Adadp:

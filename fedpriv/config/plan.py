@@ -19,8 +19,8 @@ from fedpriv.accounting.events import Event
 from fedpriv.accounting.local_view import costliest
 from fedpriv.config import consistency, optimizers
 from fedpriv.config.schema import DECAYS, Config
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.query import check_range
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
@@ -57,7 +57,7 @@ class Plan:
     """
 
     config: Config
-    setup: Setup
+    mechanism: Mechanism
     budget: Budget | None
     units: int
     max_participations: int | None
@@ -69,7 +69,7 @@ class Plan:
     @cached_property
     def events(self) -> tuple[Event, ...]:
         """The gate's events of the whole run; at the client level those of each silo."""
-        return self.setup.planned_events()
+        return self.mechanism.planned_events()
 
     @property
     def rounds(self) -> int:
@@ -85,7 +85,7 @@ class Plan:
     def capped(self) -> bool:
         """Whether units are kept from giving data to more than K releases; a cap of all rounds keeps
         nobody from giving data to releases that are made again."""
-        return self.max_participations is not None and self.max_participations < self.setup.rounds
+        return self.max_participations is not None and self.max_participations < self.mechanism.rounds
 
     def of_worst_client(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Of the gate's ``events``, those that the unit who loses most can have given data to."""
@@ -102,23 +102,23 @@ class Plan:
         """
         if self.config.chunk_size:
             return self.config.chunk_size
-        if self.setup.placement.at_parties:
+        if self.mechanism.placement.at_parties:
             return _PARTY_CHUNK
         parts = number_of_actors(self.config) if self.config.seed < 0 else _SEEDED_PARTS
-        share = math.ceil(self.setup.sampler.expected_size / parts)
+        share = math.ceil(self.mechanism.sampler.expected_size / parts)
         return min(max(share, _CHUNKS[0]), _CHUNKS[1])
 
-    def cohorts(self, key: Key, silo: int | None = None) -> Cohorts:
+    def cohorts(self, key: Key, silo: int | None = None) -> CohortSampler:
         """The run's cohort source, or at the client level that of ``silo``."""
         silos = self.config.unit == "example"
-        return Cohorts(
-            sampler=self.setup.sampler,
+        return CohortSampler(
+            sampler=self.mechanism.sampler,
             key=key,
             chunk_size=self.chunk_size,
             silo_size=self.config.examples_per_client if silos else None,
             silo=silo,
             max_participations=self.max_participations if self.capped else None,
-            at_home=self.config.nodes_own_data,
+            data_on_node=self.config.nodes_own_data,
         )
 
 
@@ -142,18 +142,18 @@ def make_plan(config: Config) -> Plan:
     placement = make_placement(config, sampler)
     local = config.placement == "local"
     cap = (config.max_participations or config.rounds) if local else None
-    unscaled = Setup(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
+    unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
     if config.placement == "none":
-        setup = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=0.0)
-        return Plan(config, replace(setup, rounds=optimizers.rounds(config)), None, units, None)
+        mechanism = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=0.0)
+        return Plan(config, replace(mechanism, rounds=optimizers.rounds(config)), None, units, None)
     budget = Budget(config.epsilon, delta, config.accounting)
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
     if config.dp2_noise_correction and isinstance(optimizer, Dp2):
         total = placement.total_stds((scale * optimizer.clip_norm,))[0]
         optimizer = replace(optimizer, noise_std=total / sampler.expected_size)
-    setup = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=scale)
-    return Plan(config, replace(setup, rounds=optimizers.rounds(config)), budget, units, cap)
+    mechanism = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=scale)
+    return Plan(config, replace(mechanism, rounds=optimizers.rounds(config)), budget, units, cap)
 
 
 def _make_client_level(config: Config) -> Plan:

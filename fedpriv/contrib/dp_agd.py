@@ -32,9 +32,9 @@ Choices of ours: both shares at the start (1/60 each), and that a loss that is n
 >>> x = torch.tensor([[1.0, 2.0], [-1.0, -2.0]]).repeat(200, 1)
 >>> y = torch.tensor([0, 1]).repeat(200)
 >>> settings = DpAgd(clip_norm=1.0, clip_loss=2.0, most_steps=5)
->>> books = Filter(Budget(4.0, 1e-5, "zcdp"))
->>> end = descend(settings, task, x, y, torch.zeros(6), books, Key.from_seed(1))
->>> end.stopped, len(end.steps), end.releases >= 10, books.used < 1
+>>> budget_gate = Filter(Budget(4.0, 1e-5, "zcdp"))
+>>> end = descend(settings, task, x, y, torch.zeros(6), budget_gate, Key.from_seed(1))
+>>> end.stopped, len(end.steps), end.releases >= 10, budget_gate.used < 1
 ('steps', 5, True, True)
 """
 
@@ -126,7 +126,7 @@ class _Curator:
     x: Tensor
     y: Tensor
     settings: DpAgd
-    books: Filter
+    budget_gate: Filter
     relation: str
     key: Key
     releases: int = 0
@@ -139,10 +139,10 @@ class _Curator:
 
     def pay(self, event: Event) -> int | None:
         """The number of the release that is now paid for, or None where the budget does not afford it."""
-        if not self.books.affords([event]):
+        if not self.budget_gate.affords([event]):
             return None
         self.key.once("release", self.releases)
-        self.books.charge([event])
+        self.budget_gate.charge([event])
         self.releases += 1
         return self.releases - 1
 
@@ -193,7 +193,7 @@ def descend(
     x: Tensor,
     y: Tensor,
     params: Tensor,
-    books: Filter,
+    budget_gate: Filter,
     key: Key,
     relation: str = "add-remove",
 ) -> Outcome:
@@ -210,9 +210,9 @@ def descend(
 
     Raises ArgumentError where the filter is not of zCDP.
     """
-    validation.choice("accounting", books.budget.method, ("zcdp",), "DP-AGD chooses by pure privacy")
-    curator = _Curator(task, x, y, settings, books, relation, key)
-    rho, largest = settings.gradient_share * books.limit, settings.largest_step
+    validation.choice("accounting", budget_gate.budget.method, ("zcdp",), "DP-AGD chooses by pure privacy")
+    curator = _Curator(task, x, y, settings, budget_gate, relation, key)
+    rho, largest = settings.gradient_share * budget_gate.limit, settings.largest_step
     steps: list[float] = []
     while len(steps) < settings.most_steps:
         sizes = [largest * k / (settings.candidates - 1) for k in range(settings.candidates)]
@@ -234,7 +234,7 @@ def _step(
     while noisy is not None:
         direction = noisy / torch.linalg.vector_norm(noisy)
         points = [params - size * direction for size in sizes]
-        chosen = curator.best(points, curator.settings.choice_share * curator.books.limit)
+        chosen = curator.best(points, curator.settings.choice_share * curator.budget_gate.limit)
         if chosen is None:
             break
         if chosen:

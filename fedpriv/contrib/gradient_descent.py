@@ -29,7 +29,7 @@ import numpy as np
 
 from fedpriv._internal import validation
 from fedpriv.accounting import Budget, calibrate
-from fedpriv.federated.loop import Setup
+from fedpriv.federated.loop import Mechanism
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Sampler
 from fedpriv.optimizers import FirstOrder, Sgd
@@ -52,14 +52,14 @@ class Baseline:
     rounds: int
     planned_rounds: int
 
-    def setup(self, budget: Budget) -> Setup:
+    def mechanism(self, budget: Budget) -> Mechanism:
         """The run under central noise that spends ``budget``, were all planned rounds made.
 
         Raises ArgumentError or UnsupportedEvent as ``accounting.calibrate`` does.
         """
-        whole = Setup(self.optimizer, self.sampler, Placement("central"), 1.0, self.planned_rounds)
+        whole = Mechanism(self.optimizer, self.sampler, Placement("central"), 1.0, self.planned_rounds)
         scale = calibrate(whole.planned_events(), budget)
-        return Setup(self.optimizer, self.sampler, Placement("central"), scale, self.rounds)
+        return Mechanism(self.optimizer, self.sampler, Placement("central"), scale, self.rounds)
 
 
 def dp_gd(

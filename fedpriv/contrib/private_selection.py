@@ -65,7 +65,16 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from fedpriv._internal import validation
-from fedpriv.accounting import METHODS, Answer, Budget, BudgetExceeded, Event, epsilon, scaled, tally
+from fedpriv.accounting import (
+    METHODS,
+    Budget,
+    BudgetExceeded,
+    Event,
+    PrivacyGuarantee,
+    epsilon,
+    scaled,
+    tally,
+)
 from fedpriv.accounting.calibration import search
 from fedpriv.accounting.methods.rdp import ORDERS, Rdp, RdpProfile
 from fedpriv.accounting.methods.registry import with_truncation
@@ -101,7 +110,7 @@ class Selection:
         """(1 - gamma)^T: the probability that the repetition is cut off."""
         return 0.0 if self.most is None else float((1 - self.gamma) ** self.most)
 
-    def epsilon(self, delta: float, method: str = "pld") -> Answer:
+    def epsilon(self, delta: float, method: str = "pld") -> PrivacyGuarantee:
         """Epsilon at ``delta`` by 2. (one run by ``method``) or by 3., whichever gives less.
 
         Raises ArgumentError and UnsupportedEvent as ``accounting.epsilon`` does.
@@ -111,14 +120,14 @@ class Selection:
             answers.append(self.renyi(delta))
         return min(answers, key=lambda answer: answer.epsilon)
 
-    def approximate(self, delta: float, method: str = "pld") -> Answer:
+    def approximate(self, delta: float, method: str = "pld") -> PrivacyGuarantee:
         """Epsilon at ``delta`` by 2., one run being accounted for by ``method``. Raises as ``epsilon``."""
         validation.between("delta", delta, 0, 1)
         validation.choice("accounting", method, METHODS)
         value = with_truncation(_Tripled(self, method), delta, self.cut)[0]
-        return Answer(value, None, METHODS[method].kind, f"selection of {method} runs", delta)
+        return PrivacyGuarantee(value, None, METHODS[method].kind, f"selection of {method} runs", delta)
 
-    def renyi(self, delta: float) -> Answer:
+    def renyi(self, delta: float) -> PrivacyGuarantee:
         """Epsilon at ``delta`` by 3. Raises as ``epsilon``, also for truncated cohorts."""
         validation.between("delta", delta, 0, 1)
         for event in self.run:
@@ -127,11 +136,11 @@ class Selection:
         epsilon(self.run, delta, "rdp")  # refuses what the method does not support
         noisy = {e: n for e, n in tally(self.run).items() if e.rate > 0 and e.noise_multiplier < math.inf}
         if any(event.noise_multiplier == 0 for event in noisy):
-            return Answer(math.inf, None, "bound", "selection of rdp runs", delta)
+            return PrivacyGuarantee(math.inf, None, "bound", "selection of rdp runs", delta)
         one = Rdp().stages([noisy], delta)[0].divergences if noisy else np.zeros(len(ORDERS))
         profile = RdpProfile(selected_divergences(one, self.gamma))
         value = with_truncation(profile, delta, self.cut)[0]
-        return Answer(value, None, "bound", "selection of rdp runs", delta)
+        return PrivacyGuarantee(value, None, "bound", "selection of rdp runs", delta)
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def train(
     y: Tensor,
     params: Tensor,
     batch: int,
-    books: Filter,
+    budget_gate: Filter,
     key: Key,
 ) -> Outcome:
     """Epochs of private steps, each epoch paid for before it begins.
@@ -159,11 +159,11 @@ def train(
     _require_plain(optimizer, state)
     while (z := multipliers(epoch, state.params)) is not None:
         paid = event(validation.positive("noise-multiplier", z), size)
-        if not books.affords([paid]):
+        if not budget_gate.affords([paid]):
             return Outcome(state, epoch, "budget")
         for release_number in range(index, index + -(-size // batch)):
             key.once("release", release_number)
-        books.charge([paid])
+        budget_gate.charge([paid])
         for rows in _batches(size, batch, key, epoch):
             state = _step(optimizer, state, task, x[rows], y[rows], z, min(batch, size), key, index)
             index += 1

@@ -3,7 +3,7 @@
 It may be told only where all nodes are asked in every release, as silos are: who does not answer then tells
 of no one's draw. What was charged for an absent silo stays charged, for its answer may have been on its way.
 
->>> absences = Absences()
+>>> absences = Dropouts()
 >>> for round, failed in enumerate([{}, {1: "failed"}, {1: "gone offline"}, {}]):
 ...     absences.note(failed, first=4 * round + 1, last=4 * round + 4)
 >>> absences.told()
@@ -22,7 +22,7 @@ KEY = "absences"  # in reports and metrics
 
 
 @dataclass
-class Absence:
+class Dropout:
     """A node that gave nothing to releases in a row, counted from 1."""
 
     partition: int
@@ -37,12 +37,12 @@ class Absence:
         return {**span, "back": self.back, "why": list(self.why)}
 
 
-class Absences:
+class Dropouts:
     """All absences of a run, in the order in which they began."""
 
     def __init__(self) -> None:
-        self._all: list[Absence] = []
-        self._now: dict[int, Absence] = {}
+        self._all: list[Dropout] = []
+        self._now: dict[int, Dropout] = {}
 
     def note(self, failed: Mapping[int, str], first: int, last: int) -> None:
         """That releases ``first`` to ``last`` went without these partitions, and why; all others answered."""
@@ -50,7 +50,7 @@ class Absences:
             self._now.pop(partition).back = True
         for partition, why in sorted(failed.items()):
             if partition not in self._now:
-                self._now[partition] = Absence(partition, first, last)
+                self._now[partition] = Dropout(partition, first, last)
                 self._all.append(self._now[partition])
             absence = self._now[partition]
             absence.last = last

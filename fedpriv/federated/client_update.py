@@ -112,7 +112,7 @@ def clipped_sum(
             (:func:`fedpriv.clipping.dropout.example_seeds`); None: from OS entropy, where the model has any.
 
     Returns:
-        for each block a tensor: (d,) for a SumBlock, () for a BitBlock; float64 where parts were added, else
+        for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; float64 where parts were added, else
         of the points' dtype. A client whose vector is not finite adds zero to sums and -1/2 to bits.
 
     Raises:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.federated.engine import Chunk, Indices
+from fedpriv.federated.engine import Indices, Shard
 from fedpriv.mechanism.sampling import Sampler
 from fedpriv.rng import Key
 
 
 @dataclass
-class Cohorts:
+class CohortSampler:
     """Draws cohorts and cuts them into chunks.
 
     Attributes:
@@ -34,12 +34,12 @@ class Cohorts:
     silo_size: int | None = None
     silo: int | None = None
     max_participations: int | None = None
-    at_home: bool = False
+    data_on_node: bool = False
 
     def __post_init__(self) -> None:
         self._taken: Counter[int] = Counter()
 
-    def draw(self, release: int, rate_factor: float = 1.0) -> tuple[Chunk, ...]:
+    def draw(self, release: int, rate_factor: float = 1.0) -> tuple[Shard, ...]:
         """The chunks of this release's cohort, of ``rate_factor`` times the usual expected size.
 
         Raises ArgumentError where an unseeded key has drawn this release's cohort before.
@@ -51,16 +51,16 @@ class Cohorts:
         if self.silo_size is not None:
             return self._by_silo(active)
         usual = math.ceil(sampler.expected_size / self.chunk_size)
-        pieces = len(ids) if self.at_home else min(usual, len(ids))
+        pieces = len(ids) if self.data_on_node else min(usual, len(ids))
         # Cut by the whole cohort, capped units included: they are parties that send noise only.
         cuts = np.array_split(ids, pieces) if pieces else []
         keep = set(active.tolist()) if len(active) < len(ids) else None
-        chunks = []
+        shards = []
         for index, cut in enumerate(cuts):
             kept = cut if keep is None else np.array([i for i in cut.tolist() if i in keep], np.int64)
-            home = int(cut[0]) if self.at_home else None
-            chunks.append(Chunk(index, kept, parties=len(cut), home=home))
-        return tuple(chunks)
+            home = int(cut[0]) if self.data_on_node else None
+            shards.append(Shard(index, kept, parties=len(cut), home=home))
+        return tuple(shards)
 
     def _below_cap(self, ids: Indices) -> Indices:
         if self.max_participations is None:
@@ -69,12 +69,12 @@ class Cohorts:
         self._taken.update(active)
         return np.array(active, dtype=np.int64)
 
-    def _by_silo(self, ids: Indices) -> tuple[Chunk, ...]:
+    def _by_silo(self, ids: Indices) -> tuple[Shard, ...]:
         assert self.silo_size is not None
         if self.silo is not None:
-            return (Chunk(0, ids + self.silo * self.silo_size, parties=1, home=self.silo),)
+            return (Shard(0, ids + self.silo * self.silo_size, parties=1, home=self.silo),)
         silos = -(-self.sampler.population // self.silo_size)
         edges = np.searchsorted(ids, np.arange(silos + 1, dtype=np.int64) * self.silo_size)
         return tuple(
-            Chunk(silo, ids[edges[silo] : edges[silo + 1]], parties=1, home=silo) for silo in range(silos)
+            Shard(silo, ids[edges[silo] : edges[silo + 1]], parties=1, home=silo) for silo in range(silos)
         )

@@ -16,7 +16,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Chunk:
+class Shard:
     """A block of units that is computed in one go and whose noise is one draw.
 
     Attributes:
@@ -33,7 +33,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Ask:
+class SumRequest:
     """One release's question as it goes to the engine.
 
     Attributes:
@@ -45,12 +45,12 @@ class Ask:
 
     query: Query
     release: int
-    chunks: tuple[Chunk, ...]
+    shards: tuple[Shard, ...]
     party_stds: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
-class Reply:
+class PartialSum:
     """Bounded sums, one per block, and the number of parties they stand for. Both are private.
 
     In float64, so that an engine can add replies without rounding, and so that it is the noisy answer that is
@@ -60,16 +60,16 @@ class Reply:
     sums: tuple[Tensor, ...]
     parties: int
 
-    def to(self, query: Query) -> Reply:
+    def to(self, query: Query) -> PartialSum:
         """The reply with its sums in float64 on the device of the query's points."""
         device = query.points[0].device
-        return Reply(tuple(total.to(device, torch.float64) for total in self.sums), self.parties)
+        return PartialSum(tuple(total.to(device, torch.float64) for total in self.sums), self.parties)
 
 
 class Engine(Protocol):
     """Whatever computes bounded sums over a cohort."""
 
-    def gather(self, ask: Ask) -> Reply:
+    def gather(self, request: SumRequest) -> PartialSum:
         """The sums over all chunks that could be computed, and their parties."""
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The loop that every run is: query, sample, charge, gather, release, update.
 
-It knows no Ray and no Flower. An :class:`Engine` turns an :class:`Ask` into one bounded sum: in this
+It knows no Ray and no Flower. An :class:`Engine` turns an :class:`SumRequest` into one bounded sum: in this
 process, over Ray actors, over Flower's simulation or over a deployment. Charging comes before any unit
 is touched; a release that the budget does not afford is not made, and the run ends there with what it
 has. A gathering that fails after the charge leaves the charge standing, and the next release draws
@@ -18,17 +18,17 @@ from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv.accounting.events import Event
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.engine import Ask, Engine
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.engine import Engine, SumRequest
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism import release as releases
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.sampling import Sampler
-from fedpriv.optimizers.base import Planned, PrivateOptimizer, State
+from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
 from fedpriv.rng import Key
 
-PATIENCE = 10  # releases in a row that too few parties may answer
+MAX_EMPTY_RELEASES = 10  # releases in a row that too few parties may answer
 
 
 
@@ -39,7 +39,7 @@ PATIENCE = 10  # releases in a row that too few parties may answer
 
 
 
-class Books(Protocol):
+class BudgetGate(Protocol):
     """The accountant and its ledger, as the loop needs them.
 
     Books of a privacy filter may have an attribute ``adaptive``, true, and then an optimizer may choose its
@@ -57,7 +57,7 @@ class Books(Protocol):
 
 
 @dataclass(frozen=True)
-class Setup:
+class Mechanism:
     """Everything one run is made of but its key and its data; all of it public.
 
     Attributes:
@@ -105,7 +105,7 @@ class Setup:
         return replace(event, relation="replace-one") if self.server_view else event
 
     @cached_property
-    def planned(self) -> tuple[Planned, ...]:
+    def planned(self) -> tuple[PlannedRelease, ...]:
         """What the optimizer said that it will ask, release by release."""
         return tuple(self.optimizer.planned(self.rounds))
 
@@ -130,40 +130,40 @@ class Outcome:
 
     state: State
     releases: int
-    stopped: Ending
+    stopped: StopReason
 
 
 def run(
-    setup: Setup,
+    mechanism: Mechanism,
     params: Tensor,
     engine: Engine,
-    books: Books,
+    budget_gate: BudgetGate,
     key: Key,
-    cohorts: Cohorts,
+    cohorts: CohortSampler,
     observe: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Run the loop from ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
 
     Returns the outcome with ``stopped`` being ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
     Rounds whose gathering released nothing (too few replies) are charged and do not count as rounds;
-    ``PATIENCE`` of them in a row end the run.
+    ``MAX_EMPTY_RELEASES`` of them in a row end the run.
 
     Raises ArgumentError, before anything of that release is charged, where ``cohorts`` are of another sampler
     than the one that is accounted for, where an unseeded ``key`` was used by another run, and where the
     optimizer asks for other noise than it planned and the books are no filter's.
     """
-    state = setup.optimizer.init(params)
-    return advance(setup, state, setup.rounds, engine, books, key, cohorts, observe)
+    state = mechanism.optimizer.init(params)
+    return advance(mechanism, state, mechanism.rounds, engine, budget_gate, key, cohorts, observe)
 
 
 def advance(
-    setup: Setup,
+    mechanism: Mechanism,
     state: State,
     until: int,
     engine: Engine,
-    books: Books,
+    budget_gate: BudgetGate,
     key: Key,
-    cohorts: Cohorts,
+    cohorts: CohortSampler,
     observe: Callable[[Progress], None] = lambda progress: None,
     first: int | None = None,
 ) -> Outcome:
@@ -172,57 +172,57 @@ def advance(
     Releases are numbered on from ``first``, by default ``state.step``: no number may have been used before.
     An unseeded key does not go on after a release that was interrupted before its charge: give a fresh one.
     """
-    if cohorts.sampler != setup.sampler:
-        raise validation.fail("cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {setup.sampler}")
+    if cohorts.sampler != mechanism.sampler:
+        raise validation.fail("cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {mechanism.sampler}")
     done = state.step
     charged = done if first is None else first
     unanswered = 0
     try:
         while done < until:
-            query = setup.optimizer.query(state)  # 1. what is asked, from noisy answers only
+            query = mechanism.optimizer.query(state)  # 1. what is asked, from noisy answers only
             if done + query.releases > until:
                 break  # a step is begun only where it can be finished
-            if not getattr(books, "adaptive", False):
-                _check_planned(setup, done, query)
-            multiplier = setup.scale * query.relative_noise
-            event = setup.event(multiplier, query.rate_factor)
-            if not books.affords(event, query.releases):
-                return Outcome(state, charged, Ending.BUDGET)
+            if not getattr(budget_gate, "adaptive", False):
+                _check_planned(mechanism, done, query)
+            multiplier = mechanism.scale * query.relative_noise
+            event = mechanism.event(multiplier, query.rate_factor)
+            if not budget_gate.affords(event, query.releases):
+                return Outcome(state, charged, StopReason.BUDGET)
             key.once("release", charged)
-            chunks = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
-            placement = setup.placement.resized(query.rate_factor)
+            shards = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
+            placement = mechanism.placement.resized(query.rate_factor)
             ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
-            books.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
+            budget_gate.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
             charged += 1
-            ask = Ask(query, charged - 1, chunks, placement.party_stds(query.noise_stds(multiplier)))
-            reply = engine.gather(ask)  # 4. answered
-            size = setup.sampler.resized(query.rate_factor).expected_size
+            request = SumRequest(query, charged - 1, shards, placement.party_stds(query.noise_stds(multiplier)))
+            reply = engine.gather(request)  # 4. answered
+            size = mechanism.sampler.resized(query.rate_factor).expected_size
             answer = releases.release(  # 5. and made noisy
-                reply.sums, reply.parties, query, multiplier, placement, size, key, ask.release, ahead
+                reply.sums, reply.parties, query, multiplier, placement, size, key, request.release, ahead
             )
             if answer is None:
                 unanswered += 1
-                if unanswered == PATIENCE:
-                    return Outcome(state, charged, Ending.UNANSWERED)
+                if unanswered == MAX_EMPTY_RELEASES:
+                    return Outcome(state, charged, StopReason.UNANSWERED)
                 continue
             unanswered = 0
-            state = setup.optimizer.update(state, answer)  # 6. post-processing: free
+            state = mechanism.optimizer.update(state, answer)  # 6. post-processing: free
             done += 1
             observe(Progress(done, charged, state))
     except KeyboardInterrupt:
-        return Outcome(state, charged, Ending.INTERRUPTED)
-    return Outcome(state, charged, Ending.ROUNDS)
+        return Outcome(state, charged, StopReason.INTERRUPTED)
+    return Outcome(state, charged, StopReason.ROUNDS)
 
 
-def _check_planned(setup: Setup, step: int, query: Query) -> None:
+def _check_planned(mechanism: Mechanism, step: int, query: Query) -> None:
     """Refuse noise, or a cohort, that was not known before the run: no accountant bounds the sum of such."""
-    plan = setup.planned[step] if step < len(setup.planned) else None
+    plan = mechanism.planned[step] if step < len(mechanism.planned) else None
     asked = (query.relative_noise, query.rate_factor)
     if plan is None or asked != (plan.relative_noise, plan.rate_factor):
-        name, said = type(setup.optimizer).__name__, plan and (plan.relative_noise, plan.rate_factor)
+        name, said = type(mechanism.optimizer).__name__, plan and (plan.relative_noise, plan.rate_factor)
         raise validation.fail(
             f"relative noise and rate factor of {name} at step {step}",
             asked,
-            f"be {said}, as planned" if said else f"be planned; it planned {len(setup.planned)} releases",
+            f"be {said}, as planned" if said else f"be planned; it planned {len(mechanism.planned)} releases",
             "noise that follows from answers needs books of a privacy filter (fedpriv.accounting.Filter)",
         )

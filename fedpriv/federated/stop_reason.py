@@ -1,9 +1,9 @@
 """How a run ends: one word in its report and its results, and what is said of it.
 
->>> ending = Ending("interrupted")
+>>> ending = StopReason("interrupted")
 >>> ending == "interrupted", f"{ending}", ending.whole
 (True, 'interrupted', False)
->>> Ending.ROUNDS.sentence
+>>> StopReason.ROUNDS.sentence
 'all rounds done'
 """
 
@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Ending(StrEnum):
+class StopReason(StrEnum):
     """How a run ended; a string, as JSON has it."""
 
     ROUNDS = "rounds"
@@ -31,7 +31,7 @@ class Ending(StrEnum):
     @property
     def whole(self) -> bool:
         """Whether the run ended by itself."""
-        return self in (Ending.ROUNDS, Ending.BUDGET)
+        return self in (StopReason.ROUNDS, StopReason.BUDGET)
 
     @property
     def sentence(self) -> str:
@@ -45,15 +45,15 @@ class Ending(StrEnum):
 
 
 _SAID = {
-    Ending.ROUNDS: ("all rounds done", "all rounds"),
-    Ending.BUDGET: ("stopped before the release that would have passed the budget", "the budget"),
-    Ending.UNANSWERED: ("stopped: too few clients replied, again and again", "too few clients replied"),
-    Ending.DIVERGED: (
+    StopReason.ROUNDS: ("all rounds done", "all rounds"),
+    StopReason.BUDGET: ("stopped before the release that would have passed the budget", "the budget"),
+    StopReason.UNANSWERED: ("stopped: too few clients replied, again and again", "too few clients replied"),
+    StopReason.DIVERGED: (
         "stopped: the model was no longer finite; a smaller learning-rate may help",
         "the model was no longer finite",
     ),
-    Ending.INTERRUPTED: ("interrupted; what was charged stays charged", "interrupted"),
-    Ending.FAILED: ("FAILED before its end; what was charged stays charged", "failed"),
+    StopReason.INTERRUPTED: ("interrupted; what was charged stays charged", "interrupted"),
+    StopReason.FAILED: ("FAILED before its end; what was charged stays charged", "failed"),
 }
 
 
@@ -61,14 +61,14 @@ _FAR, _HUGE = 100, 1e6  # times the smallest loss of a run; and of labels and ta
 _ADVICE = "a smaller learning-rate may help"
 
 
-def divergence(ending: Ending, metrics: Sequence[Mapping[str, Any]]) -> str:
+def divergence(ending: StopReason, metrics: Sequence[Mapping[str, Any]]) -> str:
     """What is to be said of a run whose last model's loss is not finite, or far above what it was; nothing
     where it is neither, or where its ending says so. The loss is that on the public test set.
 
-    >>> divergence(Ending.ROUNDS, [{"round": 6, "loss": 2.3}])
+    >>> divergence(StopReason.ROUNDS, [{"round": 6, "loss": 2.3}])
     ''
     """
-    if not metrics or ending == Ending.DIVERGED:
+    if not metrics or ending == StopReason.DIVERGED:
         return ""
     last = metrics[-1].get("loss", 0.0)
     if last is None:

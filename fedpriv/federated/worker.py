@@ -19,7 +19,7 @@ from fedpriv import clipping, data
 from fedpriv._internal import validation
 from fedpriv.clipping.dropout import example_seeds
 from fedpriv.federated.client_update import MEMORY, Work, clipped_sum
-from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.mechanism.grid import on_grid
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.mechanism.release import add_party_noise
@@ -35,7 +35,7 @@ class Units(Protocol):
 
 
 @dataclass(frozen=True)
-class ClientSide:
+class Worker:
     """Answers asks for the units it holds.
 
     Attributes:
@@ -63,17 +63,17 @@ class ClientSide:
     noisy: bool = True
     exact: bool = False
 
-    def answer(self, ask: Ask) -> Reply:
+    def answer(self, request: SumRequest) -> PartialSum:
         """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
-        query = moved(ask.query, self.device)
+        query = moved(request.query, self.device)
         key = self.key if self.key.reproducible else Key.fresh()
-        owed = ask.party_stds or (0.0,) * len(query.blocks)
+        owed = request.party_stds or (0.0,) * len(query.blocks)
 
-        def part(chunk: Chunk) -> tuple[Tensor, ...]:
-            sums = self._chunk_sums(query, chunk, key.integer("draws", ask.release))
-            if ask.party_stds is not None:
-                draw = key, ask.release, chunk.index, query.blocks if self.exact else ()
-                sums = add_party_noise(sums, ask.party_stds, chunk.parties, *draw)
+        def part(shard: Shard) -> tuple[Tensor, ...]:
+            sums = self._chunk_sums(query, shard, key.integer("draws", request.release))
+            if request.party_stds is not None:
+                draw = key, request.release, shard.index, query.blocks if self.exact else ()
+                sums = add_party_noise(sums, request.party_stds, shard.parties, *draw)
                 if self.exact:
                     return sums
             if not self.noisy:
@@ -81,15 +81,15 @@ class ClientSide:
             return tuple(map(on_grid, sums, query.blocks, owed))
 
         # With noise parts are added without rounding, so that how they are dealt to nodes does not show.
-        totals = clipping.added(map(part, ask.chunks)) or tuple(total.double() for total in zeros(query))
-        return Reply(tuple(total.cpu() for total in totals), sum(chunk.parties for chunk in ask.chunks))
+        totals = clipping.added(map(part, request.shards)) or tuple(total.double() for total in zeros(query))
+        return PartialSum(tuple(total.cpu() for total in totals), sum(shard.parties for shard in request.shards))
 
-    def _chunk_sums(self, query: Query, chunk: Chunk, seed: int) -> tuple[Tensor, ...]:
-        if self.own is not None and chunk.home != self.own:
-            raise validation.fail("partition", chunk.home, f"be this node's own, {self.own}")
-        if not len(chunk.ids):
+    def _chunk_sums(self, query: Query, shard: Shard, seed: int) -> tuple[Tensor, ...]:
+        if self.own is not None and shard.home != self.own:
+            raise validation.fail("partition", shard.home, f"be this node's own, {self.own}")
+        if not len(shard.ids):
             return zeros(query)
-        pieces = np.array_split(chunk.ids, -(-len(chunk.ids) * self.unit_memory // self.memory))
+        pieces = np.array_split(shard.ids, -(-len(shard.ids) * self.unit_memory // self.memory))
         return clipping.added(self._units_sums(query, ids, seed) for ids in pieces)
 
     def _units_sums(self, query: Query, ids: data.Indices, seed: int) -> tuple[Tensor, ...]:
@@ -98,9 +98,9 @@ class ClientSide:
         arguments = (self.work, self.task, query, x, y, owner, len(ids))
         return clipped_sum(*arguments, memory=self.memory, seeds=seeds)
 
-    def gather(self, ask: Ask) -> Reply:
+    def gather(self, request: SumRequest) -> PartialSum:
         """The engine that is this process alone."""
-        return self.answer(ask).to(ask.query)
+        return self.answer(request).to(request.query)
 
     def close(self) -> None:
         """Nothing to release."""

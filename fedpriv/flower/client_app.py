@@ -24,15 +24,15 @@ from flwr.clientapp import ClientApp
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import FileView
-from fedpriv.federated.engine import Ask
-from fedpriv.federated.worker import ClientSide
+from fedpriv.federated.engine import SumRequest
+from fedpriv.federated.worker import Worker
 from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.serialization import MessageError, read_ask, reply_content
 from fedpriv.flower.silo_serialization import changes_content, read_memories, read_training, write_memories
-from fedpriv.node.factory import SiloFile, client_side
-from fedpriv.node.ledger import NodeBooks, held, node_books
+from fedpriv.node.factory import SiloFile, make_worker
+from fedpriv.node.ledger import NodeLedger, held, open_node_ledger
 from fedpriv.node.policy import as_taken
-from fedpriv.node.silo import SiloSide, silo_side
+from fedpriv.node.silo import SiloWorker, make_silo_worker
 
 app = ClientApp()
 
@@ -52,11 +52,11 @@ def place(message: Message, context: Context) -> Message:
     run_config, node_config = _configs(context)
     if dict(run_config).get("level") == "client":
         silo = _silo_side(run_config, node_config, context.run_id)
-        side, books = silo.side, silo.books
+        side, budget_gate = silo.side, silo.budget_gate
     else:
         side = _side(run_config, node_config)
-        books = None if side.own is None else _books(run_config, node_config, context.run_id)
-    if books is not None and (refused := books.look_ahead()):
+        budget_gate = None if side.own is None else _books(run_config, node_config, context.run_id)
+    if budget_gate is not None and (refused := budget_gate.look_ahead()):
         _log.warning("%s", refused)
     _say_what_is_used(side)
     names = ("partition-id", "num-partitions")
@@ -70,11 +70,11 @@ def answer(message: Message, context: Context) -> Message:
     """Answer an Ask with ONE bounded sum a block over all of its chunks, noisy where the plan says so."""
     run_config, node_config = _configs(context)
     side = _side(run_config, node_config)
-    ask = read_ask(message.content)
-    _check_noise(ask, context.run_config)
+    request = read_ask(message.content)
+    _check_noise(request, context.run_config)
     if side.own is not None:
-        ask = _charged(ask, run_config, node_config, context.run_id)
-    return Message(reply_content(side.answer(ask)), reply_to=message)
+        request = _charged(request, run_config, node_config, context.run_id)
+    return Message(reply_content(side.answer(request)), reply_to=message)
 
 
 @app.train("silos")  # type: ignore[untyped-decorator]
@@ -82,10 +82,10 @@ def answer(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Answer a Training with the change of each of its silos, private already."""
     side = _silo_side(*_configs(context), context.run_id)
-    ask = read_training(message.content)
-    memories = read_memories(context.state, ask.silos)
+    request = read_training(message.content)
+    memories = read_memories(context.state, request.silos)
     try:
-        changes = replace(side, memories=memories).train(ask)
+        changes = replace(side, memories=memories).train(request)
     finally:  # that a round was begun is remembered, too
         write_memories(context.state, memories)
     return Message(changes_content(changes), reply_to=message)
@@ -98,18 +98,18 @@ def _configs(context: Context) -> tuple[_Items, _Items]:
 
 
 @functools.lru_cache(maxsize=16)
-def _side(run_config: _Items, node_config: _Items) -> ClientSide:
+def _side(run_config: _Items, node_config: _Items) -> Worker:
     """The client side of the plan; cached, since data and model follow from the configurations alone."""
-    return client_side(dict(run_config), dict(node_config))
+    return make_worker(dict(run_config), dict(node_config))
 
 
 @functools.lru_cache(maxsize=16)
-def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloSide:
+def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloWorker:
     """As :func:`_side`, at the client level: without the memories, which belong to a node."""
-    return silo_side(dict(run_config), dict(node_config), run_id)
+    return make_silo_worker(dict(run_config), dict(node_config), run_id)
 
 
-def _say_what_is_used(side: ClientSide) -> None:
+def _say_what_is_used(side: Worker) -> None:
     """Tell the owner, in the node's own log, which examples of the file the run does not use, and where a
     silo's file is not of the size that the run says."""
     view = side.view.file if isinstance(side.view, SiloFile) else side.view
@@ -130,27 +130,27 @@ def _say_what_is_used(side: ClientSide) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _books(run_config: _Items, node_config: _Items, run_id: int) -> NodeBooks | None:
-    return node_books(make_plan(Config.parse(dict(run_config))), dict(node_config), run_id)
+def _books(run_config: _Items, node_config: _Items, run_id: int) -> NodeLedger | None:
+    return open_node_ledger(make_plan(Config.parse(dict(run_config))), dict(node_config), run_id)
 
 
-def _charged(ask: Ask, run_config: _Items, node_config: _Items, run_id: int) -> Ask:
+def _charged(request: SumRequest, run_config: _Items, node_config: _Items, run_id: int) -> SumRequest:
     """The ask with the noise that this node owes by its own plan, charged to its own ledger."""
-    books = _books(run_config, node_config, run_id)
-    if books is None:
-        return ask
-    ask, event = held(books.plan, ask)
-    books.charge(ask.release, [event])
-    return ask
+    budget_gate = _books(run_config, node_config, run_id)
+    if budget_gate is None:
+        return request
+    request, event = held(budget_gate.plan, request)
+    budget_gate.charge(request.release, [event])
+    return request
 
 
-def _check_noise(ask: Ask, run_config: UserConfig) -> None:
+def _check_noise(request: SumRequest, run_config: UserConfig) -> None:
     """A node that owes noise never answers without it, or without a clip, whatever the ask says."""
     if run_config.get("level") == "client":
         raise MessageError("this run's silos train by themselves, and answer for no sums")
     if run_config.get("placement") not in ("local", "distributed"):
         return
-    if not (ask.party_stds and all(std > 0 for std in ask.party_stds)):
+    if not (request.party_stds and all(std > 0 for std in request.party_stds)):
         raise MessageError("this run's parties add noise, and the ask names none")
-    if not all(math.isfinite(block.sensitivity) for block in ask.query.blocks):
+    if not all(math.isfinite(block.sensitivity) for block in request.query.blocks):
         raise MessageError("this run's parties add noise, and the ask leaves out the clip")

@@ -6,7 +6,7 @@ in the same order, so that a run does not depend on who was faster.
 
 A node that fails or stays silent contributes nothing: its chunks are missing from the sum and its
 parties from the count, and the release tops the noise up. How many replied is private and goes nowhere
-but into the :class:`~fedpriv.federated.engine.Reply`, unless all nodes are asked in every release, as silos are: who
+but into the :class:`~fedpriv.federated.engine.PartialSum`, unless all nodes are asked in every release, as silos are: who
 does not answer then tells of no one's draw, and is told, in the run's report too
 (:mod:`fedpriv.federated.availability`).
 """
@@ -23,8 +23,8 @@ from flwr.serverapp import Grid
 
 from fedpriv._internal import validation
 from fedpriv.clipping import added
-from fedpriv.federated.availability import Absences
-from fedpriv.federated.engine import Ask, Chunk, Reply
+from fedpriv.federated.availability import Dropouts
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.worker import zeros
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.serialization import MessageError, ask_content, read_reply, shared_records
@@ -41,7 +41,7 @@ from fedpriv.flower.topology import (
     successor,
 )
 from fedpriv.mechanism.query import Query
-from fedpriv.node.silo import Change, Training
+from fedpriv.node.silo import ModelDelta, TrainRequest
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
 
@@ -97,53 +97,53 @@ class GridEngine:
         self._nodes: tuple[Node, ...] = ()
         self._newcomers, self._silent = dict[int, Node | None](), Counter[int]()
         self._missing = set[str]()
-        self.absences = Absences()
+        self.absences = Dropouts()
 
-    def gather(self, ask: Ask) -> Reply:
+    def gather(self, request: SumRequest) -> PartialSum:
         """The sums over all chunks that could be computed, and their parties."""
         nodes = self.assemble()
-        shared = shared_records(ask)
-        work = {node: part for node, part in deal(ask.chunks, nodes).items() if part}
+        shared = shared_records(request)
+        work = {node: part for node, part in deal(request.shards, nodes).items() if part}
         contents = {node: ask_content(shared, part) for node, part in work.items()}
-        grid, to = self._grid, (MessageType.TRAIN, str(ask.release), self._reply_timeout)
+        grid, to = self._grid, (MessageType.TRAIN, str(request.release), self._reply_timeout)
         if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _TREE:
             added = grid.send_and_add(self._messages(contents, *to), timeout=self._reply_timeout)
-            return self._read_added(added, ask.query, work)
-        return self._add(ask, work, self._exchange(contents, *to))
+            return self._read_added(added, request.query, work)
+        return self._add(request, work, self._exchange(contents, *to))
 
-    def _read_added(self, reply: Message | None, query: Query, work: dict[Node, list[Chunk]]) -> Reply:
+    def _read_added(self, reply: Message | None, query: Query, work: dict[Node, list[Shard]]) -> PartialSum:
         """The reply that stands for all nodes."""
-        parties = sum(chunk.parties for chunks in work.values() for chunk in chunks)
+        parties = sum(shard.parties for shards in work.values() for shard in shards)
         try:
             return _usable(reply, query, parties).to(query)
         except MessageError as error:
             raise EngineError(f"a node: {error} (details are in the nodes' own logs)") from None
 
-    def train(self, ask: Training) -> tuple[Change, ...]:
+    def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
         """The changes of all silos that could answer, in the order of their numbers."""
-        nodes, model = self.assemble(), model_record(ask)
+        nodes, model = self.assemble(), model_record(request)
         hands: dict[Node, list[int]] = {}
-        for silo in ask.silos:
+        for silo in request.silos:
             hands.setdefault(host(silo, nodes), []).append(silo)
         replies = self._exchange(
-            {node: training_content(model, ask, silos) for node, silos in hands.items()},
+            {node: training_content(model, request, silos) for node, silos in hands.items()},
             SILOS_TRAIN,
-            str(ask.round),
+            str(request.round),
             self._reply_timeout,
         )
-        changes, failed = list[Change](), dict[Node, MessageError]()
+        changes, failed = list[ModelDelta](), dict[Node, MessageError]()
         for node, silos in hands.items():
             try:
-                changes.extend(read_changes(_content(replies.get(node.id)), silos, ask.params))
+                changes.extend(read_changes(_content(replies.get(node.id)), silos, request.params))
             except MessageError as error:  # all are asked in every round: who failed tells of no one's draw
                 failed[node] = error
         reasons = self._reasons(failed)
         self._tolerate(_said(reasons))
-        first, steps = ask.round * len(ask.events) + 1, len(ask.events)
+        first, steps = request.round * len(request.events) + 1, len(request.events)
         self.absences.note(reasons, first, first + steps - 1)
         if not changes:
             raise EngineError(f"no node answered: {_joined(_said(reasons))}")
-        self._tell_missing(f"round {ask.round + 1}", _said(reasons))
+        self._tell_missing(f"round {request.round + 1}", _said(reasons))
         return tuple(sorted(changes, key=lambda change: change.silo))
 
     def _tell_missing(self, now: str, failures: Sequence[str]) -> None:
@@ -154,12 +154,12 @@ class GridEngine:
         text = f"without some silos: {_joined(failures)}" if failures else "with all silos again"
         self._tell(f"{now} on: {text}")
 
-    def _add(self, ask: Ask, work: dict[Node, list[Chunk]], replies: dict[int, Message]) -> Reply:
+    def _add(self, request: SumRequest, work: dict[Node, list[Shard]], replies: dict[int, Message]) -> PartialSum:
         """The usable replies' sum, in the order of the partitions."""
-        query, usable, failed = ask.query, list[Reply](), dict[Node, MessageError]()
-        for node, chunks in work.items():
+        query, usable, failed = request.query, list[PartialSum](), dict[Node, MessageError]()
+        for node, shards in work.items():
             try:
-                usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in chunks)))
+                usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in shards)))
             except MessageError as error:
                 failed[node] = error
         # Which nodes were asked tells who was sampled, where each node is a client.
@@ -167,12 +167,12 @@ class GridEngine:
         reasons = self._reasons(failed) if told else {}
         self._tolerate(_said(reasons))
         if self._silos:
-            self.absences.note(reasons, ask.release + 1, ask.release + 1)
-            self._tell_missing(f"release {ask.release + 1}", _said(reasons))
+            self.absences.note(reasons, request.release + 1, request.release + 1)
+            self._tell_missing(f"release {request.release + 1}", _said(reasons))
         if work and not usable:
             self._look_for_life()
         totals = added(reply.sums for reply in usable) or zeros(query)
-        return Reply(totals, sum(reply.parties for reply in usable)).to(query)
+        return PartialSum(totals, sum(reply.parties for reply in usable)).to(query)
 
     def _reasons(self, failed: Mapping[Node, MessageError]) -> dict[int, str]:
         """Why nothing usable came from these nodes, by partition."""
@@ -316,7 +316,7 @@ def _joined(failures: Iterable[str]) -> str:
     return f"{'; '.join(sorted(set(failures)))} (details are in the nodes' own logs)"
 
 
-def _usable(reply: Message | None, query: Query, parties: int) -> Reply:
+def _usable(reply: Message | None, query: Query, parties: int) -> PartialSum:
     """A node's Reply. Raises MessageError where there is none, or it claims more than was asked."""
     answer = read_reply(_content(reply), query)
     if answer.parties > parties:

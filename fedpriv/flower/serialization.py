@@ -2,7 +2,7 @@
 
 What travels to a node is three records: ``points`` (the query's parameter vectors and divisors, ONE
 ArrayRecord object shared by all messages of a release, so that a grid can ship it once), ``query`` (the
-blocks as JSON, the release index, the parties' noise) and ``chunks`` (the node's part of the cohort, in
+blocks as JSON, the release index, the parties' noise) and ``shards`` (the node's part of the cohort, in
 columns of 64-bit numbers, as bytes).
 What comes back is ``sums``, one array a block, and ``reply``, the number of parties behind them.
 
@@ -11,12 +11,12 @@ dtypes and raises :class:`MessageError`, whose text names fields and shapes, nev
 
 >>> import numpy as np, torch
 >>> query = Query((torch.zeros(3),), (SumBlock((Term(1.5),)),))
->>> chunks = (Chunk(0, np.arange(2), parties=2), Chunk(1, np.arange(5, 9), parties=4))
->>> ask = Ask(query, release=7, chunks=chunks)
->>> back = read_ask(ask_content(shared_records(ask), chunks[1:]))
->>> back.release, back.chunks[0].index, back.chunks[0].ids.tolist()
+>>> shards = (Shard(0, np.arange(2), parties=2), Shard(1, np.arange(5, 9), parties=4))
+>>> request = SumRequest(query, release=7, shards=shards)
+>>> back = read_ask(ask_content(shared_records(request), shards[1:]))
+>>> back.release, back.shards[0].index, back.shards[0].ids.tolist()
 (7, 1, [5, 6, 7, 8])
->>> read_reply(reply_content(Reply((torch.ones(3),), parties=4)), back.query).parties
+>>> read_reply(reply_content(PartialSum((torch.ones(3),), parties=4)), back.query).parties
 4
 """
 
@@ -36,8 +36,8 @@ from flwr.app.message.message import make_message
 from torch import Tensor
 
 from fedpriv._internal.validation import FedprivError
-from fedpriv.federated.engine import Ask, Chunk, Reply
-from fedpriv.mechanism.query import BitBlock, Block, Query, SumBlock, Term
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
+from fedpriv.mechanism.query import Block, IndicatorBlock, Query, SumBlock, Term
 
 Records = dict[str, ArrayRecord | ConfigRecord]
 
@@ -50,36 +50,36 @@ class MessageError(FedprivError, ValueError):
     """A message is not what the protocol says; the text names the field, never a value from data."""
 
 
-def shared_records(ask: Ask) -> Records:
-    """The records of ``ask`` that every node gets alike: encode them once a release."""
-    arrays = {f"point-{j}": encode(point) for j, point in enumerate(ask.query.points)}
-    blocks = [_block_table(block, arrays) for block in ask.query.blocks]
+def shared_records(request: SumRequest) -> Records:
+    """The records of ``request`` that every node gets alike: encode them once a release."""
+    arrays = {f"point-{j}": encode(point) for j, point in enumerate(request.query.points)}
+    blocks = [_block_table(block, arrays) for block in request.query.blocks]
     fields: dict[str, Any] = {
         "blocks": json.dumps(blocks),
-        "release": ask.release,
-        "relative-noise": float(ask.query.relative_noise),
-        "rate-factor": float(ask.query.rate_factor),
+        "release": request.release,
+        "relative-noise": float(request.query.relative_noise),
+        "rate-factor": float(request.query.rate_factor),
     }
-    if ask.party_stds is not None:
-        fields["party-stds"] = [float(std) for std in ask.party_stds]
+    if request.party_stds is not None:
+        fields["party-stds"] = [float(std) for std in request.party_stds]
     return {"points": ArrayRecord(arrays), "query": ConfigRecord(fields)}
 
 
-def ask_content(shared: Mapping[str, Any], chunks: Sequence[Chunk]) -> RecordDict:
+def ask_content(shared: Mapping[str, Any], shards: Sequence[Shard]) -> RecordDict:
     """The content of one node's message: the shared records and the node's chunks."""
-    ids = [np.asarray(chunk.ids, dtype=np.int64) for chunk in chunks]
+    ids = [np.asarray(shard.ids, dtype=np.int64) for shard in shards]
     columns = {
         "ids": np.concatenate(ids) if ids else np.empty(0, np.int64),
         "sizes": np.array([part.size for part in ids], np.int64),
-        "indices": np.array([chunk.index for chunk in chunks], np.int64),
-        "parties": np.array([chunk.parties for chunk in chunks], np.int64),
-        "homes": np.array([-1 if c.home is None else c.home for c in chunks], np.int64),
+        "indices": np.array([shard.index for shard in shards], np.int64),
+        "parties": np.array([shard.parties for shard in shards], np.int64),
+        "homes": np.array([-1 if c.home is None else c.home for c in shards], np.int64),
     }
     record = ConfigRecord({name: column.astype(_WHOLE).tobytes() for name, column in columns.items()})
     return RecordDict({**shared, "chunks": record})
 
 
-def read_ask(content: RecordDict) -> Ask:
+def read_ask(content: RecordDict) -> SumRequest:
     """The Ask for this node, holding the node's chunks only.
 
     Raises MessageError where a record is missing or malformed.
@@ -105,16 +105,16 @@ def read_ask(content: RecordDict) -> Ask:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise MessageError(f"an ask's query cannot be read ({type(error).__name__})") from None
-    return Ask(query, release, _read_chunks(config_record(content, "chunks")), stds)
+    return SumRequest(query, release, _read_chunks(config_record(content, "chunks")), stds)
 
 
-def reply_content(reply: Reply) -> RecordDict:
+def reply_content(reply: PartialSum) -> RecordDict:
     """The content of a node's reply."""
     sums = {f"sum-{j}": encode(total) for j, total in enumerate(reply.sums)}
     return RecordDict({"sums": ArrayRecord(sums), "reply": ConfigRecord({"parties": reply.parties})})
 
 
-def read_reply(content: RecordDict, query: Query) -> Reply:
+def read_reply(content: RecordDict, query: Query) -> PartialSum:
     """The Reply to ``query``; its sums in the dtype that came, on the device of the query's points.
 
     Raises MessageError where a sum is missing, has another shape than its block's, or is not finite.
@@ -125,12 +125,12 @@ def read_reply(content: RecordDict, query: Query) -> Reply:
     sums = []
     for j, block in enumerate(query.blocks):
         total = read_vector(arrays, f"sum-{j}")
-        if total.shape != (() if isinstance(block, BitBlock) else point.shape):
+        if total.shape != (() if isinstance(block, IndicatorBlock) else point.shape):
             raise MessageError(f"sum-{j} of a reply does not have its block's shape")
         if not math.isfinite(float(total.sum())):  # what is not finite makes the sum so, in one pass
             raise MessageError(f"sum-{j} of a reply is not finite")
         sums.append(total.to(point.device))
-    return Reply(tuple(sums), read_whole(config_record(content, "reply").get("parties")))
+    return PartialSum(tuple(sums), read_whole(config_record(content, "reply").get("parties")))
 
 
 def add_replies(one: Message, other: Message) -> Message:
@@ -149,7 +149,7 @@ def add_replies(one: Message, other: Message) -> Message:
             raise MessageError(f"sum-{j} of two replies do not have one shape")
         sums.append(part + more)
     counts = (config_record(reply.content, "reply").get("parties") for reply in (one, other))
-    content = reply_content(Reply(tuple(sums), sum(read_whole(count) for count in counts)))
+    content = reply_content(PartialSum(tuple(sums), sum(read_whole(count) for count in counts)))
     return make_message(one.metadata, content)
 
 
@@ -249,7 +249,7 @@ def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
 
 def _block_table(block: Block, arrays: dict[str, Array]) -> dict[str, Any]:
     """``block`` as a JSON-able table; its divisors are added to ``arrays``."""
-    if isinstance(block, BitBlock):
+    if isinstance(block, IndicatorBlock):
         table = {"kind": "bit", "threshold": _number(block.threshold), "share": float(block.share)}
         return {**table, "terms": [_term_table(block.term, arrays)]}
     terms = [_term_table(term, arrays) for term in block.terms]
@@ -275,7 +275,7 @@ def _read_block(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> 
     if table["kind"] == "sum":
         return SumBlock(terms, _float(table["share"]))
     if table["kind"] == "bit" and len(terms) == 1:
-        return BitBlock(terms[0], _float(table["threshold"]), _float(table["share"]))
+        return IndicatorBlock(terms[0], _float(table["threshold"]), _float(table["share"]))
     raise MessageError("a block must be a sum, or a bit of one term")
 
 
@@ -289,7 +289,7 @@ def _distinct(column: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
     return bool((column[1:] > column[:-1]).all()) or len(np.unique(column)) == len(column)
 
 
-def _read_chunks(record: ConfigRecord) -> tuple[Chunk, ...]:
+def _read_chunks(record: ConfigRecord) -> tuple[Shard, ...]:
     def column(name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
         value = record.get(name)
         if not isinstance(value, bytes) or len(value) % 8:
@@ -307,6 +307,6 @@ def _read_chunks(record: ConfigRecord) -> tuple[Chunk, ...]:
         raise MessageError("an ask must name a unit, and a chunk, once: a unit has one contribution")
     cuts = np.split(ids, np.cumsum(sizes)[:-1]) if sizes.size else []
     return tuple(
-        Chunk(int(index), cut, int(count), None if home < 0 else int(home))
+        Shard(int(index), cut, int(count), None if home < 0 else int(home))
         for index, cut, count, home in zip(indices, cuts, parties, homes, strict=True)
     )

@@ -5,11 +5,11 @@ What travels to a node is ``model`` (theta, ONE ArrayRecord shared by all messag
 ``changes``, one array a silo. A node remembers its silos in its own Context, which stays with it.
 
 >>> import torch
->>> ask = Training(torch.zeros(3), 2, (Event(1.5, "none", "add-remove"),), (0, 4))
->>> back = read_training(training_content(model_record(ask), ask, (4,)))
->>> back.round, back.silos, back.events == ask.events
+>>> request = TrainRequest(torch.zeros(3), 2, (Event(1.5, "none", "add-remove"),), (0, 4))
+>>> back = read_training(training_content(model_record(request), request, (4,)))
+>>> back.round, back.silos, back.events == request.events
 (2, (4,), True)
->>> read_changes(changes_content([Change(4, torch.ones(3).double())]), (4,), ask.params)[0].delta.sum().item()
+>>> read_changes(changes_content([ModelDelta(4, torch.ones(3).double())]), (4,), request.params)[0].delta.sum().item()
 3.0
 """
 
@@ -33,25 +33,25 @@ from fedpriv.flower.serialization import (
     read_vector,
     read_whole,
 )
-from fedpriv.node.silo import Change, Memory, Training
+from fedpriv.node.silo import ModelDelta, SiloState, TrainRequest
 
 
-def model_record(ask: Training) -> ArrayRecord:
+def model_record(request: TrainRequest) -> ArrayRecord:
     """theta, which every node gets alike: encode it once a round."""
-    return ArrayRecord({"params": encode(ask.params)})
+    return ArrayRecord({"params": encode(request.params)})
 
 
-def training_content(model: ArrayRecord, ask: Training, silos: Sequence[int]) -> RecordDict:
+def training_content(model: ArrayRecord, request: TrainRequest, silos: Sequence[int]) -> RecordDict:
     """The content of one node's message: the round as it asks the node's ``silos``."""
     fields: dict[str, Any] = {
-        "round": ask.round,
-        "events": json.dumps([event.to_json() for event in ask.events]),
+        "round": request.round,
+        "events": json.dumps([event.to_json() for event in request.events]),
         "silos": [int(silo) for silo in silos],
     }
     return RecordDict({"model": model, "round": ConfigRecord(fields)})
 
 
-def read_training(content: RecordDict) -> Training:
+def read_training(content: RecordDict) -> TrainRequest:
     """The ask as a node reads it. Raises MessageError where a record is missing or malformed."""
     params, fields = read_vector(array_record(content, "model"), "params"), config_record(content, "round")
     if params.ndim != 1:
@@ -64,16 +64,16 @@ def read_training(content: RecordDict) -> Training:
         raise
     except (KeyError, TypeError, ValueError, ArgumentError) as error:
         raise MessageError(f"a round cannot be read ({type(error).__name__})") from None
-    return Training(params, number, events, silos)
+    return TrainRequest(params, number, events, silos)
 
 
-def changes_content(changes: Iterable[Change]) -> RecordDict:
+def changes_content(changes: Iterable[ModelDelta]) -> RecordDict:
     """The content of a node's reply."""
     arrays = {str(change.silo): encode(change.delta) for change in changes}
     return RecordDict({"changes": ArrayRecord(arrays)})
 
 
-def read_changes(content: RecordDict, silos: Sequence[int], params: Tensor) -> tuple[Change, ...]:
+def read_changes(content: RecordDict, silos: Sequence[int], params: Tensor) -> tuple[ModelDelta, ...]:
     """The changes of exactly these silos, each of the shape of ``params`` (d,).
 
     Raises MessageError where one is missing, nobody asked for it, or it is not finite.
@@ -88,11 +88,11 @@ def read_changes(content: RecordDict, silos: Sequence[int], params: Tensor) -> t
             raise MessageError("a change must be a vector of the model's length, in float64")
         if not bool(torch.isfinite(delta).all()):
             raise MessageError("a change is not finite")
-        changes.append(Change(silo, delta))
+        changes.append(ModelDelta(silo, delta))
     return tuple(changes)
 
 
-def read_memories(state: RecordDict, silos: Iterable[int]) -> dict[int, Memory]:
+def read_memories(state: RecordDict, silos: Iterable[int]) -> dict[int, SiloState]:
     """What the node's Context remembers of these silos."""
     memories = {}
     for silo in silos:
@@ -103,11 +103,11 @@ def read_memories(state: RecordDict, silos: Iterable[int]) -> dict[int, Memory]:
         if f"{place}-slots" in state:
             record = array_record(state, f"{place}-slots")
             slots = {name: read_vector(record, name) for name in record}
-        memories[silo] = Memory(read_whole(config_record(state, place)["round"]), slots)
+        memories[silo] = SiloState(read_whole(config_record(state, place)["round"]), slots)
     return memories
 
 
-def write_memories(state: RecordDict, memories: Mapping[int, Memory]) -> None:
+def write_memories(state: RecordDict, memories: Mapping[int, SiloState]) -> None:
     """Have the node's Context remember these silos."""
     for silo, memory in memories.items():
         state[f"silo-{silo}"] = ConfigRecord({"round": memory.round})

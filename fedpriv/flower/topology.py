@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message
 
 from fedpriv._internal import validation
-from fedpriv.federated.engine import Chunk
+from fedpriv.federated.engine import Shard
 from fedpriv.flower.serialization import MessageError
 
 _MANY = 20  # nodes that are named at most
@@ -32,23 +32,23 @@ class Node:
     partitions: int
 
 
-def deal(chunks: Sequence[Chunk], nodes: Sequence[Node]) -> dict[Node, list[Chunk]]:
+def deal(shards: Sequence[Shard], nodes: Sequence[Node]) -> dict[Node, list[Shard]]:
     """Each node's chunks, nodes in order: homes first by silo, the free ones in contiguous runs.
 
     >>> import numpy as np
     >>> nodes = [Node(90, 0, 2), Node(17, 1, 2)]
-    >>> free = [Chunk(index, np.arange(2), parties=2) for index in range(5)]
-    >>> [[chunk.index for chunk in part] for part in deal(free, nodes).values()]
+    >>> free = [Shard(index, np.arange(2), parties=2) for index in range(5)]
+    >>> [[shard.index for shard in part] for part in deal(free, nodes).values()]
     [[0, 1], [2, 3, 4]]
     """
-    hands: dict[Node, list[Chunk]] = {node: [] for node in nodes}
-    free = [chunk for chunk in chunks if chunk.home is None]
+    hands: dict[Node, list[Shard]] = {node: [] for node in nodes}
+    free = [shard for shard in shards if shard.home is None]
     for position, node in enumerate(nodes):
         first, last = (len(free) * (position + j) // len(nodes) for j in (0, 1))
         hands[node].extend(free[first:last])
-    for chunk in chunks:
-        if chunk.home is not None:
-            hands[host(chunk.home, nodes)].append(chunk)
+    for shard in shards:
+        if shard.home is not None:
+            hands[host(shard.home, nodes)].append(shard)
     return hands
 
 

@@ -111,7 +111,7 @@ class SumBlock:
 
 
 @dataclass(frozen=True)
-class BitBlock:
+class IndicatorBlock:
     """A block whose units each add the number 1{norm(A) <= threshold} - 1/2, taken before clipping.
 
     It is the released bit of adaptive clipping (Andrew et al. 2019, section 2.1, centred so that its
@@ -132,7 +132,7 @@ class BitBlock:
         return 0.5
 
 
-Block = SumBlock | BitBlock
+Block = SumBlock | IndicatorBlock
 
 
 @dataclass(frozen=True)
@@ -183,4 +183,4 @@ class Query:
 
 # The noisy answer to a query: per block the noisy sum DIVIDED by the expected cohort size,
 # shape (d,) for a sum block and () for a bit.
-Answer = tuple[Tensor, ...]
+NoisyAnswer = tuple[Tensor, ...]

@@ -44,7 +44,7 @@ from fedpriv._internal import validation
 from fedpriv.mechanism.gaussian import Label, Normals
 from fedpriv.mechanism.grid import noise_step, rounded
 from fedpriv.mechanism.placement import Placement
-from fedpriv.mechanism.query import Answer, Block, Query, SumBlock
+from fedpriv.mechanism.query import Block, NoisyAnswer, Query, SumBlock
 from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.rng import Key
 
@@ -124,7 +124,7 @@ def release(
     key: Key,
     index: int,
     ahead: Normals | Rounded | None = None,
-) -> Answer | None:
+) -> NoisyAnswer | None:
     """The noisy answer to a query, each block divided by the public expected cohort size.
 
     Args:

@@ -14,7 +14,7 @@ from fedpriv._internal import validation
 from fedpriv.config.builders import choose_device, make_source, make_task, make_view, make_work
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import ClientFile, FileView
-from fedpriv.federated.worker import ClientSide, Units
+from fedpriv.federated.worker import Units, Worker
 from fedpriv.rng import Key
 
 _MAKING = 8  # copies of an example that making it may take at once
@@ -32,7 +32,7 @@ class SiloFile:
         return self.file.units(self.silos, client_ids, device)
 
 
-def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None) -> ClientSide:
+def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None) -> Worker:
     """The client side that a node runs, from its public configuration.
 
     Args:
@@ -46,7 +46,7 @@ def client_side(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
     source = make_source(config)
     own = _own_partition(config, node)
     seeded = config.seed >= 0 and (own is None or node.get("accept-seed") is True)
-    return ClientSide(
+    return Worker(
         task=make_task(config, source),
         work=make_work(config),
         view=make_view(config, source) if own is None else _own_view(config, source, node, own),

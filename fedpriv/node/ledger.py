@@ -7,7 +7,7 @@ nothing twice, and charges its ledger, in one locked read and append, before it 
 The configuration is what whoever started the run says: an owner who wants a bound of their own, over all runs
 together, starts the node with ``epsilon-limit`` and ``delta-limit``. What would pass the limit is refused
 then, as is every ask that leaves without this node's noise. A run that would pass it before its end is
-refused before it begins, where that gives no draw away (:meth:`NodeBooks.look_ahead`). Who starts a run has
+refused before it begins, where that gives no draw away (:meth:`NodeLedger.look_ahead`). Who starts a run has
 seen what earlier runs released, so adding their events up would not do: a privacy filter holds the limit, and
 holds it for examples (or clients) added or removed, whichever neighbours the runs name
 (:mod:`fedpriv.accounting.owner_limit`).
@@ -35,10 +35,10 @@ from fedpriv.accounting.ledger import Record, read
 from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.accounting.owner_limit import share
 from fedpriv.config.plan import Plan
-from fedpriv.federated.engine import Ask
+from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.sampling import Everyone
 from fedpriv.node.policy import RefusedError
-from fedpriv.optimizers import Planned
+from fedpriv.optimizers import PlannedRelease
 
 _CLOSE = 1e-6  # how far two machines' calibrations of one plan may lie apart, relatively
 
@@ -55,42 +55,42 @@ def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
     )
 
 
-def held(plan: Plan, ask: Ask) -> tuple[Ask, Event]:
+def held(plan: Plan, request: SumRequest) -> tuple[SumRequest, Event]:
     """The ask with the noise that the plan has this party add to it, and what answering costs.
 
     Raises RefusedError where the plan has no such release, or another noise for it.
     """
-    query, setup = ask.query, plan.setup
-    if plan.by_silo or not setup.placement.at_parties:
+    query, mechanism = request.query, plan.mechanism
+    if plan.by_silo or not mechanism.placement.at_parties:
         raise RefusedError("this run has no releases whose noise its parties add to what the server asks")
     wanted = (query.relative_noise, query.rate_factor)
-    for planned in setup.planned:
+    for planned in mechanism.planned:
         own = (planned.relative_noise, planned.rate_factor)
         if all(math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(wanted, own, strict=True)):
             break
     else:
         raise RefusedError("the plan has no release of this relative noise and cohort")
-    multiplier = setup.scale * planned.relative_noise
-    stds = setup.placement.resized(planned.rate_factor).party_stds(query.noise_stds(multiplier))
+    multiplier = mechanism.scale * planned.relative_noise
+    stds = mechanism.placement.resized(planned.rate_factor).party_stds(query.noise_stds(multiplier))
     assert stds is not None
-    asked = ask.party_stds or ()
+    asked = request.party_stds or ()
     if len(asked) != len(stds) or not all(
         math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(asked, stds, strict=True)
     ):
         raise RefusedError("the ask names another noise than the plan has this party add")
-    return replace(ask, party_stds=stds), answered(plan, planned)
+    return replace(request, party_stds=stds), answered(plan, planned)
 
 
-def answered(plan: Plan, planned: Planned) -> Event:
+def answered(plan: Plan, planned: PlannedRelease) -> Event:
     """A planned release as the books of a node that answers it have it: on the node's own noise, unsampled.
 
     Sampling amplifies all releases together, those without the unit among them, of which a node that is a
     sampled unit knows nothing; and which examples of a silo a release is over, the server says.
     """
-    setup, factor = plan.setup, planned.rate_factor
-    own = setup.placement.resized(factor).party_stds((setup.scale * planned.relative_noise,))
+    mechanism, factor = plan.mechanism, planned.rate_factor
+    own = mechanism.placement.resized(factor).party_stds((mechanism.scale * planned.relative_noise,))
     assert own is not None
-    event = setup.event(own[0], factor)
+    event = mechanism.event(own[0], factor)
     return replace(event, sampling="none", rate=1.0, cohort=None, truncation=0.0)
 
 
@@ -98,11 +98,11 @@ def own_events(plan: Plan) -> tuple[Event, ...]:
     """What the whole run costs a node that answers in every release."""
     if plan.by_silo:
         return plan.events
-    return tuple(answered(plan, planned) for planned in plan.setup.planned)
+    return tuple(answered(plan, planned) for planned in plan.mechanism.planned)
 
 
 @dataclass(frozen=True)
-class NodeBooks:
+class NodeLedger:
     """The ledger of one node's answers.
 
     Attributes:
@@ -150,7 +150,7 @@ class NodeBooks:
                 return ""  # under way
             past = record.events
         silo = self.plan.config.unit == "example"
-        if not silo and not isinstance(self.plan.setup.sampler, Everyone):
+        if not silo and not isinstance(self.plan.mechanism.sampler, Everyone):
             return ""
         public = past if silo else ()
         said = self._too_little(public)
@@ -230,7 +230,7 @@ class NodeBooks:
         return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon
 
 
-def node_books(plan: Plan, node: Mapping[str, Any], run: int) -> NodeBooks | None:
+def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedger | None:
     """The books of a node that owns its data and adds its own noise, else None.
 
     Args:
@@ -246,12 +246,12 @@ def node_books(plan: Plan, node: Mapping[str, Any], run: int) -> NodeBooks | Non
     if not plan.config.nodes_own_data:
         return None
     limit = _limit(node)
-    if plan.budget is None or not (plan.by_silo or plan.setup.placement.at_parties):
+    if plan.budget is None or not (plan.by_silo or plan.mechanism.placement.at_parties):
         if limit is not None:
             raise RefusedError("this node has an epsilon-limit, and the run no noise that it adds itself")
         return None
     path = Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
-    return NodeBooks(plan, path, run, limit)
+    return NodeLedger(plan, path, run, limit)
 
 
 def _limit(node: Mapping[str, Any]) -> Budget | None:

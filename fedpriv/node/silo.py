@@ -44,17 +44,17 @@ from fedpriv.accounting.events import Event
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.loop import Outcome, Progress, advance
-from fedpriv.federated.stop_reason import Ending
-from fedpriv.federated.worker import ClientSide
-from fedpriv.node.factory import client_side
-from fedpriv.node.ledger import NodeBooks, node_books, same_events
+from fedpriv.federated.stop_reason import StopReason
+from fedpriv.federated.worker import Worker
+from fedpriv.node.factory import make_worker
+from fedpriv.node.ledger import NodeLedger, open_node_ledger, same_events
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers.base import State
 from fedpriv.rng import Key
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainRequest:
     """One round's question to silos.
 
     Attributes:
@@ -71,24 +71,24 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Change:
+class ModelDelta:
     """What a silo answers: theta_K - theta, float64 (d,), so that adding it gives theta_K again."""
 
     silo: int
     delta: Tensor
 
 
-class Trainer(Protocol):
+class SiloEngine(Protocol):
     """Whatever has silos train: in this process, over Ray actors, over Flower."""
 
-    def train(self, ask: Training) -> Sequence[Change]:
+    def train(self, request: TrainRequest) -> Sequence[ModelDelta]:
         """The changes of all silos that could answer, in the order of their numbers."""
 
     def close(self) -> None:
         """Release what the trainer holds. Called once, also after errors."""
 
 
-class RoundBooks(Protocol):
+class RoundBudgetGate(Protocol):
     """The accountant of the costliest silo, and the ledger of all."""
 
     def affords_round(self, events: Sequence[Event]) -> bool:
@@ -107,8 +107,8 @@ def round_events(plan: Plan, number: int) -> tuple[Event, ...]:
 def run(
     plan: Plan,
     params: Tensor,
-    trainer: Trainer,
-    books: RoundBooks,
+    trainer: SiloEngine,
+    budget_gate: RoundBudgetGate,
     observe: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Run the rounds of a plan from theta ``params`` (d,) until they or the budget end, or Ctrl-C.
@@ -121,19 +121,19 @@ def run(
     try:
         for number in range(plan.rounds):
             events = round_events(plan, number)
-            if not books.affords_round(events):
-                return Outcome(state, charged, Ending.BUDGET)
-            books.charge_round(events, silos)  # paid for, on disk, before anyone is asked
+            if not budget_gate.affords_round(events):
+                return Outcome(state, charged, StopReason.BUDGET)
+            budget_gate.charge_round(events, silos)  # paid for, on disk, before anyone is asked
             charged += len(events)
-            changes = trainer.train(Training(state.params, number, events, silos))
+            changes = trainer.train(TrainRequest(state.params, number, events, silos))
             state = state.advanced(averaged(state.params, changes), {})
             observe(Progress(number + 1, charged, state))
     except KeyboardInterrupt:
-        return Outcome(state, charged, Ending.INTERRUPTED)
-    return Outcome(state, charged, Ending.ROUNDS)
+        return Outcome(state, charged, StopReason.INTERRUPTED)
+    return Outcome(state, charged, StopReason.ROUNDS)
 
 
-def averaged(params: Tensor, changes: Sequence[Change]) -> Tensor:
+def averaged(params: Tensor, changes: Sequence[ModelDelta]) -> Tensor:
     """theta (d,) plus the mean of the changes that came; theta where none did."""
     if not changes:
         return params
@@ -142,7 +142,7 @@ def averaged(params: Tensor, changes: Sequence[Change]) -> Tensor:
 
 
 @dataclass
-class Memory:
+class SiloState:
     """What a node remembers of a silo between rounds; none of it is data.
 
     Attributes:
@@ -155,7 +155,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class SiloSide:
+class SiloWorker:
     """A node's side of a run of silos: has those it hosts train.
 
     Attributes:
@@ -166,50 +166,50 @@ class SiloSide:
     """
 
     plan: Plan
-    side: ClientSide
-    memories: dict[int, Memory] = field(default_factory=dict)
-    books: NodeBooks | None = None
+    side: Worker
+    memories: dict[int, SiloState] = field(default_factory=dict)
+    budget_gate: NodeLedger | None = None
 
-    def train(self, ask: Training) -> tuple[Change, ...]:
+    def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
         """The change of each silo that is asked. Raises RefusedError where the ask is not the plan's."""
-        if len(set(ask.silos)) < len(ask.silos):
+        if len(set(request.silos)) < len(request.silos):
             raise RefusedError("a silo is asked twice in one round")
-        for silo in ask.silos:
-            self._check(ask, silo)
-        return tuple(Change(silo, self._change(ask, silo)) for silo in ask.silos)
+        for silo in request.silos:
+            self._check(request, silo)
+        return tuple(ModelDelta(silo, self._change(request, silo)) for silo in request.silos)
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _check(self, ask: Training, silo: int) -> None:
-        if not 0 <= ask.round < self.plan.rounds:
-            raise RefusedError(f"round {ask.round} is none of the plan's {self.plan.rounds}")
-        if not same_events(ask.events, round_events(self.plan, ask.round)):
-            raise RefusedError(f"round {ask.round} was not charged with what the plan releases in it")
+    def _check(self, request: TrainRequest, silo: int) -> None:
+        if not 0 <= request.round < self.plan.rounds:
+            raise RefusedError(f"round {request.round} is none of the plan's {self.plan.rounds}")
+        if not same_events(request.events, round_events(self.plan, request.round)):
+            raise RefusedError(f"round {request.round} was not charged with what the plan releases in it")
         if not 0 <= silo < self.plan.config.clients or self.side.own not in (None, silo):
             raise RefusedError(f"silo {silo} is not here")
-        if ask.round < self.memories.setdefault(silo, Memory()).round:
-            raise RefusedError(f"round {ask.round} was answered before")
+        if request.round < self.memories.setdefault(silo, SiloState()).round:
+            raise RefusedError(f"round {request.round} was answered before")
 
-    def _change(self, ask: Training, silo: int) -> Tensor:
+    def _change(self, request: TrainRequest, silo: int) -> Tensor:
         """theta_K - theta of one silo, after its K steps."""
-        setup, memory = self.plan.setup, self.memories[silo]
-        events = round_events(self.plan, ask.round)
-        if self.books is not None:
-            self.books.charge(ask.round, events)
-        memory.round = ask.round + 1  # whatever happens from here on
+        mechanism, memory = self.plan.mechanism, self.memories[silo]
+        events = round_events(self.plan, request.round)
+        if self.budget_gate is not None:
+            self.budget_gate.charge(request.round, events)
+        memory.round = request.round + 1  # whatever happens from here on
         steps = self.plan.config.silo_steps
-        start = State(ask.params, ask.round * steps, memory.slots or setup.optimizer.init(ask.params).slots)
+        start = State(request.params, request.round * steps, memory.slots or mechanism.optimizer.init(request.params).slots)
         # Without a seed no two answers share noise, not even of one round.
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
-        end = advance(setup, start, start.step + steps, self.side, _Paid(events, start.step), key, cohorts)
-        if end.stopped == Ending.INTERRUPTED:
+        end = advance(mechanism, start, start.step + steps, self.side, _Paid(events, start.step), key, cohorts)
+        if end.stopped == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if end.state.step != start.step + steps:
-            raise RefusedError(f"round {ask.round} has no room for whole steps")
+            raise RefusedError(f"round {request.round} has no room for whole steps")
         memory.slots = end.state.slots
-        return end.state.params.double() - ask.params.double()
+        return end.state.params.double() - request.params.double()
 
 
 @dataclass(frozen=True)
@@ -227,10 +227,10 @@ class _Paid:
             raise RefusedError(f"release {release} is not the one that was charged")
 
 
-def silo_side(
+def make_silo_worker(
     run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None, run_id: int = 0
-) -> SiloSide:
-    """The side of a node at the client level; arguments as for :func:`fedpriv.node.factory.client_side`.
+) -> SiloWorker:
+    """The side of a node at the client level; arguments as for :func:`fedpriv.node.factory.make_worker`.
 
     Raises ArgumentError where the run is of another level.
     """
@@ -238,5 +238,5 @@ def silo_side(
     if config.level != "client":
         raise validation.fail("level", config.level, "be client where silos are to train by themselves")
     plan = make_plan(config)
-    side = client_side(run_config, node_config)
-    return SiloSide(plan, side, books=node_books(plan, node_config or {}, run_id))
+    side = make_worker(run_config, node_config)
+    return SiloWorker(plan, side, budget_gate=open_node_ledger(plan, node_config or {}, run_id))

@@ -1,6 +1,6 @@
 """Private optimizers: one small file per paper or family, all of one protocol (``base``)."""
 
-from fedpriv.mechanism.query import Answer
+from fedpriv.mechanism.query import NoisyAnswer
 from fedpriv.optimizers.adadp import Adadp, default_tolerance, scaled_error
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
 from fedpriv.optimizers.adp_sgd import (
@@ -11,8 +11,8 @@ from fedpriv.optimizers.adp_sgd import (
     adp_sgd,
     predicted_gain,
 )
-from fedpriv.optimizers.averaging import Averaged
-from fedpriv.optimizers.base import Planned, PrivateOptimizer, State
+from fedpriv.optimizers.averaging import ExponentialMovingAverage
+from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
 from fedpriv.optimizers.dp2 import Dp2, ExtraQuery
 from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, draw_output_step
 from fedpriv.optimizers.dynamic_dp_sgd import (
@@ -49,17 +49,17 @@ __all__ = [
     "Adam",
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
-    "Answer",
-    "Averaged",
     "Dp2",
     "DpSrm",
+    "ExponentialMovingAverage",
     "ExtraQuery",
     "FirstOrder",
+    "NoisyAnswer",
     "Nonconvex",
     "NormalisedStep",
     "PdaDpmd",
     "PerLayer",
-    "Planned",
+    "PlannedRelease",
     "Polynomial",
     "PrivateOptimizer",
     "Regularised",

@@ -46,8 +46,8 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
-from fedpriv.optimizers.base import Planned, State
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
+from fedpriv.optimizers.base import PlannedRelease, State
 
 _STEP_SIZE, _TOLERANCE, _FIRST = "step_size", "tolerance", "first_gradient"
 
@@ -114,7 +114,7 @@ class Adadp:
             return Query((state.params,), (block,), releases=2)
         return Query((self._half_way(state),), (block,))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """Keep G_1; with G_2, the step and its step size (algorithms 1 and 2); or a plain step (5.1)."""
         if self._decays(state.step):
             step = self._decayed(state) * answer[0]
@@ -143,10 +143,10 @@ class Adadp:
         """tau, the same all run long: public, since theta_0 is."""
         return float(state.slots[_TOLERANCE])
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """The releases that this many rounds have room for: whole steps of two, then single ones."""
         adaptive = rounds if self.decay_after is None else min(rounds, self.decay_after)
-        return (Planned(),) * (rounds - adaptive + adaptive // 2 * 2)
+        return (PlannedRelease(),) * (rounds - adaptive + adaptive // 2 * 2)
 
     def _decays(self, step: int) -> bool:
         return self.decay_after is not None and step >= self.decay_after

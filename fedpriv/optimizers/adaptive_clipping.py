@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import LEAST, MOST, Answer, BitBlock, Query, SumBlock, Term
-from fedpriv.optimizers.base import State, Wrapped
+from fedpriv.mechanism.query import LEAST, MOST, IndicatorBlock, NoisyAnswer, Query, SumBlock, Term
+from fedpriv.optimizers.base import OptimizerWrapper, State
 
 _SLOT = "adaptive_clip_norm"
 
 
 @dataclass(frozen=True)
-class AdaptiveClipping(Wrapped):
+class AdaptiveClipping(OptimizerWrapper):
     """Wraps an optimizer of one clipped term; its clip norm is replaced by the adaptive one.
 
     Attributes:
@@ -68,11 +68,11 @@ class AdaptiveClipping(Wrapped):
         term = replace(self._only_term(inner), clip_norm=clip_norm)
         blocks = (
             SumBlock((term,), share=1 - self.share),
-            BitBlock(term, threshold=clip_norm, share=self.share),
+            IndicatorBlock(term, threshold=clip_norm, share=self.share),
         )
         return replace(inner, blocks=blocks)
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """The inner update on the first block; C moves on the second."""
         total, bit = answer
         fraction = float(bit) + 0.5

@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
-from fedpriv.optimizers.base import Planned, State
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
+from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import FirstOrder, Sgd
 from fedpriv.optimizers.schedules import Constant, Power, Schedule
 
@@ -144,16 +144,16 @@ class AdaptiveAdpSgd:
         block = SumBlock((Term(clip_norm=self.clip_norm),))
         return Query((state.params,), (block,), relative_noise=self.relative_noise(state.step))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """b_{t+1} from y, then theta - (eta / b_{t+1}) y (lines 4 and 7)."""
         growth = self.beta(state.step) * float(torch.linalg.vector_norm(answer[0], dtype=torch.float64)) ** 2
         b_squared = state.slots[_SLOT] + max(growth, self.nu)
         step_size = self.learning_rate / math.sqrt(float(b_squared))
         return state.advanced(state.params - step_size * answer[0], {_SLOT: b_squared})
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round, of relative noise alpha_{t+1}."""
-        return tuple(Planned(self.relative_noise(t)) for t in range(rounds))
+        return tuple(PlannedRelease(self.relative_noise(t)) for t in range(rounds))
 
 
 def adaptive_adp_sgd(

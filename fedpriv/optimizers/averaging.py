@@ -8,7 +8,7 @@ released anyway, so it costs no privacy; the optimizer's own iterates, queries a
 
 >>> import torch
 >>> from fedpriv.optimizers.first_order import dp_sgd
->>> method = Averaged(dp_sgd(learning_rate=1.0, clip_norm=1.0), decay=0.99)
+>>> method = ExponentialMovingAverage(dp_sgd(learning_rate=1.0, clip_norm=1.0), decay=0.99)
 >>> state = method.init(torch.zeros(1))
 >>> for answer in (torch.tensor([-1.0]), torch.tensor([0.0])):
 ...     state = method.update(state, (answer,))
@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, Query
-from fedpriv.optimizers.base import OUTPUT, State, Wrapped
+from fedpriv.mechanism.query import NoisyAnswer, Query
+from fedpriv.optimizers.base import OUTPUT, OptimizerWrapper, State
 
 
 @dataclass(frozen=True)
-class Averaged(Wrapped):
+class ExponentialMovingAverage(OptimizerWrapper):
     """An optimizer whose average is handed out (``State.output``).
 
     Attributes:
@@ -55,7 +55,7 @@ class Averaged(Wrapped):
         """The inner query."""
         return self.inner.query(self._own(state))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """The inner update, and the average with its model."""
         after = self.inner.update(self._own(state), answer)
         decay = min(self.decay, (1 + after.step) / (10 + after.step))

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedpriv.mechanism.query import Answer, Query
+from fedpriv.mechanism.query import NoisyAnswer, Query
 
 OUTPUT = "output"  # the slot of parameters that are handed out in place of the newest
 
@@ -53,7 +53,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRelease:
     """One release as it is known before the run: its r_t and its cohort's size factor."""
 
     relative_noise: float = 1.0
@@ -69,15 +69,15 @@ class PrivateOptimizer(Protocol):
     def query(self, state: State) -> Query:
         """The question of this step. It depends on the state, hence on noisy answers only."""
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """The state after the noisy answer to ``query(state)``."""
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """The releases of a run of this many rounds, in order; public and independent of any data."""
 
 
 @dataclass(frozen=True)
-class Wrapped:
+class OptimizerWrapper:
     """An optimizer around another: as the inner one, but for what a subclass changes.
 
     Attributes:
@@ -94,10 +94,10 @@ class Wrapped:
         """The inner query."""
         return self.inner.query(state)
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """The inner update."""
         return self.inner.update(state, answer)
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """The inner releases."""
         return self.inner.planned(rounds)

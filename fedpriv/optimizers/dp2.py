@@ -42,8 +42,8 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
-from fedpriv.optimizers.base import Planned, State
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
+from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import check_decays
 from fedpriv.optimizers.schedules import Schedule
 
@@ -115,7 +115,7 @@ class Dp2:
             term = Term(clip_norm=self.adaptive_clip_norm, divisor=self._denominator(state))
         return Query((state.params,), (SumBlock((term,)),))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """Lines 10 and 11, and line 5 at the end of an SGD phase."""
         if self._phase(state.step) < self.sgd_steps:
             return self._sgd(state, answer[0])
@@ -123,9 +123,9 @@ class Dp2:
         rate = self.adaptive_learning_rate(state.step)
         return state.advanced(state.params - rate * direction, slots)
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round."""
-        return (Planned(),) * rounds
+        return (PlannedRelease(),) * rounds
 
     def _phase(self, step: int) -> int:
         return step % (self.sgd_steps + self.adaptive_steps)
@@ -205,7 +205,7 @@ class ExtraQuery:
         blocks = (SumBlock((plain,), share=0.5), SumBlock((ready,), share=0.5))
         return Query((state.params,), blocks, relative_noise=self._relative_noise(state.step))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """Lines 5 to 12."""
         total = state.slots[_SUM] + answer[0]
         if state.step % self.delay:
@@ -215,9 +215,9 @@ class ExtraQuery:
         params = state.params - self.learning_rate(state.step) * answer[0]
         return state.advanced(params, {_SUM: torch.zeros_like(total), _SECOND: second})
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round; those of two blocks cost more."""
-        return tuple(Planned(self._relative_noise(t)) for t in range(rounds))
+        return tuple(PlannedRelease(self._relative_noise(t)) for t in range(rounds))
 
     def _relative_noise(self, step: int) -> float:
         return 0.5**0.5 if step % self.delay else 1.0

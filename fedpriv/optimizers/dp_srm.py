@@ -44,8 +44,8 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
-from fedpriv.optimizers.base import OUTPUT, Planned, State
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
+from fedpriv.optimizers.base import OUTPUT, PlannedRelease, State
 from fedpriv.optimizers.schedules import Schedule
 
 _PREVIOUS, _ESTIMATE = "previous", "estimate"
@@ -129,7 +129,7 @@ class DpSrm:
         )
         return Query((state.params, state.slots[_PREVIOUS]), (SumBlock(terms),))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """v_t = (1 - gamma) v_{t-1} + y (v_0 = y), then theta^{t+1} = theta^t - eta_t v_t (line 5)."""
         estimate = answer[0]
         if state.step:
@@ -143,10 +143,10 @@ class DpSrm:
             slots[OUTPUT] = params.clone() if reached else state.slots[OUTPUT]
         return state.advanced(params, slots)
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """The first release over b_0 with r_0 = b_0 / b, then one a round."""
-        first = Planned(self.first_cohort, self.first_cohort)
-        return (first, *[Planned()] * (rounds - 1)) if rounds else ()
+        first = PlannedRelease(self.first_cohort, self.first_cohort)
+        return (first, *[PlannedRelease()] * (rounds - 1)) if rounds else ()
 
 
 def draw_output_step(rounds: int, generator: np.random.Generator) -> int:

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
-from fedpriv.optimizers.base import Planned, State
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
+from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.schedules import Constant, Schedule
 
 Slots = Mapping[str, Tensor]
@@ -186,14 +186,14 @@ class FirstOrder:
         block = SumBlock((Term(clip_norm=self.clip_norm(state.step)),))
         return Query((state.params,), (block,), relative_noise=self.relative_noise(state.step))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """theta - eta_t * direction(y)."""
         direction, slots = self.rule.direction(state.slots, answer[0], state.step)
         return state.advanced(state.params - self.learning_rate(state.step) * direction, slots)
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round."""
-        return tuple(Planned(self.relative_noise(t)) for t in range(rounds))
+        return tuple(PlannedRelease(self.relative_noise(t)) for t in range(rounds))
 
 
 def dp_sgd(learning_rate: float, clip_norm: float, momentum: float = 0.0) -> FirstOrder:

@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedpriv.mechanism.query import Block, Query, SumBlock
-from fedpriv.optimizers.base import State, Wrapped
+from fedpriv.optimizers.base import OptimizerWrapper, State
 
 
 @dataclass(frozen=True)
-class PerLayer(Wrapped):
+class PerLayer(OptimizerWrapper):
     """An optimizer whose vectors are clipped layer by layer.
 
     Attributes:

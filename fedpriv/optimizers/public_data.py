@@ -44,8 +44,8 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, Query, SumBlock, Term
-from fedpriv.optimizers.base import Planned, State
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
+from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import check_decays
 from fedpriv.optimizers.schedules import Schedule
 
@@ -86,14 +86,14 @@ class AdaDps:
         divisor = state.slots[_SLOT].sqrt() + self.epsilon
         return Query((state.params,), (SumBlock((Term(self.clip_norm, divisor=divisor),)),))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """w^{t+1}, and v from the public gradient there."""
         params = state.params - self.learning_rate(state.step) * answer[0]
         return state.advanced(params, {_SLOT: self._second(state.slots[_SLOT], params, state.step + 1)})
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round."""
-        return tuple(Planned() for _ in range(rounds))
+        return tuple(PlannedRelease() for _ in range(rounds))
 
     def _second(self, second: Tensor, params: Tensor, step: int) -> Tensor:
         gradient = self.public(params, step)
@@ -128,12 +128,12 @@ class PdaDpmd:
         """The gradient at theta_t, clipped to C."""
         return Query((state.params,), (SumBlock((Term(self.clip_norm),)),))
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """theta_t - eta (alpha_t y + (1 - alpha_t) grad Psi(theta_t))."""
         share = math.cos(math.pi * min(state.step, self.horizon) / (2 * self.horizon))
         gradient = share * answer[0] + (1 - share) * self.public(state.params, state.step)
         return state.advanced(state.params - self.learning_rate(state.step) * gradient, {})
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round."""
-        return tuple(Planned() for _ in range(rounds))
+        return tuple(PlannedRelease() for _ in range(rounds))

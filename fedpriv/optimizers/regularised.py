@@ -31,8 +31,8 @@ from typing import Protocol
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv.mechanism.query import Answer, SumBlock
-from fedpriv.optimizers.base import State, Wrapped
+from fedpriv.mechanism.query import NoisyAnswer, SumBlock
+from fedpriv.optimizers.base import OptimizerWrapper, State
 
 
 class Regulariser(Protocol):
@@ -79,7 +79,7 @@ class Nonconvex:
 
 
 @dataclass(frozen=True)
-class Regularised(Wrapped):
+class Regularised(OptimizerWrapper):
     """An optimizer of the mean loss plus R; what is asked of the data does not change.
 
     Attributes:
@@ -89,7 +89,7 @@ class Regularised(Wrapped):
 
     regulariser: Regulariser
 
-    def update(self, state: State, answer: Answer) -> State:
+    def update(self, state: State, answer: NoisyAnswer) -> State:
         """The inner update on the answer with R's part added."""
         query = self.inner.query(state)
         slopes = [self.regulariser.gradient(point) for point in query.points]

@@ -27,14 +27,14 @@ from dataclasses import dataclass, replace
 
 from fedpriv._internal import validation
 from fedpriv.mechanism.query import Query, SumBlock
-from fedpriv.optimizers.base import Planned, State, Wrapped
+from fedpriv.optimizers.base import OptimizerWrapper, PlannedRelease, State
 from fedpriv.optimizers.schedules import Constant, Schedule
 
 _ONE = Constant(1.0)
 
 
 @dataclass(frozen=True)
-class Scheduled(Wrapped):
+class Scheduled(OptimizerWrapper):
     """An optimizer under schedules that are fixed in advance.
 
     Attributes:
@@ -65,7 +65,7 @@ class Scheduled(Wrapped):
         noise = query.relative_noise * self.relative_noise(state.step)
         return replace(query, blocks=tuple(blocks), relative_noise=noise)
 
-    def planned(self, rounds: int) -> tuple[Planned, ...]:
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """The inner releases with r_t multiplied."""
         inner = enumerate(self.inner.planned(rounds))
         return tuple(replace(p, relative_noise=p.relative_noise * self.relative_noise(t)) for t, p in inner)

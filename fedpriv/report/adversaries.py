@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.accounting import Answer, UnsupportedEvent, api, epsilon
+from fedpriv.accounting import PrivacyGuarantee, UnsupportedEvent, api, epsilon
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.parallel_composition import compose
 from fedpriv.config.plan import Plan
@@ -24,7 +24,7 @@ def all_methods(events: Sequence[Event], delta: float, held: str) -> Table:
     return _table(lambda method: epsilon(events, delta, method), held)
 
 
-def _table(by: Callable[[str], Answer], held: str) -> Table:
+def _table(by: Callable[[str], PrivacyGuarantee], held: str) -> Table:
     table: Table = {}
     for method in dict.fromkeys((*METHODS, held)):
         try:
@@ -41,13 +41,13 @@ def _table(by: Callable[[str], Answer], held: str) -> Table:
 def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
     """The charged events as who sees only the models has them."""
     # By multiplier, not by number: a release that failed was charged and asked again.
-    planned = plan.setup.optimizer.planned(plan.setup.rounds)
+    planned = plan.mechanism.optimizer.planned(plan.mechanism.rounds)
     factors: dict[float, float] = {}
     for p in planned:
-        multiplier = plan.setup.scale * p.relative_noise
+        multiplier = plan.mechanism.scale * p.relative_noise
         factors[multiplier] = max(p.rate_factor, factors.get(multiplier, 0.0))
     seen = [
-        plan.setup.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
+        plan.mechanism.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
         for event in events
     ]
     if not plan.capped or all(event.sampling == "poisson" for event in seen):

@@ -18,10 +18,10 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv.config import applicability
 from fedpriv.config.schema import Config, read_file
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report import summary
 from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE
-from fedpriv.tasks.metrics import Measure, shown
+from fedpriv.tasks.metrics import Metric, shown
 
 HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
 _ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
@@ -54,9 +54,9 @@ class Run:
     report: Mapping[str, Any]
 
     @property
-    def ended(self) -> Ending:
+    def ended(self) -> StopReason:
         """How."""
-        return Ending(self.report["result"]["stopped"])
+        return StopReason(self.report["result"]["stopped"])
 
     @property
     def whole(self) -> bool:
@@ -105,7 +105,7 @@ class Group:
         return notes
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> Metric:
         """What the score is."""
         return shown(self.runs[0].metrics[-1])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpriv.accounting import METHODS
 from fedpriv.federated import availability
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report.summary import in_one_piece
 from fedpriv.tasks import metrics
 
@@ -104,8 +104,8 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
     reached += f" after {metrics.counted(result['rounds'], 'round')} (public test set)"
     if resumed := result["resumed after rounds"]:
         reached += f", taken up again after round {', '.join(map(str, resumed))}"
-    ending, budget = Ending(result["stopped"]), privacy["budget"]
-    drawn = ending == Ending.ROUNDS and optimizer == "rrpsgd"
+    ending, budget = StopReason(result["stopped"]), privacy["budget"]
+    drawn = ending == StopReason.ROUNDS and optimizer == "rrpsgd"
     reached += f"; {_DRAWN if drawn else ending.sentence}"
     if budget is None:
         return f"{reached}. **No privacy: epsilon is infinite.**"

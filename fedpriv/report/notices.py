@@ -47,7 +47,7 @@ def notes(plan: Plan) -> list[str]:
     >>> notes(make_plan(Config.parse({"clients": 50, "sampling-rate": 0.5})))
     ['delta 0.002 is large: it would allow one unit in 500 to be published; more units allow a smaller delta']
     """
-    config, sampler = plan.config, plan.setup.sampler
+    config, sampler = plan.config, plan.mechanism.sampler
     found = []
     if plan.budget is None and (unused := _set_of_the_budget(config)):
         found.append(f"{unused} counts for nothing: placement=none adds no noise")

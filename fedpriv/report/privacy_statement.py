@@ -104,7 +104,7 @@ def unit(plan: Plan) -> str:
 
 def sampling(plan: Plan) -> str:
     """How each release's cohort is drawn."""
-    sampler, event = plan.setup.sampler, plan.setup.observer_event(1.0)
+    sampler, event = plan.mechanism.sampler, plan.mechanism.observer_event(1.0)
     if isinstance(sampler, FixedSize):
         text = f"fixed size {sampler.size} of {sampler.population}, without replacement"
         if sampler.known:
@@ -116,14 +116,14 @@ def sampling(plan: Plan) -> str:
         }
         text = kinds[event.sampling]
     if event.truncation:
-        text += f", cut to the public cap of {plan.setup.placement.shares}"
+        text += f", cut to the public cap of {plan.mechanism.placement.shares}"
     return f"{text}; each silo draws its own, secretly" if plan.by_silo else text
 
 
 def not_covered(plan: Plan) -> list[str]:
     """What the run's epsilon says nothing of."""
     if plan.budget:
-        noise = EXACT_NOISE if plan.setup.placement.exact else FAST_NOISE
+        noise = EXACT_NOISE if plan.mechanism.placement.exact else FAST_NOISE
         return [*_notes(plan), *NOT_COVERED, noise]
     return [*NOTHING_COVERED, *_notes(plan)]
 
@@ -146,7 +146,7 @@ def _notes(plan: Plan) -> list[str]:
             f"{plan.config.public_examples} public examples, out of the test part: the optimizer learns from "
             "them as they are, and the score is of the others"
         )
-    if plan.setup.placement.min_replies and plan.setup.observer_event(1.0).truncation:
+    if plan.mechanism.placement.min_replies and plan.mechanism.observer_event(1.0).truncation:
         notes.append(
             "dropouts: where too few clients reply, a round releases nothing; that this happened tells "
             "something of the cohort's size, which is counted only for the case that all reply"

@@ -15,7 +15,7 @@ from fedpriv.accounting.events import Event
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import availability
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report import privacy_statement
 from fedpriv.report.adversaries import views
 from fedpriv.report.notices import NOT_PRIVATE, remark
@@ -26,7 +26,7 @@ def summarise(
     plan: Plan,
     events: Sequence[Event],
     metrics: Sequence[Mapping[str, Any]],
-    stopped: Ending,
+    stopped: StopReason,
     silos: Mapping[str, Sequence[Event]] | None = None,
     resumed: Sequence[int] = (),
     absent: Sequence[Mapping[str, Any]] = (),
@@ -82,7 +82,7 @@ def _privacy(
             "first": events[0].noise_multiplier if events else None,
             "last": events[-1].noise_multiplier if events else None,
         },
-        "fewest replies": plan.setup.placement.min_replies,
+        "fewest replies": plan.mechanism.placement.min_replies,
         "max participations": _participations(plan, events),
         "views": views(plan, events, silos),
         "not covered": privacy_statement.not_covered(plan),
@@ -120,14 +120,14 @@ def _absences(config: Config, absent: Sequence[Mapping[str, Any]]) -> list[Mappi
 
 
 def _relation(events: Sequence[Event], plan: Plan) -> str:
-    event = events[0] if events else plan.setup.event(1.0)
+    event = events[0] if events else plan.mechanism.event(1.0)
     return event.relation
 
 
 def in_one_piece(result: Mapping[str, Any]) -> bool:
     """Whether a report's result is of a run that ended by itself and was never taken up: nobody has ended it
     for what it had released."""
-    return Ending(result["stopped"]).whole and not result["resumed after rounds"]
+    return StopReason(result["stopped"]).whole and not result["resumed after rounds"]
 
 
 def gate(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,11 @@
 >>> plan = make_plan(Config.parse({"rounds": 4}))
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
 >>> with Ledger.create(path, {}) as ledger:
-...     books = RunBooks(plan, ledger, path)
-...     for release, event in enumerate(plan.setup.planned_events()):
-...         assert books.affords(event)
-...         books.charge(event, release)
-...     0.98 * 3 < books.spent() <= 3
+...     budget_gate = RunAccountant(plan, ledger, path)
+...     for release, event in enumerate(plan.mechanism.planned_events()):
+...         assert budget_gate.affords(event)
+...         budget_gate.charge(event, release)
+...     0.98 * 3 < budget_gate.spent() <= 3
 True
 """
 
@@ -32,7 +32,7 @@ from fedpriv.accounting.ledger import read
 from fedpriv.config.plan import Plan
 
 
-class RunBooks:
+class RunAccountant:
     """The accountant of the gate's view and its ledger, charged together, disk first.
 
     Args:

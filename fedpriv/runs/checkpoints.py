@@ -24,9 +24,9 @@ from fedpriv._internal import user_code
 from fedpriv.accounting import LedgerError
 from fedpriv.accounting import ledger
 from fedpriv.accounting.ledger import Record
-from fedpriv.runs.budget import RunBooks
+from fedpriv.runs.budget import RunAccountant
 from fedpriv.config.schema import Config
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.optimizers.base import State
 from fedpriv.config.plan import Plan
 from fedpriv.report.notices import remark
@@ -92,13 +92,13 @@ def obstacle(plan: Plan) -> str | None:
     return None
 
 
-def packed(plan: Plan, layout: Layout, state: State, books: RunBooks, resumed: tuple[int, ...]) -> bytes:
+def packed(plan: Plan, layout: Layout, state: State, budget_gate: RunAccountant, resumed: tuple[int, ...]) -> bytes:
     """The content of FILE."""
     about = {
         "step": state.step,
         "resumed": list(resumed),
-        "releases": books.releases,
-        "link": books.link,
+        "releases": budget_gate.releases,
+        "link": budget_gate.link,
         "config": _digest(plan.config.toml()),
         "model": digest(layout),
         "tensors": _tensors_digest(state.tensors()),
@@ -137,10 +137,10 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     if not bool(torch.isfinite(state.params).all()):
         hint = "the model has diverged: begin a run with a smaller learning-rate"
         raise validation.fail("FOLDER", str(folder), "hold a finite model", hint)
-    if stopped == Ending.BUDGET:
+    if stopped == StopReason.BUDGET:
         raise validation.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
-    if stopped and state.step >= plan.setup.rounds:
-        raise validation.fail("FOLDER", str(folder), "have rounds left", f"all {plan.setup.rounds} were run")
+    if stopped and state.step >= plan.mechanism.rounds:
+        raise validation.fail("FOLDER", str(folder), "have rounds left", f"all {plan.mechanism.rounds} were run")
     return found
 
 
@@ -170,12 +170,12 @@ def _ledger(folder: Path) -> Record:
         raise validation.fail("FOLDER", str(folder), "hold a run's ledger.jsonl") from None
 
 
-def _stopped(folder: Path) -> Ending | None:
+def _stopped(folder: Path) -> StopReason | None:
     """How the run ended; None where it was killed, and be it while it wrote its report."""
     if not all((folder / name).is_file() for name in REPORTS):
         return None
     try:
-        return Ending(json.loads((folder / "report.json").read_text())["result"]["stopped"])
+        return StopReason(json.loads((folder / "report.json").read_text())["result"]["stopped"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -26,13 +26,13 @@ from fedpriv.report import summary as summary_module
 from fedpriv.report import plots
 from fedpriv.report import markdown
 from fedpriv.node import silo
-from fedpriv.federated.availability import Absences
+from fedpriv.federated.availability import Dropouts
 from fedpriv.accounting import METHODS
 from fedpriv.accounting import Ledger
 from fedpriv.accounting import local_view
-from fedpriv.runs.budget import RunBooks
+from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.checkpoints import Checkpoint
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.config.builders import choose_device
 from fedpriv.config.builders import initial_params
@@ -46,7 +46,7 @@ from fedpriv.federated.engine import Engine
 from fedpriv.federated.loop import Outcome
 from fedpriv.federated.loop import Progress
 from fedpriv.federated.loop import advance
-from fedpriv.node.silo import Trainer
+from fedpriv.node.silo import SiloEngine
 from fedpriv._internal.tensor_io import packed
 
 
@@ -72,7 +72,7 @@ class Status:
     epsilon: float | None
     budget: float | None
     spent: float | None = None
-    measure: metrics_module.Measure = metrics_module.MEASURES[0]
+    measure: metrics_module.Metric = metrics_module.METRICS[0]
     estimated: bool = False
 
     def said(self, epsilon: float | None) -> str:
@@ -91,12 +91,12 @@ class Result:
     report: dict[str, Any]
     metrics: list[dict[str, Any]]
     params: Tensor
-    stopped: Ending
+    stopped: StopReason
 
 
 def execute(
     plan: Plan,
-    engine: Engine | Trainer,
+    engine: Engine | SiloEngine,
     folder: RunFolder | None = None,
     show: Callable[[Status], None] = lambda status: None,
     resumed: Checkpoint | None = None,
@@ -118,17 +118,17 @@ def execute(
     Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
     """
     with closing(engine):
-        absent = getattr(engine, "absences", Absences())
+        absent = getattr(engine, "absences", Dropouts())
         job = _Job(plan, absent, folder, show, resumed)  # first: where it fails, no ledger is begun
-        with _books(plan, folder, resumed) as books:
-            job.begin(books)
+        with _books(plan, folder, resumed) as budget_gate:
+            job.begin(budget_gate)
             try:
                 stopped = job.train(engine)
             except KeyboardInterrupt:  # while evaluating the last round, say
-                stopped = Ending.INTERRUPTED
+                stopped = StopReason.INTERRUPTED
             except BaseException as error:
                 try:
-                    job.finish(Ending.FAILED)
+                    job.finish(StopReason.FAILED)
                 except Exception as another:
                     error.add_note(f"and its report could not be written: {another}")
                 raise
@@ -136,18 +136,18 @@ def execute(
 
 
 @contextmanager
-def _books(plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None) -> Iterator[RunBooks]:
+def _books(plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None) -> Iterator[RunAccountant]:
     """The run's books, with its ledger open."""
     with ExitStack() as stack:
         where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = where / "ledger.jsonl"
         if resumed is None:
-            yield RunBooks(plan, stack.enter_context(Ledger.create(path, _header(plan))), path)
+            yield RunAccountant(plan, stack.enter_context(Ledger.create(path, _header(plan))), path)
             return
         ledger, record = Ledger.resume(path)
         stack.enter_context(ledger)
         resumed.require_ledger(record)  # again, now that nobody else writes to it
-        yield RunBooks(plan, ledger, path, record.events, resumed.state.step)
+        yield RunAccountant(plan, ledger, path, record.events, resumed.state.step)
 
 
 def _header(plan: Plan) -> dict[str, Any]:
@@ -171,12 +171,12 @@ class _DivergedError(Exception):
 class _Job:
     """The moving parts of one execution: evaluation, metrics, and the files at the end."""
 
-    books: RunBooks
+    budget_gate: RunAccountant
 
     def __init__(
         self,
         plan: Plan,
-        absent: Absences,
+        absent: Dropouts,
         folder: RunFolder | None,
         show: Callable[[Status], None],
         resumed: Checkpoint | None,
@@ -197,9 +197,9 @@ class _Job:
         if resumed:
             resumed.require_model(plan.config, self.task.layout)
 
-    def begin(self, books: RunBooks) -> None:
+    def begin(self, budget_gate: RunAccountant) -> None:
         """Take the run's open books, and write what there is before the first round."""
-        self.books = books
+        self.budget_gate = budget_gate
         if self.folder is not None:
             for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent
                 (self.folder.path / name).unlink(missing_ok=True)
@@ -210,24 +210,24 @@ class _Job:
 
     def _start(self) -> State:
         params = initial_params(self.task, self.key)
-        return State(params) if self.plan.by_silo else self.plan.setup.optimizer.init(params)
+        return State(params) if self.plan.by_silo else self.plan.mechanism.optimizer.init(params)
 
-    def train(self, engine: Engine | Trainer) -> Ending:
+    def train(self, engine: Engine | SiloEngine) -> StopReason:
         """Run the rounds; says how they ended."""
         try:
             outcome = self._loop(engine)
         except _DivergedError:
-            return Ending.DIVERGED
+            return StopReason.DIVERGED
         if outcome.state.step and (not self.metrics or self.metrics[-1]["round"] != outcome.state.step):
             self._evaluate(outcome.state.step)
         return outcome.stopped
 
-    def _loop(self, engine: Engine | Trainer) -> Outcome:
-        plan, books = self.plan, self.books
+    def _loop(self, engine: Engine | SiloEngine) -> Outcome:
+        plan, budget_gate = self.plan, self.budget_gate
         if plan.by_silo:
-            return silo.run(plan, self.state.params, cast(Trainer, engine), books, self._observe)
-        loop = (plan.setup, self.state, plan.setup.rounds, cast(Engine, engine), books, self.key)
-        return advance(*loop, plan.cohorts(self.key), self._observe, books.releases)
+            return silo.run(plan, self.state.params, cast(SiloEngine, engine), budget_gate, self._observe)
+        loop = (plan.mechanism, self.state, plan.mechanism.rounds, cast(Engine, engine), budget_gate, self.key)
+        return advance(*loop, plan.cohorts(self.key), self._observe, budget_gate.releases)
 
     def _observe(self, progress: Progress) -> None:
         self.state = progress.state
@@ -242,7 +242,7 @@ class _Job:
             score = math.nan
         budget, spent = None, None
         if self.plan.budget is not None:
-            budget, spent = self.plan.budget.epsilon, self.books.progress()
+            budget, spent = self.plan.budget.epsilon, self.budget_gate.progress()
             self.spending.append((progress.round, spent))
         self.show(
             Status(
@@ -265,10 +265,10 @@ class _Job:
         scores = self.task.evaluate(self.state.output.to(self.device), *self.test, memory)
         if not bool(torch.isfinite(self.state.output).all()):  # the likeliest of NaN is label 0
             scores = dict.fromkeys(scores, math.nan)
-        spent = self.books.spent()
+        spent = self.budget_gate.spent()
         record: dict[str, Any] = {
             "round": round_number,
-            "releases": self.books.releases,
+            "releases": self.budget_gate.releases,
             # A model that has diverged has no score; JSON has no number for it.
             **{name: score if math.isfinite(score) else None for name, score in scores.items()},
             "data": "public test set",
@@ -295,12 +295,12 @@ class _Job:
     def _save_state(self) -> None:
         """Write what the run could be taken up from."""
         if self.folder is not None and checkpoints.obstacle(self.plan) is None:
-            content = checkpoints.packed(self.plan, self.task.layout, self.state, self.books, self.resumed)
+            content = checkpoints.packed(self.plan, self.task.layout, self.state, self.budget_gate, self.resumed)
             self.folder.write(checkpoints.FILE, content)
 
-    def finish(self, stopped: Ending) -> Result:
+    def finish(self, stopped: StopReason) -> Result:
         self._save()  # first: what follows may take seconds
-        charged = self.books.settle()
+        charged = self.budget_gate.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
         told = [*self.absent_before, *self.absent.told()]
         about = stopped, by_silo, self.resumed, told

@@ -19,7 +19,7 @@ from typing import Any
 from fedpriv._internal import plotting
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated.stop_reason import Ending
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report.notices import remark
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Result, Status
@@ -129,7 +129,7 @@ def compare(
         own = RunFolder.create(folder.path / placement, overwrite=True) if folder else None
         result = simulate(plan.config, lambda s, p=placement: show(p, s), own, plan)  # type: ignore[misc]
         rows.append(Row(placement, plan, result))
-        if result.stopped == Ending.INTERRUPTED:
+        if result.stopped == StopReason.INTERRUPTED:
             break
     if folder is not None:
         folder.write("compare.json", json.dumps([row.json() for row in rows], indent=2) + "\n")

@@ -16,8 +16,8 @@ from fedpriv.config.plan import Plan, gpu_share, make_plan, number_of_actors
 from fedpriv.config.schema import Config
 from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
-from fedpriv.node.factory import client_side
-from fedpriv.node.silo import Trainer, silo_side
+from fedpriv.node.factory import make_worker
+from fedpriv.node.silo import SiloEngine, make_silo_worker
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Result, Status, execute
 from fedpriv.tasks.task import Task, alike
@@ -121,13 +121,13 @@ def _mixes(task: Task, source: Source) -> bool:
     return not all(alike(task.outputs(at, x)[:own], task.outputs(at, beside)[:own]) for at in points)
 
 
-def make_engine(config: Config) -> Engine | Trainer:
+def make_engine(config: Config) -> Engine | SiloEngine:
     """The engine that the configuration names, started.
 
     Raises ArgumentError or GridError where the settings do not fit this machine.
     """
     if config.engine == "in-process":
-        return silo_side(config.table()) if config.level == "client" else client_side(config.table())
+        return make_silo_worker(config.table()) if config.level == "client" else make_worker(config.table())
     from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid
 

@@ -1,7 +1,7 @@
 """What runs measure on the public test set, and how people are shown it.
 
 A metrics record has a number for each measure of its task (see :meth:`fedpriv.tasks.task.Task.evaluate`); the
-first of ``MEASURES`` that it has is what progress, tables and curves show.
+first of ``METRICS`` that it has is what progress, tables and curves show.
 
 >>> shown({"loss": 0.5, "mse": 1.25}).said(1.25)
 'mean squared error 1.25'
@@ -18,7 +18,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Measure:
+class Metric:
     """A number about a model on test examples.
 
     Attributes:
@@ -57,11 +57,11 @@ class Measure:
         return [math.nan if v is None else 100 * v if self.fraction else v for v in values]
 
 
-MEASURES = (
-    Measure("accuracy", "accuracy", fraction=True),
-    Measure("recall@5", "recall at 5", fraction=True),
-    Measure("mse", "mean squared error"),
-    Measure("loss", "loss"),
+METRICS = (
+    Metric("accuracy", "accuracy", fraction=True),
+    Metric("recall@5", "recall at 5", fraction=True),
+    Metric("mse", "mean squared error"),
+    Metric("loss", "loss"),
 )
 
 
@@ -74,11 +74,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def shown(record: Mapping[str, Any]) -> Measure:
+def shown(record: Mapping[str, Any]) -> Metric:
     """The measure of a record that is shown; accuracy where there is no record."""
-    return next((measure for measure in MEASURES if measure.key in record), MEASURES[0])
+    return next((measure for measure in METRICS if measure.key in record), METRICS[0])
 
 
 def scores(record: Mapping[str, Any]) -> dict[str, float | None]:
     """The record's measures alone."""
-    return {measure.key: record[measure.key] for measure in MEASURES if measure.key in record}
+    return {measure.key: record[measure.key] for measure in METRICS if measure.key in record}

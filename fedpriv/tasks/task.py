@@ -32,7 +32,7 @@ from fedpriv import models
 from fedpriv._internal import validation
 from fedpriv._internal.memory import bytes_per_unit
 from fedpriv.clipping.dropout import Drawing
-from fedpriv.clipping.ghost.bookkeeping import Book
+from fedpriv.clipping.ghost.bookkeeping import GhostClipper
 from fedpriv.clipping.ghost.independence import runs_own_code
 from fedpriv.clipping.ghost.layers import make_batched
 from fedpriv.clipping.precision import Precision
@@ -91,7 +91,7 @@ class Task:
         self.right_padded: bool = getattr(self.module, "right_padded", False)
         make_batched(self.module)
         self.drawing = Drawing(self.module)
-        self.book = Book(self.module, self.layout, precision, runs_own_code(self.module, loss))
+        self.book = GhostClipper(self.module, self.layout, precision, runs_own_code(self.module, loss))
         self._untried = loss not in LOSSES.values()
         self._evaluated: dict[Hashable, int] = {}
         trained = set(self.layout.names)

@@ -132,11 +132,11 @@ class Softmax:
 
 def run_both(plans: list[Plan], seed: int) -> list[dict[str, float]]:
     """The test scores of the plans' last parameters, all run with this seed."""
-    config, sampler = plans[0].config, plans[0].setup.sampler
+    config, sampler = plans[0].config, plans[0].mechanism.sampler
     source = make_source(config)
     task, key = make_task(config, source), Key.from_seed(seed)
     model = Softmax(*source.batch(np.arange(config.units)), source.classes)
-    stds = [[config.clip_norm * e.noise_multiplier for e in p.setup.planned_events()] for p in plans]
+    stds = [[config.clip_norm * e.noise_multiplier for e in p.mechanism.planned_events()] for p in plans]
     params = [initial_params(task, key)] * len(plans)
     b = Polynomial(config.adp_a, config.adp_c)
     for t in range(config.rounds):
@@ -153,12 +153,12 @@ def run_both(plans: list[Plan], seed: int) -> list[dict[str, float]]:
 @cache
 def cost(plan: Plan) -> dict[str, float]:
     """The plan's noise multipliers, and its epsilon by theorem 4.1 (as eps-bar), by PLD and by RDP."""
-    events = plan.setup.planned_events()
-    alphas = [event.noise_multiplier / plan.setup.scale for event in events]
+    events = plan.mechanism.planned_events()
+    alphas = [event.noise_multiplier / plan.mechanism.scale for event in events]
     return {
         "first multiplier": events[0].noise_multiplier,
         "last multiplier": events[-1].noise_multiplier,
-        "eps-bar": theorem_budget(plan.setup.scale, alphas),
+        "eps-bar": theorem_budget(plan.mechanism.scale, alphas),
         **{name: epsilon(events, DELTA, name).epsilon for name in ("pld", "rdp")},
     }
 

@@ -34,19 +34,19 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_plan_is_verified_once(evaluations: list[int]) -> None:
     plan = [release(z) for z in np.linspace(1.4, 1.0, 200)]
-    books = Accountant(BUDGET, plan=plan)
+    budget_gate = Accountant(BUDGET, plan=plan)
     for event in plan:
-        assert books.affords([event])
-        books.charge([event])
+        assert budget_gate.affords([event])
+        budget_gate.charge([event])
     assert len(evaluations) == 1
-    assert books.releases == 200
-    assert books.spent() == epsilon(plan, BUDGET.delta)
+    assert budget_gate.releases == 200
+    assert budget_gate.spent() == epsilon(plan, BUDGET.delta)
 
 
 def test_a_charge_costs_the_same_late_in_a_long_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """ADP-SGD's releases are all distinct: looking at each of them in every round would be quadratic."""
     plan = [release(z) for z in np.linspace(3.0, 2.5, 2000)]
-    books = Accountant(BUDGET, plan=plan)
+    budget_gate = Accountant(BUDGET, plan=plan)
     looked_up, real = [0], Event.__hash__
 
     def counted(event: Event) -> int:
@@ -56,37 +56,37 @@ def test_a_charge_costs_the_same_late_in_a_long_plan(monkeypatch: pytest.MonkeyP
     costs = []
     monkeypatch.setattr(Event, "__hash__", counted)
     for event in plan:
-        assert books.affords([event])
-        books.charge([event])
+        assert budget_gate.affords([event])
+        budget_gate.charge([event])
         costs.append(looked_up[0])
     assert costs[-1] - costs[-100] <= 2 * costs[99]
 
 
 def test_the_plan_may_come_in_any_order_and_together(evaluations: list[int]) -> None:
     plan = [release(z) for z in np.linspace(1.4, 1.0, 20)]
-    books = Accountant(BUDGET, plan=plan)
-    books.charge(plan[10:])
-    books.charge(plan[:10])
+    budget_gate = Accountant(BUDGET, plan=plan)
+    budget_gate.charge(plan[10:])
+    budget_gate.charge(plan[:10])
     assert len(evaluations) == 1
 
 
 def test_a_deviation_is_evaluated_and_refused_whole() -> None:
     plan = [release(1.0)] * 50
-    books = Accountant(BUDGET, plan=plan)
-    books.charge(plan[:40])
-    before = books.spent()
+    budget_gate = Accountant(BUDGET, plan=plan)
+    budget_gate.charge(plan[:40])
+    before = budget_gate.spent()
     with pytest.raises(BudgetExceeded):
-        books.charge([release(1.0), release(0.2, 40)])
-    assert (books.releases, books.spent()) == (40, before)
-    books.charge([release(0.9)])
-    assert books.releases == 41
+        budget_gate.charge([release(1.0), release(0.2, 40)])
+    assert (budget_gate.releases, budget_gate.spent()) == (40, before)
+    budget_gate.charge([release(0.9)])
+    assert budget_gate.releases == 41
 
 
 def test_a_constant_schedule_without_a_plan_takes_few_evaluations(evaluations: list[int]) -> None:
-    books = Accountant(Budget(3.0, 1e-5))
+    budget_gate = Accountant(Budget(3.0, 1e-5))
     charged = 0
-    while books.affords([release(1.0)]):
-        books.charge([release(1.0)])
+    while budget_gate.affords([release(1.0)]):
+        budget_gate.charge([release(1.0)])
         charged += 1
     assert epsilon([release(1.0, charged)], 1e-5).epsilon <= 3.0
     assert epsilon([release(1.0, charged + 1)], 1e-5).epsilon > 3.0
@@ -95,75 +95,75 @@ def test_a_constant_schedule_without_a_plan_takes_few_evaluations(evaluations: l
 
 
 def test_a_plan_that_does_not_fit_stops_in_time() -> None:
-    books = Accountant(Budget(3.0, 1e-5), plan=[release(1.0)] * 5000)
-    while books.affords([release(1.0, 50)]):
-        books.charge([release(1.0, 50)])
+    budget_gate = Accountant(Budget(3.0, 1e-5), plan=[release(1.0)] * 5000)
+    while budget_gate.affords([release(1.0, 50)]):
+        budget_gate.charge([release(1.0, 50)])
     with pytest.raises(BudgetExceeded):
-        books.charge([release(1.0, 50)])
-    assert 2.5 < books.spent().epsilon <= 3.0
+        budget_gate.charge([release(1.0, 50)])
+    assert 2.5 < budget_gate.spent().epsilon <= 3.0
 
 
 def test_nothing_is_charged_when_the_ledger_cannot_be_written(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger.jsonl", {})
     ledger.close()
-    books = Accountant(BUDGET, ledger=ledger)
+    budget_gate = Accountant(BUDGET, ledger=ledger)
     with pytest.raises(ValueError, match="closed file"):
-        books.charge([release(1.0)])
-    assert books.releases == 0
+        budget_gate.charge([release(1.0)])
+    assert budget_gate.releases == 0
 
 
 def test_a_refused_charge_is_not_in_the_ledger(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
-        books = Accountant(BUDGET, ledger=ledger)
-        books.charge([release(1.0), release(2.0)])
+        budget_gate = Accountant(BUDGET, ledger=ledger)
+        budget_gate.charge([release(1.0), release(2.0)])
         with pytest.raises(BudgetExceeded):
-            books.charge([release(0.1, 100)])
+            budget_gate.charge([release(0.1, 100)])
     assert read(tmp_path / "ledger.jsonl").events == (release(1.0), release(2.0))
 
 
 def test_what_was_charged_before_counts() -> None:
     plan = [release(1.0)] * 100
-    books = Accountant(BUDGET, plan=plan, charged=plan[:60])
-    assert books.releases == 60
-    assert books.spent() == epsilon(plan[:60], BUDGET.delta)
-    assert books.progress() == pytest.approx(books.spent().epsilon, rel=0.02)
+    budget_gate = Accountant(BUDGET, plan=plan, charged=plan[:60])
+    assert budget_gate.releases == 60
+    assert budget_gate.spent() == epsilon(plan[:60], BUDGET.delta)
+    assert budget_gate.progress() == pytest.approx(budget_gate.spent().epsilon, rel=0.02)
     spent = Accountant(Budget(1e-3, 1e-5), charged=plan)
     assert not spent.affords([release(50.0)])
 
 
 def test_progress_is_never_below_what_is_spent(evaluations: list[int]) -> None:
     plan = [release(z) for z in np.linspace(1.6, 1.0, 120)]
-    books = Accountant(BUDGET, plan=plan)
-    assert books.progress() == 0
+    budget_gate = Accountant(BUDGET, plan=plan)
+    assert budget_gate.progress() == 0
     shown = []
     for i, event in enumerate(plan):
-        books.charge([event])
-        shown.append(books.progress())
+        budget_gate.charge([event])
+        shown.append(budget_gate.progress())
         if i % 30 == 0 or i == 119:
-            lower = books.spent().epsilon_lower
+            lower = budget_gate.spent().epsilon_lower
             assert lower is not None
             assert lower <= shown[-1]
     assert shown == sorted(shown)
-    assert shown[-1] == pytest.approx(books.spent().epsilon, rel=0.02)
+    assert shown[-1] == pytest.approx(budget_gate.spent().epsilon, rel=0.02)
     assert len(evaluations) == 2
-    books.charge([release(40.0)])
-    assert books.progress() == books.spent().epsilon
+    budget_gate.charge([release(40.0)])
+    assert budget_gate.progress() == budget_gate.spent().epsilon
 
 
 def test_reading_changes_nothing() -> None:
-    books = Accountant(BUDGET)
-    books.charge([release(1.0)])
-    first = books.spent()
-    books.affords([release(0.1, 1000)])
-    books.progress()
-    assert books.spent() == first
-    assert books.releases == 1
+    budget_gate = Accountant(BUDGET)
+    budget_gate.charge([release(1.0)])
+    first = budget_gate.spent()
+    budget_gate.affords([release(0.1, 1000)])
+    budget_gate.progress()
+    assert budget_gate.spent() == first
+    assert budget_gate.releases == 1
 
 
 def test_an_infinite_budget_affords_everything() -> None:
-    books = Accountant(Budget(float("inf"), 1e-5), plan=[release(0.0)])
-    books.charge([release(0.0), release(0.0)])
-    assert books.spent().epsilon == float("inf")
+    budget_gate = Accountant(Budget(float("inf"), 1e-5), plan=[release(0.0)])
+    budget_gate.charge([release(0.0), release(0.0)])
+    assert budget_gate.spent().epsilon == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_budgets_are_checked(arguments: tuple[Any, ...], named: str) -> None:
 @pytest.mark.slow
 def test_charging_a_plan_evaluates_epsilon_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = [release(z) for z in np.linspace(4.0, 3.0, 5000)]
-    books = Accountant(Budget(5.0, 1e-5), plan=plan)
+    budget_gate = Accountant(Budget(5.0, 1e-5), plan=plan)
     monkeypatch.setattr(accountant, "epsilons", None)  # any evaluation from here on fails
     for event in plan:
-        books.charge([event])
-    assert books.releases == 5000
+        budget_gate.charge([event])
+    assert budget_gate.releases == 5000

@@ -31,17 +31,17 @@ def budget(method: str, target: float = 2.0) -> Budget:
 def test_any_sequence_that_is_charged_is_within_the_budget(
     method: str, choices: list[tuple[float, float]]
 ) -> None:
-    books = Filter(budget(method))
+    budget_gate = Filter(budget(method))
     charged = []
     for z, rate in choices:
         event = poisson(z, rate)
-        if books.affords([event]):
-            books.charge([event])
+        if budget_gate.affords([event]):
+            budget_gate.charge([event])
             charged.append(event)
         else:
             with pytest.raises(BudgetExceeded, match=f"by the {method} filter"):
-                books.charge([event])
-    assert 0 <= books.used <= 1
+                budget_gate.charge([event])
+    assert 0 <= budget_gate.used <= 1
     assert epsilon(charged, 1e-5, "pld").epsilon <= 2.0
     assert epsilon(charged, 1e-5, method).epsilon <= 2.0 * (1 + 1e-9)
 
@@ -50,9 +50,9 @@ def test_any_sequence_that_is_charged_is_within_the_budget(
 def test_equal_releases_get_as_far_as_composition_in_advance(method: str) -> None:
     """Fully adaptive composition costs nothing here: the filter stops where the method itself does."""
     event = poisson(30.0, 1.0)
-    books, count = Filter(budget(method), typical=event), 0
-    while books.affords([event]):
-        books.charge([event])
+    budget_gate, count = Filter(budget(method), typical=event), 0
+    while budget_gate.affords([event]):
+        budget_gate.charge([event])
         count += 1
     assert epsilon([poisson(30.0, 1.0, count)], 1e-5, method).epsilon <= 2.0
     assert epsilon([poisson(30.0, 1.0, count + 2)], 1e-5, method).epsilon > 2.0
@@ -92,22 +92,22 @@ def test_a_noise_chosen_from_answers_does_not_pass_the_budget() -> None:
 
 def test_charges_whole_or_not_at_all_and_into_the_ledger(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
-        books = Filter(budget("zcdp"), ledger=ledger)
-        books.charge([poisson(8.0, 1.0), poisson(9.0, 0.1)])
-        used = books.used
+        budget_gate = Filter(budget("zcdp"), ledger=ledger)
+        budget_gate.charge([poisson(8.0, 1.0), poisson(9.0, 0.1)])
+        used = budget_gate.used
         with pytest.raises(BudgetExceeded, match=r"51 more release\(s\)"):
-            books.charge([poisson(8.0, 1.0), poisson(2.0, 1.0, 50)])
-        assert books.used == used
+            budget_gate.charge([poisson(8.0, 1.0), poisson(2.0, 1.0, 50)])
+        assert budget_gate.used == used
     assert len(read(tmp_path / "ledger.jsonl").events) == 2
 
 
 def test_extremes() -> None:
     for method in FILTERS:
-        books = Filter(budget(method))
-        books.charge([poisson(1.0, 0.0), poisson(math.inf, 1.0)])
-        books.charge([])
-        assert books.used == 0
-        assert not books.affords([poisson(0.0, 0.1)])
+        budget_gate = Filter(budget(method))
+        budget_gate.charge([poisson(1.0, 0.0), poisson(math.inf, 1.0)])
+        budget_gate.charge([])
+        assert budget_gate.used == 0
+        assert not budget_gate.affords([poisson(0.0, 0.1)])
 
 
 @pytest.mark.parametrize("method", ["pld", "gdp-clt", "tcdp", "advanced"])
@@ -124,11 +124,11 @@ def test_budgets_and_events_that_no_filter_can_hold() -> None:
         Filter(Budget(1e-4, 1e-5, "rdp"))
     with pytest.raises(ArgumentError, match="typical event's noise-multiplier"):
         Filter(budget("rdp"), typical=poisson(0.0, 0.1))
-    books = Filter(budget("rdp"))
-    books.charge([poisson(9.0, 0.01)])
+    budget_gate = Filter(budget("rdp"))
+    budget_gate.charge([poisson(9.0, 0.01)])
     with pytest.raises(UnsupportedEvent, match="add-remove and replace-one"):
-        books.affords([Event(9.0, "none", "replace-one")])
+        budget_gate.affords([Event(9.0, "none", "replace-one")])
     with pytest.raises(UnsupportedEvent, match="rdp filter does not support truncated cohorts"):
-        books.affords([Event(9.0, "poisson", "add-remove", 0.01, truncation=1e-12)])
+        budget_gate.affords([Event(9.0, "poisson", "add-remove", 0.01, truncation=1e-12)])
     with pytest.raises(UnsupportedEvent, match="rdp filter does not support poisson"):
         Filter(budget("rdp")).affords([Event(9.0, "poisson", "replace-one", 0.01)])

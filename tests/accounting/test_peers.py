@@ -53,11 +53,11 @@ def test_calibrate_then_account_lands_on_the_safe_side(name: str) -> None:
 def test_an_accountant_in_any_order_ends_where_its_events_do(name: str) -> None:
     events = [poisson(10.0 + (i % 7), 0.02) for i in range(60)]
     shuffled = random.Random(5).sample(events, len(events))
-    books = Accountant(Budget(20.0, 1e-5, name), plan=events)
+    budget_gate = Accountant(Budget(20.0, 1e-5, name), plan=events)
     for one, two in zip(shuffled[::2], shuffled[1::2], strict=True):
-        assert books.affords([one, two])
-        books.charge([one, two])
-    assert books.spent().epsilon == pytest.approx(epsilon(events, 1e-5, name).epsilon, rel=1e-12)
+        assert budget_gate.affords([one, two])
+        budget_gate.charge([one, two])
+    assert budget_gate.spent().epsilon == pytest.approx(epsilon(events, 1e-5, name).epsilon, rel=1e-12)
 
 
 @pytest.mark.parametrize("field", ["noise_multiplier", "rate", "truncation"])

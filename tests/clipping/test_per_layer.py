@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers.clipping_paths import assert_all_ways_agree, noise, two_point_question
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from ways import assert_all_ways_agree, noise, two_point_question
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop
@@ -16,7 +16,7 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.client_update import LocalSteps, clipped_sum, clipped_sum_loop
 from fedpriv.federated.worker import moved
-from fedpriv.mechanism.query import BitBlock, Query, SumBlock, Term
+from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.parameters import layout_of
 from fedpriv.tasks.task import Task
 
@@ -115,7 +115,7 @@ def test_layers_that_do_not_fit_and_bits_of_layers_are_refused():
         with pytest.raises(ArgumentError, match="layers"):
             summed([torch.ones(2, 3)], [block])
     with pytest.raises(ArgumentError, match="bit"):
-        BitBlock(Term(1.0, per_layer=True), 1.0, 0.5)
+        IndicatorBlock(Term(1.0, per_layer=True), 1.0, 0.5)
 
 
 @pytest.mark.parametrize("optimizer", ["dp-sgd", "dp2-rmsprop", "dp-srm"])
@@ -123,11 +123,11 @@ def test_a_run_is_configured_to_clip_by_layers_at_the_same_noise(optimizer):
     keys = {"optimizer": optimizer, "rounds": 6}
     plan = make_plan(Config.parse({**keys, "clipping": "per-layer"}))
     flat = make_plan(Config.parse(keys))
-    state = plan.setup.optimizer.init(torch.zeros(4))
-    query = plan.setup.optimizer.query(state)
+    state = plan.mechanism.optimizer.init(torch.zeros(4))
+    query = plan.mechanism.optimizer.query(state)
     assert all(term.per_layer for block in query.blocks for term in block.terms)
     assert plan.events == flat.events
-    assert query.noise_stds(1.0) == flat.setup.optimizer.query(state).noise_stds(1.0)
+    assert query.noise_stds(1.0) == flat.mechanism.optimizer.query(state).noise_stds(1.0)
 
 
 def test_an_adaptive_clip_norm_is_refused():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ways import noise, one_point_question, two_point_question
+from helpers.clipping_paths import noise, one_point_question, two_point_question
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from ways import noise
+from helpers.clipping_paths import noise
 
 from fedpriv import models
 from fedpriv.clipping import sum_gradients

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import textbook
-from targets import Public
-from textbook import Rule
+from conformance.targets import Public
+from helpers import textbook
+from helpers.textbook import Rule
 
 from fedpriv.optimizers import (
     L2,
@@ -16,9 +16,9 @@ from fedpriv.optimizers import (
     AdaDps,
     Adam,
     AdaptiveClipping,
-    Averaged,
     Dp2,
     DpSrm,
+    ExponentialMovingAverage,
     ExtraQuery,
     Nonconvex,
     NormalisedStep,
@@ -172,9 +172,9 @@ def _wrapped() -> dict[str, Row]:
         "dp-srm with a nonconvex regulariser": Row(
             lambda c: Regularised(srm()(c), bumpy), textbook.storm(RATE, 0.5), regulariser=bumpy
         ),
-        "dp-adam, averaged": Row(lambda c: Averaged(dp_adam(RATE, c), 0.9), textbook.adam(RATE)),
+        "dp-adam, averaged": Row(lambda c: ExponentialMovingAverage(dp_adam(RATE, c), 0.9), textbook.adam(RATE)),
         "adadp, averaged": Row(
-            lambda c: Averaged(Adadp(RATE, c, tolerance=0.5), 0.9), textbook.extrapolating(RATE, 0.5)
+            lambda c: ExponentialMovingAverage(Adadp(RATE, c, tolerance=0.5), 0.9), textbook.extrapolating(RATE, 0.5)
         ),
         "dp2-adam with l2": Row(
             lambda c: Regularised(dp2("adam")(c), small), delayed("adam"), regulariser=small

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
+from helpers.toys import RowsEngine, world
 from torch import nn
-from toys import RowsEngine, world
 
 from fedpriv.clipping import zeros
 from fedpriv.federated.client_update import OneGradient, clipped_sum

@@ -10,18 +10,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from conformance.table import HUGE, ROUNDS, table
+from conformance.targets import TARGETS, UNITS, Target
+from helpers.toys import CountingBooks, noise_free
 from hypothesis import given as over
 from hypothesis import settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
-from table import HUGE, ROUNDS, table
-from targets import TARGETS, UNITS, Target
-from toys import CountingBooks, noise_free
 
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Outcome, Setup, advance, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, Outcome, advance, run
 from fedpriv.mechanism.placement import Placement
-from fedpriv.mechanism.query import Answer, Query, SumBlock
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
 from fedpriv.optimizers import PrivateOptimizer, State
 from fedpriv.rng import Key
@@ -66,10 +66,10 @@ PLACED = [
 ]
 
 
-def outcome_of(setup: Setup, target: Target, seed: int = 1, silo_size: int | None = None) -> Outcome:
+def outcome_of(mechanism: Mechanism, target: Target, seed: int = 1, silo_size: int | None = None) -> Outcome:
     """A run on the target's data of this seed."""
-    cohorts = Cohorts(setup.sampler, KEY, 12, silo_size=silo_size)
-    return run(setup, target.start, target.engine(target.data(seed)), CountingBooks(), KEY, cohorts)
+    cohorts = CohortSampler(mechanism.sampler, KEY, 12, silo_size=silo_size)
+    return run(mechanism, target.start, target.engine(target.data(seed)), CountingBooks(), KEY, cohorts)
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def answers(target: str, name: str, count: int) -> list[State]:
     return states
 
 
-def tenths(query: Query) -> Answer:
+def tenths(query: Query) -> NoisyAnswer:
     """An answer to the query, 0.1 everywhere."""
     return tuple(
         torch.full_like(query.points[0], 0.1) if isinstance(b, SumBlock) else torch.tensor(0.1)
@@ -109,16 +109,16 @@ def numbers(query: Query) -> list[object]:
 @every
 @pytest.mark.parametrize(("target", "sampler"), SAMPLED)
 def test_events_are_public_and_as_planned(name: str, target: str, sampler: str) -> None:
-    setup = Setup(made(target, name), SAMPLERS[sampler], Placement("central"), 0.8, ROUNDS)
+    mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Placement("central"), 0.8, ROUNDS)
     charged = []
     for seed in (1, 2):
-        world, books = TARGETS[target], CountingBooks()
+        world, budget_gate = TARGETS[target], CountingBooks()
         x, y = world.data(seed)
         key = Key.from_seed(seed)
-        cohorts = Cohorts(setup.sampler, key, 12)
-        run(setup, world.start, world.engine((10**seed * x, y)), books, key, cohorts)
-        charged.append(tuple(books.charged))
-    assert charged[0] == charged[1] == setup.planned_events()
+        cohorts = CohortSampler(mechanism.sampler, key, 12)
+        run(mechanism, world.start, world.engine((10**seed * x, y)), budget_gate, key, cohorts)
+        charged.append(tuple(budget_gate.charged))
+    assert charged[0] == charged[1] == mechanism.planned_events()
     assert len(charged[0]) == ROUNDS
 
 
@@ -144,15 +144,15 @@ def stored_and_read(state: State) -> State:
 @every
 @everywhere
 def test_a_run_that_is_stored_half_way_ends_as_one_that_is_not(name: str, target: str) -> None:
-    setup = Setup(made(target, name), SAMPLERS["poisson"], Placement("central"), 0.5, ROUNDS)
-    whole, world, half = outcome_of(setup, TARGETS[target]), TARGETS[target], ROUNDS // 2 + 1
-    engine, books = world.engine(world.data(1)), CountingBooks()
-    state = setup.optimizer.init(world.start)
+    mechanism = Mechanism(made(target, name), SAMPLERS["poisson"], Placement("central"), 0.5, ROUNDS)
+    whole, world, half = outcome_of(mechanism, TARGETS[target]), TARGETS[target], ROUNDS // 2 + 1
+    engine, budget_gate = world.engine(world.data(1)), CountingBooks()
+    state = mechanism.optimizer.init(world.start)
     for until in (half, ROUNDS):
-        cohorts = Cohorts(setup.sampler, KEY, 12)
-        state = advance(setup, stored_and_read(state), until, engine, books, KEY, cohorts).state
+        cohorts = CohortSampler(mechanism.sampler, KEY, 12)
+        state = advance(mechanism, stored_and_read(state), until, engine, budget_gate, KEY, cohorts).state
         if state.step < until:  # a step of two releases is not begun for one
-            state = advance(setup, state, until + 1, engine, books, KEY, cohorts).state
+            state = advance(mechanism, state, until + 1, engine, budget_gate, KEY, cohorts).state
     assert torch.equal(state.params, whole.state.params)
 
 
@@ -173,8 +173,8 @@ def test_updates_are_functions(name: str) -> None:
 @pytest.mark.parametrize(("target", "sampler"), SAMPLED)
 def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: str) -> None:
     """24 clients, or the examples of 3 silos of 8: the same data, the same trajectory under noise."""
-    setup = Setup(made(target, name), SAMPLERS[sampler], Placement("central"), 0.5, ROUNDS)
-    ends = [outcome_of(setup, TARGETS[target], silo_size=size).state.params for size in (None, 8)]
+    mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Placement("central"), 0.5, ROUNDS)
+    ends = [outcome_of(mechanism, TARGETS[target], silo_size=size).state.params for size in (None, 8)]
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-8, atol=1e-10)
 
 
@@ -184,17 +184,17 @@ def test_every_placement_runs_and_parties_owe_what_the_query_says(
     name: str, target: str, placement: str
 ) -> None:
     scale = 0.0 if placement == "none" else 0.5
-    setup = Setup(made(target, name), FixedSize(UNITS, 8), PLACEMENTS[placement], scale, ROUNDS)
-    world, books = TARGETS[target], CountingBooks()
+    mechanism = Mechanism(made(target, name), FixedSize(UNITS, 8), PLACEMENTS[placement], scale, ROUNDS)
+    world, budget_gate = TARGETS[target], CountingBooks()
     engine = world.engine(world.data(1))
-    outcome = run(setup, world.start, engine, books, KEY, Cohorts(setup.sampler, KEY, 8))
+    outcome = run(mechanism, world.start, engine, budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 8))
     assert (outcome.state.step, outcome.stopped) == (ROUNDS, "rounds")
     assert bool(torch.isfinite(outcome.state.params).all())
-    for ask in engine.asks:
-        owed = ask.query.noise_stds(scale * ask.query.relative_noise)
-        assert ask.party_stds == PLACEMENTS[placement].resized(ask.query.rate_factor).party_stds(owed)
+    for request in engine.asks:
+        owed = request.query.noise_stds(scale * request.query.relative_noise)
+        assert request.party_stds == PLACEMENTS[placement].resized(request.query.rate_factor).party_stds(owed)
     if target == "quadratic":  # some noise moves the trajectory; none repeats it
-        quiet = outcome_of(noise_free(setup.optimizer, ROUNDS, setup.sampler), world).state.params
+        quiet = outcome_of(noise_free(mechanism.optimizer, ROUNDS, mechanism.sampler), world).state.params
         assert torch.allclose(quiet, outcome.state.params, atol=1e-9) == (placement == "none")
 
 
@@ -202,9 +202,9 @@ def test_every_placement_runs_and_parties_owe_what_the_query_says(
 @everywhere
 def test_it_converges_under_noise(name: str, target: str) -> None:
     world = TARGETS[target]
-    setup = Setup(made(target, name, 2.0), Everyone(UNITS), Placement("central"), 0.5, ROUNDS)
+    mechanism = Mechanism(made(target, name, 2.0), Everyone(UNITS), Placement("central"), 0.5, ROUNDS)
     data = world.data(1)
-    end = outcome_of(setup, world).state.params
+    end = outcome_of(mechanism, world).state.params
     assert float(world.loss(data, end)) < LEFT[target] * float(world.loss(data, world.start))
 
 
@@ -219,8 +219,8 @@ def test_without_clipping_and_noise_it_is_the_textbook_rule(name: str, target: s
         return slope if row.regulariser is None else slope + row.regulariser.gradient(theta)
 
     expected = row.plain(gradient, world.start, ROUNDS)
-    setup = noise_free(row.make(row.unclipped), ROUNDS, Everyone(UNITS))
-    end = outcome_of(setup, world).state.params
+    mechanism = noise_free(row.make(row.unclipped), ROUNDS, Everyone(UNITS))
+    end = outcome_of(mechanism, world).state.params
     assert not torch.allclose(end, world.start, atol=0.1)
     torch.testing.assert_close(end, expected, rtol=1e-8, atol=1e-9)
 
@@ -262,7 +262,7 @@ def test_the_table_names_every_constructor() -> None:
 
     import fedpriv.optimizers as public
 
-    parts = {"Answer", "FirstOrder", "Planned", "PrivateOptimizer", "Regulariser", "State"}
+    parts = {"Answer", "FirstOrder", "PlannedRelease", "PrivateOptimizer", "Regulariser", "State"}
     parts |= {"AdaptiveAdpSgd", "Restarting", "Yogi", "AdaGrad"}  # made by adp_sgd and the dp_ functions
     parts |= {"predicted_gain", "draw_output_step", "default_tolerance", "scaled_error"}
     assert {name for name in public.__all__ if not hasattr(rows, name)} <= parts

@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
+from helpers.hosted_grid import ROOT
+from helpers.toy_app import TOY
 
 from fedpriv.config.builders import make_source, make_task
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated.engine import Ask, Chunk
+from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.flower.client_app import app
 from fedpriv.flower.grids.base import HostedGrid, load_client_app, node_context
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.serialization import ask_content, read_reply, shared_records
 from fedpriv.mechanism.query import Query, SumBlock, Term
-
-from .harness import ROOT
-from .toy import TOY
 
 LOCAL = {**TOY, "placement": "local", "sampler": "fixed-size"}
 
@@ -50,10 +49,10 @@ def test_the_deployments_configurations_are_valid(name: str) -> None:
     assert config.placement == ("local" if name == "local" else "central")
 
 
-def make_ask(config: Config, party_stds: tuple[float, ...] | None) -> Ask:
+def make_ask(config: Config, party_stds: tuple[float, ...] | None) -> SumRequest:
     task = make_task(config, make_source(config))
     query = Query((task.initial(np.random.default_rng(0)),), (SumBlock((Term(1.0),)),))
-    return Ask(query, 0, (Chunk(0, np.arange(4), 4), Chunk(1, np.arange(7, 9), 2)), party_stds)
+    return SumRequest(query, 0, (Shard(0, np.arange(4), 4), Shard(1, np.arange(7, 9), 2)), party_stds)
 
 
 def answer(values: dict[str, Any], content: RecordDict, kind: str = "train") -> Message:
@@ -64,9 +63,9 @@ def answer(values: dict[str, Any], content: RecordDict, kind: str = "train") -> 
 
 
 def sums(values: dict[str, Any], party_stds: tuple[float, ...] | None) -> torch.Tensor:
-    ask = make_ask(Config.parse(values), party_stds)
-    reply = answer(values, ask_content(shared_records(ask), ask.chunks))
-    result = read_reply(reply.content, ask.query)
+    request = make_ask(Config.parse(values), party_stds)
+    reply = answer(values, ask_content(shared_records(request), request.shards))
+    result = read_reply(reply.content, request.query)
     assert result.parties == 6
     return result.sums[0]
 
@@ -95,15 +94,15 @@ def test_an_unseeded_node_never_sends_the_same_noise_twice() -> None:
 @pytest.mark.parametrize("placement", ["local", "distributed"])
 def test_a_node_that_owes_noise_does_not_answer_without(placement: str, stds: Any) -> None:
     values = {**LOCAL, "placement": placement}
-    ask = make_ask(Config.parse(values), stds)
-    reply = answer(values, ask_content(shared_records(ask), ask.chunks))
+    request = make_ask(Config.parse(values), stds)
+    reply = answer(values, ask_content(shared_records(request), request.shards))
     assert reply.error.reason == "MessageError"
 
 
 def test_a_node_that_owes_noise_does_not_answer_without_a_clip() -> None:
-    ask = make_ask(Config.parse(LOCAL), (1.0,))
-    query = Query(ask.query.points, (SumBlock((Term(math.inf),)),))
-    reply = answer(LOCAL, ask_content(shared_records(replace(ask, query=query)), ask.chunks))
+    request = make_ask(Config.parse(LOCAL), (1.0,))
+    query = Query(request.query.points, (SumBlock((Term(math.inf),)),))
+    reply = answer(LOCAL, ask_content(shared_records(replace(request, query=query)), request.shards))
     assert reply.error.reason == "MessageError"
 
 

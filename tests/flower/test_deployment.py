@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.hosted_grid import ROOT, Federation, python
+from helpers.toy_app import in_process, saved_params
 
 from fedpriv.config.schema import Config
-
-from .harness import ROOT, Federation, python
-from .toy import in_process, saved_params
 
 # Short enough to test: each message of a deployment starts a process and takes some seconds.
 SHORT = {"rounds": 2, "examples-per-client": 500, "delta": 1e-5, "seed": 5}

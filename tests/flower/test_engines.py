@@ -7,19 +7,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.toy_app import TOY, in_process, pairs, params_from
 
 from fedpriv.config.builders import make_source, make_task, make_view
 from fedpriv.config.schema import Config
-from fedpriv.federated.engine import Ask, Engine, Reply
+from fedpriv.federated.engine import Engine, PartialSum, SumRequest
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.ray import RayGrid
 from fedpriv.mechanism.query import SumBlock
 from fedpriv.mechanism.release import add_party_noise
-from fedpriv.node.factory import client_side
+from fedpriv.node.factory import make_worker
 from fedpriv.rng import Key
-
-from .toy import TOY, in_process, pairs, params_from
 
 CASES: dict[str, dict[str, object]] = {
     "central": {},
@@ -37,22 +36,22 @@ class PlainLoop:
         self.task, self.view = make_task(config, source), make_view(config, source)
         self.key, self.exact = Key.of(config.seed), config.exact_noise
 
-    def gather(self, ask: Ask) -> Reply:
-        [block] = ask.query.blocks
+    def gather(self, request: SumRequest) -> PartialSum:
+        [block] = request.query.blocks
         assert isinstance(block, SumBlock)
         [clip] = [term.clip_norm for term in block.terms]
-        total = torch.zeros_like(ask.query.points[0])
-        for chunk in ask.chunks:
+        total = torch.zeros_like(request.query.points[0])
+        for shard in request.shards:
             part = torch.zeros_like(total)
-            for unit in chunk.ids:
-                batch = self.view.batch(chunk.ids[chunk.ids == unit])
-                [row] = self.task.gradients(ask.query.points[0], batch.x, batch.y)
+            for unit in shard.ids:
+                batch = self.view.batch(shard.ids[shard.ids == unit])
+                [row] = self.task.gradients(request.query.points[0], batch.x, batch.y)
                 part += row * min(1.0, clip / float(row.norm()))
-            if ask.party_stds is not None:
-                draw = self.key, ask.release, chunk.index, ask.query.blocks if self.exact else ()
-                [part] = add_party_noise([part], ask.party_stds, chunk.parties, *draw)
+            if request.party_stds is not None:
+                draw = self.key, request.release, shard.index, request.query.blocks if self.exact else ()
+                [part] = add_party_noise([part], request.party_stds, shard.parties, *draw)
             total = total + part
-        return Reply((total,), sum(chunk.parties for chunk in ask.chunks))
+        return PartialSum((total,), sum(shard.parties for shard in request.shards))
 
     def close(self) -> None:
         """Nothing to release."""
@@ -115,5 +114,5 @@ def test_no_seed_gives_other_noise_each_time() -> None:
 
 def test_a_node_computes_on_the_seeds_own_noise_only_where_it_is_asked_to() -> None:
     config = Config.parse({**TOY, **CASES["silos"]})
-    assert client_side(config.table()).key.reproducible
-    assert not client_side(config.changed(seed=-1).table()).key.reproducible
+    assert make_worker(config.table()).key.reproducible
+    assert not make_worker(config.changed(seed=-1).table()).key.reproducible

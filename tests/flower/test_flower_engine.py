@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.hosted_grid import Federation
+from helpers.toy_app import TOY, in_process, saved_params
 
 from fedpriv.config.schema import Config
-
-from .harness import Federation
-from .toy import TOY, in_process, saved_params
 
 SILOS = {"unit": "example", "clients": 3, "examples-per-client": 200, "placement": "local"}
 # Three silos on two nodes, which remember each silo's momentum between rounds.

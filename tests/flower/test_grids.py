@@ -17,14 +17,13 @@ import ray
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.run import Run
+from helpers import echo_app as echo
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.flower.grids.base import GridError, HostedGrid
 from fedpriv.flower.grids.in_process import InProcessGrid, NodeError
 from fedpriv.flower.grids.lines import Lines
 from fedpriv.flower.grids.ray import RayGrid
-
-from . import echo
 
 APP = f"{echo.__name__}:app"
 
@@ -44,12 +43,12 @@ def ray_grid(ray_instance: None) -> Iterator[RayGrid]:
         yield made
 
 
-def ask(grid: HostedGrid, kind: str, node: int, content: RecordDict | None = None) -> Message:
+def request(grid: HostedGrid, kind: str, node: int, content: RecordDict | None = None) -> Message:
     return grid.create_message(content or RecordDict(), kind, node, "group")
 
 
 def test_nodes_are_numbered_partitions_with_the_run_config(grid: HostedGrid) -> None:
-    replies = list(grid.send_and_receive([ask(grid, "query", n) for n in grid.get_node_ids()]))
+    replies = list(grid.send_and_receive([request(grid, "query", n) for n in grid.get_node_ids()]))
     fields = [reply.content["node"] for reply in replies]
     assert list(grid.get_node_ids()) == [1, 2]
     assert [info.node_id for info in grid.get_nodes()] == [1, 2]
@@ -59,7 +58,7 @@ def test_nodes_are_numbered_partitions_with_the_run_config(grid: HostedGrid) -> 
 
 
 def test_replies_come_in_the_order_of_the_messages_and_name_them(grid: HostedGrid) -> None:
-    messages = [ask(grid, "query", node) for node in (2, 1, 2)]
+    messages = [request(grid, "query", node) for node in (2, 1, 2)]
     replies = list(grid.send_and_receive(messages, timeout=30))
     assert [reply.metadata.src_node_id for reply in replies] == [2, 1, 2]
     sent = [message.metadata.message_id for message in messages]
@@ -73,14 +72,14 @@ def test_a_shared_record_reaches_every_node_intact(grid: HostedGrid, size: int) 
     values = np.arange(size, dtype=np.float32)
     shared = ArrayRecord([values])
     contents = [RecordDict({"points": shared}) for _ in range(2)]
-    messages = [ask(grid, "train", n, c) for n, c in zip((1, 2), contents, strict=True)]
+    messages = [request(grid, "train", n, c) for n, c in zip((1, 2), contents, strict=True)]
     for reply in grid.send_and_receive(messages, timeout=30):
         [doubled] = reply.content["points"].to_numpy_ndarrays()
         np.testing.assert_array_equal(doubled, 2 * values)
 
 
 def test_pushed_messages_are_pulled_once(grid: HostedGrid) -> None:
-    names = list(grid.push_messages([ask(grid, "query", 1)]))
+    names = list(grid.push_messages([request(grid, "query", 1)]))
     replies: list[Message] = []
     while not replies:
         replies = list(grid.pull_messages(names))
@@ -92,13 +91,13 @@ def test_pushed_messages_are_pulled_once(grid: HostedGrid) -> None:
 def test_messages_carry_the_run_id(grid: HostedGrid) -> None:
     grid.set_run(Run.create_empty(41))
     assert grid.run.run_id == 41
-    [reply] = grid.send_and_receive([ask(grid, "query", 1)])
+    [reply] = grid.send_and_receive([request(grid, "query", 1)])
     assert reply.metadata.run_id == 41
 
 
 def test_an_unknown_node_is_refused(grid: HostedGrid) -> None:
     with pytest.raises(GridError, match=r"no node 3; nodes are 1\.\.2"):
-        grid.push_messages([ask(grid, "query", 3)])
+        grid.push_messages([request(grid, "query", 3)])
 
 
 NOT_AN_APP = APP.replace(":app", ":not_an_app")
@@ -127,13 +126,13 @@ def test_zero_nodes_are_refused() -> None:
 def test_the_in_process_grid_names_node_stage_and_cause(kind: str) -> None:
     grid = InProcessGrid(nodes=2, client_app=APP)
     with pytest.raises(NodeError, match=f"node 2 failed at '{kind}': ZeroDivisionError") as caught:
-        grid.send_and_receive([ask(grid, kind, 2)])
+        grid.send_and_receive([request(grid, kind, 2)])
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize("kind", ["train.fail", "train.unguarded"])
 def test_a_failing_app_answers_with_its_error_type_and_no_text(ray_grid: RayGrid, kind: str) -> None:
-    [reply] = ray_grid.send_and_receive([ask(ray_grid, kind, 1)], timeout=30)
+    [reply] = ray_grid.send_and_receive([request(ray_grid, kind, 1)], timeout=30)
     assert reply.has_error()
     assert reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     assert reply.error.reason == "ZeroDivisionError"
@@ -142,7 +141,7 @@ def test_a_failing_app_answers_with_its_error_type_and_no_text(ray_grid: RayGrid
 def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None) -> None:
     with RayGrid(nodes=2, client_app=APP, num_cpus=0.5) as grid:
         for _ in range(2):  # when it dies, and ever after
-            dead, alive = grid.send_and_receive([ask(grid, "train.die", node) for node in (1, 2)], timeout=30)
+            dead, alive = grid.send_and_receive([request(grid, "train.die", node) for node in (1, 2)], timeout=30)
             assert dead.error.code == ErrorCode.CLIENT_APP_CRASHED
             assert dead.metadata.src_node_id == 1
             assert alive.has_content()
@@ -157,7 +156,7 @@ def test_where_no_socket_can_be_all_goes_through_ray(
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with RayGrid(nodes=1, client_app=APP, num_cpus=0.5) as grid:
         assert grid._lines is None
-        [reply] = grid.send_and_receive([ask(grid, "query", 1)], timeout=30)
+        [reply] = grid.send_and_receive([request(grid, "query", 1)], timeout=30)
         assert reply.has_content()
 
 
@@ -180,7 +179,7 @@ def test_small_messages_go_by_a_line_until_one_is_large(ray_instance: None) -> N
         assert lines is not None
         for size, by_line in ((7, True), (2_000_000, False), (7, False)):
             content = RecordDict({"points": ArrayRecord([np.ones(size, np.float32)])})
-            names = list(grid.push_messages([ask(grid, "train", 1, content)]))
+            names = list(grid.push_messages([request(grid, "train", 1, content)]))
             assert (set(names) == set(grid._pending)) != by_line
             assert (1 in lines) == by_line
             [reply] = grid._collect(names, timeout=30)
@@ -188,7 +187,7 @@ def test_small_messages_go_by_a_line_until_one_is_large(ray_instance: None) -> N
 
 
 def test_waiting_is_bounded_and_late_replies_can_still_be_pulled(ray_grid: RayGrid) -> None:
-    messages = [ask(ray_grid, "train.sleep", node) for node in (1, 2)]
+    messages = [request(ray_grid, "train.sleep", node) for node in (1, 2)]
     [quick] = ray_grid.send_and_receive(messages, timeout=0.5)
     assert quick.metadata.src_node_id == 2
     late: list[Message] = []
@@ -200,7 +199,7 @@ def test_waiting_is_bounded_and_late_replies_can_still_be_pulled(ray_grid: RayGr
 def test_actors_are_processes_that_persist_with_their_share_of_threads(ray_grid: RayGrid) -> None:
     seen = []
     for _ in range(2):
-        messages = [ask(ray_grid, "query", node) for node in (1, 2)]
+        messages = [request(ray_grid, "query", node) for node in (1, 2)]
         seen.append([reply.content["node"] for reply in ray_grid.send_and_receive(messages)])
     pids = [[fields["pid"] for fields in fields_of] for fields_of in seen]
     assert pids[0] == pids[1]
@@ -222,7 +221,7 @@ def test_a_grid_that_cannot_start_says_so_in_time(ray_grid: RayGrid) -> None:
 
 def test_closing_ends_the_actors_but_not_a_shared_ray(ray_instance: None) -> None:
     grid = RayGrid(nodes=1, client_app=APP, num_cpus=0.5)
-    [reply] = grid.send_and_receive([ask(grid, "query", 1)])
+    [reply] = grid.send_and_receive([request(grid, "query", 1)])
     grid.close()
     grid.close()
     assert ray.is_initialized()

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from helpers import echo_app as echo
 
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.letters import read, write
 from fedpriv.flower.grids.lines import Lines, receive, send, serve
-
-from . import echo
 
 BIG = 500_000  # numbers: more than a socket holds
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from small import write_mnist
+from helpers.small import write_mnist
+from helpers.toy_app import TOY, pairs
 
 from fedpriv.accounting.ledger import read
 from fedpriv.config.builders import make_source, make_task
@@ -23,7 +24,7 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data import Silos
 from fedpriv.data.client_files import write_client_file
-from fedpriv.federated.engine import Ask, Chunk
+from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.flower import server_app
 from fedpriv.flower.client_app import app
 from fedpriv.flower.grid_engine import SILOS_TRAIN, GridEngine
@@ -42,15 +43,13 @@ from fedpriv.flower.silo_serialization import (
 )
 from fedpriv.flower.topology import EngineError
 from fedpriv.mechanism.query import Query, SumBlock, Term
-from fedpriv.node.factory import client_side
-from fedpriv.node.ledger import NodeBooks
+from fedpriv.node.factory import make_worker
+from fedpriv.node.ledger import NodeLedger
 from fedpriv.node.policy import FILES, RefusedError, as_taken
-from fedpriv.node.silo import Change, Memory, Training, round_events, silo_side
+from fedpriv.node.silo import ModelDelta, SiloState, TrainRequest, make_silo_worker, round_events
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import execute
-
-from .toy import TOY, pairs
 
 SILOS: dict[str, object] = {
     **TOY,
@@ -83,22 +82,22 @@ def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str,
     config = Config.parse({**SILOS, **CASES[case]})
     plan = make_plan(config)
     there = execute(plan, ENGINES[engine](config)).params
-    assert torch.equal(there, execute(plan, silo_side(config.table())).params)
+    assert torch.equal(there, execute(plan, make_silo_worker(config.table())).params)
 
 
-def ask_of(config: Config, number: int = 0, silos: tuple[int, ...] = (0, 3)) -> Training:
+def ask_of(config: Config, number: int = 0, silos: tuple[int, ...] = (0, 3)) -> TrainRequest:
     params = make_task(config, make_source(config)).initial(np.random.default_rng(0))
-    return Training(params, number, round_events(make_plan(config), number), silos)
+    return TrainRequest(params, number, round_events(make_plan(config), number), silos)
 
 
 def test_a_round_comes_through() -> None:
     config = Config.parse({**SILOS, "optimizer": "dynamic-dp-sgd"})
-    ask = ask_of(config, 2)
-    back = read_training(training_content(model_record(ask), ask, (3,)))
-    assert (back.round, back.silos, back.events) == (2, (3,), ask.events)
-    assert torch.equal(back.params, ask.params)
-    changes = [Change(silo, torch.randn(7850, dtype=torch.float64)) for silo in (4, 1)]
-    there = read_changes(changes_content(changes), (1, 4), ask.params)
+    request = ask_of(config, 2)
+    back = read_training(training_content(model_record(request), request, (3,)))
+    assert (back.round, back.silos, back.events) == (2, (3,), request.events)
+    assert torch.equal(back.params, request.params)
+    changes = [ModelDelta(silo, torch.randn(7850, dtype=torch.float64)) for silo in (4, 1)]
+    there = read_changes(changes_content(changes), (1, 4), request.params)
     assert [change.silo for change in there] == [1, 4]
     assert torch.equal(there[0].delta, changes[1].delta)
 
@@ -106,10 +105,10 @@ def test_a_round_comes_through() -> None:
 def test_memories_come_through() -> None:
     state = RecordDict()
     slots = {"velocity": torch.randn(5), "step_size": torch.tensor(0.1, dtype=torch.float64)}
-    write_memories(state, {0: Memory(2, slots), 3: Memory(1)})
+    write_memories(state, {0: SiloState(2, slots), 3: SiloState(1)})
     back = read_memories(state, (0, 1, 3))
     assert sorted(back) == [0, 3]
-    assert (back[0].round, back[3]) == (2, Memory(1))
+    assert (back[0].round, back[3]) == (2, SiloState(1))
     assert back[0].slots is not None
     assert all(torch.equal(back[0].slots[name], tensor) for name, tensor in slots.items())
     assert back[0].slots["step_size"].shape == ()
@@ -144,8 +143,8 @@ def broken_rounds() -> dict[str, Callable[[RecordDict], None]]:
 
 @pytest.mark.parametrize("kind", broken_rounds())
 def test_a_malformed_round_is_refused(kind: str) -> None:
-    ask = ask_of(Config.parse(SILOS))
-    content = training_content(model_record(ask), ask, (0,))
+    request = ask_of(Config.parse(SILOS))
+    content = training_content(model_record(request), request, (0,))
     broken_rounds()[kind](content)
     with pytest.raises(MessageError):
         read_training(content)
@@ -155,15 +154,15 @@ def test_a_malformed_round_is_refused(kind: str) -> None:
     "changes",
     [
         [],
-        [Change(2, torch.zeros(3).double())],
-        [Change(1, torch.zeros(3).double()), Change(2, torch.zeros(3).double())],
-        [Change(1, torch.zeros(4).double())],
-        [Change(1, torch.zeros(3))],
-        [Change(1, torch.tensor([0.0, float("nan"), 0.0]).double())],
+        [ModelDelta(2, torch.zeros(3).double())],
+        [ModelDelta(1, torch.zeros(3).double()), ModelDelta(2, torch.zeros(3).double())],
+        [ModelDelta(1, torch.zeros(4).double())],
+        [ModelDelta(1, torch.zeros(3))],
+        [ModelDelta(1, torch.tensor([0.0, float("nan"), 0.0]).double())],
     ],
     ids=["none", "another silo's", "too many", "too long", "float32", "not finite"],
 )
-def test_a_malformed_reply_is_refused(changes: list[Change]) -> None:
+def test_a_malformed_reply_is_refused(changes: list[ModelDelta]) -> None:
     with pytest.raises(MessageError):
         read_changes(changes_content(changes), (1,), torch.zeros(3))
 
@@ -173,39 +172,39 @@ def node(config: Config, partition: int = 0, **settings: object) -> Context:
     return Context(77, 1, table, RecordDict(), dict(config.table()))
 
 
-def reply_of(context: Context, ask: Training, silos: tuple[int, ...]) -> Message:
+def reply_of(context: Context, request: TrainRequest, silos: tuple[int, ...]) -> Message:
     grid: HostedGrid = InProcessGrid(nodes=1)
-    content = training_content(model_record(ask), ask, silos)
+    content = training_content(model_record(request), request, silos)
     return app(grid.create_message(content, SILOS_TRAIN, 1, ""), context)
 
 
-def sum_reply(context: Context, ask: Ask) -> Message:
+def sum_reply(context: Context, request: SumRequest) -> Message:
     grid: HostedGrid = InProcessGrid(nodes=1)
-    return app(grid.create_message(ask_content(shared_records(ask), ask.chunks), "train", 1, ""), context)
+    return app(grid.create_message(ask_content(shared_records(request), request.shards), "train", 1, ""), context)
 
 
 def test_a_node_answers_a_round_once() -> None:
     config = Config.parse(SILOS)
-    context, ask = node(config), ask_of(config)
-    first = reply_of(context, ask, (0, 3))
-    assert len(read_changes(first.content, (0, 3), ask.params)) == 2
-    assert reply_of(context, ask, (3,)).error.reason == "RefusedError"
-    assert reply_of(context, ask, (4,)).has_content()
+    context, request = node(config), ask_of(config)
+    first = reply_of(context, request, (0, 3))
+    assert len(read_changes(first.content, (0, 3), request.params)) == 2
+    assert reply_of(context, request, (3,)).error.reason == "RefusedError"
+    assert reply_of(context, request, (4,)).has_content()
     assert reply_of(context, ask_of(config, 2), (0, 3)).has_content()
     assert reply_of(context, ask_of(config, 1), (0,)).error.reason == "RefusedError"
 
 
 def test_a_round_that_was_begun_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config.parse(SILOS)
-    context, ask = node(config), ask_of(config)
+    context, request = node(config), ask_of(config)
 
     def fails(*arguments: object) -> None:
         raise RuntimeError("lost")
 
     with monkeypatch.context() as patch:
         patch.setattr("fedpriv.node.silo.advance", fails)
-        assert reply_of(context, ask, (0,)).error.reason == "RuntimeError"
-    assert reply_of(context, ask, (0,)).error.reason == "RefusedError"
+        assert reply_of(context, request, (0,)).error.reason == "RuntimeError"
+    assert reply_of(context, request, (0,)).error.reason == "RefusedError"
 
 
 def test_a_node_whose_silos_train_by_themselves_answers_for_no_sums() -> None:
@@ -213,29 +212,29 @@ def test_a_node_whose_silos_train_by_themselves_answers_for_no_sums() -> None:
     config = Config.parse(SILOS)
     query = Query((ask_of(config).params,), (SumBlock((Term(1.0),)),))
     for stds in (None, (1.0,)):
-        ask = Ask(query, 0, (Chunk(0, np.arange(4), 1, home=0),), stds)
-        assert sum_reply(node(config), ask).error.reason == "MessageError"
+        request = SumRequest(query, 0, (Shard(0, np.arange(4), 1, home=0),), stds)
+        assert sum_reply(node(config), request).error.reason == "MessageError"
 
 
 def test_a_node_of_another_level_has_no_silos_train() -> None:
     config = Config.parse({**SILOS, "level": "aggregation", "silo-steps": 1})
-    ask = ask_of(Config.parse(SILOS))
-    assert reply_of(node(config), ask, (0,)).error.reason == "ArgumentError"
+    request = ask_of(Config.parse(SILOS))
+    assert reply_of(node(config), request, (0,)).error.reason == "ArgumentError"
 
 
 def test_an_ask_with_less_noise_than_planned_is_refused() -> None:
     config = Config.parse(SILOS)
-    ask = ask_of(config)
-    cheap = tuple(replace(event, noise_multiplier=0.9 * event.noise_multiplier) for event in ask.events)
-    for events in (cheap, ask.events[:2], (*ask.events, ask.events[0]), ()):
-        assert reply_of(node(config), replace(ask, events=events), (0,)).error.reason == "RefusedError"
+    request = ask_of(config)
+    cheap = tuple(replace(event, noise_multiplier=0.9 * event.noise_multiplier) for event in request.events)
+    for events in (cheap, request.events[:2], (*request.events, request.events[0]), ()):
+        assert reply_of(node(config), replace(request, events=events), (0,)).error.reason == "RefusedError"
 
 
 def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
     config = Config.parse(SILOS)
     told = list[str]()
     engine = GridEngine(InProcessGrid(5, config.table()), strict=False, tell=told.append)
-    ask = ask_of(config, silos=(0, 1, 2, 3, 4))
+    request = ask_of(config, silos=(0, 1, 2, 3, 4))
     exchange = engine._exchange
 
     def losing(*arguments: Any) -> dict[int, Message]:
@@ -246,16 +245,16 @@ def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
 
     engine._exchange = losing  # type: ignore[method-assign]
     for number in (0, 1):  # told once
-        assert [change.silo for change in engine.train(replace(ask, round=number))] == [0, 2, 3, 4]
+        assert [change.silo for change in engine.train(replace(request, round=number))] == [0, 2, 3, 4]
     engine._exchange = exchange  # type: ignore[method-assign]
-    assert len(engine.train(replace(ask, round=2))) == 5
+    assert len(engine.train(replace(request, round=2))) == 5
     assert told == [
         "round 1 on: without some silos: partition 1: no reply in time (details are in the nodes' own logs)",
         "round 3 on: with all silos again",
     ]
     engine._exchange = lambda *arguments: {}  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="no node answered: partition 0: no reply in time; partition 1"):
-        engine.train(replace(ask, round=3))
+        engine.train(replace(request, round=3))
 
 
 @pytest.mark.parametrize("unit", ["example", "client"])
@@ -430,13 +429,13 @@ DEPLOYED = {**SILOS, "nodes-own-data": True, "seed": -1}
 
 def test_a_deployed_silo_keeps_its_own_ledger(own_file: Path) -> None:
     config = Config.parse(DEPLOYED)
-    ask = ask_of(config, silos=(1,))
+    request = ask_of(config, silos=(1,))
     context = node(config, 1, **{"data-file": str(own_file)})
-    assert reply_of(context, ask, (1,)).has_content()
+    assert reply_of(context, request, (1,)).has_content()
     assert reply_of(context, ask_of(config, 1), (0,)).error.reason == "RefusedError"  # another's silo
     # The process and its Context are lost; the ledger is not.
     restarted = node(config, 1, **{"data-file": str(own_file)})
-    assert reply_of(restarted, ask, (1,)).error.reason == "RefusedError"
+    assert reply_of(restarted, request, (1,)).error.reason == "RefusedError"
     assert reply_of(restarted, ask_of(config, 1), (1,)).has_content()
     record = read(f"{own_file}.ledger.jsonl")
     assert record.events == make_plan(config).events[:6]
@@ -458,12 +457,12 @@ LOCAL = {
 }
 
 
-def local_ask(config: Config, release: int = 0, factor: float = 1.0, relative: float = 1.0) -> Ask:
+def local_ask(config: Config, release: int = 0, factor: float = 1.0, relative: float = 1.0) -> SumRequest:
     plan = make_plan(config)
     point = make_task(config, make_source(config)).initial(np.random.default_rng(0))
     query = Query((point,), (SumBlock((Term(1.0),)),), relative_noise=relative)
-    stds = plan.setup.placement.party_stds(query.noise_stds(plan.setup.scale * factor))
-    return Ask(query, release, (Chunk(1, np.arange(40, 60), 1, home=1),), stds)
+    stds = plan.mechanism.placement.party_stds(query.noise_stds(plan.mechanism.scale * factor))
+    return SumRequest(query, release, (Shard(1, np.arange(40, 60), 1, home=1),), stds)
 
 
 @pytest.mark.parametrize("placement", ["local", "distributed"])
@@ -479,7 +478,7 @@ def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placeme
         local_ask(config, 1, factor=0.5, relative=0.5),  # no release of the plan's
         replace(local_ask(config, 1), party_stds=None),
     ]
-    reasons = [sum_reply(context, ask).error.reason for ask in refused]
+    reasons = [sum_reply(context, request).error.reason for request in refused]
     assert reasons == ["RefusedError"] * 4 + ["MessageError"]
     for release in (1, 5):
         assert sum_reply(context, local_ask(config, release)).has_content()
@@ -604,18 +603,18 @@ def test_whether_an_example_is_in_the_runs_ranges_is_told_to_nobody_but_its_owne
         assert reply_of(node(config, 1, **own), ask_of(config, silos=(1,)), (1,)).has_content()
         return
     ids = np.array([1]) if config.unit == "client" else np.arange(40, 80)
-    quiet = replace(local_ask(Config.parse(LOCAL)), chunks=(Chunk(1, ids, 1, home=1),), party_stds=None)
+    quiet = replace(local_ask(Config.parse(LOCAL)), shards=(Shard(1, ids, 1, home=1),), party_stds=None)
     context = {"partition-id": 1, **own}
-    gathered = client_side(config.table(), context).gather(quiet)
+    gathered = make_worker(config.table(), context).gather(quiet)
     np.savez(own_file, x=x[outside:], y=y[outside:])  # the same examples, and nothing else
-    assert torch.equal(gathered.sums[0], client_side(config.table(), context).gather(quiet).sums[0])
+    assert torch.equal(gathered.sums[0], make_worker(config.table(), context).gather(quiet).sums[0])
     assert bool(gathered.sums[0].any()) == (outside < 40)
 
 
 def test_what_only_the_owner_may_know_of_the_limit_is_in_the_nodes_own_log(
     own_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NodeBooks, "look_ahead", lambda books: "the limit has no room")
+    monkeypatch.setattr(NodeLedger, "look_ahead", lambda budget_gate: "the limit has no room")
     for level in (LOCAL, DEPLOYED):
         caplog.clear()
         assert ready(Config.parse(level), **{"data-file": str(own_file)}) == "ready"

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import Adadp, State, default_tolerance, scaled_error
@@ -119,9 +119,9 @@ def test_without_noise_and_clipping_it_is_algorithm_1_on_gradient_descent() -> N
     rows = world(1)
     method = Adadp(0.01, math.inf, tolerance=0.05)
     start = torch.zeros(20, dtype=torch.float64)
-    setup = noise_free(method, 60)
-    cohorts = Cohorts(setup.sampler, KEY, 100)
-    end = run(setup, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
+    mechanism = noise_free(method, 60)
+    cohorts = CohortSampler(mechanism.sampler, KEY, 100)
+    end = run(mechanism, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
     theta, eta = start, 0.01
     for _ in range(30):
         gradient = theta - rows.mean(0)
@@ -133,15 +133,15 @@ def test_without_noise_and_clipping_it_is_algorithm_1_on_gradient_descent() -> N
 
 
 def test_both_releases_of_a_step_have_cohorts_and_noise_of_their_own() -> None:
-    setup = Setup(Adadp(0.5, 1.0), Poisson(40, 0.3), Placement("central"), 0.7, 6)
-    engine, books = RowsEngine(world(1)), CountingBooks()
-    cohorts = Cohorts(setup.sampler, KEY, 100)
+    mechanism = Mechanism(Adadp(0.5, 1.0), Poisson(40, 0.3), Placement("central"), 0.7, 6)
+    engine, budget_gate = RowsEngine(world(1)), CountingBooks()
+    cohorts = CohortSampler(mechanism.sampler, KEY, 100)
     start = torch.zeros(20, dtype=torch.float64)
-    run(setup, start, engine, books, KEY, cohorts)
-    drawn = [tuple(ask.chunks[0].ids) for ask in engine.asks]
+    run(mechanism, start, engine, budget_gate, KEY, cohorts)
+    drawn = [tuple(request.chunks[0].ids) for request in engine.asks]
     assert len(set(drawn)) == 6
-    assert books.charged == [setup.sampler.event(0.7)] * 6
-    assert [ask.query.releases for ask in engine.asks] == [2, 1] * 3
+    assert budget_gate.charged == [mechanism.sampler.event(0.7)] * 6
+    assert [request.query.releases for request in engine.asks] == [2, 1] * 3
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_planned_releases_are_those_that_are_made(
     rounds: int, decay_after: int | None, releases: int
 ) -> None:
     method = Adadp(0.1, 1.0, decay_after=decay_after)
-    setup = Setup(method, Poisson(40, 0.3), Placement("central"), 0.7, rounds)
-    books = CountingBooks()
-    start, cohorts = torch.zeros(20, dtype=torch.float64), Cohorts(setup.sampler, KEY, 100)
-    outcome = run(setup, start, RowsEngine(world(1)), books, KEY, cohorts)
+    mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, rounds)
+    budget_gate = CountingBooks()
+    start, cohorts = torch.zeros(20, dtype=torch.float64), CohortSampler(mechanism.sampler, KEY, 100)
+    outcome = run(mechanism, start, RowsEngine(world(1)), budget_gate, KEY, cohorts)
     assert len(method.planned(rounds)) == releases == outcome.releases
-    assert tuple(books.charged) == setup.planned_events()
+    assert tuple(budget_gate.charged) == mechanism.planned_events()
 
 
 def test_an_error_of_nothing_or_of_overflow() -> None:

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
@@ -90,10 +90,10 @@ def test_adaptive_steps_equal_a_transcription() -> None:
 
 
 def trained(optimizer: PrivateOptimizer) -> torch.Tensor:
-    setup = Setup(optimizer, Poisson(40, 0.3), Placement("central"), 0.8, 25)
+    mechanism = Mechanism(optimizer, Poisson(40, 0.3), Placement("central"), 0.8, 25)
     start = torch.zeros(20, dtype=torch.float64)
-    cohorts = Cohorts(setup.sampler, KEY, 7)
-    return run(setup, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params
+    cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+    return run(mechanism, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params
 
 
 def test_alpha_one_is_dp_sgd_to_the_bit() -> None:
@@ -112,10 +112,10 @@ def test_without_noise_and_clipping_it_is_the_adaptive_gradient_method() -> None
     """Ward et al. 2019: b_{t+1}^2 = b_t^2 + norm(g)^2, theta -= eta / b_{t+1} g."""
     rows = world(1)
     method = AdaptiveAdpSgd(2.0, math.inf, b_0=0.1, relative_noise=Constant(1.0), nu=1e-9)
-    setup = noise_free(method, 30)
+    mechanism = noise_free(method, 30)
     start = torch.zeros(20, dtype=torch.float64)
-    cohorts = Cohorts(setup.sampler, KEY, 7)
-    end = run(setup, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
+    cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+    end = run(mechanism, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
     theta, square = start.clone(), 0.01
     for _ in range(30):
         g = theta - rows.mean(0)

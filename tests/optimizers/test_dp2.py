@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import Dp2, ExtraQuery, PrivateOptimizer, dp_sgd
@@ -167,9 +167,9 @@ def test_without_noise_and_clipping_it_is_the_delayed_method(rule: str) -> None:
     rows = world(1)
     rates = (Constant(SGD_RATE), Constant(RATE))
     method = Dp2(rule, *rates, math.inf, math.inf, S_1, S_2, EPSILON, BETA, BETA_1)
-    setup = noise_free(method, 28)
-    start, cohorts = torch.zeros(20, dtype=torch.float64), Cohorts(setup.sampler, KEY, 100)
-    end = run(setup, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
+    mechanism = noise_free(method, 28)
+    start, cohorts = torch.zeros(20, dtype=torch.float64), CohortSampler(mechanism.sampler, KEY, 100)
+    end = run(mechanism, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
     theta, v = np.zeros(20), np.zeros(20)
     for cycle in range(4):
         gradients = []
@@ -190,9 +190,9 @@ def test_the_sgd_phase_is_dp_sgd() -> None:
     """With s1 as long as the run, to the bit."""
     start, ends = torch.zeros(20, dtype=torch.float64), []
     for method in (Dp2("rmsprop", Constant(0.2), Constant(0.1), C_1, C_2, 25, 1), dp_sgd(0.2, C_1)):
-        setup = Setup(method, Poisson(40, 0.3), Placement("central"), 0.7, 25)
-        cohorts = Cohorts(setup.sampler, KEY, 7)
-        ends.append(run(setup, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params)
+        mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, 25)
+        cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+        ends.append(run(mechanism, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params)
     assert torch.equal(*ends)
 
 

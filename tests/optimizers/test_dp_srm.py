@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from toys import CountingBooks, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import DpSrm, NormalisedStep, dp_sgd, draw_output_step
@@ -95,29 +95,29 @@ def test_without_noise_and_clipping_it_is_storm() -> None:
     """Cutkosky & Orabona 2019: v_t = g_t + (1 - gamma) (v_{t-1} - g_{t-1} on the same sample)."""
     rows = world(1)
     method = DpSrm(Constant(0.3), math.inf, math.inf, 0.25, first_cohort=2.0)
-    setup = noise_free(method, 25, FixedSize(40, 8))
+    mechanism = noise_free(method, 25, FixedSize(40, 8))
     start = torch.zeros(20, dtype=torch.float64)
-    engine, cohorts = RowsEngine(rows), Cohorts(setup.sampler, KEY, 100)
-    end = run(setup, start, engine, CountingBooks(), KEY, cohorts).state.params
+    engine, cohorts = RowsEngine(rows), CohortSampler(mechanism.sampler, KEY, 100)
+    end = run(mechanism, start, engine, CountingBooks(), KEY, cohorts).state.params
     theta, old, v = start, start, start
     for t in range(25):
-        sample = rows[setup.sampler.resized(2.0 if t == 0 else 1.0).draw(KEY.generator("cohort", t))]
+        sample = rows[mechanism.sampler.resized(2.0 if t == 0 else 1.0).draw(KEY.generator("cohort", t))]
         g, h = theta - sample.mean(0), old - sample.mean(0)
         v = g if t == 0 else g + 0.75 * (v - h)
         old, theta = theta, theta - 0.3 * v
     torch.testing.assert_close(end, theta, rtol=1e-9, atol=1e-12)
     assert engine.asks[0].query.points[0].shape == (20,)
-    assert [len(ask.query.points) for ask in engine.asks[:3]] == [1, 2, 2]
+    assert [len(request.query.points) for request in engine.asks[:3]] == [1, 2, 2]
 
 
 def test_gamma_one_is_dp_sgd() -> None:
     start, ends = torch.zeros(20, dtype=torch.float64), []
     for method in (DpSrm(Constant(0.2), C_1, C_2, 1.0), dp_sgd(0.2, C_1)):
-        setup = Setup(method, Poisson(40, 0.3), Placement("central"), 0.7, 25)
-        cohorts = Cohorts(setup.sampler, KEY, 7)
+        mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, 25)
+        cohorts = CohortSampler(mechanism.sampler, KEY, 7)
         engine = RowsEngine(world(1))
-        ends.append(run(setup, start, engine, CountingBooks(), KEY, cohorts).state.params)
-        assert {len(ask.query.points) for ask in engine.asks} == {1}
+        ends.append(run(mechanism, start, engine, CountingBooks(), KEY, cohorts).state.params)
+        assert {len(request.query.points) for request in engine.asks} == {1}
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-14)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from toys import CountingBooks, RowsEngine, world
+from helpers.toys import CountingBooks, RowsEngine, world
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.gaussian import Normals
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.release import SERVER
@@ -31,9 +31,9 @@ def public(theta: torch.Tensor, step: int) -> torch.Tensor:
 
 
 def trained(optimizer: PrivateOptimizer, rows: torch.Tensor) -> np.ndarray:
-    setup = Setup(optimizer, Everyone(40), Placement("central"), Z, ROUNDS)
-    cohorts = Cohorts(setup.sampler, KEY, 40)
-    return run(setup, START, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params.numpy()
+    mechanism = Mechanism(optimizer, Everyone(40), Placement("central"), Z, ROUNDS)
+    cohorts = CohortSampler(mechanism.sampler, KEY, 40)
+    return run(mechanism, START, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params.numpy()
 
 
 def straight_line(

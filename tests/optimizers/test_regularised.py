@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from small import small
-from toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.small import small
+from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.config.plan import make_plan
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
@@ -54,9 +54,9 @@ def test_gradients_are_those_of_the_printed_functions(regulariser: Regulariser) 
 
 
 def end_of(optimizer: PrivateOptimizer, engine: RowsEngine) -> torch.Tensor:
-    setup = noise_free(optimizer, STEPS)
-    cohorts = Cohorts(setup.sampler, KEY, 100)
-    return run(setup, START, engine, CountingBooks(), KEY, cohorts).state.params
+    mechanism = noise_free(optimizer, STEPS)
+    cohorts = CohortSampler(mechanism.sampler, KEY, 100)
+    return run(mechanism, START, engine, CountingBooks(), KEY, cohorts).state.params
 
 
 @pytest.mark.parametrize("regulariser", KINDS)
@@ -115,11 +115,11 @@ def test_it_is_outside_the_clip_and_the_noise() -> None:
     inner, regulariser = dp_sgd(RATE, 0.5), Nonconvex(LAMBDA)
     ends = {}
     for name, method in (("inner", inner), ("regularised", Regularised(inner, regulariser))):
-        setup = Setup(method, Poisson(40, 0.3), Placement("central"), 0.7, 1)
-        books, cohorts = CountingBooks(), Cohorts(setup.sampler, KEY, 7)
-        state = run(setup, START, RowsEngine(100 * world(1)), books, KEY, cohorts).state
+        mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, 1)
+        budget_gate, cohorts = CountingBooks(), CohortSampler(mechanism.sampler, KEY, 7)
+        state = run(mechanism, START, RowsEngine(100 * world(1)), budget_gate, KEY, cohorts).state
         ends[name] = state.params
-        assert tuple(books.charged) == setup.planned_events()
+        assert tuple(budget_gate.charged) == mechanism.planned_events()
         assert method.query(state) == inner.query(state)
     wanted = ends["inner"] - RATE * regulariser.gradient(START)
     torch.testing.assert_close(ends["regularised"], wanted, rtol=1e-12, atol=1e-12)
@@ -145,15 +145,15 @@ def test_strengths_out_of_range_are_named(strength: float) -> None:
 
 def test_the_configuration_wraps_any_optimizer() -> None:
     plan = make_plan(small(regulariser="nonconvex", regularisation=0.01))
-    assert isinstance(plan.setup.optimizer, Regularised)
-    assert plan.setup.optimizer.regulariser == Nonconvex(0.01)
-    assert plan.setup.planned_events() == make_plan(small()).setup.planned_events()
-    plain = make_plan(small(regulariser="l2", placement="none")).setup.optimizer
+    assert isinstance(plan.mechanism.optimizer, Regularised)
+    assert plan.mechanism.optimizer.regulariser == Nonconvex(0.01)
+    assert plan.mechanism.planned_events() == make_plan(small()).mechanism.planned_events()
+    plain = make_plan(small(regulariser="l2", placement="none")).mechanism.optimizer
     assert isinstance(plain, Regularised)
     assert plain.regulariser == L2(0.001)
     corrected = make_plan(small(optimizer="dp2-adam", dp2_noise_correction=True, regulariser="l2"))
-    assert isinstance(corrected.setup.optimizer, Regularised)
-    assert corrected.setup.optimizer.inner.noise_std > 0  # type: ignore[attr-defined]
+    assert isinstance(corrected.mechanism.optimizer, Regularised)
+    assert corrected.mechanism.optimizer.inner.noise_std > 0  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match=r"regularisation is 0\.5, which needs a regulariser"):
         make_plan(small(regularisation=0.5))
     with pytest.raises(ArgumentError, match="regulariser is 'l2'; it must be none with optimizer pda-dpmd"):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from toys import CountingBooks, RowsEngine, world
+from helpers.toys import CountingBooks, RowsEngine, world
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.federated.cohorts import Cohorts
-from fedpriv.federated.loop import Setup, run
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Placement
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import (
@@ -33,11 +33,11 @@ KEY = Key.from_seed(3)
 CLIP, NOISE = Geometric(1.0, 1 / 4, 25), Geometric(1.0, 1 / 2, 25)
 
 
-def trained(optimizer: PrivateOptimizer, books: CountingBooks) -> torch.Tensor:
-    setup = Setup(optimizer, Poisson(40, 0.3), Placement("central"), 0.8, 25)
+def trained(optimizer: PrivateOptimizer, budget_gate: CountingBooks) -> torch.Tensor:
+    mechanism = Mechanism(optimizer, Poisson(40, 0.3), Placement("central"), 0.8, 25)
     start = torch.zeros(20, dtype=torch.float64)
-    end = run(setup, start, RowsEngine(world(1)), books, KEY, Cohorts(setup.sampler, KEY, 7)).state.params
-    assert tuple(books.charged) == setup.planned_events()
+    end = run(mechanism, start, RowsEngine(world(1)), budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 7)).state.params
+    assert tuple(budget_gate.charged) == mechanism.planned_events()
     return end
 
 
@@ -71,10 +71,10 @@ def test_the_noise_of_a_first_cohort_is_kept_in_proportion() -> None:
     inner = DpSrm(Constant(0.2), 1.0, 0.5, 0.5, first_cohort=3.0)
     method = Scheduled(inner, relative_noise=Given((2.0, 1.0, 0.5)))
     assert [(p.relative_noise, p.rate_factor) for p in method.planned(3)] == [(6, 3), (1, 1), (0.5, 1)]
-    setup = Setup(method, FixedSize(40, 6), Placement("central"), 1.0, 3)
-    books, cohorts = CountingBooks(), Cohorts(setup.sampler, KEY, 100)
-    run(setup, torch.zeros(20, dtype=torch.float64), RowsEngine(world(1)), books, KEY, cohorts)
-    assert [event.noise_multiplier for event in books.charged] == [6, 1, 0.5]
+    mechanism = Mechanism(method, FixedSize(40, 6), Placement("central"), 1.0, 3)
+    budget_gate, cohorts = CountingBooks(), CohortSampler(mechanism.sampler, KEY, 100)
+    run(mechanism, torch.zeros(20, dtype=torch.float64), RowsEngine(world(1)), budget_gate, KEY, cohorts)
+    assert [event.noise_multiplier for event in budget_gate.charged] == [6, 1, 0.5]
 
 
 @pytest.mark.parametrize("inner", [Adadp(0.1, 1.0), AdaptiveClipping(dp_sgd(0.1, 1.0))])

@@ -6,7 +6,7 @@ import math
 from types import ModuleType
 
 import pytest
-from scripts import SIMULATIONS, script
+from helpers.scripts import SIMULATIONS, script
 
 from fedpriv.accounting import epsilon
 from fedpriv.accounting.methods import gaussian

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
-from scripts import script
+from helpers.scripts import script
 
 needs_mnist = pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs MNIST under FEDPRIV_DATA")
 
@@ -50,14 +50,14 @@ def test_adadp_is_run_in_the_papers_setting(adadp: ModuleType) -> None:
     from batches import make_plan
 
     plan = make_plan(adadp.adadp(2.0, epochs=100), seed=0)
-    optimizer = plan.setup.optimizer
-    assert (plan.setup.rounds, plan.setup.scale, plan.config.delta) == (30_000, 2.0, 1e-6)
+    optimizer = plan.mechanism.optimizer
+    assert (plan.mechanism.rounds, plan.mechanism.scale, plan.config.delta) == (30_000, 2.0, 1e-6)
     assert plan.config.sampling_rate == pytest.approx(200 / 60_000)
     assert (optimizer.decay_after, optimizer.epoch, optimizer.decay) == (15_000, 300, 0.1)
     assert (optimizer.tolerance, optimizer.steps) == (None, 7_500)
     assert (optimizer.alpha_min, optimizer.alpha_max) == (0.9, 1.1)
     assert optimizer.step_size == 0.1
-    papers = make_plan(adadp.adadp(2.0, 100, adadp.PAPERS), seed=0).setup.optimizer
+    papers = make_plan(adadp.adadp(2.0, 100, adadp.PAPERS), seed=0).mechanism.optimizer
     assert papers == replace(optimizer, tolerance=1.0)
 
 

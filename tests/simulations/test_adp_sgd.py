@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from scripts import script
+from helpers.scripts import script
 
 from fedpriv.accounting import Event, epsilon
 from fedpriv.config.centralised import settle

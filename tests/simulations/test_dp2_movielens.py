@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from scripts import script
+from helpers.scripts import script
 
 needs_ratings = pytest.mark.skipif(
     not os.environ.get("FEDPRIV_DATA"), reason="needs MovieLens-100k under FEDPRIV_DATA"
@@ -28,9 +28,9 @@ def test_the_published_settings_are_run(movielens: ModuleType) -> None:
 
     assert {made.config["rounds"] for made in movielens.PUBLISHED} == {50 * 1250}
     plan = make_plan(movielens.PUBLISHED[-1], seed=0)
-    assert plan.setup.sampler.expected_size == pytest.approx(64)
-    assert (plan.setup.scale, plan.config.delta) == (0.5, 1e-6)
-    assert plan.setup.optimizer.sgd_steps == plan.setup.optimizer.adaptive_steps == 31_250
+    assert plan.mechanism.sampler.expected_size == pytest.approx(64)
+    assert (plan.mechanism.scale, plan.config.delta) == (0.5, 1e-6)
+    assert plan.mechanism.optimizer.sgd_steps == plan.mechanism.optimizer.adaptive_steps == 31_250
 
 
 @needs_ratings

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from scripts import script
+from helpers.scripts import script
 
 from fedpriv.config.centralised import settle
 from fedpriv.simulation.run import simulate

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
-from scripts import script
+from helpers.scripts import script
 
 needs_mnist = pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs MNIST under FEDPRIV_DATA")
 

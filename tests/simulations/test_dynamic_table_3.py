@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
-from scripts import script
+from helpers.scripts import script
 
 needs_names = pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs NAME under FEDPRIV_DATA")
 
@@ -28,7 +28,7 @@ def test_table_3_is_run_in_the_papers_setting(table_3: ModuleType) -> None:
     for made in table_3.table_cells():
         if made.method == "dynamic":
             plan = make_plan(made, seed=0)
-            drawn = plan.setup.sampler.expected_size * plan.setup.rounds
+            drawn = plan.mechanism.sampler.expected_size * plan.mechanism.rounds
             assert drawn == pytest.approx(50 * 16_059, rel=1e-3)
             assert (plan.config.model, plan.config.learning_rate, plan.config.clip_norm) == ("lstm", 2.0, 1.5)
             seen.add((plan.budget.method, plan.budget.epsilon))

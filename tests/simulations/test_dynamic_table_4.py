@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from scripts import script
+from helpers.scripts import script
 
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
@@ -23,7 +23,7 @@ def test_table_4_is_run_in_the_papers_setting(column: str) -> None:
         assert (plan.budget.delta, plan.budget.method) == (1 / (10 * cell.clients), "gdp-clt")
         assert (plan.config.rho_c > 1) == (cell.method in ("sensitivity-decay", "dynamic"))
         assert (plan.config.rho_mu > 1) == (cell.method in ("growing-mu", "dynamic"))
-        assert plan.setup.placement.kind == ("distributed" if column == "distributed" else "central")
+        assert plan.mechanism.placement.kind == ("distributed" if column == "distributed" else "central")
 
 
 @pytest.mark.slow

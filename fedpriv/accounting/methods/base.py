@@ -1,6 +1,6 @@
 """What an accounting method is, and what it answers.
 
->>> Answer(1.5, 1.49, "bound", "pld", 1e-5).epsilon
+>>> PrivacyGuarantee(1.5, 1.49, "bound", "pld", 1e-5).epsilon
 1.5
 """
 
@@ -19,7 +19,7 @@ class UnsupportedEvent(FedprivError, ValueError):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Answer:
+class PrivacyGuarantee:
     """The privacy loss of a sequence of events.
 
     Attributes:

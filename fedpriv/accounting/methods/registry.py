@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from fedpriv._internal import validation
 from fedpriv.accounting.events import Event, ever_drawn, log_never_drawn, tally
 from fedpriv.accounting.methods.advanced_composition import Advanced
-from fedpriv.accounting.methods.base import Answer, Method, Profile, UnsupportedEvent
+from fedpriv.accounting.methods.base import Method, PrivacyGuarantee, Profile, UnsupportedEvent
 from fedpriv.accounting.methods.gdp_clt import GdpClt
 from fedpriv.accounting.methods.rdp import Rdp
 from fedpriv.accounting.methods.zcdp import Tcdp, Zcdp
@@ -30,7 +30,7 @@ METHODS: dict[str, Method] = {
 _LARGE = 1e-2  # a delta, near which advantages lie
 
 
-def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> Answer:
+def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> PrivacyGuarantee:
     """The privacy loss of all ``events`` together, in whatever order, at ``delta``.
 
     Events that touch nobody (rate 0) or drown in noise (z infinite) cost nothing; a release without noise
@@ -46,7 +46,7 @@ def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> Answe
 
 def epsilons(
     added: Sequence[Iterable[Event]], delta: float, method: str = "pld", lower: bool = True
-) -> list[Answer]:
+) -> list[PrivacyGuarantee]:
     """``epsilon`` after each stage of a run that adds ``added``, one after the other, in one go.
 
     Without ``lower`` the lower bounds are None, for half the work. Raises as ``epsilon`` does.
@@ -69,11 +69,11 @@ def epsilons(
             # Noise-free releases: infinite, surely so once one likely shows whether a unit is there.
             upper, low = math.inf, math.inf if -math.expm1(hidden) > delta + distance else low
         keeps = lower and method == "pld"
-        answers.append(Answer(upper, low if keeps else None, chosen.kind, method, delta))
+        answers.append(PrivacyGuarantee(upper, low if keeps else None, chosen.kind, method, delta))
     return answers
 
 
-def rising(answers: Sequence[Answer]) -> list[float]:
+def rising(answers: Sequence[PrivacyGuarantee]) -> list[float]:
     """The epsilon of each stage of a run, none above a later one's.
 
     Each stage is certified, but all are read on a lattice that is made for the last: an earlier one that came

@@ -8,15 +8,15 @@ and weighted sums are had without forming them.
 It is exact where trained parameters belong to layers of a known kind that treat examples apart; a layer may
 be called several times, and layers may share parameters. The few parameters that belong to none are
 differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.ghost.coverage`). What can be read from the
-module is decided when a :class:`Book` is made; the rest (a weight used outside its layer, examples that mix)
+module is decided when a :class:`GhostClipper` is made; the rest (a weight used outside its layer, examples that mix)
 is tried out once for each shape of input, on made-up examples (:mod:`fedpriv.clipping.ghost.compatibility`): a model that
 fails is summed by rows from then on.
 
 >>> from fedpriv.parameters import layout_of
 >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
->>> sorted(Book(model, layout_of(model)).layers)
+>>> sorted(GhostClipper(model, layout_of(model)).layers)
 ['0', '2']
->>> Book(nn.Bilinear(3, 3, 2), layout_of(nn.Bilinear(3, 3, 2))).layers
+>>> GhostClipper(nn.Bilinear(3, 3, 2), layout_of(nn.Bilinear(3, 3, 2))).layers
 {}
 """
 
@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from fedpriv.clipping.dropout import Drawing
 from fedpriv.clipping.ghost.clipped_sum import FactoredSum, Forms
 from fedpriv.clipping.ghost.compatibility import Trial
-from fedpriv.clipping.ghost.coverage import Plan, form_rows, plan_of
+from fedpriv.clipping.ghost.coverage import Coverage, coverage_of, form_rows
 from fedpriv.clipping.ghost.factored import Factored, combine
 from fedpriv.clipping.ghost.independence import Hookless, apart, check_functions
-from fedpriv.clipping.ghost.layers import Call, UnsuitedError, kind_of
+from fedpriv.clipping.ghost.layers import Call, UnsupportedLayerError, rule_of
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.mechanism.query import Block
 from fedpriv.parameters import Layout
@@ -58,7 +58,7 @@ class Differentiable(Protocol):
         """What the model's dropout draws by."""
 
     @property
-    def book(self) -> Book:
+    def book(self) -> GhostClipper:
         """How the task's model is summed by book-keeping."""
 
     def initial(self, generator: np.random.Generator) -> Tensor:
@@ -74,7 +74,7 @@ class Differentiable(Protocol):
         """The gradients (n, d) of the losses with respect to the parameters."""
 
 
-class Book:
+class GhostClipper:
     """Whether and how a model's gradients are summed by book-keeping.
 
     Attributes:
@@ -94,13 +94,13 @@ class Book:
         self._layout, self.precision, self._watched = layout, precision, watched
         tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         self.tokens = min((table.num_embeddings for table in tables), default=2)
-        self._tried: dict[tuple[Any, ...], Plan | None] = {}
-        self._plan = plan_of(module, layout)
+        self._tried: dict[tuple[Any, ...], Coverage | None] = {}
+        self._plan = coverage_of(module, layout)
         self.layers = self._plan.layers
 
     def suits(
         self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool = False
-    ) -> Plan | None:
+    ) -> Coverage | None:
         """By which plan book-keeping is exact for examples of these shapes, where dropout draws, or does not;
         None where by none: tried once, on made-up ones."""
         if not self.layers:
@@ -112,7 +112,7 @@ class Book:
 
     def sum(
         self,
-        plan: Plan,
+        plan: Coverage,
         task: Differentiable,
         points: Sequence[Tensor],
         blocks: Sequence[Block],
@@ -172,7 +172,7 @@ class Book:
 
     def record(
         self,
-        plan: Plan,
+        plan: Coverage,
         task: Differentiable,
         params: Tensor,
         x: Tensor,
@@ -190,7 +190,7 @@ class Book:
         calls = [(name, call) for name, several in tape.items() for call in several]
         for name, several in tape.items():
             if not several:
-                raise UnsuitedError.of(name)
+                raise UnsupportedLayerError.of(name)
         seeds = torch.ones_like(losses) if weights is None else weights.flatten().to(losses.dtype)
         taps = [tensor for _, call in calls for tensor in call.taps]
         found = torch.autograd.grad(losses, taps, seeds, materialize_grads=True)
@@ -198,12 +198,12 @@ class Book:
         deltas = [tuple(next(given) for _ in call.taps) for _, call in calls]
         for (name, _), sent in zip(calls, deltas, strict=True):
             if any(len(delta) != len(x) for delta in sent):
-                raise UnsuitedError.of(name)
+                raise UnsupportedLayerError.of(name)
         return calls, deltas, losses.detach()
 
     def _measure(
         self,
-        plan: Plan,
+        plan: Coverage,
         calls: list[tuple[str, Call]],
         deltas: list[tuple[Tensor, ...]],
         weights: Tensor | None,
@@ -215,7 +215,7 @@ class Book:
             layer, own = plan.layers[name], plan.slots[name]
             measured = _measured(name, layer, call, sent)
             if not own.keys() <= measured.keys():
-                raise UnsuitedError.of(name)
+                raise UnsupportedLayerError.of(name)
             for parameter, form in measured.items():
                 if parameter in own:
                     found[own[parameter]].append(form if weights is None else form.grouped(weights.shape[1]))
@@ -228,12 +228,12 @@ def _measured(
     name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]
 ) -> dict[str, Factored]:
     """What the layer's kind makes of a call."""
-    kind = kind_of(type(layer))
+    kind = rule_of(type(layer))
     assert kind is not None
     try:
         return kind.measure(layer, call.seen, deltas)
-    except UnsuitedError as error:
-        raise UnsuitedError.of(name) from error
+    except UnsupportedLayerError as error:
+        raise UnsupportedLayerError.of(name) from error
 
 
 @contextmanager
@@ -242,14 +242,14 @@ def _recorded(layers: dict[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
     tape: dict[str, list[Call]] = {name: [] for name in layers}
 
     def recording(name: str, layer: nn.Module) -> Any:
-        kind = kind_of(type(layer))
+        kind = rule_of(type(layer))
         assert kind is not None
 
         def forward(*inputs: Any, **named: Any) -> Any:
             try:
                 call = kind.record(layer, *inputs, **named)
-            except UnsuitedError as error:
-                raise UnsuitedError.of(name) from error
+            except UnsupportedLayerError as error:
+                raise UnsupportedLayerError.of(name) from error
             tape[name].append(call)
             return call.output
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedpriv.clipping.explicit import clip_factors, count_bits
 from fedpriv.clipping.ghost.factored import Factored, combine
 from fedpriv.clipping.ghost.outer_product import add_up
-from fedpriv.mechanism.query import BitBlock, Block, SumBlock, Term
+from fedpriv.mechanism.query import Block, IndicatorBlock, SumBlock, Term
 from fedpriv.parameters import Layout
 
 _LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before they square
@@ -59,7 +59,7 @@ class FactoredSum:
         self.told = functools.reduce(Tensor.logical_and_, [norms < most for _, norms in self._known.values()])
 
     def _total(self, block: Block) -> Tensor:
-        if isinstance(block, BitBlock):
+        if isinstance(block, IndicatorBlock):
             norms = self._measured(block.term)[1][: self._counted]
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
             return bits.to(self._like.dtype)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.clipping.explicit import sum_rows
-from fedpriv.clipping.ghost.coverage import Plan
-from fedpriv.clipping.ghost.layers import UnsuitedError
+from fedpriv.clipping.ghost.coverage import Coverage
+from fedpriv.clipping.ghost.layers import UnsupportedLayerError
 from fedpriv.clipping.precision import Precision
 from fedpriv.mechanism.query import LEAST, MOST, SumBlock, Term
 
@@ -49,7 +49,7 @@ class Trial:
     y: Tensor
     drawing: bool
 
-    def suited(self, plan: Plan) -> Plan | None:
+    def suited(self, plan: Coverage) -> Coverage | None:
         """``plan``, or one of fewer layers, by which book-keeping agrees with vmap, if any does.
 
         Layers that turn out not to hold the examples one after the other are left to rows, if they are small.
@@ -64,7 +64,7 @@ class Trial:
                         return None
                     self._hold_apart(plan, move, count)
                 return plan if self._agrees(plan, generator) else None
-            except UnsuitedError as error:
+            except UnsupportedLayerError as error:
                 if error.layer is None:
                     return None
                 plan = plan.without(error.layer)
@@ -121,8 +121,8 @@ class Trial:
             return False
         return not math.isfinite(loss) or all(abs(loss - one) <= _OWN_ERROR * abs(loss) for one in beside)
 
-    def _hold_apart(self, plan: Plan, move: Tensor | None, count: int) -> None:
-        """Raises UnsuitedError for a layer whose calls do not hold so many examples one after the other.
+    def _hold_apart(self, plan: Coverage, move: Tensor | None, count: int) -> None:
+        """Raises UnsupportedLayerError for a layer whose calls do not hold so many examples one after the other.
 
         The loss of one example alone has no gradient at what a layer saw of the others; what is not finite
         proves nothing at a point that was moved.
@@ -138,9 +138,9 @@ class Trial:
             strays = [torch.where(own[:, None], 0, delta.reshape(count, -1)) for delta in sent]
             strays = strays if move is None else [stray.nan_to_num(0, 0, 0) for stray in strays]
             if not all(bool((stray == 0).all()) for stray in strays):
-                raise UnsuitedError.of(name)
+                raise UnsupportedLayerError.of(name)
 
-    def _agrees(self, plan: Plan, generator: np.random.Generator) -> bool:
+    def _agrees(self, plan: Coverage, generator: np.random.Generator) -> bool:
         """Whether the sums are those of rows.
 
         Gradients that are all zero (units may be dead where the parameters fell), or outside what can be

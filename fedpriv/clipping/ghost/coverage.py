@@ -7,7 +7,7 @@ vmap of grad with all other tensors as constants.
 >>> from fedpriv.parameters import layout_of
 >>> module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 >>> module.heat = nn.Parameter(torch.ones(1))
->>> plan = plan_of(module, layout_of(module))
+>>> plan = coverage_of(module, layout_of(module))
 >>> sorted(plan.layers), plan.remaining
 (['0', '1'], ('heat',))
 >>> sorted(plan.without("1").layers)  # 10 of 27 parameters are too many
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedpriv.clipping.dropout import Drawing
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers import kind_of
+from fedpriv.clipping.ghost.layers import rule_of
 from fedpriv.parameters import Layout
 
 _PART = 4  # what remains is formed where it is at most a 4th of all parameters
@@ -34,7 +34,7 @@ LossesAt = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Coverage:
     """How the tensors of a model are summed.
 
     Attributes:
@@ -58,11 +58,11 @@ class Plan:
         """The number of entries that are formed for each unit and point."""
         return sum(self.sizes[slot] for slot in self.remaining)
 
-    def without(self, layer: str) -> Plan:
+    def without(self, layer: str) -> Coverage:
         """The plan that forms what this layer keeps, wherever else it is used."""
         return self._leaving(set(self.slots[layer].values()))
 
-    def _leaving(self, left: set[str]) -> Plan:
+    def _leaving(self, left: set[str]) -> Coverage:
         slots = {
             name: {own: slot for own, slot in kept.items() if slot not in left}
             for name, kept in self.slots.items()
@@ -74,19 +74,19 @@ class Plan:
         return plan
 
 
-def plan_of(module: nn.Module, layout: Layout) -> Plan:
+def coverage_of(module: nn.Module, layout: Layout) -> Coverage:
     """What can be read from the module: the trained tensors that layers of no known kind hold remain."""
     trained = {id(p): name for name, p in module.named_parameters() if name in layout.names}
     layers, slots, left = dict[str, nn.Module](), dict[str, dict[str, str]](), set[str]()
     for name, layer in module.named_modules():
         held = layer.named_parameters(recurse=False, remove_duplicate=False)
         own = {inner: trained[id(tensor)] for inner, tensor in held if id(tensor) in trained}
-        if kind_of(type(layer)) is None or "forward" in vars(layer):
+        if rule_of(type(layer)) is None or "forward" in vars(layer):
             left |= set(own.values())
         else:
             layers[name], slots[name] = layer, own
     sizes = {slot.name: slot.size for slot in layout.slots}
-    return Plan(layers, slots, sizes)._leaving(left)
+    return Coverage(layers, slots, sizes)._leaving(left)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def form_rows(
         drawing: what its dropout draws by.
         tensors: the point's tensors by name.
         names: which of them to differentiate by.
-        x, y, weights, seeds: the units, as of :meth:`fedpriv.clipping.ghost.bookkeeping.Book.sum`.
+        x, y, weights, seeds: the units, as of :meth:`fedpriv.clipping.ghost.bookkeeping.GhostClipper.sum`.
     """
     if weights is None:
         weights = torch.ones_like(tensors[names[0]].flatten()[:1]).expand(len(x), 1)

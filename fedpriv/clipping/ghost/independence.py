@@ -14,11 +14,11 @@ What is not looked for is a gradient that is mixed by ``detach``, where the loss
 False
 >>> runs_own_code(nn.Linear(2, 2), max)
 True
->>> from fedpriv.clipping.ghost.layers import UnsuitedError
+>>> from fedpriv.clipping.ghost.layers import UnsupportedLayerError
 >>> with Hookless():
 ...     try:
 ...         torch.ones(2, requires_grad=True).exp().register_hook(lambda gradient: gradient / gradient.norm())
-...     except UnsuitedError:
+...     except UnsupportedLayerError:
 ...         print("left to rows")
 left to rows
 """
@@ -34,7 +34,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from fedpriv.clipping.dropout import Drawing
-from fedpriv.clipping.ghost.layers import UnsuitedError
+from fedpriv.clipping.ghost.layers import UnsupportedLayerError
 
 # Whose layers and losses treat examples apart, or are found by the trial. What torch.jit compiled is not
 # torch's.
@@ -94,7 +94,7 @@ def apart(
 
 
 class Hookless(TorchFunctionMode):
-    """In its context, registering a hook on a tensor raises UnsuitedError."""
+    """In its context, registering a hook on a tensor raises UnsupportedLayerError."""
 
     def __torch_function__(
         self,
@@ -105,12 +105,12 @@ class Hookless(TorchFunctionMode):
     ) -> Any:
         """Run the function, unless it is that one."""
         if function is Tensor.register_hook:
-            raise UnsuitedError
+            raise UnsupportedLayerError
         return function(*arguments, **(named or {}))
 
 
 def check_functions(losses: Tensor) -> None:
-    """Raises UnsuitedError where an autograd.Function, other than torch's and ours, made the losses."""
+    """Raises UnsupportedLayerError where an autograd.Function, other than torch's and ours, made the losses."""
     left, seen = [losses.grad_fn], set[Any]()
     while left:
         node = left.pop()
@@ -119,5 +119,5 @@ def check_functions(losses: Tensor) -> None:
         seen.add(node)
         made_by = getattr(node, "_forward_cls", None)
         if isinstance(node, BackwardCFunction) and not str(made_by.__module__).startswith(_FUNCTIONS):
-            raise UnsuitedError
+            raise UnsupportedLayerError
         left.extend(before for before, _ in node.next_functions)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpriv.clipping import synchronisation
 from fedpriv.clipping.ghost.factored import Rows
-from fedpriv.clipping.ghost.layers.base import UnsuitedError
+from fedpriv.clipping.ghost.layers.base import UnsupportedLayerError
 from fedpriv.clipping.ghost.outer_product import memory_of
 
 _LARGEST = 2**16  # entries of a table that is formed for each example, where other uses of it need that
@@ -85,9 +85,9 @@ class Sparse:
         return Rows(self._formed()) if self.shape[0] <= self.taken.shape[1] else self
 
     def rows(self) -> Tensor:
-        """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsuitedError where they are large."""
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsupportedLayerError where they are large."""
         if self.added[:1].numel() < math.prod(self.shape) > _LARGEST:
-            raise UnsuitedError
+            raise UnsupportedLayerError
         return self._formed()
 
     def _formed(self) -> Tensor:

@@ -5,8 +5,8 @@ It is the twin that the Ray grid is tested against, and the one to debug with: t
 
 >>> from flwr.app import ConfigRecord, Message, RecordDict
 >>> grid = InProcessGrid(nodes=2)
->>> ask = grid.create_message(RecordDict(), "query", dst_node_id=2, group_id="")
->>> [reply] = grid.send_and_receive([ask])
+>>> request = grid.create_message(RecordDict(), "query", dst_node_id=2, group_id="")
+>>> [reply] = grid.send_and_receive([request])
 >>> reply.content["node"]["partition-id"]
 1
 """

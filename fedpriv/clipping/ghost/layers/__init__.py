@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from fedpriv.clipping.ghost.layers import attention, convolution, embedding, linear, norms, recurrent
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
 
 KINDS: dict[type[nn.Module], Kind] = {
     **linear.KINDS,
@@ -33,14 +33,14 @@ KINDS: dict[type[nn.Module], Kind] = {
 _BATCHED = {**embedding.BATCHED, **recurrent.BATCHED, **attention.BATCHED}
 
 
-def kind_of(layer: type[nn.Module]) -> Kind | None:
+def rule_of(layer: type[nn.Module]) -> Kind | None:
     """The kind of layers of this type, or None: as :data:`KINDS` has it, or has the type whose forward it is.
 
     What else such a layer changes (a helper of its forward, say) is found when it is tried out.
 
     >>> class Own(nn.Linear):
     ...     pass
-    >>> kind_of(Own) is KINDS[nn.Linear]
+    >>> rule_of(Own) is KINDS[nn.Linear]
     True
     """
     known = _base_of(layer, KINDS)
@@ -78,4 +78,4 @@ def make_batched(module: nn.Module) -> None:
             layer.use_nested_tensor = False
 
 
-__all__ = ["KINDS", "Call", "Kind", "UnsuitedError", "kind_of", "make_batched", "tap"]
+__all__ = ["KINDS", "Call", "Kind", "UnsupportedLayerError", "hook_point", "rule_of", "make_batched"]

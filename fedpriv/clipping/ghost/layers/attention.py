@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.outer_product import outer
 
 Attention = nn.MultiheadAttention
@@ -98,7 +98,7 @@ def _project(
     def mapped(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         projected = F.linear(x, weight, bias)
         if projections is not None:
-            projections.append(Projection(name, x.detach(), tap(projected)))
+            projections.append(Projection(name, x.detach(), hook_point(projected)))
         return projected
 
     packed = layer.in_proj_weight
@@ -148,7 +148,7 @@ class PlainAttention(nn.MultiheadAttention):
 def record_attention(layer: Attention, *inputs: Any, **named: Any) -> Call:
     """A call on batches, tapped at the projected inputs."""
     if not _is_plain(layer, *inputs, **named):
-        raise UnsuitedError
+        raise UnsupportedLayerError
     projections: list[Projection] = []
     output = attend(layer, *inputs, **{**named, "projections": projections})
     return Call(output, tuple(each.projected for each in projections), projections)

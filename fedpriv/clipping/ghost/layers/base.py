@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedpriv.clipping.ghost.factored import Factored
 
 
-class UnsuitedError(Exception):
+class UnsupportedLayerError(Exception):
     """Book-keeping does not apply to this layer or model; rows do.
 
     Attributes:
@@ -21,7 +21,7 @@ class UnsuitedError(Exception):
     layer: str | None = None
 
     @classmethod
-    def of(cls, layer: str) -> UnsuitedError:
+    def of(cls, layer: str) -> UnsupportedLayerError:
         """That it does not apply to the layer of this name."""
         error = cls(layer)
         error.layer = layer
@@ -35,7 +35,7 @@ class Call:
     Attributes:
         output: what the layer's forward returns.
         taps: tensors of the graph, the examples along their first axis, at which the gradient of the
-            loss is wanted; made by :func:`tap`, so that they are differentiated even where no parameter
+            loss is wanted; made by :func:`hook_point`, so that they are differentiated even where no parameter
             or input is.
         seen: whatever ``measure`` needs beside, detached (usually the layer's input).
     """
@@ -45,7 +45,7 @@ class Call:
     seen: Any
 
 
-def tap(tensor: Tensor) -> Tensor:
+def hook_point(tensor: Tensor) -> Tensor:
     """``tensor``, with a gradient of its own where nothing before it has one."""
     return tensor if tensor.requires_grad else tensor.requires_grad_()
 
@@ -54,8 +54,8 @@ def record_output(layer: nn.Module, *inputs: Any, **named: Any) -> Call:
     """The layer's own forward, on one tensor, tapped at its output: what suits most kinds."""
     output = type(layer).forward(layer, *inputs, **named)
     if named or len(inputs) != 1 or not isinstance(output, Tensor):
-        raise UnsuitedError
-    return Call(output, (tap(output),), inputs[0].detach())
+        raise UnsupportedLayerError
+    return Call(output, (hook_point(output),), inputs[0].detach())
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Kind:
         measure: (layer, seen of one call, gradients at its taps) -> the per-example gradients of that
             call, by the parameter's own name ("weight"), for all parameters that the layer has. It may
             read the layer's shapes and settings but not its parameters' values, which by then are
-            placeholders. Raises UnsuitedError where rows must do it.
+            placeholders. Raises UnsupportedLayerError where rows must do it.
         record: (layer, the arguments of the call) -> :class:`Call`; stands in for the layer's forward
-            while a batch is recorded, when its parameters hold the point's values. Raises UnsuitedError
+            while a batch is recorded, when its parameters hold the point's values. Raises UnsupportedLayerError
             likewise.
     """
 

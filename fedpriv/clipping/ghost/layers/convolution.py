@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Cut, Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Kind, UnsuitedError
+from fedpriv.clipping.ghost.layers.base import Kind, UnsupportedLayerError
 from fedpriv.clipping.ghost.outer_product import Outer, Pairs, added_pairs, outer, scaled_pairs, worth_forming
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -30,7 +30,7 @@ def measure_convolution(layer: Convolution, a: Tensor, deltas: tuple[Tensor, ...
     """A convolution of inputs a (n, in, *sides) with output gradients (n, out, *places)."""
     (delta,) = deltas
     if a.dim() != len(layer.kernel_size) + 2:
-        raise UnsuitedError
+        raise UnsupportedLayerError
     a = a.to(delta.dtype)  # where the passes had less precision
     forms: dict[str, Factored] = {}
     if worth_forming(delta[0, 0].numel(), len(layer.weight) // layer.groups, layer.weight[0].numel()):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Factored
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.sparse import Sparse
 
 
@@ -43,9 +43,9 @@ class GatheredBag(nn.EmbeddingBag):
 def record_bag(layer: nn.EmbeddingBag, *inputs: Any, **named: Any) -> Call:
     """Bags of the same number of tokens (n, places) for each example."""
     if not _is_plain(layer, *inputs, **named):
-        raise UnsuitedError
+        raise UnsupportedLayerError
     output = nn.EmbeddingBag.forward(layer, *inputs)
-    return Call(output, (tap(output),), inputs[0])
+    return Call(output, (hook_point(output),), inputs[0])
 
 
 def measure_bag(layer: nn.EmbeddingBag, tokens: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Kind, UnsuitedError
+from fedpriv.clipping.ghost.layers.base import Kind, UnsupportedLayerError
 
 
 class Scale(nn.Module):
@@ -56,7 +56,7 @@ def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = Fa
             base, delta = base.movedim(1, -1), delta.movedim(1, -1)
         shape = layer.weight.shape
         if delta.shape != base.shape or delta.dim() <= len(shape):
-            raise UnsuitedError
+            raise UnsupportedLayerError
         kept = (len(delta), *[1] * (delta.dim() - 1 - len(shape)), *shape)
 
         def summed(products: Tensor) -> Rows:
@@ -85,13 +85,13 @@ def _group_normal(layer: nn.GroupNorm, x: Tensor) -> Tensor:
 def _instance_normal(layer: Any, x: Tensor) -> Tensor:
     axes = next(axes for kind, axes in _INSTANCES.items() if isinstance(layer, kind))
     if x.dim() != axes:  # one example by itself: its channels come first
-        raise UnsuitedError
+        raise UnsupportedLayerError
     return F.instance_norm(x, eps=layer.eps)
 
 
 def _negative(layer: nn.PReLU, x: Tensor) -> Tensor:
     if x.dim() < 2:  # of no channels
-        raise UnsuitedError
+        raise UnsupportedLayerError
     return x.clamp(max=0)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedpriv._internal import validation
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsuitedError, tap
+from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.outer_product import outer
 
 Recurrent = nn.RNN | nn.LSTM | nn.GRU
@@ -124,7 +124,7 @@ def _sweep(
     backward = suffix.endswith("_reverse")
     x = x.flip(1) if backward else x
     projected = F.linear(x, own("weight_ih"), own("bias_ih", layer.bias))
-    projected = projected if sweeps is None else tap(projected)
+    projected = projected if sweeps is None else hook_point(projected)
     weight, bias = own("weight_hh"), own("bias_hh", layer.bias)
     shrink = own("weight_hr", getattr(layer, "proj_size", 0) > 0)
     step, first = _step_of(layer), state[0]
@@ -174,7 +174,7 @@ def _step_of(layer: Recurrent | Cell) -> Step:
 def record_run(layer: Recurrent, input: Tensor, hx: Any = None) -> Call:
     """One run, tapped at the projected inputs of all sweeps."""
     if layer.proj_size:
-        raise UnsuitedError
+        raise UnsupportedLayerError
     sweeps: list[Sweep] = []
     output = run(layer, input, hx, sweeps)
     return Call(output, tuple(sweep.projected for sweep in sweeps), sweeps)

@@ -1,0 +1,118 @@
+"""Extended advanced composition, and the closed form of Wu's theorem 4.1."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from helpers.methods_suite import MethodSuite
+
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import Event, UnsupportedEvent, epsilon, scaled, theorem_scale
+from fedpriv.accounting.methods import gaussian
+from fedpriv.accounting.methods.advanced_composition import Advanced
+
+
+class TestAdvanced(MethodSuite):
+    method, kind = "advanced", "bound"
+    calm = 20.0
+
+
+class TestAdvancedFixedSize(TestAdvanced):
+    @staticmethod
+    def event(z: float, rate: float, count: int = 1) -> Event:
+        return Event(z, "without-replacement", "replace-one", rate=rate, count=count)
+
+
+def poisson(z: float, rate: float, count: int = 1) -> Event:
+    return Event(z, "poisson", "add-remove", rate=rate, count=count)
+
+
+def test_lemma_2_2() -> None:
+    """By hand for three unequal releases, with the best of the ways to split delta."""
+    z, q, delta = np.array([20.0, 30.0, 50.0]), np.array([1.0, 0.3, 0.02]), 1e-5
+    values = []
+    for part in (0.1, 0.5, 0.9):
+        plain = [gaussian.epsilon(1 / s, (1 - part) * delta / 3 / p) for s, p in zip(z, q, strict=True)]
+        eps = np.log(1 + q * np.expm1(plain))
+        spread = math.sqrt(2 * math.log(1 / (part * delta)) * sum(eps**2))
+        values.append(min(sum(eps), spread + sum(eps * (np.exp(eps) - 1) / (np.exp(eps) + 1))))
+    events = [poisson(20.0, 1.0), poisson(30.0, 0.3), poisson(50.0, 0.02)]
+    assert epsilon(events, delta, "advanced").epsilon == pytest.approx(min(values), rel=1e-9)
+
+
+def test_composition_beats_the_plain_sum_for_many_releases() -> None:
+    profile = Advanced().stages([{poisson(50.0, 0.1): 5000}], 1e-5)[0]
+    each = math.log1p(0.1 * math.expm1(gaussian.epsilon(1 / 50, 1e-6 / 5000 / 0.1)))
+    assert profile.epsilon(1e-5)[0] < 5000 * each / 10
+
+
+def test_one_release_costs_hardly_more_than_it_does_exactly() -> None:
+    exact = gaussian.epsilon(0.5, 1e-5)
+    assert exact < epsilon([Event(2.0, "none", "add-remove")], 1e-5, "advanced").epsilon < 1.01 * exact
+
+
+def test_many_multipliers_are_rounded_to_the_safe_side() -> None:
+    z = np.geomspace(40.0, 20.0, 1000)
+    many = epsilon([poisson(float(s), 0.01) for s in z], 1e-5, "advanced").epsilon
+    exact = epsilon([poisson(float(s), 0.01, 10) for s in z[5::10]], 1e-5, "advanced").epsilon
+    assert exact * 0.999 < many < exact * 1.02
+
+
+def test_hardly_any_noise_does_not_overflow() -> None:
+    value = epsilon([poisson(0.02, 0.5)], 1e-5, "advanced").epsilon
+    assert 1000 < value < math.inf
+    assert epsilon([poisson(1e-7, 0.5)], 1e-5, "advanced").epsilon == math.inf
+
+
+def test_refuses_poisson_under_replace_one_by_name() -> None:
+    with pytest.raises(UnsupportedEvent, match=r"advanced does not support poisson.*\(use pld or zcdp\)"):
+        epsilon([Event(3.0, "poisson", "replace-one", rate=0.05)], 1e-5, "advanced")
+
+
+def steps(count: int, n: int) -> list[Event]:
+    """ADP-SGD with one example a step and alpha_t = (1 + t)^(1/4)."""
+    return [Event((1 + t) ** 0.25, "without-replacement", "replace-one", 1 / n) for t in range(count)]
+
+
+def test_theorem_4_1_is_equation_6() -> None:
+    n, count, eps, delta = 1000, 2000, 0.1, 1e-5
+    total = sum((1 + t) ** -0.5 for t in range(count))
+    variance = 16**2 / (n * eps) ** 2 * math.log(16 * count / (n * delta)) * math.log(1.25 / delta) * total
+    assert theorem_scale(steps(count, n), eps, delta) == pytest.approx(math.sqrt(variance), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [1000, 10_000])
+def test_theorem_4_1_is_safe_where_it_is_given(n: int) -> None:
+    run = steps(2000, n)
+    eps = 0.17 if n == 1000 else 0.017
+    scale = theorem_scale(run, eps, 1e-5)
+    spent = [scaled(event, scale) for event in run]
+    assert epsilon(spent, 1e-5, "pld").epsilon < epsilon(spent, 1e-5, "advanced").epsilon < eps
+
+
+def test_theorem_4_1_beyond_its_proof_is_refused_for_it_would_understate() -> None:
+    run = steps(2000, 1000)
+    with pytest.raises(ArgumentError, match=r"epsilon is 4.0; it must be below 0\.\d+ for theorem 4.1"):
+        theorem_scale(run, 4.0, 1e-5)
+    # The formula is proportional to 1 / epsilon.
+    scale = theorem_scale(run, 0.1, 1e-5) * 0.1 / 4.0
+    lower = epsilon([scaled(event, scale) for event in run], 1e-5).epsilon_lower
+    assert lower is not None
+    assert lower > 9.7
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([Event(1.0, "none", "replace-one")], "sampling-rate is"),
+        ([*steps(1, 10), *steps(1, 20)], "sampling-rate is"),
+        ([], "sampling-rate is"),
+        ([Event(0.0, "without-replacement", "replace-one", 0.1)], "noise-multiplier is"),
+        ([Event(1.0, "without-replacement", "replace-one", 1e-8)], "steps is 1"),
+    ],
+)
+def test_theorem_4_1_says_what_it_cannot_do(events: list[Event], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        theorem_scale(events, 0.1, 1e-5)

@@ -1,0 +1,257 @@
+"""Certified bounds on epsilon against independent oracles."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
+from helpers.methods_suite import MethodSuite
+from helpers.mixture_integrals import exact
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from fedpriv.accounting import Event, advantage, epsilon
+from fedpriv.accounting.methods import gaussian
+from fedpriv.accounting.methods.registry import epsilons
+
+
+def poisson(z: float, rate: float, count: int = 1) -> Event:
+    return Event(z, "poisson", "add-remove", rate=rate, count=count)
+
+
+def falling(steps: int = 5000) -> list[Event]:
+    return [poisson(float(z), 1e-3) for z in 0.5 ** (np.arange(steps) / (steps - 1))]
+
+
+def upstream(events: list[Event], delta: float, interval: float) -> float:
+    relation = (
+        NeighboringRelation.ADD_OR_REMOVE_ONE
+        if events[0].relation == "add-remove"
+        else NeighboringRelation.REPLACE_ONE
+    )
+    accountant = PLDAccountant(relation, interval)
+    for event in events:
+        inner = GaussianDpEvent(event.noise_multiplier)
+        accountant.compose(PoissonSampledDpEvent(event.rate, inner), event.count)
+    return float(accountant.get_epsilon(delta))
+
+
+class TestPld(MethodSuite):
+    method, kind = "pld", "bound"
+    slack = 5e-3  # two lattices differ
+
+    def test_lower_is_below_and_near(self) -> None:
+        answer = self.spent(self.event(0.8, 0.02, 300))
+        assert answer.epsilon_lower is not None
+        assert answer.epsilon * 0.998 < answer.epsilon_lower < answer.epsilon
+
+
+class TestFixedSize(MethodSuite):
+    method, kind = "pld", "bound"
+    slack = 5e-3
+
+    @staticmethod
+    def event(z: float, rate: float, count: int = 1) -> Event:
+        return Event(z, "without-replacement", "replace-one", rate=rate, count=count)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [poisson(1.0, 0.02), poisson(2.0, 0.02)],
+        [poisson(1.0, 0.1, 100)],
+        [poisson(0.5, 0.01, 200)],
+        [poisson(5.0, 0.5, 1000)],
+        [poisson(0.7, 1e-3, 5000)],
+        [poisson(1.0 + i / 10, 0.02, 30) for i in range(4)],
+        [Event(1.0, "poisson", "replace-one", rate=0.1, count=100)],
+    ],
+)
+def test_brackets_dp_accounting(events: list[Event]) -> None:
+    answer = epsilon(events, 1e-5)
+    theirs = upstream(events, 1e-5, 1e-3 if len(events) > 2 else 2e-4)
+    assert answer.epsilon_lower is not None
+    # Theirs is an upper bound with errors of its own lattice.
+    assert answer.epsilon_lower <= theirs <= answer.epsilon * 1.003
+    assert answer.epsilon <= theirs * 1.002
+
+
+@pytest.mark.slow
+def test_brackets_dp_accounting_on_sixteen_groups() -> None:
+    events = [poisson(float(z), 2e-3, 50) for z in np.geomspace(1.2, 0.6, 16)]
+    answer, theirs = epsilon(events, 1e-6), upstream(events, 1e-6, 1e-4)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= theirs <= answer.epsilon <= theirs * 1.002
+
+
+@pytest.mark.parametrize(("q", "z", "eps"), [(0.01, 1.0, 0.02), (0.3, 0.7, 1.0), (0.05, 3.0, 0.01)])
+def test_one_release_against_integration(q: float, z: float, eps: float) -> None:
+    answer = epsilon([poisson(z, q)], max(exact(q, z, eps)))
+    assert answer.epsilon_lower is not None
+    assert eps * 0.995 < answer.epsilon_lower <= eps <= answer.epsilon < eps * 1.005
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-7, 1e-12])
+def test_gaussians_through_the_lattice_are_the_closed_form(delta: float) -> None:
+    # One release that hardly samples anyone keeps the plain Gaussians on the lattice.
+    events = [Event(2.0, "none", "add-remove", count=9), poisson(50.0, 1e-12)]
+    answer, truth = epsilon(events, delta), gaussian.epsilon(1.5, delta)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= truth <= answer.epsilon
+    assert answer.epsilon <= answer.epsilon_lower * 1.002
+
+
+def test_known_figures() -> None:
+    def value(event: Event) -> float:
+        return epsilon([event], 1e-5).epsilon
+
+    assert value(poisson(1.0, 0.1, 100)) == pytest.approx(7.05, abs=5e-3)
+    assert value(poisson(0.5, 0.01, 200)) == pytest.approx(7.73, abs=5e-3)
+    assert value(Event(1.0, "none", "add-remove", count=100)) == pytest.approx(91.8, abs=5e-2)
+    assert value(Event(1.0, "poisson", "replace-one", rate=0.1, count=100)) == pytest.approx(10.5, abs=5e-2)
+    assert value(Event(2.0, "none", "add-remove")) == pytest.approx(1.99, abs=5e-3)
+    assert value(Event(2.0, "none", "replace-one")) == pytest.approx(4.38, abs=5e-3)
+
+
+def test_fixed_size_sampling_lies_between_its_bounds() -> None:
+    answer = epsilon([Event(1.0, "without-replacement", "replace-one", rate=0.1, count=100)], 1e-5)
+    assert answer.epsilon_lower == pytest.approx(31.4, abs=0.1)
+    assert answer.epsilon_lower < answer.epsilon < 35
+
+
+def test_thousands_of_distinct_multipliers() -> None:
+    answer = epsilon(falling(), 4e-7)
+    assert answer.epsilon_lower is not None
+    assert 3.92 <= answer.epsilon_lower <= answer.epsilon <= 4.01
+    assert answer.epsilon <= answer.epsilon_lower * 1.01
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_losses_beyond_what_a_lattice_holds_are_bounded_on_both_sides(relation: str) -> None:
+    """Plain releases of hundreds of epsilon beside sampled ones ended in NaN."""
+    loud = Event(0.6, "none", relation, count=900)
+    sampled = Event(1.0, "poisson", relation, rate=0.01, count=100)
+    alone = epsilon([loud], 1e-6)
+    both = epsilon([sampled, loud], 1e-6)
+    assert alone.epsilon_lower <= both.epsilon_lower <= both.epsilon
+    assert alone.epsilon < both.epsilon < alone.epsilon + epsilon([sampled], 1e-6).epsilon + 20
+    assert epsilon([sampled, loud], 1e-7).epsilon > both.epsilon
+    assert advantage([sampled, loud]) == 1.0
+    stages = epsilons([[sampled], [loud]], 1e-6)
+    assert stages[1].epsilon == pytest.approx(both.epsilon, rel=1e-3)
+    assert stages[0].epsilon >= epsilon([sampled], 1e-6).epsilon_lower
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ("poisson", "add-remove"),
+        pytest.param(("without-replacement", "replace-one"), marks=pytest.mark.slow),
+    ],
+)
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.3, 10), st.integers(1, 300) | st.just(1)), min_size=1, max_size=4),
+    st.floats(1e-4, 0.9),
+    st.sampled_from([1e-3, 1e-6, 1e-12]),
+)
+def test_lower_below_upper_below_rdp(
+    kind: tuple[str, str], runs: list[tuple[float, int]], rate: float, delta: float
+) -> None:
+    events = [Event(z, *kind, rate=rate, count=n) for z, n in runs]
+    answer = epsilon(events, delta)
+    assert answer.epsilon_lower is not None
+    assert 0 <= answer.epsilon_lower <= answer.epsilon
+    if kind[0] == "poisson":
+        assert answer.epsilon <= max(answer.epsilon_lower * 1.02, answer.epsilon_lower + 0.02)
+    by_rdp = epsilon(events, delta, "rdp").epsilon
+    # Where the loss leaves the window, at epsilons that promise nothing, the bound is Chernoff's, and loose.
+    assert answer.epsilon <= by_rdp * 1.001 + 1e-6 or by_rdp > 100
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.3, 10), st.floats(1e-4, 0.9), st.integers(1, 300))
+def test_relations_are_ordered(z: float, rate: float, count: int) -> None:
+    """Replacing is removing and adding: it costs at least as much as removing at the same z."""
+    add = epsilon([poisson(z, rate, count)], 1e-6)
+    replace = epsilon([Event(z, "poisson", "replace-one", rate=rate, count=count)], 1e-6)
+    fixed = epsilon([Event(z, "without-replacement", "replace-one", rate=rate, count=count)], 1e-6)
+    assert add.epsilon_lower is not None
+    assert replace.epsilon_lower is not None
+    assert add.epsilon_lower <= replace.epsilon * (1 + 1e-9) + 1e-9
+    assert replace.epsilon_lower <= fixed.epsilon * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("event", "delta", "least", "most"),
+    [
+        (poisson(1e3, 1e-3, 100), 1e-8, 2.7e-5, 2.73e-5),
+        (poisson(0.05, 0.5, 10), 1e-5, 2138.62, 2138.67),
+        (poisson(1.0, 1e-9, 100), 1e-5, 0.0, 0.0),
+        (poisson(1.0, 1e-2, 1000), 1e-12, 3.91, 3.92),
+        (poisson(1.0, 0.01, 1000), 0.99, 0.0, 0.0),
+        (poisson(1.0, 1e-3, 10**6), 1e-5, 5.99, 6.04),
+    ],
+)
+def test_extremes_are_answered(event: Event, delta: float, least: float, most: float) -> None:
+    answer = epsilon([event], delta)
+    assert answer.epsilon_lower is not None
+    assert least <= answer.epsilon_lower <= answer.epsilon <= most
+
+
+@pytest.mark.parametrize("size", [600, 720, 760, 1500])
+def test_bounds_hold_where_exponentials_of_epsilon_leave_floats(size: float) -> None:
+    """Of two releases, each sampled with probability q, where delta is all of both having been sampled."""
+    rate, delta = 0.6, 1e-5
+    z = optimize.brentq(lambda z: 1 / z**2 + 4.3 * math.sqrt(2) / z - size, 1e-3, 1)
+    mu = math.sqrt(2) / z
+
+    def both(loss: float) -> float:
+        tail = math.exp(loss + stats.norm.logcdf(-mu / 2 - loss / mu))
+        return rate**2 * (stats.norm.cdf(mu / 2 - loss / mu) - tail) - delta
+
+    true = optimize.brentq(both, 100, 2000) + 2 * math.log(rate)
+    answer = epsilon([Event(z, "poisson", "add-remove", rate=rate, count=2)], delta)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= true <= answer.epsilon
+    assert answer.epsilon - answer.epsilon_lower < 0.2
+
+
+def test_no_noise_is_surely_infinite_only_where_it_shows() -> None:
+    assert epsilon([poisson(0.0, 0.1, 5)], 1e-5).epsilon_lower == math.inf
+    hidden = epsilon([poisson(0.0, 1e-9)], 1e-5)
+    assert (hidden.epsilon, hidden.epsilon_lower) == (math.inf, 0.0)
+
+
+def test_stages_agree_with_one_at_a_time() -> None:
+    events = [poisson(float(z), 0.01) for z in np.linspace(1.2, 0.8, 60)]
+    stages = [events[:10], events[10:40], events[40:]]
+    for answer, end in zip(epsilons(stages, 1e-5), (10, 40, 60), strict=True):
+        alone = epsilon(events[:end], 1e-5)
+        assert answer.epsilon_lower is not None
+        assert alone.epsilon_lower is not None
+        assert answer.epsilon_lower <= alone.epsilon
+        assert alone.epsilon_lower <= answer.epsilon
+        assert answer.epsilon == pytest.approx(alone.epsilon, rel=0.02)
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-7, 1e-6, 1e-5])
+@pytest.mark.parametrize("kind", [("poisson", "add-remove"), ("without-replacement", "replace-one")])
+def test_rare_cohorts_with_little_noise_are_not_overstated(rate: float, kind: tuple[str, str]) -> None:
+    """Most of delta may go to being sampled at all: there tilts fitted to the variance see only the tail."""
+    answer = epsilon([Event(0.5 if kind[0] == "poisson" else 1.0, *kind, rate=rate, count=100)], 1e-6)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= answer.epsilon < 1.01 * answer.epsilon_lower + 2e-3
+
+
+@pytest.mark.parametrize("growth", [2.0, pytest.param(10.0, marks=pytest.mark.slow)])
+def test_multipliers_far_apart_at_a_small_rate(growth: float) -> None:
+    """Most of the loss is that of the few smallest, and the others' is far below the lattice's width."""
+    events = [poisson(0.74 * growth ** (1 - t / 1000), 1e-3) for t in range(1, 1001)]
+    answer = epsilon(events, 4e-7)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= answer.epsilon < 1.1 * answer.epsilon_lower

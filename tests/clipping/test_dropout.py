@@ -1,0 +1,334 @@
+"""Dropout: what is dropped of an example is its own, whoever else is there, and the same at all points."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping.dropout import Drawing, example_seeds
+from fedpriv.config import schema
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.federated.engine import Shard, SumRequest
+from fedpriv.federated.worker import _seeds
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node.factory import make_worker
+from fedpriv.simulation import run
+from fedpriv.tasks.task import Task
+
+WIDTH = 400
+
+
+def net(rate: float = 0.5) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Dropout(rate), nn.Linear(32, 3))
+
+
+class Bare(nn.Module):
+    """No kind that book-keeping knows."""
+
+    def __init__(self, rate: float = 0.5) -> None:
+        super().__init__()
+        self.first, self.drop = nn.Parameter(torch.ones(6, 8)), nn.Dropout(rate)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.drop(torch.tanh(x @ self.first)))
+        return outputs
+
+
+class Shown(nn.Module):
+    """Its gradient is twice what dropout of a half leaves of ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.line = nn.Dropout(0.5), nn.Linear(WIDTH, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.line(self.drop(x))
+        return outputs
+
+
+def a_query(task: Task, *at: float, clip: float = 0.3) -> Query:
+    point = task.initial(np.random.default_rng(0))
+    return Query((point,) * len(at), (SumBlock((Term(clip, at=at),)),))
+
+
+def examples(count: int = 40) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 6, generator=generator), torch.arange(count) % 3
+
+
+def masks(count: int, **how: object) -> Tensor:
+    """What dropout of a half left for so many units, as the number of them that kept an entry: (WIDTH,)."""
+    task = Task(Shown(), lambda outputs, y: outputs[:, 0])
+    query = a_query(task, 1.0, clip=float("inf"))
+    examples = torch.ones(count, WIDTH), torch.zeros(count).long()
+    (total,) = clipped_sum(OneGradient(), task, query, *examples, **how)
+    return total / 2
+
+
+MODELS = pytest.mark.parametrize("model", [net, Bare])
+WORKS = pytest.mark.parametrize("work", [OneGradient(), LocalSteps(3, 0.1, 3)], ids=["gradient", "steps"])
+OWNERS = pytest.mark.parametrize(
+    "owner", [None, torch.repeat_interleave(torch.arange(10), torch.tensor([4, 1, 7, 4, 4, 4, 4, 4, 4, 4]))]
+)
+
+
+@MODELS
+@WORKS
+@OWNERS
+@pytest.mark.parametrize("shard", [None, 3])
+def test_sums_are_those_of_a_loop_for_the_same_seeds(model, work, owner, shard):
+    task, (x, y) = Task(model()), examples()
+    query, units = a_query(task, 1.0), None if owner is None else 10
+    seeds = example_seeds(5, torch.arange(40))
+    (total,) = clipped_sum(work, task, query, x, y, owner, units, shard, seeds=seeds)
+    (wanted,) = clipped_sum_loop(work, task, query, x, y, owner, units, seeds)
+    assert (total - wanted).norm() <= 1e-5 * wanted.norm()
+    (still,) = clipped_sum_loop(work, Task(model(0.0)), query, x, y, owner, units)
+    assert (still - wanted).norm() > 0.05 * wanted.norm()
+
+
+def test_book_keeping_sums_what_drops():
+    task, (x, y) = Task(net()), examples()
+    clipped_sum(OneGradient(), task, a_query(task, 1.0), x, y)
+    assert task.book.layers
+    assert all(task.book._tried.values())
+
+
+@MODELS
+@WORKS
+def test_a_unit_more_changes_nothing_that_is_drawn_for_others(model, work):
+    task, (x, y) = Task(model()), examples()
+    query, ids = a_query(task, 1.0), torch.arange(40)
+    seeds = example_seeds(9, ids)
+    (whole,) = clipped_sum(work, task, query, x, y, ids, 40, seeds=seeds)
+    for gone in (0, 17):
+        left = ids != gone
+        (rest,) = clipped_sum(work, task, query, x[left], y[left], torch.arange(39), 39, seeds=seeds[left])
+        assert float((whole - rest).norm()) <= 0.3 * (1 + 1e-5)
+
+
+def test_a_unit_whose_norm_cannot_be_told_changes_nothing_for_others():
+    task, (x, y) = Task(net()), examples()
+    query, seeds = a_query(task, 1.0), example_seeds(9, torch.arange(40))
+    (whole,) = clipped_sum(OneGradient(), task, query, x, y, seeds=seeds)
+    for odd in (1e30, float("inf"), float("nan")):
+        broken = x.clone()
+        broken[3] = odd
+        (other,) = clipped_sum(OneGradient(), task, query, broken, y, seeds=seeds)
+        assert float((whole - other).norm()) <= 2 * 0.3 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("how", [{}, {"chunk": 1}, {"chunk": 3}], ids=str)
+def test_each_example_draws_its_own(how):
+    both = masks(2, **how)
+    assert set(both.tolist()) == {0.0, 1.0, 2.0}
+    assert abs((both == 1).double().mean() - 0.5) < 5 * 0.5 / WIDTH**0.5  # independent: half of them differ
+    many = masks(64, **how)
+    assert abs(many.mean() - 32) < 5 * (16 / WIDTH) ** 0.5
+    assert abs(many.var() - 16) < 5 * 16 * (2 / WIDTH) ** 0.5  # 1,024 if all were alike
+
+
+def test_each_answer_draws_its_own():
+    one, other = masks(1), masks(1)
+    assert 0.3 < (one != other).double().mean() < 0.7
+    one, other = (masks(1, seeds=torch.tensor([seed])) for seed in (1, 1 + 2**32))
+    assert 0.3 < (one != other).double().mean() < 0.7
+
+
+@MODELS
+@WORKS
+@OWNERS
+def test_at_two_points_an_example_draws_the_same(model, work, owner):
+    task, (x, y) = Task(model()), examples()
+    units = None if owner is None else 10
+    (difference,) = clipped_sum(work, task, a_query(task, 1.0, -1.0), x, y, owner, units)
+    (one,) = clipped_sum(work, task, a_query(task, 1.0), x, y, owner, units)
+    assert float(difference.norm()) <= 1e-5 * float(one.norm())
+
+
+def test_local_steps_draw_anew_at_each():
+    task = Task(Shown(), lambda outputs, y: outputs[:, 0])
+    query = a_query(task, 1.0, clip=float("inf"))
+    x, y, owner = torch.ones(1, WIDTH), torch.zeros(1).long(), torch.zeros(1).long()
+    (total,) = clipped_sum(LocalSteps(2, 1.0), task, query, x, y, owner, 1)
+    steps = (total / 2).round(decimals=3)
+    assert set(steps.tolist()) == {0.0, 1.0, 2.0}
+
+
+def test_calls_of_one_layer_draw_their_own_and_passes_begin_anew():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.line = nn.Dropout(0.5), nn.Linear(WIDTH, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([self.drop(x), self.drop(x)], 1)
+
+    task = Task(Twice())
+    params, x = torch.zeros(task.dimension), torch.ones(3, WIDTH)
+    with task.drawing.by(torch.arange(3)):
+        both, again = task.outputs(params, x), task.outputs(params, x)
+    assert torch.equal(both, again)
+    assert 0.4 < (both[:, 0] != both[:, 1]).double().mean() < 0.6
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "kind", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout]
+)
+def test_layers_have_the_laws_of_torchs(kind, rate):
+    dims = {nn.Dropout1d: 1, nn.Dropout3d: 3}.get(kind, 2)
+    layer = kind(rate)
+    own = nn.Sequential(copy.deepcopy(layer))
+    drawing = Drawing(own)
+    torch.manual_seed(0)
+    x = 0.5 + torch.randn(60, 200, *[3] * dims)
+    with drawing.by(example_seeds(1, torch.arange(60))):
+        drawing.begin()
+        got = own(x)
+    wanted = layer.train()(x)
+    assert got.shape == wanted.shape
+    moments = [(part.double().mean(), part.double().var()) for part in (got, wanted)]
+    for one, other in zip(*moments, strict=True):
+        assert abs(one - other) <= 0.05 + 0.1 * abs(other)
+    channels = [(part.flatten(2).abs() == part.flatten(2).abs()[:, :, :1]).all(2) for part in (got, wanted)]
+    for dropped in channels:  # whole ones, or hardly any
+        whole = kind not in (nn.Dropout, nn.AlphaDropout) or rate == 1
+        assert abs(float(dropped.double().mean()) - whole * rate) < 0.03 or (not whole and rate >= 0.9)
+    if rate == 1:
+        assert torch.equal(got, wanted)
+    assert torch.equal(own(x), x)
+
+
+def test_what_is_drawn_looks_independent():
+    seeds = example_seeds(3, torch.arange(64))
+    drawing = Drawing(nn.Sequential(nn.Dropout(0.5)))
+    with drawing.by(seeds):
+        kept = drawing.kept(0.5, (64, 4096)).double() - 0.5
+    assert len(set(seeds.tolist())) == 64
+    correlation = (kept @ kept.T) / (0.25 * 4096)
+    correlation.fill_diagonal_(0)
+    assert float(correlation.abs().max()) < 6 / 4096**0.5
+    assert abs(float(kept.mean())) < 6 * 0.5 / (64 * 4096) ** 0.5
+    shifted = (kept[:, 1:] * kept[:, :-1]).mean() / 0.25
+    assert abs(float(shifted)) < 6 / (64 * 4096) ** 0.5
+
+
+def test_a_layer_that_stands_twice_draws_twice():
+    drop = nn.Dropout(0.5)
+    module = nn.Sequential(drop, nn.Linear(WIDTH, WIDTH), drop)
+    task = Task(module)
+    assert [type(layer).__name__ for layer in task.module] == ["Dropping", "Linear", "Dropping"]
+    params, x = torch.zeros(task.dimension), torch.ones(1, WIDTH)
+    params[-WIDTH:] = 1  # the bias
+    with task.drawing.by(torch.arange(1)):
+        last = task.outputs(params, x)[0]
+        first = task.module[0](x)[0]  # the third call
+    assert set(last.tolist()) == set(first.tolist()) == {0.0, 2.0}
+    assert not torch.equal(last, first)
+
+
+def test_layers_of_an_own_forward_are_refused():
+    class Louder(nn.Dropout):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    with pytest.raises(ArgumentError, match=r"layer 1 is Louder.*; it must be a dropout layer of torch"):
+        Task(nn.Sequential(nn.Linear(3, 3), Louder(0.5)))
+
+
+def test_evaluation_drops_nothing():
+    task, (x, y) = Task(net()), examples()
+    params, plain = task.initial(np.random.default_rng(0)), Task(net(0.0))
+    before = torch.get_rng_state()
+    clipped_sum(OneGradient(), task, a_query(task, 1.0), x, y)
+    assert torch.equal(before, torch.get_rng_state())
+    assert task.evaluate(params, x, y) == plain.evaluate(params, x, y)
+    assert torch.equal(task.gradients(params, x, y), plain.gradients(params, x, y))
+
+
+def test_the_users_module_keeps_its_layers():
+    module = net()
+    task = Task(module)
+    assert isinstance(module[2], nn.Dropout)
+    assert task.drawing.draws
+    assert not Task(net(0.0)).drawing.draws
+    assert not Task("cnn").drawing.draws
+
+
+def test_what_would_draw_by_torchs_generator_is_refused():
+    with pytest.raises(ArgumentError, match=r"dropout of layer self_attn is 0\.1; it must be 0"):
+        Task(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True))
+    with pytest.raises(ArgumentError, match=r"put nn\.Dropout between"):
+        Task(nn.LSTM(4, 4, 2, dropout=0.5))
+
+
+def dropping(inputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10))
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(784, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.line(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+        return outputs
+
+
+def functional(inputs):
+    return Functional()
+
+
+OWN = {"dataset": "infinite-digits", "clients": 2000, "sampling-rate": 0.05, "rounds": 4, "epsilon": 8.0}
+
+
+def test_a_model_that_drops_by_itself_is_refused_before_a_run():
+    values = {**OWN, "model": f"{__name__}:functional"}
+    with pytest.raises(ArgumentError, match=r"draw by nn\.Dropout layers alone"):
+        run.check(schema.Config.parse(values))
+
+
+def a_side(seed: int):
+    return make_worker({**OWN, "model": f"{__name__}:dropping", "seed": seed, "engine": "in-process"})
+
+
+def test_seeded_sums_do_not_depend_on_how_units_are_dealt():
+    one, other = a_side(5), a_side(5)
+    point = one.task.initial(np.random.default_rng(0))
+    query = Query((point,), (SumBlock((Term(1.0),)),))
+
+    def shards(size: int) -> tuple[Shard, ...]:
+        return tuple(Shard(i, np.arange(size * i, size * i + size), parties=size) for i in range(60 // size))
+
+    (whole,) = one.answer(SumRequest(query, 2, shards(20))).sums
+    (first,) = other.answer(SumRequest(query, 2, shards(20)[:2])).sums
+    (last,) = other.answer(SumRequest(query, 2, shards(20)[2:])).sums
+    assert torch.equal(whole, first + last)
+    (small,) = one.answer(SumRequest(query, 2, shards(5))).sums
+    assert (small - whole).norm() <= 1e-6 * whole.norm()
+    (later,) = one.answer(SumRequest(query, 3, shards(20))).sums
+    (unlike,) = a_side(6).answer(SumRequest(query, 2, shards(20))).sums
+    for drawn in (later, unlike):
+        assert (drawn - whole).norm() > 0.01 * whole.norm()
+
+
+def test_examples_of_a_client_draw_their_own():
+    seeds = _seeds(7, np.array([5, 9]), torch.tensor([0, 0, 0, 1, 1]))
+    assert len(set(seeds.tolist())) == 5
+    alone = _seeds(7, np.array([9]), torch.tensor([0, 0]))
+    assert torch.equal(seeds[3:], alone)
+
+
+@pytest.mark.slow
+def test_a_run_with_dropout_learns_and_repeats():
+    values = {**OWN, "model": f"{__name__}:dropping", "engine": "in-process", "seed": 3, "epsilon": 30.0}
+    values |= {"rounds": 30, "sampling-rate": 0.1, "evaluate-every": 30, "learning-rate": 1.0}
+    one, again = (run.simulate(schema.Config.parse(values)) for _ in range(2))
+    assert torch.equal(one.params, again.params)
+    assert one.metrics[-1]["accuracy"] > 0.3

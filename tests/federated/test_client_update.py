@@ -1,0 +1,347 @@
+"""What virtual clients compute, many at once, held against plain loops."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.random import default_rng
+from torch import nn
+
+from fedpriv import models
+from fedpriv._internal.memory import Allocations
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping import per_example, sum_gradients
+from fedpriv.federated import client_update
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
+from fedpriv.tasks.task import Task
+
+WORKS = [OneGradient(), LocalSteps(1, 0.5), LocalSteps(4, 0.1), LocalSteps(3, 0.2, batch_size=2)]
+SIZES = [3, 0, 1, 5, 2, 0, 3]
+
+
+def noise(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3))
+
+
+def federation(sizes=SIZES, clip_norm=0.5, points=1):
+    """A task, a query at random points, and the examples of clients of these sizes."""
+    task = Task(network())
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.int64))
+    x, y = noise(len(owner), 1, 4, 4, seed=1), torch.arange(len(owner)) % 3
+    at = (1.0, -1.0) if points == 2 else (1.0,)
+    blocks = (
+        SumBlock((Term(clip_norm), Term(clip_norm / 3, -0.5, at)), 0.5),
+        IndicatorBlock(Term(1.0), clip_norm, 0.5),
+    )
+    starts = tuple(noise(task.dimension, seed=2 + i) * 0.3 for i in range(points))
+    return task, Query(starts, blocks), x, y, owner
+
+
+def assert_equal(got, want):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("points", [1, 2])
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_all_clients_at_once_equal_the_plain_loop(work, points):
+    task, query, x, y, owner = federation(points=points)
+    want = clipped_sum_loop(work, task, query, x, y, owner, len(SIZES))
+    for chunk in (None, 1, 2):
+        assert_equal(clipped_sum(work, task, query, x, y, owner, len(SIZES), chunk), want)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.sampled_from(WORKS))
+def test_clients_of_any_sizes_equal_the_plain_loop(sizes, work):
+    task, query, x, y, owner = federation(sizes)
+    got = clipped_sum(work, task, query, x, y, owner, len(sizes))
+    assert_equal(got, clipped_sum_loop(work, task, query, x, y, owner, len(sizes)))
+
+
+def test_clients_of_several_examples_are_summed_without_forming_their_gradients(monkeypatch):
+    task, query, x, y, owner = federation(points=2)
+    want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
+    assert task.book.suits(task, query.points[0], x, y)  # tried out, with rows
+    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
+
+
+def test_models_that_book_keeping_does_not_know_are_summed_by_rows():
+    task, query, x, y, owner = federation(points=2)
+    task.book.layers = {}
+    want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
+
+
+def test_local_steps_are_torchs_own_gradient_descent():
+    """One client of five examples, K = 4 steps on batches of 2: 01, 23, 40, 12."""
+    task, query, x, y, owner = federation([5], clip_norm=1e9)
+    module = copy.deepcopy(task.module).double().requires_grad_(True)
+    with torch.no_grad():
+        for name, tensor in task.layout.split(query.points[0]).items():
+            module.get_parameter(name).copy_(tensor)
+    descent = torch.optim.SGD(module.parameters(), lr=0.2)
+    for batch in ([0, 1], [2, 3], [4, 0], [1, 2]):
+        descent.zero_grad()
+        F.cross_entropy(module(x[batch]), y[batch]).backward()
+        descent.step()
+    final = task.layout.join(dict(module.named_parameters())).detach()
+    query = Query(query.points, (SumBlock((Term(1e9),)),))
+    for summed in (clipped_sum, clipped_sum_loop):
+        (total,) = summed(LocalSteps(4, 0.2, batch_size=2), task, query, x, y, owner)
+        torch.testing.assert_close(total, query.points[0] - final, rtol=1e-10, atol=1e-12)
+
+
+def test_one_local_step_is_one_gradient_times_the_step_size():
+    task, query, x, y, owner = federation()
+    free = Query(query.points, (SumBlock((Term(math.inf),)),))
+    (step,) = clipped_sum(LocalSteps(1, 0.25), task, free, x, y, owner, len(SIZES))
+    (gradient,) = clipped_sum(OneGradient(), task, free, x, y, owner, len(SIZES))
+    torch.testing.assert_close(step, 0.25 * gradient)
+
+
+def test_one_example_a_client_makes_client_level_equal_example_level():
+    task, query, x, y, owner = federation([1] * 6)
+    by_example = sum_gradients(task, query, x, y)
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, 6), by_example)
+    assert_equal(clipped_sum(OneGradient(), task, query, x, y), by_example)
+
+
+def test_a_client_weighs_the_same_however_many_examples_it_holds():
+    task, query, x, y, _ = federation([1])
+    query = Query(query.points, (SumBlock((Term(1e9),)),))
+    (once,) = clipped_sum(OneGradient(), task, query, x, y, torch.tensor([0]))
+    many = [0] * 7
+    (often,) = clipped_sum(OneGradient(), task, query, x[many], y[many], torch.tensor(many))
+    torch.testing.assert_close(once, often)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_clients_without_examples_add_nothing(work):
+    task, query, x, y, owner = federation([2, 1])
+    whole = clipped_sum(work, task, query, x, y, owner, 2)
+    more = clipped_sum(work, task, query, x, y, owner, 5)
+    assert all(torch.equal(a, b) for a, b in zip(whole, more, strict=True))
+    none = clipped_sum(work, task, query, x[:0], y[:0], owner[:0], 3)
+    assert not any(total.any() for total in none)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_a_client_that_fails_adds_nothing_and_votes_no(work):
+    task, query, x, y, owner = federation([2, 2, 3])
+    spoiled = x.clone()
+    spoiled[2] = math.nan
+    without = owner != 1
+    total, bit = clipped_sum(work, task, query, x[without], y[without], owner[without], 3)
+    assert_equal(clipped_sum(work, task, query, spoiled, y, owner, 3), (total, bit - 0.5))
+
+
+def test_a_local_run_that_explodes_adds_nothing():
+    task, query, x, y, owner = federation([2, 2])
+    query = Query(tuple(p.float() for p in query.points), query.blocks)
+    got = clipped_sum(LocalSteps(9, 3e38), task, query, x.float(), y, owner, 2)
+    assert not got[0].any()
+    assert float(got[1]) == -1.0
+
+
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_one_client_moves_the_sums_by_no_more_than_the_sensitivity(work):
+    task, query, x, y, owner = federation(clip_norm=0.01)
+    whole = clipped_sum(work, task, query, x, y, owner, len(SIZES))
+    for client in range(len(SIZES)):
+        kept = owner != client
+        less = clipped_sum(work, task, query, x[kept], y[kept], owner[kept], len(SIZES))
+        for block, one, other in zip(query.blocks, whole, less, strict=True):
+            assert float((one - other).norm()) <= block.sensitivity * (1 + 1e-9)
+
+
+def test_large_clients_are_computed_a_few_at_a_time(monkeypatch):
+    task, query, x, y, owner = federation([4] * 6)
+    sizes = []
+    changes = client_update._changes
+    monkeypatch.setattr(client_update, "_changes", lambda *a: sizes.append(len(a[5])) or changes(*a))
+    want = clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6)
+    client, example = client_update._cost(LocalSteps(2, 0.1), task, query, x, y)
+    sizes.clear()
+    memory = 2 * (client + 4 * example)
+    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=memory), want)
+    one = client + 4 * example
+    assert_equal(clipped_sum(LocalSteps(2, 0.1), task, query, x, y, owner, 6, memory=one), want)
+    assert sizes == [2, 2, 2]  # and then each one in parts: alone it would be computed twice
+
+
+@pytest.mark.parametrize("work", [OneGradient(), LocalSteps(2, 0.1), LocalSteps(3, 0.1, 7)], ids=str)
+@pytest.mark.parametrize("model", [None, "dropout"])
+def test_a_client_that_is_larger_than_the_memory_is_computed_in_parts(work, model, monkeypatch):
+    task, query, x, y, owner = federation([9, 30, 2])
+    if model:
+        *layers, last = network()
+        task = Task(nn.Sequential(*layers, nn.Dropout(0.5), last))
+    seeds, passes, losses = torch.arange(len(x)), [], task.losses
+    _, example = client_update._cost(work, task, query, x, y, seeds if model else None)
+    arguments = (work, task, query, x, y, owner, 3)
+    want = clipped_sum(*arguments, seeds=seeds)
+    monkeypatch.setattr(task, "losses", lambda p, x, y: passes.append(len(x)) or losses(p, x, y))
+    assert_equal(clipped_sum(*arguments, memory=4 * example, seeds=seeds), want)
+    alone = [n for n in passes if n != 32]  # the smallest client is computed beside copies
+    assert max(alone) == 4
+
+
+@pytest.mark.parametrize(
+    ("work", "each"), [(OneGradient(), 3), (LocalSteps(1, 0.1), 1), (LocalSteps(1, 0.1), 4)]
+)
+def test_what_is_computed_at_once_stays_within_the_memory_given(work, each, monkeypatch):
+    """All that one piece allocates, freed or not; made-up examples cost what real ones do."""
+    task, query, x, y, owner = federation([each] * 50)
+    client, example = client_update._cost(work, task, query, x, y)
+    memory, pieces, compute = 16 * (client + each * example), [], client_update._sum_at_once
+
+    def counted(*arguments):
+        with Allocations() as allocations:
+            sums = compute(*arguments)
+        pieces.append(allocations.bytes)
+        return sums
+
+    monkeypatch.setattr(client_update, "_sum_at_once", counted)
+    clipped_sum(work, task, query, x, y, owner, 50, memory=memory)
+    assert len(pieces) == 4
+    assert 0.5 * memory < max(pieces) < 1.25 * memory  # what does not grow with clients is not in the cost
+
+
+def test_examples_as_units_are_computed_as_memory_allows(monkeypatch):
+    task, query, x, y, _ = federation([1] * 50)
+    client, example = client_update._cost(OneGradient(), task, query, x, y)
+    asked = []
+    watched = lambda *a, **named: asked.append(a[-1]) or sum_gradients(*a, **named)  # noqa: E731
+    monkeypatch.setattr(client_update, "sum_gradients", watched)
+    for memory, chunk in ((7 * (client + example), None), (1, None), (2**40, 9)):
+        clipped_sum(OneGradient(), task, query, x, y, chunk=chunk, memory=memory)
+    assert asked == [7, 1, 9]
+
+
+@pytest.mark.parametrize(
+    ("owner", "units"), [([0, 2, 1], 3), ([0, 1, 3], 3), ([-1, 0, 1], 3), ([0, 1], 3), (None, 3)]
+)
+def test_owners_that_do_not_fit_are_refused(owner, units):
+    task, query, x, y, _ = federation([3])
+    with pytest.raises(ArgumentError):
+        clipped_sum(OneGradient(), task, query, x, y, None if owner is None else torch.tensor(owner), units)
+
+
+@pytest.mark.parametrize("steps", [(0, 0.1, None), (1, 0.0, None), (1, math.inf, None), (1, 0.1, 0)])
+def test_impossible_local_steps_are_refused(steps):
+    with pytest.raises(ArgumentError):
+        LocalSteps(*steps)
+
+
+def test_the_allocator_is_left_alone_where_it_cannot_be_tuned(monkeypatch):
+    def missing(_):
+        raise OSError
+
+    monkeypatch.setattr(client_update.ctypes, "CDLL", missing)
+    assert client_update.tune_allocator.__wrapped__() is False
+
+
+@pytest.mark.parametrize("last_bit", [0.0, 1e-7])
+def test_examples_that_cancel_leave_no_more_than_the_clip_norm(last_bit):
+    """Two examples of huge inputs whose gradients all but cancel: their rounding would be 300 clip norms."""
+    task = Task(nn.Linear(300, 200), "squared-error")
+    query = Query((torch.zeros(task.dimension),), (SumBlock((Term(1.0),)),))
+    x = (1e8 * noise(1, 300)).float().repeat(2, 1)
+    y = noise(1, 200, seed=1).float() * torch.tensor([[1.0], [-1.0 - last_bit]])
+    owner = torch.zeros(2, dtype=torch.int64)
+    (total,) = clipped_sum(OneGradient(), task, query, x, y, owner, 1)
+    assert float(total.norm()) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", ["lstm", "mlp-text"])
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
+    task = Task(models.build(name, (20,), 3, (9,)))
+    generator = torch.Generator().manual_seed(0)
+    reach = torch.randint(0, 12, (count, 1), generator=generator)  # some have no token at all
+    tokens = torch.randint(1, 9, (count, 20), generator=generator) * (torch.arange(20) < reach)
+    y = torch.arange(count) % 3
+    query = Query((noise(task.dimension) * 0.3,), (SumBlock((Term(0.05),)),))
+    want = sum_gradients(task, query, tokens, y)
+    widths = []
+    monkeypatch.setattr(
+        client_update, "sum_gradients", lambda *a: widths.append(a[2].shape[1]) or sum_gradients(*a)
+    )
+    assert_equal(clipped_sum(OneGradient(), task, query, tokens, y), want)
+    assert max(widths) <= 12
+    assert count < 200 or min(widths) <= 4
+
+
+def test_groups_of_like_length_lose_no_token():
+    tokens = torch.randint(0, 2, (333, 15), generator=torch.Generator().manual_seed(0))
+    tokens *= torch.arange(15) < torch.arange(333)[:, None] % 16  # also zeros inside, which are no padding
+    groups = list(client_update.by_length(tokens))
+    assert torch.cat([own for own, _ in groups]).sort().values.equal(torch.arange(333))
+    assert all(not tokens[own, end:].any() for own, end in groups)
+    assert len({end for _, end in groups}) > 1
+
+
+def test_ids_are_never_taken_for_padding():
+    assert not Task(models.build("factors", (2,), 1, (3, 4))).right_padded
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_clients_vector_is_the_same_to_the_last_bit_whoever_else_is_there(name, batch, monkeypatch):
+    """Many local steps make anything of a last bit, and with it of who is there."""
+    task, rows = Task(name), []
+    summed = client_update.sum_rows
+    monkeypatch.setattr(client_update, "sum_rows", lambda given, *a: rows.append(given[0]) or summed(given, *a))
+    sizes = [1, 15, 15, 16, 17, 18, 18, 3, 40, 37]
+    data = [(noise(n, 1, 28, 28, seed=i).float(), torch.arange(n) % 10) for i, n in enumerate(sizes)]
+    query = Query((task.initial(default_rng(0)),), (SumBlock((Term(1.0),)),))
+
+    def vectors(who):
+        rows.clear()
+        x, y = (torch.cat([data[i][part] for i in who]) for part in (0, 1))
+        owner = torch.repeat_interleave(torch.arange(len(who)), torch.tensor([sizes[i] for i in who]))
+        clipped_sum(LocalSteps(5, 0.3, batch), task, query, x, y, owner, len(who))
+        return {tuple(row.tolist()[-9:]): row for own in rows for row in own}
+
+    vectors([0])  # what a client takes is tried out, on made-up ones
+    alone = [next(iter(vectors([i]).values())) for i in range(len(sizes))]
+    for who in (range(10), range(9, -1, -1), [1, 3, 5], [2, 4, 8], [1, 2, 2, 2, 2, 1, 1]):
+        found = vectors(who)
+        for i in who:
+            assert torch.equal(found[tuple(alone[i].tolist()[-9:])], alone[i])
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
+def test_clients_of_alike_length_are_padded_by_an_eighth_at_most(spread):
+    sizes = (20 * torch.from_numpy(default_rng(3).lognormal(0, spread, 400))).long()
+    lengths = {}
+    for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40, alike=True):
+        for own, count in zip(positions, counts.tolist(), strict=True):
+            assert own.unique().tolist() == list(range(int(own[0]), int(own[0]) + count))
+            assert len(own) <= 1.125 * count
+            assert lengths.setdefault(count, len(own)) == len(own)  # of its own number alone
+    assert sum(int((sizes == count).sum()) for count in lengths) == int((sizes > 0).sum())
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
+def test_clients_of_unlike_sizes_are_hardly_padded(spread):
+    generator = default_rng(3)
+    sizes = (20 * torch.from_numpy(generator.lognormal(0, spread, 400))).long().clamp(min=1)
+    chunks = list(client_update._chunks(sizes, 1000, 1000, 400, 2**40, alike=False))
+    assert sum(len(counts) for _, counts in chunks) == 400
+    found = torch.cat([positions.flatten() for positions, _ in chunks]).unique()
+    assert found.tolist() == list(range(int(sizes.sum())))
+    for positions, counts in chunks:
+        assert positions.numel() <= 1.25 * counts.sum() + 64
+    assert len(chunks) <= 1 + 10 * spread  # and not in more chunks than that takes

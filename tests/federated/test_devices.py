@@ -1,0 +1,84 @@
+"""A round on a device: it meets nothing of the host's there, and the host waits for it once a chunk.
+
+No device is needed (tests/elsewhere.py stands in for one), so this holds on every machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.remote_device import DEVICE, Elsewhere, elsewhere
+from helpers.small import small, write_mnist
+
+from fedpriv.federated import client_update
+from fedpriv.runs.runner import Status
+from fedpriv.simulation.run import simulate
+
+__all__ = ["elsewhere"]
+
+SEVERAL = {"partition": "dirichlet", "examples_per_client": 4, "client_sizes": "lognormal"}
+RUNS: dict[str, dict[str, object]] = {
+    "embedded digits": {},
+    "cnn": {"model": "cnn"},
+    "mlp": {"model": "mlp"},
+    "files": {"dataset": "mnist"},
+    "deformed files": {"dataset": "infinite-mnist"},
+    "per-layer": {"clipping": "per-layer", "model": "mlp"},
+    "adaptive clip norm": {"adaptive_quantile": 0.5},
+    "local noise": {"placement": "local", "max_participations": 2},
+    "distributed noise": {"placement": "distributed"},
+    "several examples": SEVERAL,
+    "local steps": {**SEVERAL, "work": "local-steps", "local_steps": 2},
+    **{name: {"optimizer": name} for name in ("dp2-rmsprop", "dp-srm", "adadp", "adaptive-adp-sgd")},
+}
+
+# Two points, a divisor, or noise that clients add.
+VECTORS = dict.fromkeys(("dp-srm", "dp2-rmsprop", "local noise", "distributed noise"), 2)
+
+
+ALIKE = ("mlp", "deformed files", "several examples", "adadp", "adaptive-adp-sgd")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in RUNS]
+)
+def test_the_host_waits_once_a_chunk_and_sends_what_is_new(
+    name: str, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_update, "_SPARE", 10**6)  # clients of several sizes are in one piece all the same
+    changes: dict[str, object] = {"dp2_sgd_steps": 1, "dp2_adaptive_steps": 1} if "dp2" in name else {}
+    changes |= {"rounds": 6, "evaluate_every": 6, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
+    config = small(data_folder=str(write_mnist(tmp_path, 0)), **changes, **RUNS[name])
+    rounds: list[tuple[int, list[int], list[int]]] = []
+
+    def after_round(status: Status) -> None:
+        rounds.append((elsewhere.looks, list(elsewhere.down), list(elsewhere.up)))
+        elsewhere.clear()
+
+    result = simulate(config, after_round)
+    blocks = [result.params.numel()] + [1] * (name == "adaptive clip norm")
+    # The first rounds bring the data there, try the model out and measure what it takes; the last one is
+    # evaluated.
+    for looks, down, up in rounds[2:4]:
+        assert looks == (name != "local steps")
+        assert down == blocks
+        vectors = [size for size in up if size == result.params.numel()]
+        assert len(vectors) <= VECTORS.get(name, 1)
+        # The rest are numbers of clients and of their examples, whose pixels would be 30,000 at least.
+        assert sum(up) - sum(vectors) < 15_000
+
+
+def test_what_a_device_refuses_is_refused_here(elsewhere: Elsewhere) -> None:
+    own = torch.ones(3, 4, device=DEVICE)
+    theirs = torch.ones(4)
+    for mixed in (lambda: own + theirs, lambda: own.mul_(theirs), lambda: own @ theirs):
+        with pytest.raises(RuntimeError, match=r"both sides|not on the expected device"):
+            mixed()
+    assert float((own * 2).sum().cpu()) == 1.0
+    assert bool((own > 0).all())
+    assert own[torch.tensor([0, 2])].to(DEVICE).shape == (2, 4)
+    torch.ones(3, 4).copy_(own)
+    own.copy_(torch.ones(3, 4))
+    assert (elsewhere.looks, elsewhere.down, elsewhere.up) == (1, [1, 12], [2, 12])

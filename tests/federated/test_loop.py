@@ -1,0 +1,390 @@
+"""The loop: order, budget, failures, and the ladder of runs that must be equal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import CountingBooks, RowsEngine, noise_free, world
+from scipy import stats
+
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.federated.engine import PartialSum, SumRequest
+from fedpriv.federated.loop import MAX_EMPTY_RELEASES, Mechanism, Outcome, Progress, advance, run
+from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
+from fedpriv.optimizers import AdaptiveClipping, DpSrm, PlannedRelease, State, dp_adam, dp_sgd, dynamic_dp_sgd
+from fedpriv.optimizers.first_order import Sgd
+from fedpriv.optimizers.schedules import Constant
+from fedpriv.rng import Key
+
+KEY = Key.from_seed(3)
+START = torch.zeros(20, dtype=torch.float64)
+
+
+def go(
+    mechanism: Mechanism, engine: RowsEngine, budget_gate: CountingBooks | None = None, shard: int = 7, **cohorts: object
+) -> Outcome:
+    source = CohortSampler(mechanism.sampler, KEY, shard, **cohorts)  # type: ignore[arg-type]
+    return run(mechanism, START, engine, budget_gate or CountingBooks(), KEY, source)
+
+
+def test_no_noise_and_no_clipping_is_gradient_descent() -> None:
+    rows = world(1)
+    outcome = go(noise_free(dp_sgd(0.1, math.inf), 30), RowsEngine(rows))
+    theta = START.clone()
+    for _ in range(30):
+        theta = theta - 0.1 * (theta - rows).mean(0)
+    torch.testing.assert_close(outcome.state.params, theta, rtol=1e-10, atol=1e-12)
+
+
+OPTIMIZERS = {
+    "dp-sgd": dp_sgd(0.2, 1.0, momentum=0.5),
+    "dp-adam": dp_adam(0.2, 1.0),
+    "dynamic": dynamic_dp_sgd(Sgd(), 0.2, 2.0, 25, rho_c=3.0, rho_mu=2.0),
+    "adaptive": AdaptiveClipping(dp_sgd(0.2, 1.0)),
+}
+PLACEMENTS = {
+    "central": Placement("central"),
+    "local": Placement("local", shares=12),
+    "distributed": Placement("distributed", shares=12, min_replies=10),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_plain_loop_is_the_vectorised_engine(name: str, placement: str) -> None:
+    mechanism = Mechanism(OPTIMIZERS[name], FixedSize(40, 12), PLACEMENTS[placement], 0.5, 25)
+    fast = go(mechanism, RowsEngine(world(1)))
+    plain = go(mechanism, RowsEngine(world(1), plain=True))
+    torch.testing.assert_close(fast.state.params, plain.state.params, rtol=1e-6, atol=1e-9)
+    assert fast.state.step == 25
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_events_do_not_depend_on_the_data(name: str) -> None:
+    mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Placement("central"), 0.8, 25)
+    charged = []
+    for seed in (1, 2):
+        budget_gate = CountingBooks()
+        go(mechanism, RowsEngine(world(seed) * seed), budget_gate)
+        charged.append(budget_gate.charged)
+    assert charged[0] == charged[1] == list(mechanism.planned_events())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_converges_under_noise(name: str) -> None:
+    rows = world(1)
+    mechanism = Mechanism(OPTIMIZERS[name], Everyone(40), Placement("central"), 0.5, 25)
+    end = go(mechanism, RowsEngine(rows)).state.params
+    assert float((end - rows.mean(0)).norm()) < 0.6 * float(rows.mean(0).norm())
+
+
+def test_it_stops_before_the_release_that_would_pass_the_budget() -> None:
+    engine, budget_gate = RowsEngine(world(1)), CountingBooks(limit=4)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 10)
+    outcome = go(mechanism, engine, budget_gate)
+    assert (outcome.stopped, outcome.releases, outcome.state.step) == ("budget", 4, 4)
+    assert len(engine.asks) == len(budget_gate.charged) == 4
+
+
+def test_it_charges_before_it_asks() -> None:
+    budget_gate = CountingBooks()
+
+    class Watcher(RowsEngine):
+        def gather(self, request: SumRequest) -> PartialSum:
+            assert len(budget_gate.charged) == request.release + 1
+            return super().gather(request)
+
+    go(Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5), Watcher(world(1)), budget_gate)
+    assert len(budget_gate.charged) == 5
+
+
+def test_a_failed_gathering_leaves_its_charge_standing() -> None:
+    budget_gate = CountingBooks()
+
+    class Failing(RowsEngine):
+        def gather(self, request: SumRequest) -> PartialSum:
+            if request.release == 2:
+                raise RuntimeError("lost")
+            return super().gather(request)
+
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5)
+    with pytest.raises(RuntimeError, match="lost"):
+        go(mechanism, Failing(world(1)), budget_gate)
+    assert len(budget_gate.charged) == 3
+
+
+def test_too_few_replies_are_charged_and_do_not_count() -> None:
+    class Flaky(RowsEngine):
+        def gather(self, request: SumRequest) -> PartialSum:
+            self.lost = 1 if request.release % 2 else 0
+            return super().gather(request)
+
+    budget_gate, seen = CountingBooks(), []
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 5)
+    outcome = run(mechanism, START, Flaky(world(1)), budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 6), seen.append)
+    assert (outcome.state.step, outcome.releases, len(budget_gate.charged)) == (5, 9, 9)
+    assert [progress.round for progress in seen] == [1, 2, 3, 4, 5]
+
+
+def test_a_federation_that_never_answers_ends_the_run() -> None:
+    class Deaf(RowsEngine):
+        def gather(self, request: SumRequest) -> PartialSum:
+            self.lost = 1 if request.release >= 2 else 0
+            return super().gather(request)
+
+    budget_gate = CountingBooks()
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 50)
+    outcome = go(mechanism, Deaf(world(1)), budget_gate)
+    assert (outcome.stopped, outcome.state.step) == ("unanswered", 2)
+    assert outcome.releases == len(budget_gate.charged) == 2 + MAX_EMPTY_RELEASES
+
+
+def test_ctrl_c_keeps_the_state() -> None:
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 50)
+
+    def observe(progress: Progress) -> None:
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+    outcome = run(mechanism, START, RowsEngine(world(1)), CountingBooks(), KEY, cohorts, observe)
+    assert (outcome.stopped, outcome.state.step, outcome.releases) == ("interrupted", 3, 3)
+
+
+def test_capped_clients_send_noise_only() -> None:
+    """With a cap of 2, a client gives data to its first two cohorts and stays a party after that."""
+    sampler = FixedSize(6, 4)
+    cohorts = CohortSampler(sampler, KEY, 3, max_participations=2)
+    given = np.zeros(6, int)
+    for release in range(12):
+        shards = cohorts.draw(release)
+        assert sum(shard.parties for shard in shards) == 4
+        for shard in shards:
+            given[shard.ids] += 1
+    assert given.tolist() == [2] * 6
+
+
+@pytest.mark.parametrize("sampler", [FixedSize(40, 6), Poisson(40, 0.15)])
+def test_a_larger_first_cohort_is_drawn_divided_by_and_charged(sampler: Sampler) -> None:
+    """DP-SRM's first release: b_0 = 3 b units, mean over b_0, noise 3 z, and an event that says so."""
+    rows, factor = world(1), 3.0
+    method = DpSrm(Constant(1.0), math.inf, math.inf, 0.5, first_cohort=factor)
+    engine, budget_gate = RowsEngine(rows), CountingBooks()
+    outcome = go(Mechanism(method, sampler, Placement("none"), 0.0, 1), engine, budget_gate)
+    cohort = sampler.resized(factor).draw(KEY.generator("cohort", 0))
+    assert sum(len(shard.ids) for shard in engine.asks[0].shards) == len(cohort)
+    expected = START - (START - rows[cohort]).sum(0) / (factor * sampler.expected_size)
+    torch.testing.assert_close(outcome.state.params, expected, rtol=1e-10, atol=1e-12)
+    noisy = Mechanism(DpSrm(Constant(1.0), 1.0, 0.5, 0.5, factor), sampler, Placement("central"), 0.7, 4)
+    budget_gate = CountingBooks()
+    go(noisy, RowsEngine(rows), budget_gate)
+    first, *later = budget_gate.charged
+    assert first == sampler.resized(factor).event(0.7 * factor)
+    assert later == [sampler.event(0.7)] * 3
+    assert tuple(budget_gate.charged) == noisy.planned_events()
+    assert (first.rate, later[0].rate) == (pytest.approx(0.45), pytest.approx(0.15))
+
+
+@pytest.mark.parametrize("kind", ["local", "distributed"])
+def test_parties_of_a_larger_cohort_share_its_noise(kind: str) -> None:
+    """m and n_min follow the cohort where clients add the noise; silos are as many as ever."""
+    placement = Placement(kind, shares=6, min_replies=4)
+    method = DpSrm(Constant(1.0), 2.0, 0.5, 0.5, first_cohort=3.0)
+    mechanism = Mechanism(method, FixedSize(40, 6), placement, 0.7, 3)
+    engine = RowsEngine(world(1))
+    assert go(mechanism, engine).state.step == 3
+    owed = (0.7 * 3 * 2.0, 0.7 * 1.25, 0.7 * 1.25)
+    split = [1.0] * 3 if kind == "local" else [12**0.5, 2.0, 2.0]
+    for request, std, parts in zip(engine.asks, owed, split, strict=True):
+        assert request.party_stds == (pytest.approx(std / parts),)
+    assert [sum(c.parties for c in request.shards) for request in engine.asks] == [18, 6, 6]
+    observer = mechanism.observer_event(2.1, 3.0)
+    assert observer.noise_multiplier == pytest.approx(2.1 * (18**0.5 if kind == "local" else 1))
+    assert observer.cohort == 18
+    silos = Placement(kind, shares=6, min_replies=6, per_unit=False)
+    assert silos.resized(3.0) == silos
+
+
+class Pairs:
+    """A step is two releases; the state counts them."""
+
+    def init(self, params: torch.Tensor) -> State:
+        return State(params)
+
+    def query(self, state: State) -> Query:
+        return Query((state.params,), (SumBlock((Term(1.0),)),), releases=2 - state.step % 2)
+
+    def update(self, state: State, answer: tuple[torch.Tensor, ...]) -> State:
+        return state.advanced(state.params - 0.1 * answer[0], {})
+
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
+        return (PlannedRelease(),) * (rounds - rounds % 2)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "limit", "stopped", "releases"),
+    [(8, 99, "rounds", 8), (7, 99, "rounds", 6), (1, 99, "rounds", 0), (8, 5, "budget", 4)],
+)
+def test_a_step_of_two_releases_is_begun_only_where_both_can_be_made(
+    rounds: int, limit: int, stopped: str, releases: int
+) -> None:
+    budget_gate = CountingBooks(limit=limit)
+    mechanism = Mechanism(Pairs(), Everyone(40), Placement("central"), 1.0, rounds)
+    outcome = go(mechanism, RowsEngine(world(1)), budget_gate)
+    assert (outcome.stopped, outcome.releases, outcome.state.step) == (stopped, releases, releases)
+    assert len(budget_gate.charged) == releases
+    if limit == 99:
+        assert tuple(budget_gate.charged) == mechanism.planned_events()
+
+
+def test_silos_get_their_own_units_and_all_reply() -> None:
+    cohorts = CohortSampler(Poisson(50, 0.2), KEY, 7, silo_size=10)
+    shards = cohorts.draw(0)
+    assert [(shard.index, shard.home, shard.parties) for shard in shards] == [(s, s, 1) for s in range(5)]
+    assert all((shard.ids // 10 == shard.home).all() for shard in shards)
+    assert sum(len(shard.ids) for shard in shards) == len(Poisson(50, 0.2).draw(KEY.generator("cohort", 0)))
+
+
+def test_the_only_silo_draws_its_own_units_under_the_federations_numbers() -> None:
+    one = CohortSampler(Poisson(10, 0.5), KEY, 7, silo_size=10).draw(3)
+    fourth = CohortSampler(Poisson(10, 0.5), KEY, 7, silo_size=10, silo=4).draw(3)
+    assert [(c.index, c.home, c.parties) for c in (*one, *fourth)] == [(0, 0, 1), (0, 4, 1)]
+    assert fourth[0].ids.tolist() == [40 + i for i in one[0].ids.tolist()]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_in_parts_is_the_run(name: str) -> None:
+    mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Placement("central"), 0.5, 9)
+    whole, engine, budget_gate = go(mechanism, RowsEngine(world(1))), RowsEngine(world(1)), CountingBooks()
+    state = mechanism.optimizer.init(START)
+    for until in (2, 2, 7, 9):
+        cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+        state = advance(mechanism, state, until, engine, budget_gate, KEY, cohorts).state
+        assert state.step == until
+    assert torch.equal(state.params, whole.state.params)
+    assert tuple(budget_gate.charged) == mechanism.planned_events()
+
+
+@pytest.mark.parametrize("sampler", [Poisson(500, 0.1), FixedSize(500, 31), Everyone(20)])
+@pytest.mark.parametrize("shard", [1, 7, 1000])
+def test_chunks_hold_the_cohort_once(sampler: Sampler, shard: int) -> None:
+    shards = CohortSampler(sampler, KEY, shard).draw(4)
+    ids = np.concatenate([c.ids for c in shards])
+    assert ids.tolist() == sampler.draw(KEY.generator("cohort", 4)).tolist()
+    sizes = [len(c.ids) for c in shards]
+    assert max(sizes) - min(sizes) <= 1
+    # How many there are follows from the expected size, not from the drawn one.
+    assert len(shards) == min(-(-round(sampler.expected_size) // shard), len(ids))
+
+
+def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(400, 9), Placement("local", 9), 2.0, 5, server_view=True)
+    gate, observer = mechanism.event(2.0), mechanism.observer_event(2.0)
+    assert (gate.sampling, gate.relation, gate.noise_multiplier) == ("none", "replace-one", 2.0)
+    assert (observer.sampling, observer.noise_multiplier) == ("without-replacement", 6.0)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("local", marks=pytest.mark.slow), "distributed"])
+def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> None:
+    """Twelve parties in one chunk (one draw) or in twelve (twelve draws): the same events, and final
+    models of the same law: KS two-sample over 20 coordinates of 300 runs, p > 1e-6, seeds fixed."""
+    mechanism = Mechanism(dp_sgd(0.5, 1.0), FixedSize(40, 12), PLACEMENTS[kind], 0.5, 3)
+    ends: dict[int, list[float]] = {1: [], 12: []}
+    events = {}
+    for shard, finals in ends.items():
+        for seed in range(300):
+            budget_gate, key = CountingBooks(), Key.from_seed(1000 * shard + seed)
+            cohorts = CohortSampler(mechanism.sampler, KEY, shard)  # the same cohorts, so only the noise differs
+            engine = RowsEngine(world(1), key)
+            finals.extend(run(mechanism, START, engine, budget_gate, key, cohorts).state.params.tolist())
+            events[shard] = budget_gate.charged
+    assert events[1] == events[12]
+    assert stats.ks_2samp(ends[1], ends[12]).pvalue > 1e-6
+    centre = np.mean(ends[1])
+    wider = [centre + 1.5 * (value - centre) for value in ends[1]]
+    assert stats.ks_2samp(wider, ends[12]).pvalue < 1e-6
+
+
+def test_an_unseeded_key_serves_one_run() -> None:
+    """The same noise on the sums of two clip norms would give what they are of away."""
+    sampler, key, budget_gate = Poisson(40, 0.5), Key.fresh(), CountingBooks()
+
+    def go_on(key: Key, cohorts: Key, budget_gate: CountingBooks) -> Outcome:
+        mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 2)
+        return run(mechanism, START, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, cohorts, 7))
+
+    go_on(key, key, budget_gate)
+    for again in ((key, Key.fresh()), (Key.fresh(), key)):
+        unused = CountingBooks()
+        with pytest.raises(ArgumentError, match=r"be a run's own.*Key\.fresh"):
+            go_on(*again, unused)
+        assert not unused.charged
+    one, other = (go_on(KEY, KEY, CountingBooks()) for _ in range(2))
+    assert torch.equal(one.state.params, other.state.params)
+
+
+def test_children_of_an_unseeded_key_remember_what_they_drew() -> None:
+    key = Key.fresh()
+    key.child("silo", 0).once("release", 0)
+    key.child("silo", 1).once("release", 0)
+    key.once("release", 0)
+    with pytest.raises(ArgumentError, match="release 0 was drawn from it before"):
+        key.child("silo", 0).once("release", 0)
+
+
+def test_a_run_that_goes_on_takes_new_numbers() -> None:
+    """After releases that nobody answered, the number of steps is not the number of releases."""
+    sampler, key = Poisson(40, 0.5), Key.fresh()
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 4)
+    state = State(START, 1)
+    budget_gate = CountingBooks(charged=[mechanism.event(1.0)] * 3)
+    end = advance(mechanism, state, 2, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, key, 7), first=3)
+    assert end.releases == 4
+    with pytest.raises(ArgumentError, match=r"release 3 was drawn from it before"):
+        advance(mechanism, state, 2, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, key, 7), first=3)
+
+
+def test_cohorts_of_another_sampler_than_the_one_accounted_are_refused() -> None:
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Poisson(40, 0.1), Placement("central"), 1.0, 2)
+    budget_gate = CountingBooks()
+    for sampler in (Everyone(40), Poisson(40, 0.2), FixedSize(40, 4)):
+        with pytest.raises(ArgumentError, match=r"cohorts is .*be drawn by the setup's sampler"):
+            run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, CohortSampler(sampler, KEY, 7))
+    assert not budget_gate.charged
+
+
+class Choosing:
+    """Asks for less noise after a small answer."""
+
+    def init(self, params: torch.Tensor) -> State:
+        return State(params, 0, {"noise": torch.ones(())})
+
+    def query(self, state: State) -> Query:
+        noise = float(state.slots["noise"])
+        return Query((state.params,), (SumBlock((Term(1.0),)),), relative_noise=noise)
+
+    def update(self, state: State, answer: tuple[torch.Tensor, ...]) -> State:
+        noise = torch.tensor(1.0 if float(answer[0].norm()) > 1e3 else 0.5)
+        return state.advanced(state.params, {"noise": noise})
+
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
+        return (PlannedRelease(),) * rounds
+
+
+def test_noise_that_follows_from_answers_needs_a_filter() -> None:
+    mechanism = Mechanism(Choosing(), Poisson(40, 0.5), Placement("central"), 1.0, 4)
+    budget_gate = CountingBooks()
+    cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+    with pytest.raises(ArgumentError, match=r"of Choosing at step 1 is \(0\.5, 1\.0\).* a privacy filter"):
+        run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, cohorts)
+    assert len(budget_gate.charged) == 1
+    budget_gate = CountingBooks()
+    budget_gate.adaptive = True  # type: ignore[attr-defined]
+    assert run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, cohorts).stopped == "rounds"
+    assert [event.noise_multiplier for event in budget_gate.charged] == [1.0, 0.5, 0.5, 0.5]

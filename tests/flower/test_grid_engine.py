@@ -1,0 +1,505 @@
+"""The engine deals chunks in a fixed order, adds what comes back, and counts nothing that did not."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.server.superlink.linkstate.utils import (
+    create_message_error_unavailable_ins_message,
+    create_message_error_unavailable_res_message,
+)
+from helpers import summing_app as summing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
+from fedpriv.flower import grid_engine
+from fedpriv.flower.error_masking import error_reply
+from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.grids import ray as ray_grid
+from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.grids.in_process import InProcessGrid, NodeError
+from fedpriv.flower.grids.ray import RayGrid
+from fedpriv.flower.serialization import MessageError, add_replies, read_reply, reply_content
+from fedpriv.flower.topology import EngineError, Node, deal, not_ready
+from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
+
+APP = f"{summing.__name__}:app"
+QUERY = Query((torch.zeros(3),), (SumBlock((Term(1.0),), 0.5), IndicatorBlock(Term(1.0), 1.0, 0.5)))
+
+
+def make_ask(shards: int = 5, home: Any = lambda index: None, release: int = 0) -> SumRequest:
+    cuts = [np.arange(3 * index, 3 * index + 3) for index in range(shards)]
+    return SumRequest(QUERY, release, tuple(Shard(i, cut, 3, home(i)) for i, cut in enumerate(cuts)))
+
+
+def total(request: SumRequest) -> float:
+    return float(sum((shard.ids + 1).sum() for shard in request.shards))
+
+
+class Rearranged(InProcessGrid):
+    """A grid with Flower's habits: random node ids in any order, replies in any order, some lost."""
+
+    lost: tuple[int, ...] = ()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [2, 3, 1][: self.nodes]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))[::-1]
+        return [r for r in replies if r.metadata.src_node_id not in self.lost or _is_query(r)]
+
+
+def _is_query(message: Message) -> bool:
+    return message.metadata.message_type == "query"
+
+
+class Failing(InProcessGrid):
+    """A grid that answers errors as error replies, as Flower's do."""
+
+    def _answer(self, message: Message) -> Message:
+        return self._app(message, self._contexts[message.metadata.dst_node_id])
+
+
+@pytest.fixture(scope="module", params=["one", "three", "three actors"])
+def grid(request: pytest.FixtureRequest) -> Iterator[HostedGrid]:
+    if request.param == "three actors":
+        yield request.getfixturevalue("three")
+        return
+    with InProcessGrid(nodes=1 if request.param == "one" else 3, client_app=APP) as made:
+        yield made
+
+
+@pytest.mark.parametrize("home", [lambda index: None, lambda index: index])
+def test_the_whole_cohort_is_summed_once(grid: HostedGrid, home: Any) -> None:
+    engine = GridEngine(grid)
+    for release in range(2):
+        request = make_ask(home=home, release=release)
+        reply = engine.gather(request)
+        assert torch.equal(reply.sums[0], torch.full((3,), total(request)))
+        assert torch.equal(reply.sums[1], torch.tensor(total(request)))
+        assert reply.parties == 15
+
+
+def test_an_empty_cohort_is_zero_and_asks_nobody(grid: HostedGrid) -> None:
+    reply = GridEngine(grid).gather(make_ask(shards=0))
+    assert reply.parties == 0
+    assert [sums.shape for sums in reply.sums] == [torch.Size([3]), torch.Size([])]
+    assert all(not bool(sums.any()) for sums in reply.sums)
+
+
+@given(st.integers(0, 20), st.integers(1, 5), st.integers(0, 2**32))
+def test_every_chunk_is_dealt_once_and_the_load_is_even(shards: int, nodes: int, seed: int) -> None:
+    homes = np.random.default_rng(seed).integers(-1, 7, shards)
+    cohort = [Shard(i, np.arange(2), 2, None if h < 0 else int(h)) for i, h in enumerate(homes)]
+    hands = deal(cohort, [Node(100 - k, k, nodes) for k in range(nodes)])
+    dealt = [shard.index for hand in hands.values() for shard in hand]
+    assert sorted(dealt) == list(range(shards))
+    free = [sum(shard.home is None for shard in hand) for hand in hands.values()]
+    assert max(free) - min(free) <= 1
+    for node, hand in hands.items():
+        assert all(c.home is None or c.home % nodes == node.partition for c in hand)
+
+
+def test_nodes_are_ordered_by_partition_and_replies_by_node() -> None:
+    engine = GridEngine(Rearranged(nodes=3, client_app=APP))
+    assert [(node.id, node.partition) for node in engine.assemble()] == [(1, 0), (2, 1), (3, 2)]
+    assert engine.gather(make_ask()).sums[1] == total(make_ask())
+
+
+def gathered_without_partition_0(reply: PartialSum, request: SumRequest) -> bool:
+    rest = [shard for shard in request.shards if shard.home != 0]
+    expected = float(sum((shard.ids + 1).sum() for shard in rest))
+    return reply.parties == 3 * len(rest) and reply.sums[1] == expected
+
+
+def test_a_silent_node_counts_nothing() -> None:
+    grid = Rearranged(nodes=3, client_app=APP)
+    grid.lost = (1,)
+    request = make_ask(shards=3, home=lambda index: index)
+    assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(request), request)
+    with pytest.raises(EngineError, match="partition 0: no reply in time"):
+        GridEngine(grid).gather(request)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("raise", "failed with ZeroDivisionError"),
+        ("nan", "sum-0 of a reply is not finite"),
+        ("boast", "claims more parties than were asked"),
+    ],
+)
+def test_a_failing_node_counts_nothing(
+    how: str, error: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = Failing(nodes=3, run_config={"misbehave": how}, client_app=APP)
+    request = make_ask(shards=3, home=lambda index: index)
+    assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(request), request)
+    assert caplog.text == ""  # how many replied is private
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(EngineError, match=error):
+        GridEngine(grid).gather(request)
+
+
+def test_a_silo_that_does_not_answer_is_told_once_and_when_it_is_back() -> None:
+    """All silos are asked in every release, whatever is sampled of their examples."""
+    grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=True)
+    for release, lost in enumerate([(), (1,), (1,), (1, 3), ()]):
+        grid.lost = lost
+        engine.gather(make_ask(shards=3, home=lambda index: index, release=release))
+    details = "(details are in the nodes' own logs)"
+    assert told == [
+        f"release 2 on: without some silos: partition 0: no reply in time {details}",
+        "release 4 on: without some silos: partition 0: no reply in time; partition 2: no reply in time "
+        + details,
+        "release 5 on: with all silos again",
+    ]
+
+
+class Leaving(Rearranged):
+    """Of the nodes that are gone Flower's server says so, or they are no longer among its nodes; its ids are
+    large."""
+
+    gone: tuple[int, ...] = ()
+    signed_off: tuple[int, ...] = ()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in super().get_node_ids() if node not in self.signed_off]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        asked = list(messages)
+        replies = {r.metadata.src_node_id: r for r in super().send_and_receive(asked, timeout=timeout)}
+        for message in asked:
+            node = message.metadata.dst_node_id
+            if node in self.gone:
+                told = message.metadata, "node_unavail"
+                replies[node] = create_message_error_unavailable_res_message(*told)
+            elif node in self.signed_off:
+                replies[node] = create_message_error_unavailable_ins_message("", 0)
+        return list(replies.values())
+
+
+@pytest.mark.parametrize("silos", [True, False])
+def test_a_silo_whose_node_is_gone_is_not_taken_for_a_slow_one(silos: bool) -> None:
+    """Killed, and Flower's server has missed its heartbeats; or ended, and it has signed off."""
+    grid, told = Leaving(nodes=3, client_app=APP), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+    engine.assemble()
+    grid.gone, grid.signed_off = (1,), (2,)
+    grid.lost = (3,)
+    engine.gather(make_ask(shards=3, home=lambda index: index))
+    said = "release 1 on: without some silos: partition 0: gone offline; partition 1: gone offline; "
+    late = "partition 2: no reply in time (details are in the nodes' own logs)"
+    assert told == [said + late] * silos
+    assert len(engine.absences.told()) == 3 * silos
+
+
+class Restarting(InProcessGrid):
+    """Six nodes that come and go: node 1 and 3 are of partition 0, the others of partition 1."""
+
+    there: tuple[int, ...] = (1, 2)
+    refusing: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__(nodes=6, client_app=APP)
+        self.asked: list[tuple[str, int]] = []
+        for node, context in self._contexts.items():
+            context.node_config = {"partition-id": int(node not in (1, 3)), "num-partitions": 2}
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.there
+
+    def _submit(self, messages: list[Message]) -> None:
+        self.asked += [(m.metadata.message_type, m.metadata.dst_node_id) for m in messages]
+        there = set(self.there) - set(self.silent)
+        super()._submit([m for m in messages if m.metadata.dst_node_id in there])
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.dst_node_id in self.refusing:
+            return error_reply(message, KeyError("secret"))
+        return super()._answer(message)
+
+
+@pytest.mark.parametrize("silos", [True, False])
+def test_a_node_that_was_started_anew_takes_its_place_again(silos: bool) -> None:
+    grid, told = Restarting(), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+
+    def asked(release: int, there: tuple[int, ...], parties: int) -> list[tuple[str, int]]:
+        grid.there = there
+        del grid.asked[:]
+        request = make_ask(shards=4, home=lambda index: index, release=release - 1)
+        assert engine.gather(request).parties == parties
+        return grid.asked[:]
+
+    assert asked(1, (1, 2), parties=12)[2:] == [("train", 1), ("train", 2)]
+    assert asked(2, (1, 2, 4), 12) == [("train", 1), ("train", 2)]  # nobody is gone, and nobody new is asked
+    grid.refusing = (5,)
+    new = [("query", 3), ("query", 5)]  # one of another partition, and one that is not ready
+    assert asked(3, (1, 3, 5), 6) == [*new, ("train", 1), ("train", 2)]
+    assert asked(4, (1, 3, 5), 6) == [("train", 1), ("train", 2)]  # nobody is asked twice
+    assert asked(5, (1, 3, 5, 6), 12) == [("query", 6), ("train", 1), ("train", 6)]
+    assert asked(6, (1, 2, 6), 12) == [("train", 1), ("train", 6)]  # who has the place keeps it
+    lines = [
+        "of those that have come since, 1 node is not ready: node 5 failed with KeyError (each node's own "
+        "terminal says why; its SuperNode ID is there, too)",
+        "release 3 on: without some silos: partition 1: gone offline (details are in the nodes' own logs)",
+        "partition 1 has a new node",
+        "release 5 on: with all silos again",
+    ]
+    assert told == lines * silos
+
+
+@pytest.mark.parametrize("silos", [True, False])
+def test_a_node_that_is_silent_while_it_starts_is_asked_again(silos: bool) -> None:
+    grid, told = Restarting(), list[str]()
+    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+    engine.assemble()
+    grid.there, grid.silent = (1, 4), (4,)
+    request = make_ask(shards=4, home=lambda index: index)
+    assert [engine.gather(request).parties for _ in range(2)] == [6, 6]
+    del grid.asked[:]
+    grid.silent = ()
+    assert engine.gather(request).parties == 12
+    assert grid.asked == [("query", 4), ("train", 1), ("train", 4)]
+    assert ("partition 1 has a new node" in told) == silos
+    assert not any("not ready" in line for line in told)  # that nothing came is no reason to name
+
+
+def test_a_newcomer_that_hangs_holds_up_five_releases_at_most() -> None:
+    grid = Restarting()
+    engine = GridEngine(grid, strict=False, silos=True)
+    engine.assemble()
+    grid.there, grid.silent = (1, 4), (4,)
+    del grid.asked[:]
+    for _ in range(7):
+        engine.gather(make_ask(shards=4, home=lambda index: index))
+    assert grid.asked.count(("query", 4)) == 5
+
+
+def test_which_clients_do_not_answer_is_not_told() -> None:
+    """Who was asked is who was drawn."""
+    grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
+    grid.lost = (1,)
+    engine = GridEngine(grid, strict=False, tell=told.append)
+    engine.gather(make_ask(shards=3, home=lambda index: index))
+    assert (told, engine.absences.told()) == ([], [])
+
+
+def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that stopped then would tell who was drawn; an empty cohort's release is what it gets."""
+    grid = Failing(nodes=2, run_config={"misbehave": "raise-all"}, client_app=APP)
+    reply = GridEngine(grid, strict=False).gather(make_ask())
+    assert reply.parties == 0
+    assert all(not total.any() for total in reply.sums)
+    assert caplog.text == ""
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
+        GridEngine(grid).gather(make_ask())
+    assert "secret" not in str(caught.value)
+
+
+def test_a_node_that_breaks_later_ends_no_run_though_it_was_drawn_alone() -> None:
+    """Not when it is asked whether it is there, either."""
+
+    class Breaking(Failing):
+        broken = False
+
+        def _answer(self, message: Message) -> Message:
+            if self.broken and message.metadata.dst_node_id == 1:
+                return error_reply(message, ZeroDivisionError("secret"))
+            return super()._answer(message)
+
+    for nodes in (1, 2):
+        grid = Breaking(nodes=nodes, client_app=APP)
+        engine, alone = GridEngine(grid, strict=False), make_ask(shards=1, home=lambda index: 0)
+        assert engine.gather(alone).parties == 3
+        grid.broken = True
+        assert engine.gather(alone).parties == 0
+
+
+def test_a_federation_that_is_gone_is_an_error() -> None:
+    grid = Rearranged(nodes=3, client_app=APP)
+    engine = GridEngine(grid, strict=False)
+    request = make_ask(shards=3, home=lambda index: index)
+    engine.gather(request)
+    grid.lost = (1, 2, 3)
+    assert engine.gather(request).parties == 0  # all are there, and say so
+    grid.send_and_receive = lambda messages, timeout=None: []  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="no node answers any more, sampled or not"):
+        engine.gather(request)
+    assert engine.gather(make_ask(shards=0)).parties == 0  # nobody was asked
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        ((2,), "^1 of 3 nodes is not ready: node 2 failed with KeyError; it is of partition 1 "),
+        (
+            (3, 1),
+            "^2 of 3 nodes are not ready: node 1 failed with KeyError; node 3 failed with KeyError; "
+            "they are of partitions 0 and 2 ",
+        ),
+        ((1, 2, 3), "^3 nodes are not ready: node 1 failed with KeyError; .*; node 3 failed with KeyError "),
+    ],
+)
+def test_all_nodes_that_are_not_ready_are_named_before_anything_is_asked(
+    failing: tuple[int, ...], said: str
+) -> None:
+    class NotReady(Rearranged):
+        def _answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id in failing:
+                return error_reply(message, KeyError("secret"))
+            return super()._answer(message)
+
+    for strict in (False, True):
+        with pytest.raises(EngineError, match=said + "[(]each node's own terminal says why; ") as caught:
+            GridEngine(NotReady(nodes=3, client_app=APP), strict=strict).gather(make_ask())
+        assert "secret" not in str(caught.value)
+
+
+def test_of_many_nodes_that_are_not_ready_some_are_named() -> None:
+    said = not_ready(dict.fromkeys(range(100, 130), "failed with KeyError"), [], 31)
+    assert said.startswith("30 of 31 nodes are not ready: node 100 failed with KeyError; node 101 ")
+    assert "node 119 failed with KeyError; and 10 more (each" in said
+    assert "node 120" not in said
+
+
+def test_debugging_in_process_names_the_node() -> None:
+    grid = InProcessGrid(nodes=2, run_config={"misbehave": "raise"}, client_app=APP)
+    with pytest.raises(NodeError, match="node 1 failed at 'train': ZeroDivisionError"):
+        GridEngine(grid).gather(make_ask())
+
+
+def test_nodes_that_do_not_know_their_place_are_refused() -> None:
+    grid = InProcessGrid(nodes=2, run_config={"misbehave": "placeless"}, client_app=APP)
+    said = r"node 1 has no partition [(]--node-config 'partition-id=.*; node 2 has no partition"
+    with pytest.raises(EngineError, match=said):
+        GridEngine(grid).gather(make_ask())
+
+
+def test_nodes_that_claim_the_same_place_are_refused() -> None:
+    grid = InProcessGrid(nodes=2, run_config={"misbehave": "twins"}, client_app=APP)
+    with pytest.raises(EngineError, match=r"partition ids are \[0, 0\] of \[2\]"):
+        GridEngine(grid).gather(make_ask())
+
+
+class Late(InProcessGrid):
+    """Its second node comes at the third look, or never."""
+
+    looks = 0
+    comes = True
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.looks += 1
+        return [1, 2] if self.looks > 3 and self.comes else [1]
+
+
+def test_the_engine_waits_for_all_nodes() -> None:
+    grid = Late(nodes=2, client_app=APP)
+    told: list[str] = []
+    assert len(GridEngine(grid, tell=told.append).assemble()) == 2
+    assert told == ["waiting for 2 nodes, 1 there (up to 300 s)"]
+
+
+def test_the_engine_does_not_wait_for_ever() -> None:
+    grid = Late(nodes=2, client_app=APP)
+    grid.comes = False
+    with pytest.raises(EngineError, match=r"after 0\.3 s partitions \[1\] are missing"):
+        GridEngine(grid, start_timeout=0.3).assemble()
+
+
+class Counting(RayGrid):
+    """A grid that counts the replies that reach the driver one by one."""
+
+    received = 0
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        self.received += sum(not _is_query(reply) for reply in replies)
+        return replies
+
+
+@pytest.fixture(scope="module")
+def three(ray_instance: None) -> Iterator[Counting]:
+    """Three actors, whose replies are added before they are read in ``adding``; more take long to start."""
+    with Counting(nodes=3, client_app=APP, num_cpus=0.1) as grid:
+        yield grid
+
+
+@pytest.fixture(scope="module", params=["driver", "actors"])
+def adding(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Who adds the three actors' replies: the driver, where they are small, or they themselves in a tree."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid_engine, "_TREE", 3)
+        if request.param == "actors":
+            patch.setattr(ray_grid, "_FEW", 0)
+        yield request.param
+
+
+def test_replies_are_added_before_they_are_read(three: Counting, adding: str) -> None:
+    engine, lines = GridEngine(three), three._lines
+    assert lines is not None
+    for shards, one_by_one in ((11, 0), (3, 0), (2, 2)):  # two replies are not worth it
+        request = make_ask(shards=shards, home=lambda index: index)
+        before, reply = three.received, engine.gather(request)
+        assert torch.equal(reply.sums[0], torch.full((3,), total(request)))
+        assert torch.equal(reply.sums[1], torch.tensor(total(request)))
+        assert reply.parties == 3 * shards
+        assert three.received - before == one_by_one
+    assert all((node in lines) == (adding == "driver") for node in three.get_node_ids())
+
+
+def test_a_failure_comes_through_the_adding(three: Counting, adding: str) -> None:
+    with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
+        GridEngine(three).gather(make_ask(shards=8, release=summing.FAILING))
+    assert "secret" not in str(caught.value)
+
+
+def test_neighbours_are_added_in_pairs() -> None:
+    """In one order, however many there are, so that it is told by their number and not by who adds."""
+    assert [ray_grid._in_pairs(list("abcdefg"[:n]), "({}{})".format) for n in (1, 2, 5, 7)] == [
+        "a",
+        "(ab)",
+        "(((ab)(cd))e)",
+        "(((ab)(cd))((ef)g))",
+    ]
+
+
+def test_of_what_else_replies_hold_the_larger_values_come_with_their_sum() -> None:
+    grid = InProcessGrid(nodes=1, client_app=APP)
+    message = grid.create_message(RecordDict(), "train", 1, "")
+    replies = [Message(reply_content(PartialSum(TWO_SHAPES[0], 2)), reply_to=message) for _ in range(2)]
+    for reply, times in zip(replies, ({"node": 3.0, "data": 1.0}, {"node": 2.0, "answer": 1.5}), strict=True):
+        reply.content["times"] = ConfigRecord(times)
+    added = ray_grid._added(*replies).content
+    assert dict(added["times"]) == {"node": 3.0, "data": 1.0, "answer": 1.5}
+    assert read_reply(added, PLAIN).parties == 4
+
+
+def test_replies_of_different_queries_do_not_add() -> None:
+    grid = InProcessGrid(nodes=1, client_app=APP)
+    message = grid.create_message(RecordDict(), "train", 1, "")
+    one, other = (Message(reply_content(PartialSum(sums, 2)), reply_to=message) for sums in TWO_SHAPES)
+    assert read_reply(add_replies(one, one).content, PLAIN).sums[0].tolist() == [2.0, 2.0, 2.0]
+    assert read_reply(add_replies(one, one).content, PLAIN).parties == 4
+    with pytest.raises(MessageError, match="one shape"):
+        add_replies(one, other)
+
+
+PLAIN = Query((torch.zeros(3),), (SumBlock((Term(1.0),)),))
+TWO_SHAPES = ((torch.ones(3, dtype=torch.float64),), (torch.ones(2, dtype=torch.float64),))

@@ -1,0 +1,387 @@
+"""Runs side by side: who is told apart by what, means of repetitions, and what cannot be compared."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.small import small
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.cli import app
+from fedpriv.config.plan import make_plan
+from fedpriv.node.factory import make_worker
+from fedpriv.report import comparison, comparison_plots
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import Status, execute
+
+
+def left(folder: Path, **changes: object) -> Path:
+    """The folder of a run."""
+    config = small(rounds=4, **changes)
+    execute(make_plan(config), make_worker(config.table()), RunFolder.create(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedpriv.report.plots.curves", lambda *arguments: b"")
+        folder = tmp_path_factory.mktemp("runs")
+        for seed in (1, 2, 3):
+            left(folder / f"sgd-{seed}", optimizer="dp-sgd", seed=seed)
+        left(folder / "adam", optimizer="dp-adam", learning_rate=0.0)
+        left(folder / "open", optimizer="dp-sgd", placement="none")
+        left(folder / "estimate", optimizer="dp-sgd", accounting="gdp-clt", epsilon=1.0)
+    return folder
+
+
+def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs: Path) -> None:
+    sgd, adam = comparison.read([*(runs / f"sgd-{seed}" for seed in (1, 2, 3)), runs / "adam"])
+    # The default step size is another for Adam; 1.0 was given to the others.
+    assert sgd.name == "optimizer=dp-sgd, learning-rate=1.0"
+    assert adam.name == "optimizer=dp-adam, learning-rate=auto"
+    assert [len(group.runs) for group in (sgd, adam)] == [3, 1]
+    scores = [
+        json.loads((runs / f"sgd-{seed}" / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
+        for seed in (1, 2, 3)
+    ]
+    data = sgd.json()
+    assert data["mean"] == pytest.approx(statistics.fmean(scores))
+    assert data["spread"] == pytest.approx(statistics.stdev(scores))
+    assert data["remarks"] == [f"reproducible, not private (seed {seed})" for seed in (1, 2, 3)]
+    report = json.loads((runs / "sgd-1" / "report.json").read_text())
+    [view] = report["privacy"]["views"]
+    assert (data["epsilon"], data["kind"]) == (view["epsilon"]["pld"]["epsilon"], "bound")
+    assert (adam.json()["spread"], adam.json()["remarks"]) == (None, [])
+    assert comparison.cells(sgd)[2] == f"accuracy {data['mean']:.2%} +- {data['spread']:.2%}"
+
+
+def name_of(*changes: dict[str, object]) -> list[str]:
+    return [
+        ", ".join(f"{key}={value}" for key, value in settings.items())
+        for settings in comparison._apart([small(**change) for change in changes])
+    ]
+
+
+def test_labels_leave_out_what_a_run_does_not_use() -> None:
+    """Compare sets max-participations for local noise; silos of examples have sizes, virtual clients none."""
+    local = {"placement": "local", "max_participations": 1}
+    placements = name_of({}, local, {"placement": "none", "epsilon": 8.0, "accounting": "rdp"})
+    assert placements == ["placement=central", "placement=local", "placement=none"]
+    capped = name_of({}, local, {**local, "max_participations": 2})
+    assert capped[0] == "placement=central"
+    assert capped[2] == "placement=local, max-participations=2"
+    silos = {"unit": "example", "examples_per_client": 60, "clients": 400}
+    levels = name_of({}, silos, {**silos, "level": "client", "silo_steps": 3})
+    assert levels == ["unit=client", "level=aggregation, unit=example", "level=client, unit=example"]
+    steps = [{"optimizer": "dp-srm", "srm_gamma": gamma} for gamma in (0.1, 0.2)]
+    methods = name_of(*({"learning_rate": 0.0, **change} for change in ({}, *steps)))
+    assert methods[::2] == ["optimizer=dynamic-dp-sgd", "optimizer=dp-srm, srm-gamma=0.2"]
+
+
+def test_runs_that_differ_in_what_neither_uses_are_repetitions() -> None:
+    open_runs = [{"placement": "none", "epsilon": epsilon} for epsilon in (1.0, 8.0)]
+    assert name_of(*open_runs, {})[:2] == ["placement=none"] * 2
+
+
+def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
+    groups = comparison.read([runs])
+    assert sorted(len(group.runs) for group in groups) == [1, 1, 1, 3]
+    rows = {group.runs[0].folder.name: comparison.cells(group) for group in groups}
+    assert rows["open"][3:] == ["infinite", "", "nobody", "", "rounds"]
+    assert rows["estimate"][-2:] == ["an ESTIMATE", "rounds"]
+    twice = comparison.read([runs, runs / "adam", runs / "sgd-1"])
+    assert [len(group.runs) for group in twice] == [len(group.runs) for group in groups]
+    assert comparison.read([runs / "adam"])[0].name == "optimizer=dp-adam"
+
+
+def test_runs_that_did_not_go_through_are_not_averaged_and_cost_their_budget(
+    runs: Path, tmp_path: Path
+) -> None:
+    """Who ended them for what they had released chose among epsilons."""
+
+    def ends(status: Status) -> None:
+        if status.round == 2:
+            raise KeyboardInterrupt
+
+    config = small(rounds=4, optimizer="dp-sgd", seed=1)
+    for name in ("cut-1", "cut-2"):
+        folder = RunFolder.create(tmp_path / name)
+        spent = execute(make_plan(config), make_worker(config.table()), folder, ends).report
+    [view] = spent["privacy"]["views"]
+    assert view["epsilon"]["pld"]["epsilon"] < 2.9
+    groups = comparison.read([runs / "sgd-1", tmp_path / "cut-1", tmp_path / "cut-2"])
+    assert [group.json()["ended"] for group in groups] == [["rounds"], ["interrupted"], ["interrupted"]]
+    assert [len(group.runs) for group in groups] == [1, 1, 1]
+    assert [group.json()["epsilon"] for group in groups[1:]] == [3.0, 3.0]
+    assert groups[1].name == "optimizer=dp-sgd (interrupted)"
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved, in order."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (save(self, *a, **k), figures.append(self)))
+    return figures
+
+
+def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Figure]) -> None:
+    groups = comparison.read([runs])
+    comparison_plots.picture(groups)
+    by_round, by_epsilon = drawn[0].axes
+    assert len(by_round.lines) == len(by_epsilon.lines) == 4
+    [sgd] = [group for group in groups if len(group.runs) == 3]
+    at = groups.index(sgd)
+    data = sgd.json()
+    assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * data["mean"])
+    [band] = by_round.collections
+    ends = band.get_paths()[0].vertices
+    ends = ends[ends[:, 0] == ends[:, 0].max()][:, 1]
+    assert (max(ends) - min(ends)) / 2 == pytest.approx(100 * data["spread"])  # as in the table
+    assert "+- standard deviation of runs" in by_round.get_ylabel()
+    assert sum("ESTIMATE" in line.get_label() for line in by_epsilon.lines) == 1
+    [level] = [line for line in by_epsilon.lines if line.get_linestyle() == ":"]
+    [plain] = [group for group in groups if group.runs[0].config.placement == "none"]
+    assert list(level.get_ydata()) == pytest.approx([100 * plain.json()["mean"]] * 2)  # it has no epsilon
+    assert "dotted: the last score without noise" in by_epsilon.get_xlabel()
+    assert "epsilon spent, against who sees the released models" in by_epsilon.get_xlabel()
+    comparison_plots.picture([plain])
+    assert len(drawn[1].axes) == 1
+    assert drawn[1].get_suptitle() == "not private: no noise is added"
+
+
+def changed(group: comparison.Group, name: object, **report: object) -> comparison.Group:
+    """The group under another name, with its report's views against another adversary."""
+    [run] = group.runs[:1]
+    told = json.loads(json.dumps(run.report))
+    for view in told["privacy"]["views"]:
+        view |= report
+    return replace(group, settings={"learning-rate": name}, runs=(replace(run, report=told),))
+
+
+def labels_of(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
+    runs: Path, drawn: list[Figure]
+) -> None:
+    plain, adam = comparison.read([runs / "open", runs / "adam"])
+    local = changed(adam, "local", against="the server, for the unit that lost most")
+    comparison_plots.picture([plain, adam, local])
+    labels = labels_of(drawn[0])
+    assert labels[0].endswith(" (not private: no noise is added)")
+    assert labels[1].endswith(" (against who sees the released models)")
+    assert labels[2] == "learning-rate=local (against the server)"
+    assert "spent, at most, against the adversary named in the legend" in drawn[0].axes[1].get_xlabel()
+    assert not drawn[0].get_suptitle()  # the others are private
+
+
+@pytest.mark.parametrize(("count", "many"), [(20, False), (21, True), (56, True)])
+def test_a_picture_of_many_stays_readable(
+    count: int, many: bool, runs: Path, drawn: list[Figure]
+) -> None:
+    """What matplotlib cannot lay out, it warns of, and warnings are errors here."""
+    adam, plain = comparison.read([runs / "adam", runs / "open"])
+    groups = [changed(adam, f"{'a long name, ' * 9}{number}") for number in range(count - 1)]
+    comparison_plots.picture([*groups, changed(plain, "open")])
+    [figure] = drawn
+    axes = figure.axes[0]
+    inside = axes.get_window_extent()
+    assert inside.width > 300
+    assert inside.height > 15 * (count if many else 20)
+    [legend] = figure.legends
+    assert not inside.overlaps(legend.get_window_extent())
+    assert figure.bbox.width >= legend.get_window_extent().width
+    if many:
+        assert labels_of(figure) == ["without noise", "against who sees the released models"]
+        ends = [float(part.lines[0].get_xdata()[0]) for part in axes.containers]
+        names = [text.get_text() for text in axes.get_yticklabels()]
+        assert len(names) == count
+        scores = [100 * group.json()["mean"] for group in (plain, adam)]
+        assert ends == pytest.approx(scores)
+        first = "open" if scores[0] > scores[1] else "a long name"
+        assert names[0].startswith(f"learning-rate={first}")
+        assert sum("epsilon 3" in name or "epsilon 2.9" in name for name in names) == count - 1
+        assert sum("not private" in name for name in names) == 1
+    else:
+        styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+        assert len(styles) == count
+
+
+def test_remarks_say_whom_they_are_of(runs: Path) -> None:
+    plain, adam, one = comparison.read([runs / "open", runs / "adam", runs / "sgd-1"])
+    none = "not private: no noise is added"
+    assert comparison.said([plain]) == [none]
+    assert comparison.said([plain, plain]) == [f"all: {none}"]
+    assert comparison.said([adam]) == []
+    assert comparison.said([plain, adam, one]) == [
+        f"{plain.name}: {none}",
+        f"{one.name}: reproducible, not private (seed 1)",
+    ]
+    [sgd] = comparison.read([runs / f"sgd-{seed}" for seed in (1, 2, 3)])
+    assert comparison.said([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
+    assert "standard deviation of the runs" in comparison.said([sgd])[1]
+    mixed = replace(sgd, runs=(*sgd.runs, *adam.runs))
+    assert mixed.notes == ["reproducible, not private (seeds 1, 2, 3; 3 of 4 runs)"]
+
+
+def test_runs_are_found_however_deep(runs: Path, tmp_path: Path) -> None:
+    """Such as those of several comparisons."""
+    for name in ("one", "two"):
+        shutil.copytree(runs / "open", tmp_path / "all" / name / "none")
+    (tmp_path / "all" / "linked").symlink_to(runs / "adam")
+    found = comparison.read([tmp_path / "all"])
+    assert sorted(len(group.runs) for group in found) == [1, 2]
+
+
+def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.toml").write_text((runs / "adam" / "config.toml").read_text())
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("config.toml", "metrics.jsonl"):
+        (broken / name).write_text((runs / "adam" / name).read_text())
+    (broken / "report.json").write_text("{}")
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "config.toml").write_text("rondes = 3\n")
+    for folder, said in (
+        (tmp_path / "nowhere", "be an existing folder"),
+        (tmp_path / "empty", "hold runs (no config.toml is in it, nor in its folders)"),
+        (cut, "hold a run that has ended (no metrics.jsonl is in it; fedpriv resume"),
+        (broken, "hold an intact report.json"),
+        (old, f"{old}'; it must hold a config.toml of this version (unknown key 'rondes'"),
+    ):
+        told = CliRunner().invoke(app, ["results", str(runs / "adam"), str(folder)])
+        assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
+        assert said in told.stderr
+    with pytest.raises(ArgumentError, match="FOLDER is missing"):
+        comparison.read([])
+
+
+def unfinished(runs: Path, folder: Path) -> Path:
+    """What a run that was cut short leaves."""
+    folder.mkdir(parents=True)
+    for name in ("config.toml", "metrics.jsonl"):
+        (folder / name).write_text((runs / "adam" / name).read_text())
+    return folder
+
+
+def test_unfinished_runs_are_left_out_and_told_unless_they_are_named(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "adam", tmp_path / "all" / "done")
+    cut = unfinished(runs, tmp_path / "all" / "cut")
+    told = CliRunner().invoke(app, ["results", str(tmp_path / "all")])
+    assert told.exit_code == 0, told.output
+    note = f"NOTE: {cut} is left out: no report.json is in it; fedpriv resume ends an interrupted one"
+    assert told.stdout.splitlines()[0] == note
+    document = CliRunner().invoke(app, ["results", str(tmp_path / "all"), "--json"])
+    assert len(json.loads(document.stdout)) == 1
+    assert document.stderr.splitlines() == [note]
+    (cut / "report.json").write_text((runs / "adam" / "report.json").read_text())
+    (cut / "metrics.jsonl").write_text("")
+    said: list[str] = []
+    comparison.read([tmp_path / "all", tmp_path / "all"], said.append)
+    assert said == [f"{cut} is left out: its metrics.jsonl is empty"]
+    for folders in ([cut], [tmp_path / "all", cut]):
+        with pytest.raises(ArgumentError, match="must hold a run that was evaluated"):
+            comparison.read(folders)
+    unfinished(runs, tmp_path / "none" / "cut")
+    with pytest.raises(ArgumentError, match=r"none'; it must hold runs that have ended \(fedpriv resume"):
+        comparison.read([tmp_path / "none"])
+
+
+def test_a_folder_that_cannot_be_read_is_told(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "adam", tmp_path / "done")
+    shut, scan = tmp_path / "shut", os.scandir
+    shut.mkdir()
+
+    def guarded(folder: str) -> Any:
+        if Path(folder) == shut:
+            raise PermissionError(errno.EACCES, "Permission denied", str(shut))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    told = CliRunner().invoke(app, ["results", str(tmp_path)])
+    assert (told.exit_code, told.stderr) == (2, f"fedpriv: {shut}: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("here.pdf", "--out is '{1}'; it must end in .png"),
+        (".", "--out is '{1}'; it must be a PNG file, not a folder"),
+        ("afile/x.png", "--out is '{1}'; it must be a file in a folder to write to ({0}/afile is no folder)"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_before_runs_are_read(
+    out: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "afile").touch()
+    where = tmp_path / out
+    told = CliRunner().invoke(app, ["results", "nowhere", "--out", str(where)])
+    assert (told.exit_code, told.stderr) == (2, f"fedpriv: {said.format(tmp_path, where)}\n")
+
+
+def of_budget(group: comparison.Group, epsilon: float) -> comparison.Group:
+    """The group as if it had spent so much in the end."""
+    [run] = group.runs
+    scale = epsilon / run.metrics[-1]["epsilon"]
+    metrics = tuple({**record, "epsilon": scale * record["epsilon"]} for record in run.metrics)
+    return replace(group, settings={"epsilon": epsilon}, runs=(replace(run, metrics=metrics),))
+
+
+@pytest.mark.parametrize(("largest", "scale"), [(4.9, "linear"), (5.1, "log")])
+def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
+    largest: float, scale: str, runs: Path, drawn: list[Figure]
+) -> None:
+    [adam] = comparison.read([runs / "adam"])
+    comparison_plots.picture([of_budget(adam, 0.1), of_budget(adam, largest)])
+    by_round, by_epsilon = drawn[0].axes
+    assert (by_epsilon.get_xscale(), by_round.get_xscale()) == (scale, "linear")
+    assert by_round.get_ylim() == by_epsilon.get_ylim() == (0, 100)
+    left, right = by_epsilon.get_xlim()
+    least = min(by_epsilon.lines[0].get_xdata())
+    assert right > largest
+    assert left == 0 if scale == "linear" else 0 < left < least
+
+
+def test_a_picture_of_many_has_all_of_them_however_many_adversaries(
+    runs: Path, drawn: list[Figure]
+) -> None:
+    [adam] = comparison.read([runs / "adam"])
+    comparison_plots.picture([changed(adam, number, against=f"party {number}") for number in range(23)])
+    [axes] = drawn[0].axes
+    assert sum(len(part.lines[0].get_xdata()) for part in axes.containers) == 23
+    styles = {(part.lines[0].get_color(), part.lines[0].get_marker()) for part in axes.containers}
+    assert len(styles) == 23
+
+
+def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["results", str(runs), "--out", str(tmp_path / "all.png")])
+    assert told.exit_code == 0
+    lines = [line.removeprefix("NOTE: ") for line in told.stdout.splitlines() if line.startswith("NOTE: ")]
+    assert len(lines) == 3
+    assert sum(line.endswith(": reproducible, not private (seeds 1, 2, 3)") for line in lines) == 1
+    [noiseless] = [line for line in lines if line.endswith(": not private: no noise is added")]
+    assert "placement=none" in noiseless
+    assert lines[2].startswith("+- is the sample standard deviation")
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    document = json.loads(CliRunner().invoke(app, ["results", str(runs), "--json"]).stdout)
+    assert len(document) == 4
+    assert {len(row["folders"]) for row in document} == {1, 3}

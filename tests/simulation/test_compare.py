@@ -1,0 +1,189 @@
+"""The comparison of placements: one budget each, read against the adversary it defends against."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.small import small
+from matplotlib.figure import Figure
+
+from fedpriv.config.schema import Config
+from fedpriv.federated.stop_reason import StopReason
+from fedpriv.runs import checkpoints
+from fedpriv.runs.run_dir import COMPARISON_FILES, FILES, RunFolder
+from fedpriv.runs.runner import Status
+from fedpriv.simulation import compare
+
+
+def rows_of(config: Config, folder: Path | None = None) -> list[compare.Row]:
+    return compare.compare(compare.plans(config), RunFolder.create(folder) if folder else None)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[compare.Row]]:
+    folder = tmp_path_factory.mktemp("compare") / "out"
+    return folder, rows_of(small(clients=2000, rounds=4), folder)
+
+
+def test_it_leaves_a_table_a_picture_and_every_run(compared: tuple[Path, list[compare.Row]]) -> None:
+    folder = compared[0]
+    assert {path.name for path in folder.iterdir()} == {*compare.PLACEMENTS, *COMPARISON_FILES}
+    for placement in compare.PLACEMENTS:
+        # Who has given data under local noise is kept in memory only: that run cannot be taken up again.
+        left_out = {checkpoints.FILE} if placement == "local" else set()
+        assert {path.name for path in (folder / placement).iterdir()} == set(FILES) - left_out
+    assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "compare.json").read_text()) == [row.json() for row in compared[1]]
+
+
+def test_each_budget_is_read_against_its_adversary(compared: tuple[Path, list[compare.Row]]) -> None:
+    rows = {row.placement: row.json() for row in compared[1]}
+    server, models = "epsilon against the server", "epsilon against who sees the models"
+    assert rows["none"][server] is rows["none"][models] is None
+    for placement in ("central", "distributed"):
+        assert rows[placement]["defends against"] == "who sees the models"
+        assert rows[placement][server] is None
+        assert 0.99 * 3 <= rows[placement][models] <= 3
+    assert rows["local"]["defends against"] == "the server"
+    assert [rows[name]["neighbours"] for name in ("none", "central", "local")] == [
+        None,
+        "add-remove",
+        "replace-one",
+    ]
+    assert 0.99 * 3 <= rows["local"][server] <= 3
+    assert rows["local"][models] < 0.1  # much more noise on the sum than central
+
+
+def test_the_table_has_both_views_and_says_what_distributed_needs(
+    compared: tuple[Path, list[compare.Row]],
+) -> None:
+    text = (compared[0] / "compare.md").read_text()
+    header, rule = (line for line in text.splitlines() if line.startswith("| placement") or "---" in line)
+    assert header.count("|") == rule.count("|") == len(compare.HEADER) + 1
+    assert all(line.count("|") == header.count("|") for line in text.splitlines() if line.startswith("|"))
+    assert "| none promised: it draws the cohorts |" in text
+    assert "a client gives data to at most 1 release and sends" in text
+    assert "not private: no noise is added" in text
+
+
+def test_an_estimate_is_called_one_wherever_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.report.plots.curves", lambda *arguments: b"")
+    shown: list[str] = []
+    rows = compare.compare(
+        compare.plans(small(rounds=2, accounting="gdp-clt"), ["none", "central"]),
+        show=lambda _, status: shown.append(str(status.estimated)),
+    )
+    assert [row.json()["epsilon is"] for row in rows] == [None, "estimate"]
+    assert "(an ESTIMATE)" in compare.cells(rows[1])[-1]
+    assert "ESTIMATE" not in "".join(compare.cells(rows[0]))
+    assert shown == ["False", "False", "True", "True"]
+    assert [record.get("epsilon is") for record in rows[1].result.metrics] == ["estimate"]
+    bound = compare.compare(compare.plans(small(rounds=2), ["central"]))[0]
+    assert bound.json()["epsilon is"] == "bound"
+    assert "ESTIMATE" not in "".join(compare.cells(bound))
+
+
+def test_runs_that_ended_early_are_told_apart_and_settings_go_to_whom_they_concern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = compare.plans(small(rounds=2, colluding_parties=5), ["none", "central", "distributed", "local"])
+    assert [plan.config.colluding_parties for plan in chosen] == [1, 1, 5, 5]
+    fixed = compare.plans(small(rounds=2, colluding_parties=5, sampler="fixed-size"), ["none", "central"])
+    assert [plan.config.colluding_parties for plan in fixed] == [1, 5]
+    rows = compare.compare(chosen[:2])
+    assert compare.left_out(chosen[:2], rows) == ""
+    ended = [replace(row, result=replace(row.result, stopped=StopReason.DIVERGED)) for row in rows[:1]]
+    text = "the model was no longer finite: none was last scored at round 2 of 2; not run: central"
+    assert compare.left_out(chosen[:2], ended) == text
+
+
+@pytest.mark.parametrize(("placements", "panels"), [(["none"], 1), (["none", "central"], 2)])
+def test_the_picture_has_a_side_for_epsilon_where_there_is_one(
+    placements: list[str], panels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    rows = compare.compare(compare.plans(small(rounds=2), placements))
+    compare.picture(rows)
+    assert [bool(axes.lines) for axes in drawn[0].axes] == [True] * panels
+    if panels == 2:  # without noise there is no epsilon to draw against
+        level, _ = drawn[0].axes[1].lines
+        height = 100 * rows[0].result.metrics[-1]["accuracy"]
+        assert (level.get_linestyle(), list(level.get_ydata())) == (":", [height] * 2)
+        assert "dotted: the last score without noise" in drawn[0].axes[1].get_xlabel()
+        assert "epsilon spent, at most, against" in drawn[0].axes[1].get_xlabel()
+    title = drawn[0].get_suptitle()
+    assert title.startswith("infinite-digits, 400 clients, logistic, dynamic-dp-sgd")
+    assert ("epsilon" in title) == (panels == 2)
+
+
+def test_local_noise_takes_the_expected_number_of_participations_unless_told() -> None:
+    config = small(rounds=25)
+    by_name = {plan.config.placement: plan for plan in compare.plans(config)}
+    assert by_name["local"].max_participations == 3  # ceil(0.1 * 25)
+    assert compare.plans(small(placement="local", max_participations=5), ["local"])[0].max_participations == 5
+    assert by_name["central"].max_participations is None
+
+
+def test_local_noise_has_neighbours_of_its_own() -> None:
+    for relation, local in {"add-remove": "auto", "replace-one": "replace-one"}.items():
+        chosen = compare.plans(small(relation=relation), ["central", "local"])
+        assert [plan.config.relation for plan in chosen] == [relation, local]
+        events = [plan.events[0].relation for plan in chosen]
+        assert events == [relation, "replace-one"]
+
+
+def test_a_view_that_the_budgets_method_does_not_know_is_read_by_one_that_does() -> None:
+    config = small(clients=2000, rounds=2, accounting="rdp", relation="replace-one")
+    [row] = compare.compare(compare.plans(config, ["local"]))
+    server, models = (row.json()[f"epsilon against {who}"] for who in ("the server", "who sees the models"))
+    assert 0 < models < 0.1 * server <= 0.3
+
+
+def test_all_plans_are_checked_before_any_runs() -> None:
+    with pytest.raises(ValueError, match="practically never empty"):
+        compare.plans(small(sampling_rate=0.005))
+
+
+def test_a_seed_marks_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda self, text, **_: titles.append(text))
+    rows = compare.compare(
+        compare.plans(small(seed=1, rounds=2), ["none", "central"]), RunFolder.create(tmp_path / "out")
+    )
+    mark = "reproducible, not private (seed 1)"
+    assert all(mark in row.json()["remark"] for row in rows)
+    assert mark in (tmp_path / "out" / "compare.md").read_text()
+    assert mark in titles[0]
+
+
+def test_ctrl_c_ends_the_comparison_with_what_it_has(tmp_path: Path) -> None:
+    def stop(placement: str, status: Status) -> None:
+        if placement == "central" and status.round == 2:
+            raise KeyboardInterrupt
+
+    rows = compare.compare(compare.plans(small()), RunFolder.create(tmp_path / "out"), stop)
+    assert [(row.placement, row.result.stopped) for row in rows] == [
+        ("none", "rounds"),
+        ("central", "interrupted"),
+    ]
+    assert len(json.loads((tmp_path / "out" / "compare.json").read_text())) == 2
+
+
+def test_silos_that_train_by_themselves_are_compared_with_placements() -> None:
+    """The same federation; the client level takes silo-steps, the others one release a round."""
+    config = small(
+        unit="example", clients=3, examples_per_client=60, rounds=2, level="client", silo_steps=3, delta=1e-4
+    )
+    central, silos = compare.compare(compare.plans(config, ["central", "client"]))
+    assert (central.plan.by_silo, silos.plan.by_silo) == (False, True)
+    assert [row.result.report["privacy"]["releases"] for row in (central, silos)] == [2, 6]
+    data = silos.json()
+    assert (data["placement"], data["defends against"]) == ("client", "all but its own silo")
+    for view in ("the server", "who sees the models"):
+        assert 0.99 * 3 <= data[f"epsilon against {view}"] <= 3
+    assert "| client | all but its own silo |" in compare.markdown([central, silos])
+    assert compare.picture([central, silos]).startswith(b"\x89PNG")
