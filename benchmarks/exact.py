@@ -2,9 +2,9 @@
 
     python benchmarks/exact.py                  # some seconds
 
-A node's sums are rounded to a common grid in float64, travel and are added so (fedpriv/mechanism/grid.py); the plain
-way is to send and add them in float32. Both encode, decode and check one reply and add it to another node's,
-within one process. Sides take turns; medians of wall time, batch 250.
+A node's sums are rounded to a common grid in float64, travel and are added so (fedpriv/mechanism/grid.py);
+the plain way is to send and add them in float32. Both encode, decode and check one reply and add it to
+another node's, within one process. Sides take turns; medians of wall time, batch 250.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Differentially private federated learning. Nothing is imported here: each part is, by its module.
 
-- ``from fedpriv.config.schema import Config`` and ``from fedpriv.simulation.run import simulate``: a configured run;
+- ``from fedpriv.config.schema import Config`` and ``from fedpriv.simulation.run import simulate``: a
+configured run;
 - ``fedpriv.accounting``: what a run costs (``epsilon``), and the noise that a budget buys (``calibrate``);
 - ``fedpriv.optimizers`` and ``fedpriv.config.plan``, ``fedpriv.runs.runner``: a run of parts of your own.
 

@@ -74,9 +74,7 @@ def _excess(events: Sequence[Event], budget: Budget) -> Callable[[float], float]
     return excess
 
 
-def search(
-    excess: Callable[[float], float], budget: Budget, at: float, slope: float
-) -> tuple[float, float]:
+def search(excess: Callable[[float], float], budget: Budget, at: float, slope: float) -> tuple[float, float]:
     """(log scale with excess in [_LEAST, _MOST], slope there), by secants kept inside a bracket."""
     low, high = -math.inf, math.inf
     value = excess(at)

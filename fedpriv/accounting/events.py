@@ -87,7 +87,9 @@ class Event:
             raise validation.fail("sampling-rate", self.rate, "be 1 without sampling")
         if self.sampling == "without-replacement" and self.relation == "add-remove":
             raise validation.fail(
-                "relation", self.relation, "be replace-one for fixed-size sampling",
+                "relation",
+                self.relation,
+                "be replace-one for fixed-size sampling",
                 "use sampler poisson with add-remove",
             )
         if self.sampling != "poisson" and self.truncation:
@@ -100,9 +102,7 @@ class Event:
     def to_json(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as a dict that JSON can hold."""
         return {
-            name: getattr(self, name)
-            for name, default in _DEFAULTS.items()
-            if getattr(self, name) != default
+            name: getattr(self, name) for name, default in _DEFAULTS.items() if getattr(self, name) != default
         }
 
     @classmethod

@@ -41,9 +41,7 @@ FILTERS = ("rdp", "zcdp")
 class Filter:
     """Charges events chosen as the run goes, whole or not at all."""
 
-    def __init__(
-        self, budget: Budget, typical: Event | None = None, ledger: Ledger | None = None
-    ) -> None:
+    def __init__(self, budget: Budget, typical: Event | None = None, ledger: Ledger | None = None) -> None:
         """A filter that has charged nothing.
 
         Args:

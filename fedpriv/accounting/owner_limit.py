@@ -38,7 +38,9 @@ def share(limit: Budget, events: Sequence[Event]) -> float:
     whole = [replace(relations.added_or_removed(event), truncation=0.0) for event in events]
     used = 0.0
     for relation in RELATIONS:
-        budget_gate = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))  # of one order, which the limit decides
+        budget_gate = Filter(
+            Budget(limit.epsilon, limit.delta / 2, "rdp")
+        )  # of one order, which the limit decides
         try:
             budget_gate.charge([event for event in whole if event.relation == relation])
         except BudgetExceeded:

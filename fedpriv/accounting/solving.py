@@ -66,9 +66,7 @@ def _last(excess: Callable[[int], float], low: int, high: int) -> int:
             guess = low + (high - low) * -below / (above - below)
             middle = min(max(math.floor(guess) + turn % 3, low + 1), high - 1)
         value = excess(middle)
-        low, below, high, above = (
-            (middle, value, high, above) if value <= 0 else (low, below, middle, value)
-        )
+        low, below, high, above = (middle, value, high, above) if value <= 0 else (low, below, middle, value)
         turn += 1
     return low
 

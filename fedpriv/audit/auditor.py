@@ -20,8 +20,8 @@ Two readings of how often that is right:
   assumes nothing, and is far from tight.
 
 Such an adversary trusts that noise is independent and cohorts are new. So the auditor, who knows all, takes
-the exact sums away as well and looks at what is left (:mod:`fedpriv.audit.noise_tests`): noise that is too small,
-missing, shared or used before, and cohorts that are too large or the same again, are a violation, too.
+the exact sums away as well and looks at what is left (:mod:`fedpriv.audit.noise_tests`): noise that is too
+small, missing, shared or used before, and cohorts that are too large or the same again, are a violation, too.
 
 An audit can find a mechanism that protects less than it says; that it finds none is no proof of protection.
 

@@ -96,7 +96,5 @@ def shares(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
     A quotient of two medians would be of two rounds, and could leave more, or less, than the others take.
     """
-    medians = {
-        part: statistics.median(one[part] / sum(one.values()) for one in splits) for part in splits[0]
-    }
+    medians = {part: statistics.median(one[part] / sum(one.values()) for one in splits) for part in splits[0]}
     return {part: share / sum(medians.values()) for part, share in medians.items()}

@@ -186,8 +186,11 @@ def calibrate(
     with refusing():
         drawn = _sampler(sampler)
         kind: dict[str, Any] = {
-            "target": epsilon, "delta": delta, "method": validation.choice("--method", method, METHODS),
-            "sampler": drawn, "relation": relation or _default_relation(drawn),
+            "target": epsilon,
+            "delta": delta,
+            "method": validation.choice("--method", method, METHODS),
+            "sampler": drawn,
+            "relation": relation or _default_relation(drawn),
         }
         validation.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
         if solve_for == "noise":

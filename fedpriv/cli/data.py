@@ -49,9 +49,7 @@ _NAME = "A name from `fedpriv data list`, or module:name of your own."
 
 
 @data_app.command("info", help="What is known of a data set: its kind, options, files, licence, citation.")
-def data_info(
-    name: Annotated[str, typer.Argument(help=_NAME)], as_json: AsJson = False
-) -> None:
+def data_info(name: Annotated[str, typer.Argument(help=_NAME)], as_json: AsJson = False) -> None:
     from fedpriv._internal import user_code
     from fedpriv.data import catalogue
 
@@ -77,7 +75,9 @@ def _known(name: str) -> str:
     from fedpriv import data
     from fedpriv._internal import user_code
 
-    return validation.choice("dataset", name, data.names(), validation.near(name, data.names()) or user_code.HINT)
+    return validation.choice(
+        "dataset", name, data.names(), validation.near(name, data.names()) or user_code.HINT
+    )
 
 
 def _of_card(name: str) -> dict[str, Any]:

@@ -119,7 +119,11 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     if diverged := divergence(result.stopped, result.metrics):
         note(diverged)
     rounds_left = last.get("round", 0) < plan.mechanism.rounds
-    if rounds_left and result.stopped in (StopReason.INTERRUPTED, StopReason.UNANSWERED) and obstacle(plan) is None:
+    if (
+        rounds_left
+        and result.stopped in (StopReason.INTERRUPTED, StopReason.UNANSWERED)
+        and obstacle(plan) is None
+    ):
         typer.echo(f"`fedpriv resume {folder}` goes on from there")
     typer.echo(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
 

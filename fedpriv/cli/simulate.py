@@ -186,7 +186,8 @@ def compare(
         config = Config.parse(given(config_file, settings, out, seed, overwrite))
         odd = check(config)
         names = [
-            validation.choice("--placements", name.strip(), comparison.COMPARED) for name in placements.split(",")
+            validation.choice("--placements", name.strip(), comparison.COMPARED)
+            for name in placements.split(",")
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)

@@ -109,7 +109,9 @@ def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequenc
             if len(term.at) > len(rows):
                 raise validation.fail("term coefficients", term.at, f"name {len(rows)} points at most")
             if term.per_layer and sum(layers) != rows[0].shape[1]:
-                raise validation.fail("layers", tuple(layers), f"add to {rows[0].shape[1]}, the vector's length")
+                raise validation.fail(
+                    "layers", tuple(layers), f"add to {rows[0].shape[1]}, the vector's length"
+                )
 
 
 def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> Tensor:

@@ -2,8 +2,8 @@
 
 Here each unit is one example and its vector at a point is the gradient of its loss there; or a unit is
 several examples, and its vector a weighted sum of their gradients. A model whose trained layers are all or
-nearly all of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.ghost.bookkeeping`); others, and units
-whose norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
+nearly all of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.ghost.bookkeeping`); others, and
+units whose norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
 
 What a unit adds must not depend on the others. Matrices of few rows are multiplied by other kernels, which
 round otherwise, and a unit of huge inputs makes much of that, as the difference of two gradients does that
@@ -87,8 +87,8 @@ def sum_gradients(
         filled: whether copies fill few units up; only to measure what units take it is left out.
 
     Returns:
-        for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; see :func:`sum_rows`. Float64 where
-        parts were added, else of the points' dtype.
+        for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; see :func:`sum_rows`. Float64
+        where parts were added, else of the points' dtype.
 
     Raises:
         ArgumentError: x and y of different lengths, a point that is not of the task's dimension, a term

@@ -122,14 +122,6 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-
-
-
-
-
-
-
-
 def initial_params(task: Task, key: Key) -> Tensor:
     """The first parameter vector (d,), from the server's key."""
     return task.initial(key.generator("initial-params"))

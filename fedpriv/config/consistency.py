@@ -32,15 +32,21 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         if config.placement != "none" and math.isinf(clip_norm):
             raise validation.fail(key, math.inf, "be finite where noise is added")
     if math.isinf(config.epsilon) and config.placement != "none":
-        raise validation.fail("epsilon", config.epsilon, "be finite", "use placement none to train unprotected")
+        raise validation.fail(
+            "epsilon", config.epsilon, "be finite", "use placement none to train unprotected"
+        )
     if config.noise_draws == "fast" and config.nodes_own_data:
         hint = "floating-point noise is for simulations"
         raise validation.fail("noise-draws", "fast", "be auto or exact where nodes own their data", hint)
     if config.relation == "add-remove" and config.placement == "local":
         hint = "the server sees who takes part; what they hold is replaced"
-        raise validation.fail("relation", config.relation, "be auto or replace-one with placement local", hint)
+        raise validation.fail(
+            "relation", config.relation, "be auto or replace-one with placement local", hint
+        )
     if config.max_participations and config.placement != "local":
-        raise validation.fail("max-participations", config.max_participations, "be 0 unless placement is local")
+        raise validation.fail(
+            "max-participations", config.max_participations, "be 0 unless placement is local"
+        )
     if config.max_participations and config.nodes_own_data:
         # A cap protects against the server only where clients count for themselves, which deployed nodes
         # do not do yet.
@@ -56,14 +62,20 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
 def check_client_level(config: Config) -> None:
     """Refuse what silos cannot do by themselves (:mod:`fedpriv.node.silo`)."""
     if config.unit != "example":
-        raise validation.fail("unit", config.unit, "be example with level client", "silos protect their examples")
+        raise validation.fail(
+            "unit", config.unit, "be example with level client", "silos protect their examples"
+        )
     if config.placement not in ("none", "central"):
         hint = "each silo adds all the noise to its own sums"
         raise validation.fail("placement", config.placement, "be central or none with level client", hint)
     if config.optimizer == "adadp" and config.silo_steps % 2:
-        raise validation.fail("silo-steps", config.silo_steps, "be even with adadp", "its step is two releases")
+        raise validation.fail(
+            "silo-steps", config.silo_steps, "be even with adadp", "its step is two releases"
+        )
     if config.optimizer == "rrpsgd":
-        raise validation.fail("optimizer", "rrpsgd", "be another with level client", "its rounds are the run's")
+        raise validation.fail(
+            "optimizer", "rrpsgd", "be another with level client", "its rounds are the run's"
+        )
     if config.srm_random_iterate:
         # A silo's iterates are not the server's models, of which it would be one.
         raise validation.fail("srm-random-iterate", True, "be false with level client")
@@ -83,7 +95,9 @@ def check_first_cohort(config: Config, sampler: Sampler) -> None:
         raise validation.fail(key, factor, f"be 1 with sampler poisson under {config.placement} noise", hint)
     if factor * sampler.expected_size > sampler.population:
         most = sampler.population / sampler.expected_size
-        raise validation.fail(key, factor, f"be at most {most:g}", "the first cohort would be more than everyone")
+        raise validation.fail(
+            key, factor, f"be at most {most:g}", "the first cohort would be more than everyone"
+        )
     if isinstance(sampler, FixedSize) and round(factor * sampler.size) < 1:
         raise validation.fail(key, factor, f"leave somebody of cohorts of {sampler.size}")
 
@@ -127,4 +141,6 @@ def check_adaptive_clipping(config: Config) -> None:
         schedule = "clip-norm-file" if config.clip_norm_file else "rho-c other than 1"
         raise validation.fail(key, quantile, f"be 0 with {schedule}")
     if math.isinf(config.clip_norm):
-        raise validation.fail("clip-norm", config.clip_norm, "be finite where it adapts: it is where C starts")
+        raise validation.fail(
+            "clip-norm", config.clip_norm, "be finite where it adapts: it is where C starts"
+        )

@@ -458,7 +458,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     except OSError:
         raise validation.fail("CONFIG", str(path), "be an existing TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        text = f"CONFIG {path} is not valid TOML: {error}; texts stand in quotes, as in model = \"cnn\""
+        text = f'CONFIG {path} is not valid TOML: {error}; texts stand in quotes, as in model = "cnn"'
         raise validation.ArgumentError(text) from None
 
 

@@ -121,7 +121,5 @@ def rrpsgd(
     return Baseline(method, FixedSize(population, batch), chosen, most_rounds)
 
 
-
-
 def _sgd(learning_rate: Schedule, clip_norm: float) -> FirstOrder:
     return FirstOrder(Sgd(), learning_rate, Constant(clip_norm))

@@ -11,9 +11,9 @@ moves by 2 C at most, and those after it are functions of earlier answers and of
 an epoch as a whole costs what ONE release of z_e does (parallel composition; a mixture over permutations
 costs no more), and is one event ``sampling="none"``, ``relation="replace-one"``. Epochs compose. Nothing is
 amplified: an event of Poisson sampling would not be what is done (Chua et al. 2024), and no sampler of
-``fedpriv.mechanism.sampling`` reshuffles, so that the two cannot be paired by mistake. Accounting as Yu does for
-add/remove neighbours needs the sizes to be secret; ours does not, and costs the doubled sensitivity, which
-their z hides.
+``fedpriv.mechanism.sampling`` reshuffles, so that the two cannot be paired by mistake. Accounting as Yu does
+for add/remove neighbours needs the sizes to be secret; ours does not, and costs the doubled sensitivity,
+which their z hides.
 
 The noise may follow any schedule, or what came out before: :class:`Stalling` is their validation-based
 decay, on public test accuracy of the noisy model. That noise is chosen from answers, so a zCDP filter holds

@@ -50,9 +50,3 @@ def content(path: Path) -> bytes:
         return bytes(codec.decompress(raw))
     except (EOFError, OSError, ValueError, zlib.error) as error:
         raise DataError(f"{path}: damaged {codec.__name__} data ({error}); fetch it again") from error
-
-
-
-
-
-

@@ -119,19 +119,17 @@ _LOADERS: dict[str, _Loader] = {
     "ijcnn1": _Loader(
         _files("ijcnn1", "ijcnn1", "ijcnn1.t"), lambda paths: libsvm.read("ijcnn1", paths, features=22)
     ),
-    "imdb": _Loader(
-        lambda folder: imdb.find(folder / "imdb"), imdb.read, {VOCABULARY: 10_000, LENGTH: 256}
-    ),
-    "imdb-bag": _Loader(
-        lambda folder: imdb.find(folder / "imdb"), imdb.read_bags, {VOCABULARY: 10_000}
-    ),
+    "imdb": _Loader(lambda folder: imdb.find(folder / "imdb"), imdb.read, {VOCABULARY: 10_000, LENGTH: 256}),
+    "imdb-bag": _Loader(lambda folder: imdb.find(folder / "imdb"), imdb.read_bags, {VOCABULARY: 10_000}),
     "infinite-digits": _Loader(_nothing, lambda paths: InfiniteMNIST("infinite-digits", *digits())),
     "infinite-mnist": _Loader(_find_infinite, _read_infinite),
     "mnist": _Loader(
         _files("mnist", *IDX_FILES), lambda paths: Arrays("mnist", *read_mnist(paths), classes=10)
     ),
     "movielens-100k": _Loader(_files("movielens-100k", "u.data"), lambda paths: movielens.read(*paths)),
-    "names": _Loader(_files("names", *(f"{language}.txt" for language in names_module.LANGUAGES)), names_module.read),
+    "names": _Loader(
+        _files("names", *(f"{language}.txt" for language in names_module.LANGUAGES)), names_module.read
+    ),
     "pneumonia": _Loader(
         lambda folder: pneumonia.find(folder / "pneumonia"), pneumonia.read, {IMAGE_SIZE: 224}
     ),
@@ -187,7 +185,9 @@ def load(
     if user_code.named(name):
         _require_options(name, given, {})
         return _own(name)
-    loader = _LOADERS[validation.choice("dataset", name, names(), validation.near(name, names()) or user_code.HINT)]
+    loader = _LOADERS[
+        validation.choice("dataset", name, names(), validation.near(name, names()) or user_code.HINT)
+    ]
     _require_options(name, given, loader.options)
     numbers = [given[key] or default for key, default in loader.options.items()]
     return loader.read(loader.find(data_folder(folder)), *numbers)

@@ -112,8 +112,9 @@ def clipped_sum(
             (:func:`fedpriv.clipping.dropout.example_seeds`); None: from OS entropy, where the model has any.
 
     Returns:
-        for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; float64 where parts were added, else
-        of the points' dtype. A client whose vector is not finite adds zero to sums and -1/2 to bits.
+        for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; float64 where parts were
+        added, else of the points' dtype. A client whose vector is not finite adds zero to sums and -1/2 to
+        bits.
 
     Raises:
         ArgumentError: owner is not ascending, or names a client outside 0 .. units - 1.
@@ -387,5 +388,3 @@ def by_length(x: Tensor) -> Iterator[tuple[Tensor, int]]:
     for start in range(0, max(1, len(x)), size):
         longest = int(lengths[start : start + size].max()) if len(x) else 1
         yield order[start : start + size], min(x.shape[1], _LENGTHS * max(1, -(-longest // _LENGTHS)))
-
-

@@ -31,14 +31,6 @@ from fedpriv.rng import Key
 MAX_EMPTY_RELEASES = 10  # releases in a row that too few parties may answer
 
 
-
-
-
-
-
-
-
-
 class BudgetGate(Protocol):
     """The accountant and its ledger, as the loop needs them.
 
@@ -52,8 +44,6 @@ class BudgetGate(Protocol):
 
     def charge(self, event: Event, release: int) -> None:
         """Record the event durably. Returns only when it is on disk."""
-
-
 
 
 @dataclass(frozen=True)
@@ -173,7 +163,9 @@ def advance(
     An unseeded key does not go on after a release that was interrupted before its charge: give a fresh one.
     """
     if cohorts.sampler != mechanism.sampler:
-        raise validation.fail("cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {mechanism.sampler}")
+        raise validation.fail(
+            "cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {mechanism.sampler}"
+        )
     done = state.step
     charged = done if first is None else first
     unanswered = 0
@@ -194,7 +186,9 @@ def advance(
             ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
             budget_gate.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
             charged += 1
-            request = SumRequest(query, charged - 1, shards, placement.party_stds(query.noise_stds(multiplier)))
+            request = SumRequest(
+                query, charged - 1, shards, placement.party_stds(query.noise_stds(multiplier))
+            )
             reply = engine.gather(request)  # 4. answered
             size = mechanism.sampler.resized(query.rate_factor).expected_size
             answer = releases.release(  # 5. and made noisy

@@ -47,9 +47,10 @@ class Worker:
         own: the only silo or client it may answer for, or None in a simulation.
         memory: bytes that it may use at once for examples and what is computed of them.
         unit_memory: bytes that making one unit's examples takes, on average.
-        noisy: whether noise will be added. Without, sums are not rounded to a grid (:mod:`fedpriv.mechanism.grid`),
-            which a large clip norm, that stands for none, would make coarse.
-        exact: whether the noise that it adds for parties is exact (:mod:`fedpriv.mechanism.rounded_gaussian`).
+        noisy: whether noise will be added. Without, sums are not rounded to a grid
+            (:mod:`fedpriv.mechanism.grid`), which a large clip norm, that stands for none, would make coarse.
+        exact: whether the noise that it adds for parties is exact
+        (:mod:`fedpriv.mechanism.rounded_gaussian`).
     """
 
     task: Task
@@ -82,7 +83,9 @@ class Worker:
 
         # With noise parts are added without rounding, so that how they are dealt to nodes does not show.
         totals = clipping.added(map(part, request.shards)) or tuple(total.double() for total in zeros(query))
-        return PartialSum(tuple(total.cpu() for total in totals), sum(shard.parties for shard in request.shards))
+        return PartialSum(
+            tuple(total.cpu() for total in totals), sum(shard.parties for shard in request.shards)
+        )
 
     def _chunk_sums(self, query: Query, shard: Shard, seed: int) -> tuple[Tensor, ...]:
         if self.own is not None and shard.home != self.own:

@@ -112,7 +112,9 @@ class FlowerAccountant:
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise validation.fail("max_epsilon", None, "be given here or in PrivacyConfig")
-        budget = Budget(validation.finite_positive("max_epsilon", limit), self._config.target_delta, self._method)
+        budget = Budget(
+            validation.finite_positive("max_epsilon", limit), self._config.target_delta, self._method
+        )
         if self._gate is None or self._gate.budget != budget:
             self._gate = Accountant(budget, charged=self._events)
         return not self._gate.affords([self._event(event, count)])

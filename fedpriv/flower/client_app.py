@@ -7,7 +7,8 @@ it answers with its silos' model changes, and the node's Context keeps what they
 A node that owns its data takes the noise it adds from its own plan and keeps a ledger
 (:mod:`fedpriv.node.ledger`).
 
-A failing node answers with the name of the exception's type and nothing else (:mod:`fedpriv.flower.error_masking`).
+A failing node answers with the name of the exception's type and nothing else
+(:mod:`fedpriv.flower.error_masking`).
 """
 
 from __future__ import annotations

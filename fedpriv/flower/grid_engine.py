@@ -1,13 +1,13 @@
 """The engine over any Flower Grid: one message a node and release, one bounded sum back; or, at the client
 level, one message a node and round, and the changes of its silos back.
 
-Who does what is dealt in the order of the nodes' partitions (:mod:`fedpriv.flower.topology`). Replies are added
-in the same order, so that a run does not depend on who was faster.
+Who does what is dealt in the order of the nodes' partitions (:mod:`fedpriv.flower.topology`). Replies are
+added in the same order, so that a run does not depend on who was faster.
 
 A node that fails or stays silent contributes nothing: its chunks are missing from the sum and its
 parties from the count, and the release tops the noise up. How many replied is private and goes nowhere
-but into the :class:`~fedpriv.federated.engine.PartialSum`, unless all nodes are asked in every release, as silos are: who
-does not answer then tells of no one's draw, and is told, in the run's report too
+but into the :class:`~fedpriv.federated.engine.PartialSum`, unless all nodes are asked in every release, as
+silos are: who does not answer then tells of no one's draw, and is told, in the run's report too
 (:mod:`fedpriv.federated.availability`).
 """
 
@@ -154,7 +154,9 @@ class GridEngine:
         text = f"without some silos: {_joined(failures)}" if failures else "with all silos again"
         self._tell(f"{now} on: {text}")
 
-    def _add(self, request: SumRequest, work: dict[Node, list[Shard]], replies: dict[int, Message]) -> PartialSum:
+    def _add(
+        self, request: SumRequest, work: dict[Node, list[Shard]], replies: dict[int, Message]
+    ) -> PartialSum:
         """The usable replies' sum, in the order of the partitions."""
         query, usable, failed = request.query, list[PartialSum](), dict[Node, MessageError]()
         for node, shards in work.items():

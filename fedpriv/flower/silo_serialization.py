@@ -9,7 +9,8 @@ What travels to a node is ``model`` (theta, ONE ArrayRecord shared by all messag
 >>> back = read_training(training_content(model_record(request), request, (4,)))
 >>> back.round, back.silos, back.events == request.events
 (2, (4,), True)
->>> read_changes(changes_content([ModelDelta(4, torch.ones(3).double())]), (4,), request.params)[0].delta.sum().item()
+>>> content = changes_content([ModelDelta(4, torch.ones(3).double())])
+>>> read_changes(content, (4,), request.params)[0].delta.sum().item()
 3.0
 """
 

@@ -47,7 +47,8 @@ def on_grid(part: Tensor, block: Block, party_std: float) -> Tensor:
 
 
 def noise_step(block: Block, std: float) -> float:
-    """The step, a power of two, of what is released with exact noise (:mod:`fedpriv.mechanism.rounded_gaussian`).
+    """The step, a power of two, of what is released with exact noise
+    (:mod:`fedpriv.mechanism.rounded_gaussian`).
 
     Args:
         std: that of the noise of whoever adds it first, the server or one party, finite.

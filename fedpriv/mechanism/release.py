@@ -18,12 +18,13 @@ against those who are no party alone.
 
 A choice of the least of several numbers takes Laplace noise: :func:`choose_least`.
 
-Noise is floating-point (simulation grade), from :mod:`fedpriv.mechanism.gaussian`, or where the placement says ``exact``
-from :mod:`fedpriv.mechanism.rounded_gaussian`: whole multiples of the step of a grid (:mod:`fedpriv.mechanism.grid`) that the sums are
-brought to, of which the step is public. A little more noise then pays for what rounding moves: sums of d
-entries that are S apart lie up to S + step sqrt(d) apart on the grid, and 2**-11 S more are for float32's
-rounding while sums are formed (tests/clipping/test_summing_errors.py measures it; data that were made to
-round alike move it by 0.0008 S among 5,000 examples, and by 0.008 S among 50,000).
+Noise is floating-point (simulation grade), from :mod:`fedpriv.mechanism.gaussian`, or where the placement
+says ``exact`` from :mod:`fedpriv.mechanism.rounded_gaussian`: whole multiples of the step of a grid
+(:mod:`fedpriv.mechanism.grid`) that the sums are brought to, of which the step is public. A little more
+noise then pays for what rounding moves: sums of d entries that are S apart lie up to S + step sqrt(d) apart
+on the grid, and 2**-11 S more are for float32's rounding while sums are formed
+(tests/clipping/test_summing_errors.py measures it; data that were made to round alike move it by 0.0008 S
+among 5,000 examples, and by 0.008 S among 50,000).
 
 k noises that one node owes are drawn as one Gaussian of k times the variance, which has the same law for
 whoever sees the sum.
@@ -51,8 +52,6 @@ from fedpriv.rng import Key
 SERVER, PARTY, CHOICE = "server-noise", "party-noise", "choice-noise"  # what streams are for
 
 MARGIN = 2.0**-11  # of exact noise, above what is owed: for float32's rounding
-
-
 
 
 def add_party_noise(

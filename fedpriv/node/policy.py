@@ -65,6 +65,6 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
             if user_code.named(taken.get(key)) and taken[key] not in accepted:
                 raise RefusedError(
                     f"the run's {key} is code, {taken[key]}; a node that owns its data runs it where its "
-                    "owner says accept-code=\"" + str(taken[key]) + "\""
+                    'owner says accept-code="' + str(taken[key]) + '"'
                 )
     return taken

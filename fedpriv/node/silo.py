@@ -2,7 +2,8 @@
 
 In each round the server sends its model theta; every silo runs K private steps (``silo-steps``) of the
 configured optimizer over its own examples and returns its change theta_K - theta; the server adds the mean of
-the changes. A silo's run is the loop of :mod:`fedpriv.federated.loop` with the same optimizers and samplers, over the
+the changes. A silo's run is the loop of :mod:`fedpriv.federated.loop` with the same optimizers and samplers,
+over the
 silo alone and with central noise that the silo draws itself, so the change is private before it leaves: the
 server's sum is post-processing, as is all that silos make of each other's changes.
 
@@ -14,9 +15,9 @@ What is charged: a silo makes rounds * K releases, numbered through (round r hol
 noise calibrated to ``planned(rounds * K)`` over its own examples. All silos are asked in every round, and
 charged with all K events before the ask goes out; a silo that fails stays charged. (Asking some of them would
 amplify nothing: the server knows whom it asked.) Silos are disjoint, so they compose in parallel
-(:mod:`fedpriv.accounting.parallel_composition`): all together cost what the costliest does. Their public sizes are equal, so
-their schedules and their weights in the mean are. Under replace-one that holds while the other example takes
-its place in the same silo.
+(:mod:`fedpriv.accounting.parallel_composition`): all together cost what the costliest does. Their public
+sizes are equal, so their schedules and their weights in the mean are. Under replace-one that holds while the
+other example takes its place in the same silo.
 
 What a silo remembers: its optimizer's slots (moments, clip norm, preconditioner, DP-SRM's estimate and the
 point it was made at) stay on its node from round to round, while the parameters become the server's theta.
@@ -199,11 +200,17 @@ class SiloWorker:
             self.budget_gate.charge(request.round, events)
         memory.round = request.round + 1  # whatever happens from here on
         steps = self.plan.config.silo_steps
-        start = State(request.params, request.round * steps, memory.slots or mechanism.optimizer.init(request.params).slots)
+        start = State(
+            request.params,
+            request.round * steps,
+            memory.slots or mechanism.optimizer.init(request.params).slots,
+        )
         # Without a seed no two answers share noise, not even of one round.
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
-        end = advance(mechanism, start, start.step + steps, self.side, _Paid(events, start.step), key, cohorts)
+        end = advance(
+            mechanism, start, start.step + steps, self.side, _Paid(events, start.step), key, cohorts
+        )
         if end.stopped == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if end.state.step != start.step + steps:

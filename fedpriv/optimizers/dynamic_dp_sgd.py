@@ -56,17 +56,15 @@ def dynamic_dp_sgd(
 
     Raises:
         ArgumentError: a value is out of range; the paper's methods need both rho >= 1. A clip norm of the
-            run would leave the range of :func:`fedpriv.mechanism.query.check_range`, or the noise multipliers would
-            be more than ``schedules.SPREAD`` apart.
+            run would leave the range of :func:`fedpriv.mechanism.query.check_range`, or the noise
+            multipliers would be more than ``schedules.SPREAD`` apart.
     """
     clip, noise = _decaying(clip_norm, rho_c, steps), Geometric(1.0, 1 / _ratio("rho-mu", rho_mu), steps)
     check_spread("rho-mu", rho_mu, (noise(0), noise(steps - 1)))
     return FirstOrder(rule, Constant(learning_rate), clip, noise)
 
 
-def growing_mu(
-    rule: Rule, learning_rate: float, clip_norm: float, steps: int, rho_mu: float
-) -> FirstOrder:
+def growing_mu(rule: Rule, learning_rate: float, clip_norm: float, steps: int, rho_mu: float) -> FirstOrder:
     """Growing mu alone (section 3.2): constant C, noise multiplier falling by rho_mu."""
     return dynamic_dp_sgd(rule, learning_rate, clip_norm, steps, rho_mu=rho_mu)
 

@@ -77,7 +77,9 @@ class Given:
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
         if step >= len(self.values):
-            raise validation.fail("step", step, f"be below {len(self.values)}", "the given sequence ends there")
+            raise validation.fail(
+                "step", step, f"be below {len(self.values)}", "the given sequence ends there"
+            )
         return self.values[step]
 
 

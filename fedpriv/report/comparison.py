@@ -1,4 +1,6 @@
-"""Runs side by side, from the folders that they left: a table; the picture is :mod:`fedpriv.report.comparison_plots`.
+"""Runs side by side, from the folders that they left, as a table.
+
+The plots are in :mod:`fedpriv.report.comparison_plots`.
 
 Runs are told apart by the settings in which they differ. Those that differ in nothing but their seed or
 folder are repetitions of one run, shown by their mean and spread.
@@ -65,7 +67,8 @@ class Run:
 
     @property
     def gate(self) -> dict[str, Any]:
-        """As :func:`fedpriv.report.summary.gate`. Epsilon is the budget's where the run may have been ended for what
+        """As :func:`fedpriv.report.summary.gate`. Epsilon is the budget's where the run may have been ended
+        for what
         it had released: what was spent by then is no bound."""
         found = summary.gate(self.report)
         if found and not summary.in_one_piece(self.report["result"]):
@@ -214,7 +217,9 @@ def _of_runs(folder: Path) -> list[Path]:
         found += [Path(where, name) for name in runs]
         names[:] = sorted(set(names) - set(runs))  # what is left to go into
     if not found:
-        raise validation.fail("FOLDER", str(folder), "hold runs", "no config.toml is in it, nor in its folders")
+        raise validation.fail(
+            "FOLDER", str(folder), "hold runs", "no config.toml is in it, nor in its folders"
+        )
     return found
 
 
@@ -231,7 +236,9 @@ def _run(folder: Path) -> Run:
     try:
         config = Config.parse(read_file(folder / "config.toml"))
     except validation.ArgumentError as error:
-        raise validation.fail("FOLDER", str(folder), "hold a config.toml of this version", str(error)) from None
+        raise validation.fail(
+            "FOLDER", str(folder), "hold a config.toml of this version", str(error)
+        ) from None
     try:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         run = Run(
@@ -247,7 +254,9 @@ def _run(folder: Path) -> Run:
         hint = f"no {name} is in it; fedpriv resume ends an interrupted one"
         raise UnfinishedError(folder, "has ended", hint) from None
     except (OSError, ValueError, KeyError, TypeError):
-        raise validation.fail("FOLDER", str(folder), "hold an intact summary.json and metrics.jsonl") from None
+        raise validation.fail(
+            "FOLDER", str(folder), "hold an intact summary.json and metrics.jsonl"
+        ) from None
     if not run.metrics:
         raise UnfinishedError(folder, "was evaluated", "its metrics.jsonl is empty")
     return run

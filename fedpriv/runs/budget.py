@@ -21,14 +21,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.accounting import Accountant
-from fedpriv.accounting import Ledger
-from fedpriv.accounting import epsilon
+from fedpriv.accounting import Accountant, Ledger, epsilon
 from fedpriv.accounting.accountant import CHECKPOINTS
-from fedpriv.accounting.events import Event
-from fedpriv.accounting.events import equal_parts
-from fedpriv.accounting.ledger import Record
-from fedpriv.accounting.ledger import read
+from fedpriv.accounting.events import Event, equal_parts
+from fedpriv.accounting.ledger import Record, read
 from fedpriv.config.plan import Plan
 
 

@@ -18,19 +18,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedpriv._internal import validation
-from fedpriv._internal import tensor_io
-from fedpriv._internal import user_code
-from fedpriv.accounting import LedgerError
-from fedpriv.accounting import ledger
+from fedpriv._internal import tensor_io, user_code, validation
+from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.ledger import Record
-from fedpriv.runs.budget import RunAccountant
+from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.optimizers.base import State
-from fedpriv.config.plan import Plan
-from fedpriv.report.notices import remark
 from fedpriv.parameters import Layout
+from fedpriv.report.notices import remark
+from fedpriv.runs.budget import RunAccountant
 
 FILE = "state.safetensors"
 REPORTS = ("report.json", "report.md", "curves.png")  # in the order in which a run's end writes them
@@ -92,7 +89,9 @@ def obstacle(plan: Plan) -> str | None:
     return None
 
 
-def packed(plan: Plan, layout: Layout, state: State, budget_gate: RunAccountant, resumed: tuple[int, ...]) -> bytes:
+def packed(
+    plan: Plan, layout: Layout, state: State, budget_gate: RunAccountant, resumed: tuple[int, ...]
+) -> bytes:
     """The content of FILE."""
     about = {
         "step": state.step,
@@ -140,7 +139,9 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     if stopped == StopReason.BUDGET:
         raise validation.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
     if stopped and state.step >= plan.mechanism.rounds:
-        raise validation.fail("FOLDER", str(folder), "have rounds left", f"all {plan.mechanism.rounds} were run")
+        raise validation.fail(
+            "FOLDER", str(folder), "have rounds left", f"all {plan.mechanism.rounds} were run"
+        )
     return found
 
 

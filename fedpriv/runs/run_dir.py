@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.runs import checkpoints
+from fedpriv._internal.files import atomic, naming, unwritable
 from fedpriv.accounting import ledger as ledgers
-from fedpriv._internal.files import atomic
-from fedpriv._internal.files import naming
-from fedpriv._internal.files import unwritable
+from fedpriv.runs import checkpoints
 
 FILES = (
     "config.toml",

@@ -1,7 +1,7 @@
 """One run from plan to output folder, whatever the engine.
 
-A run that is interrupted or fails leaves a valid folder (:mod:`fedpriv.runs.run_dir`) with what it had, and can be
-taken up again (:mod:`fedpriv.runs.checkpoints`).
+A run that is interrupted or fails leaves a valid folder (:mod:`fedpriv.runs.run_dir`) with what it had, and
+can be taken up again (:mod:`fedpriv.runs.checkpoints`).
 """
 
 from __future__ import annotations
@@ -19,35 +19,26 @@ import torch
 from torch import Tensor
 
 from fedpriv import __version__
+from fedpriv._internal.tensor_io import packed
+from fedpriv.accounting import METHODS, Ledger, local_view
+from fedpriv.config.builders import choose_device, initial_params, make_source, make_task, make_test
+from fedpriv.config.plan import Plan
 from fedpriv.federated import availability
-from fedpriv.runs import checkpoints
-from fedpriv.tasks import metrics as metrics_module
-from fedpriv.report import summary as summary_module
-from fedpriv.report import plots
-from fedpriv.report import markdown
-from fedpriv.node import silo
 from fedpriv.federated.availability import Dropouts
-from fedpriv.accounting import METHODS
-from fedpriv.accounting import Ledger
-from fedpriv.accounting import local_view
+from fedpriv.federated.engine import Engine
+from fedpriv.federated.loop import Outcome, Progress, advance
+from fedpriv.federated.stop_reason import StopReason
+from fedpriv.node import silo
+from fedpriv.node.silo import SiloEngine
+from fedpriv.optimizers.base import State
+from fedpriv.report import markdown, plots
+from fedpriv.report import summary as summary_module
+from fedpriv.report.notices import remark
+from fedpriv.runs import checkpoints
 from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.checkpoints import Checkpoint
-from fedpriv.federated.stop_reason import StopReason
 from fedpriv.runs.run_dir import RunFolder
-from fedpriv.config.builders import choose_device
-from fedpriv.config.builders import initial_params
-from fedpriv.config.builders import make_source
-from fedpriv.config.builders import make_task
-from fedpriv.config.builders import make_test
-from fedpriv.optimizers.base import State
-from fedpriv.config.plan import Plan
-from fedpriv.report.notices import remark
-from fedpriv.federated.engine import Engine
-from fedpriv.federated.loop import Outcome
-from fedpriv.federated.loop import Progress
-from fedpriv.federated.loop import advance
-from fedpriv.node.silo import SiloEngine
-from fedpriv._internal.tensor_io import packed
+from fedpriv.tasks import metrics as metrics_module
 
 
 @dataclass(frozen=True)
@@ -226,7 +217,14 @@ class _Job:
         plan, budget_gate = self.plan, self.budget_gate
         if plan.by_silo:
             return silo.run(plan, self.state.params, cast(SiloEngine, engine), budget_gate, self._observe)
-        loop = (plan.mechanism, self.state, plan.mechanism.rounds, cast(Engine, engine), budget_gate, self.key)
+        loop = (
+            plan.mechanism,
+            self.state,
+            plan.mechanism.rounds,
+            cast(Engine, engine),
+            budget_gate,
+            self.key,
+        )
         return advance(*loop, plan.cohorts(self.key), self._observe, budget_gate.releases)
 
     def _observe(self, progress: Progress) -> None:
@@ -295,7 +293,9 @@ class _Job:
     def _save_state(self) -> None:
         """Write what the run could be taken up from."""
         if self.folder is not None and checkpoints.obstacle(self.plan) is None:
-            content = checkpoints.packed(self.plan, self.task.layout, self.state, self.budget_gate, self.resumed)
+            content = checkpoints.packed(
+                self.plan, self.task.layout, self.state, self.budget_gate, self.resumed
+            )
             self.folder.write(checkpoints.FILE, content)
 
     def finish(self, stopped: StopReason) -> Result:

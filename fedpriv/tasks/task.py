@@ -148,9 +148,7 @@ class Task:
         return rows
 
     @torch.no_grad()
-    def evaluate(
-        self, params: Tensor, x: Tensor, y: Tensor, memory: int = _TEST_MEMORY
-    ) -> dict[str, float]:
+    def evaluate(self, params: Tensor, x: Tensor, y: Tensor, memory: int = _TEST_MEMORY) -> dict[str, float]:
         """What the model is worth on the public test examples, as many at once as ``memory`` bytes allow.
 
         Returns:

@@ -111,9 +111,7 @@ def cells(column: str) -> Iterator[Cell]:
     """The cells of a column."""
     if column == "certified":
         for (clients, epsilon), (rounds, cohort, rate, clip, rho_c, rho_mu) in CERTIFIED.items():
-            yield Cell(
-                column, clients, epsilon, "dynamic", rounds, rate, clip, rho_c, rho_mu, cohort, "pld"
-            )
+            yield Cell(column, clients, epsilon, "dynamic", rounds, rate, clip, rho_c, rho_mu, cohort, "pld")
         return
     if column == "steps":
         for (clients, epsilon), (rounds, rate, clip, *_) in PAPER.items():

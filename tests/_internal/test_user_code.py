@@ -179,8 +179,16 @@ def data(generator=None):
     return Arrays("mine", x[:2000], y[:2000], x[2000:], y[2000:], classes=2)
 '''
 SETTINGS = {
-    "dataset": "users_mine:data", "clients": 2000, "sampling-rate": 0.1, "rounds": 30, "epsilon": 8.0,
-    "delta": 1e-5, "learning-rate": 1.0, "optimizer": "dp-sgd", "engine": "in-process", "seed": 5,
+    "dataset": "users_mine:data",
+    "clients": 2000,
+    "sampling-rate": 0.1,
+    "rounds": 30,
+    "epsilon": 8.0,
+    "delta": 1e-5,
+    "learning-rate": 1.0,
+    "optimizer": "dp-sgd",
+    "engine": "in-process",
+    "seed": 5,
 }
 
 

@@ -52,9 +52,7 @@ def test_sampling_none_needs_no_rate_and_infinity_is_text() -> None:
 def test_calibration_has_the_promised_shape() -> None:
     answer = calibration(1.0, 1e-5, 0.01, 4, [1.0, 0.9, 0.8, 0.5])
     assert json.loads(json.dumps(answer)) == answer
-    assert list(answer) == [
-        "scale", "noise_multiplier_first", "noise_multiplier_last", "epsilon", "method"
-    ]
+    assert list(answer) == ["scale", "noise_multiplier_first", "noise_multiplier_last", "epsilon", "method"]
     assert answer["noise_multiplier_first"] == answer["scale"]
     assert answer["noise_multiplier_last"] == answer["scale"] * 0.5
     assert 0.99 <= answer["epsilon"] <= 1

@@ -92,7 +92,9 @@ def test_within_the_bounds_of_prv_accountant(events: list[Event]) -> None:
         counts = [event.count for event in events]
         accountant = prv.PRVAccountant(
             prvs=[prv.PoissonSubsampledGaussianMechanism(e.rate, e.noise_multiplier) for e in events],
-            max_self_compositions=counts, eps_error=0.01, delta_error=1e-9,
+            max_self_compositions=counts,
+            eps_error=0.01,
+            delta_error=1e-9,
         )
         lower, _, upper = accountant.compute_epsilon(1e-5, counts)
     answer = epsilon(events, 1e-5)

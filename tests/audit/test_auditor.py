@@ -249,9 +249,7 @@ def test_delta_costs_what_the_theorem_says() -> None:
     """Term by term, as theorem 5.2 of Steinke et al. 2023 is written."""
     coins, guesses, right, epsilon, delta = 60, 30, 24, 0.7, 1e-4
     law = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
-    alpha = max(
-        2 / i * sum(law.pmf(w) for w in range(max(0, right - i), right)) for i in range(1, coins + 1)
-    )
+    alpha = max(2 / i * sum(law.pmf(w) for w in range(max(0, right - i), right)) for i in range(1, coins + 1))
     wanted = sum(law.pmf(w) for w in range(right, guesses + 1)) + coins * delta * alpha
     assert one_run_p_value(coins, guesses, right, epsilon, delta) == pytest.approx(wanted)
 

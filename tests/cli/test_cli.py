@@ -323,7 +323,10 @@ def test_data_info_says_what_a_data_set_is() -> None:
     assert (document["at hand"], document["made from"]) == (loaders.at_hand("imdb"), [])
     [archive] = [file for file in document["files"] if file["name"] == "aclImdb_v1.tar.gz"]
     assert archive == {
-        "name": "aclImdb_v1.tar.gz", "bytes": 84125825, "optional": False, "vouched for by": "SHA-256 known",
+        "name": "aclImdb_v1.tar.gz",
+        "bytes": 84125825,
+        "optional": False,
+        "vouched for by": "SHA-256 known",
     }
     assert "--sha256 ijcnn1.bz2=DIGEST" in call("data", "fetch", "ijcnn1").stderr
 

@@ -90,7 +90,9 @@ def test_the_named_models_are_summed_exactly(name):
 def test_grams_are_used_where_they_are_cheaper_and_are_exact(bias, monkeypatch):
     settled = []
     settle = outer_product.Outer.settled
-    monkeypatch.setattr(outer_product.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1])
+    monkeypatch.setattr(
+        outer_product.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1]
+    )
     convolution = nn.Conv2d(32, 64, 3, stride=2, groups=2, bias=bias)
     task = Task(nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)))
     x, y = noise(4, 32, 5, 5), torch.arange(4) % 3

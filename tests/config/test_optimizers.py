@@ -142,7 +142,9 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
     """And no key that belongs to another method is taken in silence."""
     needed = NEEDED.get(name, {})
     mechanism = make_plan(small(optimizer=name, **needed)).mechanism
-    assert len(mechanism.planned_events()) == optimizers.rounds(small(optimizer=name)) == 6 or name == "rrpsgd"
+    assert (
+        len(mechanism.planned_events()) == optimizers.rounds(small(optimizer=name)) == 6 or name == "rrpsgd"
+    )
     changed = {
         "adp-c": 0.5,
         "adp-nu": 1e-3,
@@ -176,7 +178,9 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "rmsprop": {"beta2", "adam-epsilon"},
         "adagrad": {"adam-epsilon"},
     }
-    wanted = expected.get(name) or ({"dp2-beta"} if name in optimizers.DP2 else plain[name.rpartition("-")[2]])
+    wanted = expected.get(name) or (
+        {"dp2-beta"} if name in optimizers.DP2 else plain[name.rpartition("-")[2]]
+    )
     assert used == wanted
 
 

@@ -107,7 +107,9 @@ def _dynamic() -> dict[str, Row]:
     adam, rmsprop = textbook.adam(RATE), textbook.rmsprop(RATE)
     return {
         "dynamic dp-sgd": Row(lambda c: dynamic_dp_sgd(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), PLAIN),
-        "dynamic dp-sgd with momentum": Row(lambda c: dynamic_dp_sgd(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), momentum),
+        "dynamic dp-sgd with momentum": Row(
+            lambda c: dynamic_dp_sgd(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), momentum
+        ),
         "dynamic dp-adam": Row(lambda c: dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, 2.0, 3.0), adam),
         "dynamic dp-rmsprop": Row(lambda c: dynamic_dp_sgd(RmsProp(), RATE, c, ROUNDS, 2.0, 3.0), rmsprop),
         "growing mu": Row(lambda c: growing_mu(Sgd(), RATE, c, ROUNDS, 3.0), PLAIN),
@@ -172,9 +174,12 @@ def _wrapped() -> dict[str, Row]:
         "dp-srm with a nonconvex regulariser": Row(
             lambda c: Regularised(srm()(c), bumpy), textbook.storm(RATE, 0.5), regulariser=bumpy
         ),
-        "dp-adam, averaged": Row(lambda c: ExponentialMovingAverage(dp_adam(RATE, c), 0.9), textbook.adam(RATE)),
+        "dp-adam, averaged": Row(
+            lambda c: ExponentialMovingAverage(dp_adam(RATE, c), 0.9), textbook.adam(RATE)
+        ),
         "adadp, averaged": Row(
-            lambda c: ExponentialMovingAverage(Adadp(RATE, c, tolerance=0.5), 0.9), textbook.extrapolating(RATE, 0.5)
+            lambda c: ExponentialMovingAverage(Adadp(RATE, c, tolerance=0.5), 0.9),
+            textbook.extrapolating(RATE, 0.5),
         ),
         "dp2-adam with l2": Row(
             lambda c: Regularised(dp2("adam")(c), small), delayed("adam"), regulariser=small

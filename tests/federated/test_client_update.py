@@ -302,7 +302,9 @@ def test_a_clients_vector_is_the_same_to_the_last_bit_whoever_else_is_there(name
     """Many local steps make anything of a last bit, and with it of who is there."""
     task, rows = Task(name), []
     summed = client_update.sum_rows
-    monkeypatch.setattr(client_update, "sum_rows", lambda given, *a: rows.append(given[0]) or summed(given, *a))
+    monkeypatch.setattr(
+        client_update, "sum_rows", lambda given, *a: rows.append(given[0]) or summed(given, *a)
+    )
     sizes = [1, 15, 15, 16, 17, 18, 18, 3, 40, 37]
     data = [(noise(n, 1, 28, 28, seed=i).float(), torch.arange(n) % 10) for i, n in enumerate(sizes)]
     query = Query((task.initial(default_rng(0)),), (SumBlock((Term(1.0),)),))

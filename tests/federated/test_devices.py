@@ -47,7 +47,9 @@ ALIKE = ("mlp", "deformed files", "several examples", "adadp", "adaptive-adp-sgd
 def test_the_host_waits_once_a_chunk_and_sends_what_is_new(
     name: str, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_update, "_SPARE", 10**6)  # clients of several sizes are in one piece all the same
+    monkeypatch.setattr(
+        client_update, "_SPARE", 10**6
+    )  # clients of several sizes are in one piece all the same
     changes: dict[str, object] = {"dp2_sgd_steps": 1, "dp2_adaptive_steps": 1} if "dp2" in name else {}
     changes |= {"rounds": 6, "evaluate_every": 6, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
     config = small(data_folder=str(write_mnist(tmp_path, 0)), **changes, **RUNS[name])

@@ -27,7 +27,11 @@ START = torch.zeros(20, dtype=torch.float64)
 
 
 def go(
-    mechanism: Mechanism, engine: RowsEngine, budget_gate: CountingBooks | None = None, shard: int = 7, **cohorts: object
+    mechanism: Mechanism,
+    engine: RowsEngine,
+    budget_gate: CountingBooks | None = None,
+    shard: int = 7,
+    **cohorts: object,
 ) -> Outcome:
     source = CohortSampler(mechanism.sampler, KEY, shard, **cohorts)  # type: ignore[arg-type]
     return run(mechanism, START, engine, budget_gate or CountingBooks(), KEY, source)
@@ -100,7 +104,11 @@ def test_it_charges_before_it_asks() -> None:
             assert len(budget_gate.charged) == request.release + 1
             return super().gather(request)
 
-    go(Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5), Watcher(world(1)), budget_gate)
+    go(
+        Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5),
+        Watcher(world(1)),
+        budget_gate,
+    )
     assert len(budget_gate.charged) == 5
 
 
@@ -127,7 +135,15 @@ def test_too_few_replies_are_charged_and_do_not_count() -> None:
 
     budget_gate, seen = CountingBooks(), []
     mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 5)
-    outcome = run(mechanism, START, Flaky(world(1)), budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 6), seen.append)
+    outcome = run(
+        mechanism,
+        START,
+        Flaky(world(1)),
+        budget_gate,
+        KEY,
+        CohortSampler(mechanism.sampler, KEY, 6),
+        seen.append,
+    )
     assert (outcome.state.step, outcome.releases, len(budget_gate.charged)) == (5, 9, 9)
     assert [progress.round for progress in seen] == [1, 2, 3, 4, 5]
 
@@ -284,7 +300,9 @@ def test_chunks_hold_the_cohort_once(sampler: Sampler, shard: int) -> None:
 
 
 def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(400, 9), Placement("local", 9), 2.0, 5, server_view=True)
+    mechanism = Mechanism(
+        dp_sgd(0.1, 1.0), FixedSize(400, 9), Placement("local", 9), 2.0, 5, server_view=True
+    )
     gate, observer = mechanism.event(2.0), mechanism.observer_event(2.0)
     assert (gate.sampling, gate.relation, gate.noise_multiplier) == ("none", "replace-one", 2.0)
     assert (observer.sampling, observer.noise_multiplier) == ("without-replacement", 6.0)
@@ -300,7 +318,9 @@ def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> 
     for shard, finals in ends.items():
         for seed in range(300):
             budget_gate, key = CountingBooks(), Key.from_seed(1000 * shard + seed)
-            cohorts = CohortSampler(mechanism.sampler, KEY, shard)  # the same cohorts, so only the noise differs
+            cohorts = CohortSampler(
+                mechanism.sampler, KEY, shard
+            )  # the same cohorts, so only the noise differs
             engine = RowsEngine(world(1), key)
             finals.extend(run(mechanism, START, engine, budget_gate, key, cohorts).state.params.tolist())
             events[shard] = budget_gate.charged
@@ -317,7 +337,9 @@ def test_an_unseeded_key_serves_one_run() -> None:
 
     def go_on(key: Key, cohorts: Key, budget_gate: CountingBooks) -> Outcome:
         mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 2)
-        return run(mechanism, START, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, cohorts, 7))
+        return run(
+            mechanism, START, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, cohorts, 7)
+        )
 
     go_on(key, key, budget_gate)
     for again in ((key, Key.fresh()), (Key.fresh(), key)):
@@ -344,10 +366,21 @@ def test_a_run_that_goes_on_takes_new_numbers() -> None:
     mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 4)
     state = State(START, 1)
     budget_gate = CountingBooks(charged=[mechanism.event(1.0)] * 3)
-    end = advance(mechanism, state, 2, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, key, 7), first=3)
+    end = advance(
+        mechanism, state, 2, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, key, 7), first=3
+    )
     assert end.releases == 4
     with pytest.raises(ArgumentError, match=r"release 3 was drawn from it before"):
-        advance(mechanism, state, 2, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, key, 7), first=3)
+        advance(
+            mechanism,
+            state,
+            2,
+            RowsEngine(world(1)),
+            budget_gate,
+            key,
+            CohortSampler(sampler, key, 7),
+            first=3,
+        )
 
 
 def test_cohorts_of_another_sampler_than_the_one_accounted_are_refused() -> None:

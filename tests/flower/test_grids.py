@@ -141,7 +141,9 @@ def test_a_failing_app_answers_with_its_error_type_and_no_text(ray_grid: RayGrid
 def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None) -> None:
     with RayGrid(nodes=2, client_app=APP, num_cpus=0.5) as grid:
         for _ in range(2):  # when it dies, and ever after
-            dead, alive = grid.send_and_receive([request(grid, "train.die", node) for node in (1, 2)], timeout=30)
+            dead, alive = grid.send_and_receive(
+                [request(grid, "train.die", node) for node in (1, 2)], timeout=30
+            )
             assert dead.error.code == ErrorCode.CLIENT_APP_CRASHED
             assert dead.metadata.src_node_id == 1
             assert alive.has_content()

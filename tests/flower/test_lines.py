@@ -159,9 +159,7 @@ def test_whoever_waits_for_an_actor_hears_of_its_end(lines: Lines) -> None:
     assert time.monotonic() - before < 30
 
 
-def test_where_no_socket_can_be_nothing_stays_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_socket_can_be_nothing_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its path may have some 100 bytes."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()

@@ -180,7 +180,9 @@ def reply_of(context: Context, request: TrainRequest, silos: tuple[int, ...]) ->
 
 def sum_reply(context: Context, request: SumRequest) -> Message:
     grid: HostedGrid = InProcessGrid(nodes=1)
-    return app(grid.create_message(ask_content(shared_records(request), request.shards), "train", 1, ""), context)
+    return app(
+        grid.create_message(ask_content(shared_records(request), request.shards), "train", 1, ""), context
+    )
 
 
 def test_a_node_answers_a_round_once() -> None:
@@ -576,7 +578,9 @@ def test_an_owner_is_told_where_a_file_is_not_of_the_runs_size(
     config = Config.parse({**settings, "examples-per-client": places})
     with caplog.at_level("INFO"):
         assert ready(config, **{"data-file": str(own_file)}) == "ready"
-    assert [record.getMessage() for record in caplog.records if record.name == "fedpriv.config.builders"] == said
+    assert [
+        record.getMessage() for record in caplog.records if record.name == "fedpriv.config.builders"
+    ] == said
 
 
 CLIENTS = {"unit": "client", "partition": "iid", "sampler": "everyone", "sampling-rate": 1.0}

@@ -26,9 +26,7 @@ from fedpriv.accounting.ledger import read
 
 DELTA = 1e-5
 # The methods' classes share this one test, which is no harm: it keeps no state.
-QUICK = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
-)
+QUICK = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
 
 
 class MethodSuite:

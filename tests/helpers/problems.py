@@ -43,7 +43,9 @@ class Holder:
         self.x, self.y = x, y
 
     def gather(self, request: SumRequest) -> PartialSum:
-        ids = torch.from_numpy(np.concatenate([chunk.ids for chunk in request.chunks] or [np.empty(0, np.int64)]))
+        ids = torch.from_numpy(
+            np.concatenate([chunk.ids for chunk in request.chunks] or [np.empty(0, np.int64)])
+        )
         return PartialSum(clipped_sum(OneGradient(), TASK, request.query, self.x[ids], self.y[ids]), 1)
 
     def close(self) -> None:

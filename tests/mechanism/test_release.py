@@ -65,9 +65,7 @@ def test_noise_on_the_sum_has_its_std(placement: Placement, std: float) -> None:
 
 @pytest.mark.parametrize(("placement", "std"), PLACEMENTS[:3] + PLACEMENTS[4:7])
 @pytest.mark.parametrize("replies", [4, 5, 9])
-def test_noise_on_the_sum_does_not_depend_on_replies(
-    placement: Placement, std: float, replies: int
-) -> None:
+def test_noise_on_the_sum_does_not_depend_on_replies(placement: Placement, std: float, replies: int) -> None:
     assert has_std(released(placement, replies, index=replies), std)
     assert placement.total_stds((Z * CLIP,))[0] == pytest.approx(std)
 

@@ -111,7 +111,9 @@ def test_a_scale_of_zero_makes_zeros_also_of_the_far_tail(monkeypatch: pytest.Mo
 def test_the_far_tail_is_drawn_with_more_bits(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 64 bits do not tell U well, for radii of 5 and more, the bits after them do."""
     monkeypatch.setattr(
-        rounded_gaussian._Piece, "_words", lambda piece: (np.array([least], np.uint64), np.array([2**61], np.uint64))
+        rounded_gaussian._Piece,
+        "_words",
+        lambda piece: (np.array([least], np.uint64), np.array([2**61], np.uint64)),
     )
     piece, scale = rounded_gaussian._Piece(KEY, ("noise", 7, 0, 0), 2), 2.0**31
     more = rounded_gaussian._bits(KEY, ("noise-more", 7, 0, 0, 0), 2 * rounded_gaussian._MORE)

@@ -228,7 +228,9 @@ def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tm
         spent, wanted = (epsilon([e] * answers, 1e-5).epsilon for e in (event, plain))
         assert spent == wanted
         assert spent > 2 * epsilon(plan.events[:answers], 1e-5).epsilon
-    charge_all(budget_gate(plan, tmp_path), [event] * 20)  # as many as the run has, should it be drawn for all
+    charge_all(
+        budget_gate(plan, tmp_path), [event] * 20
+    )  # as many as the run has, should it be drawn for all
     with pytest.raises(RefusedError, match="would pass the run's budget"):
         budget_gate(plan, tmp_path).charge(20, [event])
     with pytest.raises(RefusedError, match="epsilon-limit"):

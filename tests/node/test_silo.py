@@ -290,7 +290,10 @@ def test_a_silo_that_does_not_answer_stays_charged_and_the_others_go_on(tmp_path
 
 def test_the_model_moves_by_the_mean_of_the_changes_that_came() -> None:
     theta = torch.tensor([1.0, 2.0])
-    changes = [ModelDelta(0, torch.tensor([0.5, 0.0]).double()), ModelDelta(2, torch.tensor([1.0, -1.0]).double())]
+    changes = [
+        ModelDelta(0, torch.tensor([0.5, 0.0]).double()),
+        ModelDelta(2, torch.tensor([1.0, -1.0]).double()),
+    ]
     assert silo_module.averaged(theta, changes).tolist() == [1.75, 1.5]
     assert silo_module.averaged(theta, []) is theta
 
@@ -335,7 +338,9 @@ def test_a_silo_that_missed_a_round_goes_on_at_the_planned_step(missed: int) -> 
             side.train(ask_of(side, number))
     steps = [step for step in range(12) if step // 4 != missed]
     assert [request.release for request in seen.asks] == steps
-    assert [request.query.rate_factor for request in seen.asks] == [3.0 if step == 0 else 1.0 for step in steps]
+    assert [request.query.rate_factor for request in seen.asks] == [
+        3.0 if step == 0 else 1.0 for step in steps
+    ]
     assert [len(request.query.points) for request in seen.asks] == [1 if step == 0 else 2 for step in steps]
 
 

@@ -66,9 +66,7 @@ def test_the_bit_is_a_block_of_the_same_event() -> None:
 
 def test_state_round_trips() -> None:
     optimizer = AdaptiveClipping(dp_sgd(0.1, 2.0, momentum=0.5))
-    state = optimizer.update(
-        optimizer.init(torch.zeros(3)), (torch.ones(3), torch.tensor(0.25))
-    )
+    state = optimizer.update(optimizer.init(torch.zeros(3)), (torch.ones(3), torch.tensor(0.25)))
     again = State.from_tensors(state.tensors(), state.step)
     assert float(again.slots[SLOT]) == pytest.approx(2.0 * np.exp(-0.2 * 0.25))
     assert torch.equal(again.slots["velocity"], torch.ones(3))

@@ -131,7 +131,10 @@ def test_theory_noise_without_clipping_is_plain() -> None:
         (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_c=0.5), "rho-c"),
         (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_mu=0.5), "rho-mu"),
         (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, 0), "steps"),
-        (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_c=1e13), "rho-c is 10{13}.0; it must leave clip norms"),
+        (
+            lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_c=1e13),
+            "rho-c is 10{13}.0; it must leave clip norms",
+        ),
         (lambda: dynamic_dp_sgd(Sgd(), ETA, C0, T, rho_mu=1e7), "rho-mu is 10{7}.0; it must keep noise"),
         (lambda: dynamic_dp_sgd(Sgd(), ETA, 1e-13, T), "clip-norm is 1e-13"),
         (lambda: square_root_noise(Sgd(), ETA, 1e6, T, rho_c=1e14), "rho-c is 10{14}.0; it must keep noise"),

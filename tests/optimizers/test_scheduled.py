@@ -36,7 +36,9 @@ CLIP, NOISE = Geometric(1.0, 1 / 4, 25), Geometric(1.0, 1 / 2, 25)
 def trained(optimizer: PrivateOptimizer, budget_gate: CountingBooks) -> torch.Tensor:
     mechanism = Mechanism(optimizer, Poisson(40, 0.3), Placement("central"), 0.8, 25)
     start = torch.zeros(20, dtype=torch.float64)
-    end = run(mechanism, start, RowsEngine(world(1)), budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 7)).state.params
+    end = run(
+        mechanism, start, RowsEngine(world(1)), budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 7)
+    ).state.params
     assert tuple(budget_gate.charged) == mechanism.planned_events()
     return end
 

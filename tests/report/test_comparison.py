@@ -189,9 +189,7 @@ def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
 
 
 @pytest.mark.parametrize(("count", "many"), [(20, False), (21, True), (56, True)])
-def test_a_picture_of_many_stays_readable(
-    count: int, many: bool, runs: Path, drawn: list[Figure]
-) -> None:
+def test_a_picture_of_many_stays_readable(count: int, many: bool, runs: Path, drawn: list[Figure]) -> None:
     """What matplotlib cannot lay out, it warns of, and warnings are errors here."""
     adam, plain = comparison.read([runs / "adam", runs / "open"])
     groups = [changed(adam, f"{'a long name, ' * 9}{number}") for number in range(count - 1)]
@@ -361,9 +359,7 @@ def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
     assert left == 0 if scale == "linear" else 0 < left < least
 
 
-def test_a_picture_of_many_has_all_of_them_however_many_adversaries(
-    runs: Path, drawn: list[Figure]
-) -> None:
+def test_a_picture_of_many_has_all_of_them_however_many_adversaries(runs: Path, drawn: list[Figure]) -> None:
     [adam] = comparison.read([runs / "adam"])
     comparison_plots.picture([changed(adam, number, against=f"party {number}") for number in range(23)])
     [axes] = drawn[0].axes

@@ -97,14 +97,19 @@ def test_all_epsilons_of_a_report_are_about_the_same_neighbours() -> None:
     plan = make_plan(small(placement="local"))
     summary, text = both(placement="local")
     assert "| neighbouring data | replace one unit |" in text
-    for events in (plan.mechanism.planned_events(), adversaries.observer_events(plan, plan.mechanism.planned_events())):
+    for events in (
+        plan.mechanism.planned_events(),
+        adversaries.observer_events(plan, plan.mechanism.planned_events()),
+    ):
         assert {event.relation for event in events} == {"replace-one"}
     models = summary["privacy"]["views"][1]["epsilon"]["pld"]["epsilon"]
     z = plan.mechanism.planned_events()[0].noise_multiplier * math.sqrt(plan.mechanism.placement.shares)
     once = Event(z, "poisson", "replace-one", rate=0.1, count=1)
-    assert models > epsilon([once], plan.budget.delta).epsilon > epsilon(
-        [replace(once, relation="add-remove")], plan.budget.delta
-    ).epsilon
+    assert (
+        models
+        > epsilon([once], plan.budget.delta).epsilon
+        > epsilon([replace(once, relation="add-remove")], plan.budget.delta).epsilon
+    )
 
 
 def test_bounds_and_estimates_are_told_apart() -> None:

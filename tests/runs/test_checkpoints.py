@@ -71,9 +71,7 @@ def begin(folder: Path, config: Config, end_after: int) -> Result:
 
 def go_on(folder: Path, config: Config, engine: Engine | None = None) -> Result:
     plan = make_plan(config)
-    return execute(
-        plan, engine or Engine(config), RunFolder(folder), resumed=checkpoints.read(folder, plan)
-    )
+    return execute(plan, engine or Engine(config), RunFolder(folder), resumed=checkpoints.read(folder, plan))
 
 
 class KilledError(RuntimeError):

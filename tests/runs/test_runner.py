@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.small import small, write_mnist
 from safetensors import safe_open
 from safetensors.torch import load_file
-from helpers.small import small, write_mnist
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import LedgerError
@@ -51,7 +51,9 @@ class Engine:
         self.closed += 1
 
 
-def run_in(folder: Path, config: Config, happens: Callable[[SumRequest], None] = lambda request: None) -> Result:
+def run_in(
+    folder: Path, config: Config, happens: Callable[[SumRequest], None] = lambda request: None
+) -> Result:
     return execute(make_plan(config), Engine(config, happens), RunFolder.create(folder))
 
 

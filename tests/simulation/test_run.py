@@ -42,8 +42,14 @@ def plain_sgd(config: Config, momentum: float) -> torch.Tensor:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_without_noise_and_clipping_it_is_plain_sgd(model: str, momentum: float) -> None:
     config = small(
-        placement="none", clip_norm=math.inf, optimizer="dp-sgd", momentum=momentum, seed=2, model=model,
-        learning_rate=0.05, clients=200,
+        placement="none",
+        clip_norm=math.inf,
+        optimizer="dp-sgd",
+        momentum=momentum,
+        seed=2,
+        model=model,
+        learning_rate=0.05,
+        clients=200,
     )
     torch.testing.assert_close(simulate(config).params, plain_sgd(config, momentum), rtol=1e-4, atol=1e-5)
 
@@ -69,12 +75,14 @@ def test_one_example_a_client_is_example_level(placement: str, sampling: dict[st
 def test_one_local_step_is_one_gradient() -> None:
     """K = 1 from theta: the model change is the step size times the gradient, and so is its clip norm."""
     several: dict[str, object] = {
-        "partition": "iid", "examples_per_client": 4, "clients": 200, "seed": 6, "optimizer": "dp-sgd",
+        "partition": "iid",
+        "examples_per_client": 4,
+        "clients": 200,
+        "seed": 6,
+        "optimizer": "dp-sgd",
     }
     gradient = small(**several, clip_norm=0.8, learning_rate=1.0)
-    local = small(
-        **several, work="local-steps", local_learning_rate=0.25, clip_norm=0.2, learning_rate=4.0
-    )
+    local = small(**several, work="local-steps", local_learning_rate=0.25, clip_norm=0.2, learning_rate=4.0)
     torch.testing.assert_close(simulate(gradient).params, simulate(local).params, rtol=1e-4, atol=1e-5)
 
 

@@ -69,5 +69,12 @@ def test_they_learn_with_a_few_public_examples(name: str) -> None:
     )
     key = Key.from_seed(1)
     mechanism = Mechanism(method, Poisson(400, 0.2), Placement("central"), 2.0, 30)
-    end = run(mechanism, START, Holder(*examples(3)), CountingBooks(), key, CohortSampler(mechanism.sampler, key, 1000))
+    end = run(
+        mechanism,
+        START,
+        Holder(*examples(3)),
+        CountingBooks(),
+        key,
+        CohortSampler(mechanism.sampler, key, 1000),
+    )
     assert accuracy(end.state.params) > 0.8

@@ -54,9 +54,7 @@ class GdpClt:
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
     ) -> list[GdpProfile]:
         """mu_tot of equation 7; unsampled events compose exactly and join as a sum of squares."""
-        squares = [
-            math.fsum(n * _squared(event) for event, n in counts.items()) for counts in added
-        ]
+        squares = [math.fsum(n * _squared(event) for event, n in counts.items()) for counts in added]
         return [GdpProfile(math.sqrt(total)) for total in itertools.accumulate(squares)]
 
 

@@ -35,6 +35,5 @@ def floors(events: Iterable[Event], limit: int) -> dict[Event, Event]:
     for cell, event in zip(cells, events, strict=True):
         least[cell] = min(least.get(cell, np.inf), event.noise_multiplier)
     return {
-        event: replace(event, noise_multiplier=least[cell])
-        for cell, event in zip(cells, events, strict=True)
+        event: replace(event, noise_multiplier=least[cell]) for cell, event in zip(cells, events, strict=True)
     }

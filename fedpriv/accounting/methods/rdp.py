@@ -35,7 +35,17 @@ if TYPE_CHECKING:
 ORDERS = (
     *(1 + x / 10 for x in range(1, 40)),
     *(5 + x / 2 for x in range(12)),
-    *range(11, 32), *range(32, 64, 2), *range(64, 128, 8), 128, 160, 192, 256, 384, 512, 768, 1024,
+    *range(11, 32),
+    *range(32, 64, 2),
+    *range(64, 128, 8),
+    128,
+    160,
+    192,
+    256,
+    384,
+    512,
+    768,
+    1024,
 )
 # dp-accounting takes about 20 ms for one multiplier; more distinct ones than this are rounded down.
 DISTINCT = 48
@@ -57,9 +67,7 @@ class RdpProfile:
             return math.inf, None
         orders = np.array(ORDERS)
         with np.errstate(invalid="ignore"):
-            values = (
-                self.divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-            )
+            values = self.divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
         return max(0.0, float(np.min(np.nan_to_num(values, nan=math.inf)))), None
 
 
@@ -112,9 +120,7 @@ def _fixed_size(rate: float, multiplier: float) -> DpEvent:
 
     # dp-accounting wants whole sizes but uses their ratio only; rounding up is on the safe side.
     size = 2**40
-    return SampledWithoutReplacementDpEvent(
-        size, math.ceil(rate * size), GaussianDpEvent(multiplier)
-    )
+    return SampledWithoutReplacementDpEvent(size, math.ceil(rate * size), GaussianDpEvent(multiplier))
 
 
 def _upstream(event: DpEvent, relation: NeighboringRelation) -> np.ndarray[Any, Any]:

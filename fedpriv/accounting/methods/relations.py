@@ -38,8 +38,8 @@ def alike(events: Sequence[Event]) -> list[Event]:
     """Events of both relations, under add-remove where that can be; events of one as they are.
 
     For a table of what was released, whose neighbours are its events'. What an owner allows is judged under
-    one relation whatever the events' is (:mod:`fedpriv.accounting.owner_limit`): else one event more of the other
-    would make all earlier ones cost another amount.
+    one relation whatever the events' is (:mod:`fedpriv.accounting.owner_limit`): else one event more of the
+    other would make all earlier ones cost another amount.
     """
     if len({event.relation for event in events}) < 2:
         return list(events)

@@ -98,9 +98,7 @@ class Curve:
         finite = np.maximum(beyond - weighted, 0.0)
         scale = np.exp(np.minimum(self.log_scale - self.tilt * np.asarray(epsilon), 700.0))
         error = (self.outside + self.round_off) * scale
-        return np.asarray(
-            finite * (1 + sign * self.releases * _MASS) + sign * error + self.infinite
-        )
+        return np.asarray(finite * (1 + sign * self.releases * _MASS) + sign * error + self.infinite)
 
 
 class Total:
@@ -148,9 +146,7 @@ class Total:
             for i in range(len(products))
         ]
 
-    def _curve(
-        self, product: Array, logs: Array, offset: float, infinite: float, releases: int
-    ) -> Curve:
+    def _curve(self, product: Array, logs: Array, offset: float, infinite: float, releases: int) -> Curve:
         side, width, points = self._side, self._frame.width, self._frame.points
         at, below, above = logs.tolist()
         bottom = (at - below + math.log(WINDOW)) / (side.tilt - side.lower_tilt)

@@ -89,9 +89,7 @@ def choose(groups: Sequence[Group], delta: float, room: int = 1) -> Frame:
     total = sum(int(group.counts.sum()) for group in groups)
     log_tail = max(math.log(TAIL * delta / total), -690.0)
     exponents = _exponents(groups, delta)
-    removal, span, epsilon = _side(
-        exponents, lambda s: _moments(groups, s, log_tail), delta
-    )
+    removal, span, epsilon = _side(exponents, lambda s: _moments(groups, s, log_tail), delta)
     # The loss of (Q, P) at exponent s has the moment of (P, Q) at -1 - s.
     addition, other, _ = _side(exponents, lambda s: _moments(groups, -1 - s, log_tail), delta)
     span = room * max(span, other, max(_longest(group, log_tail) for group in groups))
@@ -140,9 +138,7 @@ def _thinned(z: Array, counts: Array) -> tuple[Array, Array]:
     return np.array([z[part[0]] for part in parts]), np.array([counts[part].sum() for part in parts])
 
 
-def _side(
-    exponents: Array, moments: Callable[[Array], Array], delta: float
-) -> tuple[Side, float, float]:
+def _side(exponents: Array, moments: Callable[[Array], Array], delta: float) -> tuple[Side, float, float]:
     """The side for log moments as a function of exponents, the span of its window, a rough epsilon."""
     positive = exponents[exponents > 0]
     rough = positive[int(np.argmin((moments(positive) - math.log(delta)) / positive))]

@@ -149,9 +149,7 @@ class Pld:
             profiles = _sums(groups, len(added), choose(groups, delta, room), delta, lower)
             if room == 8 or all(profile.outside < _OUTSIDE for profile in profiles):
                 break
-        return [
-            replace(profile, most=most) for profile, most in zip(profiles, _most(groups), strict=True)
-        ]
+        return [replace(profile, most=most) for profile, most in zip(profiles, _most(groups), strict=True)]
 
 
 def _most(groups: Sequence[Group]) -> list[float]:
@@ -162,9 +160,7 @@ def _most(groups: Sequence[Group]) -> list[float]:
     return [float(value) * (1 + 1e-12) for value in np.cumsum(each)]
 
 
-def _sums(
-    groups: Sequence[Group], stages: int, frame: Frame, delta: float, lower: bool
-) -> list[PldProfile]:
+def _sums(groups: Sequence[Group], stages: int, frame: Frame, delta: float, lower: bool) -> list[PldProfile]:
     """The profiles of all stages on one lattice."""
     # Under replace-one the two neighbours are alike, and one direction is both.
     sides = [frame.removal, frame.addition] if groups[0].directed else [frame.removal]
@@ -234,7 +230,9 @@ def _add(group: Group, frame: Frame, uppers: Sequence[Total], lowers: Sequence[T
             first = -(points.shape[1] // 2) * frame.width
             uppers[0].add(points, np.full(z.shape, first), down[:, part], infinite)
             continue
-        cells = privacy_loss.cut(family, group.rate, z, _start(group, z, frame), frame.width, count).below(top)
+        cells = privacy_loss.cut(family, group.rate, z, _start(group, z, frame), frame.width, count).below(
+            top
+        )
         last = -cells.edges[:, -1]
         if uppers:
             spread = rounding.spread(cells)

@@ -2,15 +2,15 @@
 
 Book-keeping (Bu et al. 2023, "Differentially private optimization on large model at small cost"): one
 forward pass keeps what each layer saw, one backward pass gives the gradient at each layer's taps and no
-parameter's, and :mod:`fedpriv.clipping.ghost.layers` turns both into factored per-example gradients, whose norms
-and weighted sums are had without forming them.
+parameter's, and :mod:`fedpriv.clipping.ghost.layers` turns both into factored per-example gradients, whose
+norms and weighted sums are had without forming them.
 
 It is exact where trained parameters belong to layers of a known kind that treat examples apart; a layer may
 be called several times, and layers may share parameters. The few parameters that belong to none are
 differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.ghost.coverage`). What can be read from the
-module is decided when a :class:`GhostClipper` is made; the rest (a weight used outside its layer, examples that mix)
-is tried out once for each shape of input, on made-up examples (:mod:`fedpriv.clipping.ghost.compatibility`): a model that
-fails is summed by rows from then on.
+module is decided when a :class:`GhostClipper` is made; the rest (a weight used outside its layer, examples
+that mix) is tried out once for each shape of input, on made-up examples
+(:mod:`fedpriv.clipping.ghost.compatibility`): a model that fails is summed by rows from then on.
 
 >>> from fedpriv.parameters import layout_of
 >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -164,10 +164,12 @@ class GhostClipper:
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
         coarse = self.precision != "float32"
-        each = torch.stack([
-            apart(task.losses, task.drawing, point, x, y, losses, coarse)
-            for point, losses in zip(points, together, strict=True)
-        ]).all(0)
+        each = torch.stack(
+            [
+                apart(task.losses, task.drawing, point, x, y, losses, coarse)
+                for point, losses in zip(points, together, strict=True)
+            ]
+        ).all(0)
         return each if weights is None else each.view(weights.shape).all(1)
 
     def record(
@@ -224,9 +226,7 @@ class GhostClipper:
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
 
 
-def _measured(
-    name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]
-) -> dict[str, Factored]:
+def _measured(name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
     """What the layer's kind makes of a call."""
     kind = rule_of(type(layer))
     assert kind is not None

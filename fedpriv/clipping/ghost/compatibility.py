@@ -122,7 +122,8 @@ class Trial:
         return not math.isfinite(loss) or all(abs(loss - one) <= _OWN_ERROR * abs(loss) for one in beside)
 
     def _hold_apart(self, plan: Coverage, move: Tensor | None, count: int) -> None:
-        """Raises UnsupportedLayerError for a layer whose calls do not hold so many examples one after the other.
+        """Raises UnsupportedLayerError for a layer whose calls do not hold so many examples one after the
+        other.
 
         The loss of one example alone has no gradient at what a layer saw of the others; what is not finite
         proves nothing at a point that was moved.

@@ -157,6 +157,4 @@ def form_rows(
 
     at = {name: tensors[name].detach() for name in names}
     found: dict[str, Tensor] = unit_gradients(losses, drawing, at, x, y, weights, seeds)
-    return {
-        name: Rows(rows) if rows.dim() > 1 else Numbers(rows[:, None]) for name, rows in found.items()
-    }
+    return {name: Rows(rows) if rows.dim() > 1 else Numbers(rows[:, None]) for name, rows in found.items()}

@@ -2,8 +2,8 @@
 
 A form stands for n vectors of the parameter's shape and is closed under what queries need: linear
 combinations (two points, a weight with several uses) and sums within groups (clients of several
-examples). :class:`Rows` holds formed gradients, :class:`~fedpriv.clipping.ghost.outer_product.Outer` sums of outer
-products, which is what linear maps have; other forms need only be :class:`Factored`.
+examples). :class:`Rows` holds formed gradients, :class:`~fedpriv.clipping.ghost.outer_product.Outer` sums of
+outer products, which is what linear maps have; other forms need only be :class:`Factored`.
 
 >>> form = Rows(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
 >>> form.squares()

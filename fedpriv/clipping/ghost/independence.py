@@ -1,9 +1,9 @@
 """Whether examples' losses are what they are alone, where code runs that is neither torch's nor fedpriv's.
 
-A trial on made-up examples (:mod:`fedpriv.clipping.ghost.compatibility`) cannot know what such code does for a value that
-stands for "not known", or for a label that is rare: it may fill the one in by a mean over the batch, and
-weigh the other by how many there are. So the losses of each chunk are held against those that vmap computes
-of each example by itself. Who differs is left to rows, which see one unit at a time.
+A trial on made-up examples (:mod:`fedpriv.clipping.ghost.compatibility`) cannot know what such code does for
+a value that stands for "not known", or for a label that is rare: it may fill the one in by a mean over the
+batch, and weigh the other by how many there are. So the losses of each chunk are held against those that
+vmap computes of each example by itself. Who differs is left to rows, which see one unit at a time.
 
 Losses say nothing of gradients that are not theirs: a hook on a tensor, or an autograd.Function, may clip
 what flows back by the norm of a whole batch's. Where a forward has either, its examples are left to rows.
@@ -110,7 +110,8 @@ class Hookless(TorchFunctionMode):
 
 
 def check_functions(losses: Tensor) -> None:
-    """Raises UnsupportedLayerError where an autograd.Function, other than torch's and ours, made the losses."""
+    """Raises UnsupportedLayerError where an autograd.Function, other than torch's and ours, made the
+    losses."""
     left, seen = [losses.grad_fn], set[Any]()
     while left:
         node = left.pop()

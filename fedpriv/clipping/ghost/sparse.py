@@ -85,7 +85,8 @@ class Sparse:
         return Rows(self._formed()) if self.shape[0] <= self.taken.shape[1] else self
 
     def rows(self) -> Tensor:
-        """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsupportedLayerError where they are large."""
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsupportedLayerError where they are
+        large."""
         if self.added[:1].numel() < math.prod(self.shape) > _LARGEST:
             raise UnsupportedLayerError
         return self._formed()

@@ -143,7 +143,9 @@ def population(
     validation.integer("clients", clients, 1)
     validation.integer("partition-seed", seed)
     if kind in ("one-example", "silos"):
-        each = 1 if kind == "one-example" else validation.integer("examples-per-client", examples_per_client, 1)
+        each = (
+            1 if kind == "one-example" else validation.integer("examples-per-client", examples_per_client, 1)
+        )
         _require_enough(source, clients, each)
         equal = Silos(clients, each, source.first)
         return equal.units() if kind == "one-example" else equal
@@ -169,7 +171,9 @@ def population(
         labels = np.zeros(source.size, np.int64)  # which it is blind to
     else:
         allowed = f"be another than {kind}, which deals by label, for {source.name}"
-        raise validation.fail("partition", kind, allowed, f"its target is {source.target}; iid needs no label")
+        raise validation.fail(
+            "partition", kind, allowed, f"its target is {source.target}; iid needs no label"
+        )
     return Partition.deal(labels, clients=clients, skew=skew, sizes=spread, seed=seed, first=source.first)
 
 

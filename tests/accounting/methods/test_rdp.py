@@ -130,7 +130,9 @@ def test_it_is_quiet_where_a_series_does_not_converge_and_silences_nobody_else(
             other.join()
         logger.warning("afterwards")
     assert [record.getMessage() for record in caplog.records] == [
-        "an error", "of another thread", "afterwards",
+        "an error",
+        "of another thread",
+        "afterwards",
     ]
     assert (logger.level, logger.filters) == before
 
@@ -138,7 +140,8 @@ def test_it_is_quiet_where_a_series_does_not_converge_and_silences_nobody_else(
 @pytest.mark.slow
 def test_dp_accounting_is_imported_when_it_is_needed() -> None:
     code = (
-        "import sys, fedpriv.config.builders, fedpriv.config.plan; from fedpriv.accounting import Event, epsilon; "
+        "import sys, fedpriv.config.builders, fedpriv.config.plan; "
+        "from fedpriv.accounting import Event, epsilon; "
         "assert not any(name.startswith('dp_accounting') for name in sys.modules); "
         "epsilon([Event(1.0, 'poisson', 'add-remove', rate=0.1)], 1e-5, 'rdp'); "
         "assert 'dp_accounting' in sys.modules"

@@ -16,12 +16,12 @@ def hockey_stick(masses: np.ndarray, points: np.ndarray, infinite: float, eps: f
     return float((masses * np.maximum(-np.expm1(eps - points), 0)).sum() + infinite)
 
 
-
-
 @pytest.mark.parametrize(("q", "z", "h"), [(0.01, 1.0, 0.002), (0.3, 0.7, 0.02), (0.05, 3.0, 0.002)])
 def test_brackets_the_integral_of_one_release(q: float, z: float, h: float) -> None:
     multipliers = np.array([z])
-    cells = privacy_loss.cut("poisson", q, multipliers, rounding.start_of(q, multipliers, h), h, int(12 / h / z))
+    cells = privacy_loss.cut(
+        "poisson", q, multipliers, rounding.start_of(q, multipliers, h), h, int(12 / h / z)
+    )
     up, (removal, addition) = rounding.spread(cells), rounding.merged(cells)
     points = cells.edges[0]
     for eps in (0.0, 0.003, 0.01, 0.1, 0.4, 1.5):

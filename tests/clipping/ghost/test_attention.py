@@ -131,9 +131,7 @@ class Transformer(nn.Module):
     def __init__(self, norm_first=False, activation="gelu", padded=False):
         super().__init__()
         self.table, self.places = nn.Embedding(20, 8, padding_idx=0), nn.Parameter(noise(5, 8).float())
-        layer = nn.TransformerEncoderLayer(
-            8, 2, 16, 0.1, activation, batch_first=True, norm_first=norm_first
-        )
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.1, activation, batch_first=True, norm_first=norm_first)
         self.body, self.last = nn.TransformerEncoder(layer, 2, enable_nested_tensor=padded), nn.Linear(8, 3)
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):

@@ -383,9 +383,13 @@ def test_as_many_are_formed_at_once_as_rows_would_be(monkeypatch):
     plan = task.book.suits(task, query.points[0], x, y)
     sizes = []
     summed = task.book.sum
-    monkeypatch.setattr(task.book, "sum", lambda plan, task, points, blocks, x, *rest, **counted: (
-        sizes.append(len(x)) or summed(plan, task, points, blocks, x, *rest, **counted)
-    ))
+    monkeypatch.setattr(
+        task.book,
+        "sum",
+        lambda plan, task, points, blocks, x, *rest, **counted: (
+            sizes.append(len(x)) or summed(plan, task, points, blocks, x, *rest, **counted)
+        ),
+    )
     monkeypatch.setattr(per_example, "_ROW_ENTRIES", 7 * plan.formed)
     sum_gradients(task, query, x, y)
     assert sizes == [32]  # among few, rounding would tell who else is there

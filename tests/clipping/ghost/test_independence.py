@@ -214,9 +214,7 @@ def test_gradients_that_a_batch_changes_are_had_one_by_one(soften):
     params, query_of = noise(task.dimension, seed=2).float(), lambda p: Query((p,), (SumBlock((Term(0.1),)),))
     x, y = noise(n, 5, seed=1).float(), noise(n, 1, seed=3).float()
     x[0] = 1e5
-    [with_it], [without] = (
-        sum_gradients(task, query_of(params), x[first:], y[first:]) for first in (0, 1)
-    )
+    [with_it], [without] = (sum_gradients(task, query_of(params), x[first:], y[first:]) for first in (0, 1))
     assert float((with_it.double() - without.double()).norm()) <= 0.1 * (1 + 1e-5)
 
 

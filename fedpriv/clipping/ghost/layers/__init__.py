@@ -78,4 +78,4 @@ def make_batched(module: nn.Module) -> None:
             layer.use_nested_tensor = False
 
 
-__all__ = ["KINDS", "Call", "Kind", "UnsupportedLayerError", "hook_point", "rule_of", "make_batched"]
+__all__ = ["KINDS", "Call", "Kind", "UnsupportedLayerError", "hook_point", "make_batched", "rule_of"]

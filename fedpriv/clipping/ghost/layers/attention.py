@@ -110,9 +110,7 @@ def _project(
     return tuple(map(mapped, "qkv", inputs, weights, biases))
 
 
-def _mask(
-    layer: Attention, among: Tensor | None, padding: Tensor | None, like: Tensor
-) -> Tensor | None:
+def _mask(layer: Attention, among: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:
     """What is added to the scores, in a shape that broadcasts to theirs: (n, heads, queries, keys)."""
     parts = []
     if among is not None:

@@ -35,8 +35,8 @@ class Call:
     Attributes:
         output: what the layer's forward returns.
         taps: tensors of the graph, the examples along their first axis, at which the gradient of the
-            loss is wanted; made by :func:`hook_point`, so that they are differentiated even where no parameter
-            or input is.
+            loss is wanted; made by :func:`hook_point`, so that they are differentiated even where no
+            parameter or input is.
         seen: whatever ``measure`` needs beside, detached (usually the layer's input).
     """
 
@@ -68,8 +68,8 @@ class Kind:
             read the layer's shapes and settings but not its parameters' values, which by then are
             placeholders. Raises UnsupportedLayerError where rows must do it.
         record: (layer, the arguments of the call) -> :class:`Call`; stands in for the layer's forward
-            while a batch is recorded, when its parameters hold the point's values. Raises UnsupportedLayerError
-            likewise.
+            while a batch is recorded, when its parameters hold the point's values. Raises
+            UnsupportedLayerError likewise.
     """
 
     measure: Callable[[Any, Any, tuple[Tensor, ...]], dict[str, Factored]]
