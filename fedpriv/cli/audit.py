@@ -16,7 +16,7 @@ from fedpriv.config.schema import Config
 from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
-    from fedpriv.audit.auditor import Finding
+    from fedpriv.auditing.auditor import Finding
 
 _HELP = """Attack a run with these settings, and see whether it leaks more than its ledger says.
 
@@ -46,7 +46,7 @@ def audit(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.audit.auditor import audit as run_audit
+    from fedpriv.auditing.auditor import audit as run_audit
 
     with refusing():
         config = Config.parse(given(config_file, settings, None, seed, False))

@@ -16,11 +16,11 @@ Two readings of how often that is right:
   of right guesses is a binomial one: more than it can be, at a confidence, is a violation. The factor on all
   noise by which that number would be just what is allowed gives a measured epsilon.
 - **A proof from one run.** Whatever the mechanism is, (epsilon, delta)-differential privacy bounds how many
-  guesses about m coins can be right (:mod:`fedpriv.audit.one_run`). That makes a lower bound on epsilon that
-  assumes nothing, and is far from tight.
+  guesses about m coins can be right (:mod:`fedpriv.auditing.one_run`). That makes a lower bound on epsilon
+  that assumes nothing, and is far from tight.
 
 Such an adversary trusts that noise is independent and cohorts are new. So the auditor, who knows all, takes
-the exact sums away as well and looks at what is left (:mod:`fedpriv.audit.noise_tests`): noise that is too
+the exact sums away as well and looks at what is left (:mod:`fedpriv.auditing.noise_tests`): noise that is too
 small, missing, shared or used before, and cohorts that are too large or the same again, are a violation, too.
 
 An audit can find a mechanism that protects less than it says; that it finds none is no proof of protection.
@@ -51,8 +51,8 @@ from fedpriv._internal import validation
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.api import number
 from fedpriv.accounting.events import ever_drawn
-from fedpriv.audit.canaries import LARGEST, SUSPECTED, Canaries, Watched, nodes_of
-from fedpriv.audit.one_run import proved_epsilon
+from fedpriv.auditing.canaries import LARGEST, SUSPECTED, Canaries, Watched, nodes_of
+from fedpriv.auditing.one_run import proved_epsilon
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import CLIP_NORMS, Config
 from fedpriv.federated.loop import run

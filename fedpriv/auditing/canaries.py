@@ -2,7 +2,7 @@
 
 A canary is an example whose gradient is as large as can be, in a coordinate of its own, so that it meets no
 other; :func:`nodes_of` makes a run's nodes of them. :class:`Watched` is the run's optimizer, and passes all
-answers by the adversary and the auditor of :mod:`fedpriv.audit.auditor`.
+answers by the adversary and the auditor of :mod:`fedpriv.auditing.auditor`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpriv.audit.noise_tests import Residuals
+from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.config.builders import choose_device, make_work
 from fedpriv.config.plan import Plan
 from fedpriv.data import Batch, Indices

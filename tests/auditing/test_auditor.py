@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Event
-from fedpriv.audit import auditor as audits
-from fedpriv.audit.auditor import audit
-from fedpriv.audit.one_run import one_run_p_value, proved_epsilon
+from fedpriv.auditing import auditor as audits
+from fedpriv.auditing.auditor import audit
+from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
 from fedpriv.cli import app
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
