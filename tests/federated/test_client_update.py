@@ -244,14 +244,6 @@ def test_impossible_local_steps_are_refused(steps):
         LocalSteps(*steps)
 
 
-def test_the_allocator_is_left_alone_where_it_cannot_be_tuned(monkeypatch):
-    def missing(_):
-        raise OSError
-
-    monkeypatch.setattr(client_update.ctypes, "CDLL", missing)
-    assert client_update.tune_allocator.__wrapped__() is False
-
-
 @pytest.mark.parametrize("last_bit", [0.0, 1e-7])
 def test_examples_that_cancel_leave_no_more_than_the_clip_norm(last_bit):
     """Two examples of huge inputs whose gradients all but cancel: their rounding would be 300 clip norms."""

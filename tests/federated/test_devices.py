@@ -1,6 +1,6 @@
 """A round on a device: it meets nothing of the host's there, and the host waits for it once a chunk.
 
-No device is needed (tests/elsewhere.py stands in for one), so this holds on every machine.
+No device is needed (tests/helpers/remote_device.py stands in for one), so this holds on every machine.
 """
 
 from __future__ import annotations

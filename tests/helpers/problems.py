@@ -44,7 +44,7 @@ class Holder:
 
     def gather(self, request: SumRequest) -> PartialSum:
         ids = torch.from_numpy(
-            np.concatenate([chunk.ids for chunk in request.chunks] or [np.empty(0, np.int64)])
+            np.concatenate([shard.ids for shard in request.shards] or [np.empty(0, np.int64)])
         )
         return PartialSum(clipped_sum(OneGradient(), TASK, request.query, self.x[ids], self.y[ids]), 1)
 

@@ -79,8 +79,8 @@ def there(tensor: Tensor) -> bool:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
     """All of fedpriv computes on the device, in an open mode."""
-    monkeypatch.setattr("fedpriv.config.builders.choose_device", lambda name: DEVICE)
-    monkeypatch.setattr("fedpriv.runs.runner.choose_device", lambda name: DEVICE)
+    for module in ("config.builders", "node.factory", "runs.runner"):
+        monkeypatch.setattr(f"fedpriv.{module}.choose_device", lambda name: DEVICE)
     # torch has no precisions for it.
     monkeypatch.setattr("fedpriv.clipping.ghost.bookkeeping.computing", lambda *_: contextlib.nullcontext())
     with Elsewhere() as mode:

@@ -138,7 +138,7 @@ def test_both_releases_of_a_step_have_cohorts_and_noise_of_their_own() -> None:
     cohorts = CohortSampler(mechanism.sampler, KEY, 100)
     start = torch.zeros(20, dtype=torch.float64)
     run(mechanism, start, engine, budget_gate, KEY, cohorts)
-    drawn = [tuple(request.chunks[0].ids) for request in engine.asks]
+    drawn = [tuple(request.shards[0].ids) for request in engine.asks]
     assert len(set(drawn)) == 6
     assert budget_gate.charged == [mechanism.sampler.event(0.7)] * 6
     assert [request.query.releases for request in engine.asks] == [2, 1] * 3
