@@ -10,7 +10,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check clean
+.PHONY: help demo test test-slow check docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +29,12 @@ check: $(VENV)/installed-dev ## Lint, check types, run the examples in docstring
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --doctest-modules fedpriv tests/test_architecture.py
 
+docs: $(VENV)/installed-docs ## Build the documentation into site/, without network; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 clean: ## Remove the virtual environment and the tools' caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -48,3 +52,7 @@ $(VENV)/installed-test: pyproject.toml | $(BIN)/python
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
 	@touch $@ $(VENV)/installed $(VENV)/installed-test
+
+$(VENV)/installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	@touch $@ $(VENV)/installed

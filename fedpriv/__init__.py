@@ -5,7 +5,7 @@ configured run;
 - ``fedpriv.accounting``: what a run costs (``epsilon``), and the noise that a budget buys (``calibrate``);
 - ``fedpriv.optimizers`` and ``fedpriv.config.plan``, ``fedpriv.runs.runner``: a run of parts of your own.
 
-docs/python.md goes through them.
+docs/guides/python.md goes through them.
 """
 
 __version__ = "0.1.0"

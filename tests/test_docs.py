@@ -1,40 +1,139 @@
-"""The code in the documents runs and says what they say."""
+"""The code in the documents runs and says what they say, and their links, settings and names are real."""
 
 from __future__ import annotations
 
 import doctest
+import importlib
+import importlib.util
+import pkgutil
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+import typer
 from typer.testing import CliRunner
 
+import fedpriv
 from fedpriv.cli import app
+from fedpriv.cli.simulate import given
 from fedpriv.config.schema import Config
 from fedpriv.simulation.run import simulate
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+ELSEWHERE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy/README.md"]
+NAMES = [str(path.relative_to(ROOT)) for path in (*PAGES, *ELSEWHERE)]
+SETTINGS_COMMANDS = ("simulate", "train", "compare", "audit", "bench")
 
 
-@pytest.mark.parametrize("name", ["python.md"])
-def test_a_documents_examples_run(name: str) -> None:
-    found = doctest.testfile(str(DOCS / name), module_relative=False)
-    assert found.attempted > 20
+def code_of(name: str, language: str) -> list[str]:
+    """The fenced code of a page in one language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands_of(name: str) -> list[str]:
+    """The commands of a page's shell code, with continued lines joined."""
+    text = "".join(code_of(name, "sh")).replace("\\\n", " ")
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if ">>> " in (ROOT / name).read_text()])
+def test_a_documents_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = re.sub(r"^```.*$", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+    test = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+    found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+    assert found.attempted > 0
     assert found.failed == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_settings_and_options_of_a_documents_commands_exist(name: str) -> None:
+    root = typer.main.get_command(app)
+    assert isinstance(root, click.Group)
+    for line in commands_of(name):
+        words = shlex.split(line, comments=True)
+        if not words or words[0] != "fedpriv":
+            continue
+        command: click.Command = root
+        arguments = words[1:]
+        while isinstance(command, click.Group):
+            command, arguments = command.commands[arguments[0]], arguments[1:]
+        context = command.make_context(line, arguments, resilient_parsing=True)
+        if command.name in SETTINGS_COMMANDS:
+            settings: dict[str, Any] = given(None, list(context.params["settings"] or []), None, None, False)
+            Config.parse(settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_documents_links_lead_somewhere(name: str) -> None:
+    for link in re.findall(r"\]\(([^)#:\s]+)[^):]*\)", (ROOT / name).read_text()):
+        target = (ROOT / name).parent / link
+        assert target.exists() or link in generated_links(name), f"{name} links to {link}"
+
+
+def generated_links(name: str) -> set[str]:
+    """Links of a page in docs/ to the pages that are generated for the site."""
+    generate = site_generator()
+    depth = name.count("/") - 1
+    notebooks = {f"notebooks/{path.stem}.md" for path in (DOCS / "notebooks").glob("*.ipynb")}
+    found = {*generate.pages(), *notebooks}
+    folder = "/".join(name.split("/")[1:-1])
+    near = {path.removeprefix(folder + "/") for path in found if folder and path.startswith(folder + "/")}
+    return near | {"../" * depth + path for path in found}
+
+
+def site_generator() -> Any:
+    """docs/_site/generate.py, which makes the reference."""
+    path = DOCS / "_site/generate.py"
+    spec = importlib.util.spec_from_file_location("generate", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = dict(site_generator().api())
+    packages = [info.name for info in pkgutil.iter_modules(fedpriv.__path__, "fedpriv.") if info.ispkg]
+    assert "fedpriv.accounting" in packages
+    for name in ("fedpriv", *packages):
+        if name in ("fedpriv._internal", "fedpriv.cli"):  # no library: helpers, and commands
+            continue
+        module = importlib.import_module(name)
+        page = pages[name.removeprefix("fedpriv.")]
+        for public in getattr(module, "__all__", []):
+            found = getattr(module, public)
+            home = f"{found.__module__}.{found.__qualname__}" if hasattr(found, "__qualname__") else ""
+            assert f"{name}.{public}" in page or f"::: {home}\n" in page, f"{name}.{public}"
+
+
+def test_every_setting_and_command_is_in_the_reference() -> None:
+    pages = site_generator().pages()
+    for name in Config.model_fields:
+        key = name.replace("_", "-")
+        assert f"| `{key}` |" in pages["reference/settings.md"], key
+    root = typer.main.get_command(app)
+    assert isinstance(root, click.Group)
+    for command in root.commands:
+        assert f"## fedpriv {command}" in pages["reference/command-line.md"], command
 
 
 @pytest.fixture
 def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """docs/own.md, in a folder that holds its mine.py: all of its code, in one file."""
-    text = (DOCS / "own.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "mine.py").write_text("\n\n".join(code))
+    """The guide to own data, in a folder that holds its mine.py: all of its code, in one file."""
+    name = "docs/guides/own-data-and-model.md"
+    (tmp_path / "mine.py").write_text("\n\n".join(code_of(name, "python")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    yield text
+    yield name
     sys.modules.pop("mine", None)
 
 
@@ -56,12 +155,11 @@ def test_every_kind_of_data_on_the_page_can_be_learnt_from(
 
 
 @pytest.mark.slow
-def test_the_commands_on_ones_own_code_do_what_the_page_says(own_page: str) -> None:
-    lines = own_page.replace("\\\n", "")  # as a shell reads them
-    commands = re.findall(r"^    fedpriv (.*)$", lines, re.MULTILINE)
-    assert [line.split()[0] for line in commands] == ["simulate", "bench", "compare"]
-    for line in commands:
-        told = CliRunner().invoke(app, [*shlex.split(line), "--set", "engine=in-process"])
-        assert told.exit_code == 0, told.output
+def test_the_commands_on_own_code_do_what_the_page_says(own_page: str) -> None:
+    commands = [shlex.split(line) for line in commands_of(own_page)]
+    assert [words[1] for words in commands] == ["simulate", "bench", "compare"]
+    for words in commands:
+        result = CliRunner().invoke(app, [*words[1:], "--set", "engine=in-process"])
+        assert result.exit_code == 0, result.output
     report = max(Path("runs").glob("*/report.json")).read_text()
     assert "mine:net" in report
