@@ -14,9 +14,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
+
+_MEANT = "did you mean"
+_MANY_WORDS = 8  # more than are read at a glance
 
 
 class FedprivError(Exception):
@@ -85,15 +89,49 @@ def choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> str
     """``value`` as one of the ``allowed`` words."""
     words = list(allowed)
     if value not in words:
-        raise fail(name, value, "be one of " + ", ".join(words), hint or near(value, words))
+        raise not_among(name, value, words, hint or near(value, words))
     return str(value)
+
+
+def not_among(name: str, value: object, words: Sequence[str], hint: str = "") -> ArgumentError:
+    """The error for a value that is none of the ``words``; of many, they are left out where one was meant.
+
+    >>> print(not_among("unit", "user", ["client", "example"]))
+    unit is 'user'; it must be one of client, example
+    >>> print(not_among("model", "CNN", ["cnn", *"abcdefgh"], "did you mean 'cnn'?"))
+    model is 'CNN'; did you mean 'cnn'?
+    """
+    if len(words) > _MANY_WORDS and hint.startswith(_MEANT):
+        return ArgumentError(f"{name} is {value!r}; {hint}")
+    return fail(name, value, f"be one of {', '.join(words)}", hint)
+
+
+def meant(word: str) -> str:
+    """The question whether this word was meant."""
+    return f"{_MEANT} {word!r}?"
+
+
+def normalised(value: object) -> str:
+    """A word as keys and names are written: in small letters, with hyphens.
+
+    >>> normalised(" DP_SGD")
+    'dp-sgd'
+    """
+    return re.sub(r"[\s_]+", "-", str(value).strip()).lower()
 
 
 def near(value: Any, words: Iterable[str]) -> str:
     """A question whether the word most like ``value`` was meant, or nothing where none is like it.
 
-    >>> near("dp-sdg", ["dp-sgd", "adadp"])
+    Case, blanks and underscores do not matter; a word with ``value`` for one of its parts comes before one
+    that is spelled like it.
+
+    >>> near("dp-sdg", ["dp-sgd", "adadp"]), near("DP_SGD", ["adadp", "dp-sgd"])
+    ("did you mean 'dp-sgd'?", "did you mean 'dp-sgd'?")
+    >>> near("sgd", ["rrpsgd", "dp-sgd"])
     "did you mean 'dp-sgd'?"
     """
-    close = difflib.get_close_matches(str(value), words, n=1)
-    return f"did you mean {close[0]!r}?" if close else ""
+    wanted, known = normalised(value), {normalised(word): word for word in words}
+    of_parts = [name for name in known if wanted in name.split("-")]
+    close = [wanted] if wanted in known else of_parts or difflib.get_close_matches(wanted, known, n=1)
+    return meant(known[close[0]]) if close else ""

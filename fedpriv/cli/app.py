@@ -26,7 +26,28 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Typer escapes brackets for Rich where Rich is installed, also in help that is plain text.
 typer.core.HAS_RICH = False
 
+
+class Commands(typer.core.TyperGroup):
+    """The commands; an unknown one is refused with the one that was most likely meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            known = self.list_commands(ctx)
+            word = _MEANT.get(name.lower())
+            hint = validation.meant(word) if word in known else validation.near(name, known)
+            ctx.fail(" ".join(filter(None, (f"There is no command {name!r}.", hint[:1].upper() + hint[1:]))))
+        return super().resolve_command(ctx, args)
+
+
+# Commands of other programs, and ours.
+_MEANT = {"download": "fetch", "epsilon": "account", "fit": "train", "plot": "results", "run": "simulate"}
+
 app = typer.Typer(
+    cls=Commands,
     help="Differentially private federated learning: simulate, train, compare, audit, account.",
     no_args_is_help=True,
     add_completion=False,
@@ -34,6 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(
+    cls=Commands,
     help="Data sets: what there is, how to get it, what it looks like.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -42,17 +64,24 @@ app.add_typer(data_app, name="data")
 
 
 class OfSettings(typer.core.TyperCommand):
-    """A command of settings, which tells whoever writes one as an option how it is given."""
+    """A command of settings: the last value of each counts, and a setting that is written as an option is
+    refused with how to give it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click, but for an unknown option that is a setting's key."""
+        """As click, after the settings in ``args`` are looked at."""
+        from fedpriv.cli.arguments import last_of_each, require_pairs
         from fedpriv.config.schema import Config
 
+        with refusing():
+            require_pairs(args)
+        args, replaced = last_of_each(args)
+        for sentence in replaced:
+            note(sentence, err=True)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            key = error.option_name.lstrip("-")
-            if key.replace("-", "_") not in Config.model_fields:
+            key = validation.normalised(error.option_name.lstrip("-"))
+            if key not in set(Config.keys()):
                 raise
             raise click.UsageError(f"{key} is a setting; give it as --set {key}=VALUE", ctx) from None
 

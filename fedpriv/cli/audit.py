@@ -46,10 +46,11 @@ def audit(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
+    with refusing():  # before the slow imports of a run
+        config = Config.parse(given(config_file, settings, None, seed, False))
     from fedpriv.auditing.auditor import audit as run_audit
 
     with refusing():
-        config = Config.parse(given(config_file, settings, None, seed, False))
         finding = run_audit(config, canaries, confidence, _counting(config.rounds))
     typer.echo(json.dumps(finding.json()) if as_json else _told(config, finding))
     raise typer.Exit(1 if finding.violated else 0)

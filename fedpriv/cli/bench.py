@@ -38,13 +38,14 @@ def bench(
     rounds: Annotated[int, typer.Option(help="Rounds to measure.")] = 40,
     as_json: AsJson = False,
 ) -> None:
+    with refusing():  # before the slow imports of a run
+        config = Config.parse(given(config_file, settings, None, None, False))
+        validation.integer("--rounds", rounds, minimum=1)
     from fedpriv.bench import PARTS, measure
     from fedpriv.simulation.run import check
 
     with refusing():
-        config = Config.parse(given(config_file, settings, None, None, False))
         check(config)
-        validation.integer("--rounds", rounds, minimum=1)
     with refusing(1):
         figures = measure(config, rounds)
     if as_json:

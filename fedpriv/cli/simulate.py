@@ -76,7 +76,9 @@ def simulate(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    run_one(lambda: new(Config.parse(given(config_file, settings, out, seed, overwrite))), as_json)
+    with refusing():  # before the slow imports of a run
+        config = Config.parse(given(config_file, settings, out, seed, overwrite))
+    run_one(lambda: new(config), as_json)
 
 
 def new(config: Config) -> Job:
@@ -127,33 +129,27 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
 def given(
     config_file: Path | None, settings: list[str] | None, out: str | None, seed: int | None, overwrite: bool
 ) -> dict[str, Any]:
-    """The settings that a command line gives, by key; it wins over the file.
+    """The settings that a command line gives, by key: the last value of each, before those of the file.
 
-    Raises ArgumentError where an option and --set, or two of --set, contradict each other.
+    Raises ArgumentError for what cannot be read.
     """
-    values = by_key(read_file(config_file)) if config_file else {}
-    chosen, options = dict[str, Any](), dict[str, Any]()
+    chosen = dict[str, Any]()
     for text in settings or []:
-        [(key, value)] = by_key(dict([read_assignment(text)])).items()
-        if _differ(chosen.setdefault(key, value), value):
-            said = f"--set {key} says {chosen[key]!r} and --set {key} says {value!r}; give one of them"
-            raise validation.ArgumentError(said)
+        chosen |= by_key(dict([read_assignment(text)]))
     if out is not None:
-        options["out"] = out
+        chosen["out"] = out
     if seed is not None:
-        options["seed"] = validation.integer("--seed", seed)
+        chosen["seed"] = validation.integer("--seed", seed)
     if overwrite:
-        options["overwrite"] = True
-    for key, value in options.items():
-        if _differ(chosen.get(key, value), value):
-            text = f"--{key} says {value!r} and --set {key} says {chosen[key]!r}; give one of them"
-            raise validation.ArgumentError(text)
-    return {**values, **chosen, **options}
+        chosen["overwrite"] = True
+    return (by_key(_of_file(config_file)) if config_file else {}) | chosen
 
 
-def _differ(one: Any, other: Any) -> bool:
-    """Whether two values that were given differ, as they are written: NaN does not equal itself."""
-    return repr(one) != repr(other) and bool(one != other)
+def _of_file(path: Path) -> dict[str, Any]:
+    """The table of a configuration file. Raises ArgumentError, with a hint for a setting in its place."""
+    if "=" in path.name and not path.exists():
+        raise validation.fail("CONFIG", str(path), "be an existing TOML file", f"write --set {path}")
+    return read_file(path)
 
 
 @app.command(
@@ -175,6 +171,8 @@ def compare(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
+    with refusing():  # before the slow imports of a run
+        config = Config.parse(given(config_file, settings, out, seed, overwrite))
     from fedpriv.cli.display import Lines
     from fedpriv.federated.stop_reason import divergence
     from fedpriv.report.notices import notes, remark
@@ -183,7 +181,6 @@ def compare(
     from fedpriv.simulation.run import check
 
     with uncharged(), refusing():
-        config = Config.parse(given(config_file, settings, out, seed, overwrite))
         odd = check(config)
         names = [
             validation.choice("--placements", name.strip(), comparison.COMPARED)

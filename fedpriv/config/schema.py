@@ -22,8 +22,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from fedpriv._internal import validation
+from fedpriv.config import hints
 
 Scalar = str | int | float | bool
 
@@ -50,6 +52,30 @@ def _whole(value: Any, field: FieldInfo) -> Any:
     """The value, as an int where the field wants one and a whole number is written as 1e6 is."""
     floats = field.annotation is int and isinstance(value, float)
     return int(value) if floats and value.is_integer() and abs(value) < 2**53 else value
+
+
+def _refusal(key: str, value: Any, error: ErrorDetails, field: FieldInfo) -> validation.ArgumentError:
+    """What pydantic found wrong with a setting, in our words and with what was most likely meant."""
+    kind = error["type"]
+    if kind == "literal_error":
+        words = get_args(field.annotation)
+        return validation.not_among(key, value, words, hints.of_value(key, value, words))
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():  # too large for _whole
+        most = next((limit.le for limit in field.metadata if hasattr(limit, "le")), 2**53)
+        return validation.fail(key, value, f"be at most {most:,}")
+    allowed = {
+        "bool_type": "be true or false",
+        "finite_number": "be finite",
+        "float_type": "be a number",
+        "greater_than": "be greater than {gt:g}",
+        "greater_than_equal": "be at least {ge:g}",
+        "int_type": "be a whole number",
+        "less_than": "be less than {lt:g}",
+        "less_than_equal": "be at most {le:g}",
+        "string_type": "be a text",
+    }.get(kind, error["msg"])
+    allowed = allowed.format(**error.get("ctx", {}))
+    return validation.fail(key, value, allowed, hints.of_number(key, value))
 
 
 class Config(BaseModel):
@@ -350,7 +376,7 @@ class Config(BaseModel):
         known, values = cls.keys(), by_key(values)
         for key, value in values.items():
             if key not in known:
-                hint = validation.near(key, known) or "see `fedpriv simulate --help`"
+                hint = hints.of_key(key, known)
                 if isinstance(value, dict):
                     hint = "all keys stand at the top, in no table"
                 raise validation.ArgumentError(f"unknown key {key!r}; {hint}")
@@ -358,11 +384,8 @@ class Config(BaseModel):
             return cls(**{key: _whole(value, cls.model_fields[_snake(key)]) for key, value in values.items()})
         except ValidationError as error:
             first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            text = first["msg"].removeprefix("Input should ")
-            words = get_args(cls.model_fields[_snake(name)].annotation)
-            hint = validation.near(first["input"], words) if first["type"] == "literal_error" else ""
-            raise validation.fail(name, first["input"], text[0].lower() + text[1:], hint) from None
+            [key] = (str(part) for part in first["loc"])
+            raise _refusal(key, values[key], first, cls.model_fields[_snake(key)]) from None
 
     @classmethod
     def keys(cls) -> list[str]:

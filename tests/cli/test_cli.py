@@ -108,21 +108,18 @@ def test_a_file_gives_settings_and_flags_win(tmp_path: Path) -> None:
 
 REFUSALS: list[Any] = [
     (["--set", "sampling-rat=1"], "unknown key 'sampling-rat'; did you mean 'sampling-rate'?"),
-    (["--set", "sampling-rate=2"], "sampling-rate is 2; it must be less than or equal to 1"),
+    (["--set", "sampling-rate=2"], "sampling-rate is 2; it must be at most 1 (it is the expected part"),
     (["--set", "epsilon=nan"], "epsilon is nan; it must "),
     (["--set", "epsilon=nan", "--set", "epsilon=nan"], "epsilon is nan; it must "),
-    (["--set", "rounds=true"], "rounds is True; it must be a valid integer"),
-    (["--set", "rounds"], "--set is 'rounds'; it must be written key=value"),
+    (["--set", "rounds=true"], "rounds is True; it must be a whole number"),
+    (["--set", "rounds"], "--set is 'rounds'; it must be KEY=VALUE in one word (write --set rounds=VALUE)"),
+    (["--set", "rounds", "10"], "(write --set rounds=10)"),
+    (["rounds=10"], "CONFIG is 'rounds=10'; it must be an existing TOML file (write --set rounds=10)"),
     (["none.toml"], "CONFIG is 'none.toml'; it must be an existing TOML file"),
     (["--seed", "-3"], "--seed is -3; it must be a whole number of at least 0"),
-    (["--seed", "1", "--set", "seed=2"], "--seed says 1 and --set seed says 2; give one of them"),
-    (["--set", "epsilon=1", "--set", "epsilon=2"], "--set epsilon says 1 and --set epsilon says 2; give one"),
-    (["--set", "clip_norm=1", "--set", "clip-norm=2"], "--set clip-norm says 1 and --set clip-norm says 2"),
-    (["--set", "out=here"], "--out says 'out' and --set out says 'here'; give one of them"),
-    (["--overwrite", "--set", "overwrite=false"], "--overwrite says True and --set overwrite says False"),
-    (["--set", "optimizer=dpsgd"], "(did you mean 'dp-sgd'?)"),
+    (["--set", "optimizer=dpsgd"], "optimizer is 'dpsgd'; did you mean 'dp-sgd'?"),
     (["--set", "optimizer=dp-sgd", "--set", "rho-mu=2"], "rho-mu is set but optimizer is 'dp-sgd'"),
-    (["--set", "dataset=mnits"], "dataset is 'mnits'"),
+    (["--set", "dataset=mnits"], "dataset is 'mnits'; did you mean 'mnist'?"),
     (["--set", "dataset=mnist", "--set", "data-folder=/nowhere"], "run `fedpriv data fetch mnist`"),
     (["--set", "device=abacus"], "device is 'abacus'"),
     (["--set", "nodes-own-data=true"], "it is for deployments"),
@@ -138,6 +135,54 @@ def test_refusals_are_one_line_and_come_before_any_work(
     monkeypatch.chdir(tmp_path)
     assert message in refused(command, *arguments, "--out", "out")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "value", "note"),
+    [
+        (
+            ["--set", "epsilon=1", "--set", "epsilon=2"],
+            "epsilon",
+            2,
+            "--set epsilon=1 is replaced by --set epsi",
+        ),
+        (
+            ["--set", "clip_norm=1", "--set", "clip-norm=2"],
+            "clip-norm",
+            2,
+            "--set clip_norm=1 is replaced by",
+        ),
+        (
+            ["--seed", "1", "--set", "seed=2"],
+            "seed",
+            2,
+            "--seed 1 is replaced by --set seed=2, which comes later",
+        ),
+        (
+            ["--set", "seed=2", "--seed=1"],
+            "seed",
+            1,
+            "--set seed=2 is replaced by --seed 1, which comes later",
+        ),
+        (["--set", "rounds=2", "--set", "rounds=2"], "rounds", 2, ""),
+    ],
+)
+def test_the_last_value_of_a_setting_counts_and_a_note_says_so(
+    arguments: list[str], key: str, value: float, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Config] = []
+    monkeypatch.setattr("fedpriv.cli.simulate.new", found.append)
+    monkeypatch.setattr("fedpriv.cli.simulate.run_one", lambda prepared, as_json: prepared())
+    result = call("simulate", *arguments)
+    assert found[0].table()[key] == value
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"NOTE: {note}") if note else result.stderr == ""
+
+
+def test_an_unknown_command_is_refused_with_the_one_that_was_meant() -> None:
+    assert "There is no command 'simulat'. Did you mean 'simulate'?" in call("simulat").stderr
+    assert "There is no command 'run'. Did you mean 'simulate'?" in call("run").stderr
+    assert "There is no command 'shw'. Did you mean 'show'?" in call("data", "shw").stderr
 
 
 def test_an_existing_folder_needs_overwrite(tmp_path: Path) -> None:
