@@ -4,68 +4,111 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fedpriv"
 
-# A module imports only from lines above its own; modules on one line may import each other.
+# The rooms of the house, from the ground up: the packages, and the modules that lie directly in fedpriv/.
+# A room imports only from rooms above it in this list, and not from its neighbours in the same line.
 LAYERS = [
-    {"_check", "absences", "cores", "endings", "rng"},
-    {"memory", "noise", "pictures", "residuals", "stopwatch", "tensor_files", "user_code"},
-    {"vectors"},
-    {"schedules"},
-    {"query"},
-    {"exact", "rounded"},
-    {"clipping"},
-    {"optimizers"},
-    {"accounting"},
-    {"sampling"},
-    {"release"},
-    {"data"},
-    {"losses", "measures", "models", "tasks"},
-    {"clients"},
-    {"round"},
-    {"baselines"},
-    {"config", "plan", "recipes", "node", "node_books", "node_policy", "refusals", "silos", "uses"},
-    {"promises", "remarks", "views"},
-    {"report", "report_picture", "report_text"},
-    {"books", "checkpoints", "folders", "results", "results_picture", "runs"},
-    {"flower"},
-    {"centralised", "compare", "simulate"},
-    {"audit", "bench", "canaries", "one_run"},
-    {"cli", "__main__"},
+    {"_internal"},
+    {"rng", "parameters", "accounting"},
+    {"mechanism", "models", "data"},
+    {"optimizers", "clipping"},
+    {"tasks"},
+    {"federated"},
+    {"config", "contrib"},
+    {"node", "report"},
+    {"runs"},
+    {"auditing", "flower"},
+    {"bench", "simulation"},
+    {"cli"},
+    {"__init__", "__main__"},
 ]
-LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+MOST_ROOMS, MOST_LAYERS = 30, 15
+LAYER_OF = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 MODULES = sorted(PACKAGE.rglob("*.py"))
+IMPORTS = ast.Import, ast.ImportFrom
 
 
 def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_rooms(path: Path) -> set[str]:
-    rooms: set[str] = set()
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {module_of(path) for path in MODULES}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules of fedpriv that a file imports, at its top, inside functions, or for types alone."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "fedpriv":
-            rooms.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedpriv."):
-            rooms.add((node.module or "").split(".")[1])
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedpriv":
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in NAMES else str(node.module))
         elif isinstance(node, ast.Import):
-            rooms.update(a.name.split(".")[1] for a in node.names if a.name.startswith("fedpriv."))
-    return rooms - {"__version__"}
+            found.update(alias.name for alias in node.names if alias.name.split(".")[0] == "fedpriv")
+    return found
+
+
+def imported_rooms(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imported_modules(path) if "." in name}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_only_from_above(path: Path) -> None:
+def test_a_room_imports_only_from_the_rooms_above_it(path: Path) -> None:
     room = room_of(path)
-    if room == "__init__":
-        assert not imported_rooms(path)
-        return
-    assert room in LEVEL, f"give {room} a line in LAYERS"
-    below = {other for other in imported_rooms(path) if LEVEL[other] > LEVEL[room]}
-    assert not below, f"{path.name} imports {below}, which lie below it"
+    assert room in LAYER_OF, f"give {room} a line in LAYERS"
+    others = imported_rooms(path) - {room}
+    assert not {other for other in others if LAYER_OF[other] >= LAYER_OF[room]}
+
+
+def longest_chain(edges: dict[str, set[str]]) -> int:
+    """How many rooms the longest chain of imports passes. Raises CycleError where there is a circle."""
+    depth: dict[str, int] = {}
+    for room in TopologicalSorter(edges).static_order():
+        depth[room] = 1 + max((depth[other] for other in edges.get(room, ())), default=0)
+    return max(depth.values())
+
+
+def test_the_house_has_few_rooms_and_few_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    edges: dict[str, set[str]] = {}
+    for path in MODULES:
+        room = room_of(path)
+        edges.setdefault(room, set()).update(imported_rooms(path) - {room})
+    layers = longest_chain(edges)
+    with capsys.disabled():
+        print(f"\nfedpriv has {len(edges)} rooms in {layers} layers, without circles")
+    assert len(edges) <= MOST_ROOMS
+    assert layers <= MOST_LAYERS
+
+
+def test_a_circle_of_rooms_is_found() -> None:
+    with pytest.raises(CycleError):
+        longest_chain({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+
+
+def imported_at_load(path: Path) -> set[str]:
+    """The modules of fedpriv that are imported when the file is, its own package aside."""
+    body = [n for n in ast.parse(path.read_text()).body if isinstance(n, IMPORTS)]
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedpriv":
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & NAMES or {str(node.module)}
+    return found - {module_of(path).rpartition(".")[0]}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    edges = {module_of(path): imported_at_load(path) for path in MODULES if path.name != "__init__.py"}
+    longest_chain(edges)
 
 
 # Two guards read what a file imports, names and calls; attributes by their name, whoever they are asked of.
@@ -78,7 +121,7 @@ ALLOWED = {
     ("models/__init__.py", "torch.default_generator"),
     ("models/__init__.py", "torch.default_generator.manual_seed"),
     # Whether a user's model draws from it is looked at, and it is given back as it was.
-    ("simulate.py", "torch.random.fork_rng"),
+    ("simulation/run.py", "torch.random.fork_rng"),
     # Letters between processes of one run: Python's plain values, which run no code when they are read.
     ("flower/grids/letters.py", "marshal"),
     ("flower/grids/letters.py", "marshal.loads"),
