@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,6 +18,7 @@ ROOT = generate.ROOT
 
 # Documents of the repository that the site shows too, at the same path; docs/ is the site's root.
 _ELSEWHERE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "deploy/README.md")
+_log = get_plugin_logger("fedpriv")
 _SHOWN_TYPES = {".md", ".png", ".svg"}
 
 
@@ -53,6 +55,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if source is not None and source.is_relative_to(ROOT / "docs"):
         return markdown.replace("](" + "../" * (depth + 1), "](" + "../" * depth)
     return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Warn, which stops `make docs`, of a page that would load something from the network."""
+    for asset in re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(https?://[^">\s]+)', output):
+        _log.warning("%s loads %s from the network", page.file.src_uri, asset)
+    return output
 
 
 def _notebook(path: Path) -> str:
