@@ -1,4 +1,4 @@
-"""What deploy/README.md walks through: a SuperLink, two SuperNodes with a file each, the same two apps.
+"""What docs/guides/deploy.md walks through: a SuperLink, two SuperNodes with a file each, the same two apps.
 
 A seeded deployment must end at the parameters of the same federation simulated in one process: the
 nodes' files hold the examples that the simulation indexes.
