@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from fedpriv._internal import validation
 from fedpriv.accounting.events import Event, equal_parts, tally
@@ -47,6 +48,26 @@ class Budget:
         validation.choice("accounting", self.method, METHODS)
 
 
+class BudgetGate(Protocol):
+    """What decides whether a release may be made, and records it first.
+
+    :class:`Accountant` and :class:`fedpriv.accounting.Filter` are budget gates, with or without a ledger.
+    """
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether events may be chosen from earlier answers.
+
+        Only a privacy filter bounds the sum of such events. An accountant bounds what was fixed in advance.
+        """
+
+    def affords(self, events: Sequence[Event]) -> bool:
+        """Whether ``charge(events)`` would be accepted; charges nothing."""
+
+    def charge(self, events: Sequence[Event]) -> None:
+        """Charge all ``events`` or none. Where there is a ledger, they are on disk before this returns."""
+
+
 class Accountant:
     """Charges events against a budget, whole or not at all.
 
@@ -54,7 +75,12 @@ class Accountant:
     counting, since dropping events never raises the privacy loss. Other events are verified when they
     come, together with as many repetitions as the run is long, or half, a quarter, ... of that where it
     would not fit, so that a constant schedule of T rounds takes O(log^2 T) evaluations.
+
+    Attributes:
+        adaptive: false. See :class:`BudgetGate`.
     """
+
+    adaptive = False
 
     def __init__(
         self,
@@ -109,8 +135,11 @@ class Accountant:
             copies //= 2
         return False
 
-    def charge(self, events: Sequence[Event]) -> None:
+    def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
         """Charges all ``events`` or none, and has them in the ledger before it returns.
+
+        ``silos`` are the numbers of the disjoint silos that each make these releases; the ledger names them.
+        They compose in parallel: all of them together cost what one does.
 
         Raises:
             BudgetExceeded: where they would pass the budget.
@@ -122,7 +151,7 @@ class Accountant:
                 f"{self.budget.epsilon:g} at delta {self.budget.delta:g} by {self.budget.method}"
             )
         if self._ledger is not None:
-            self._ledger.record(events)
+            self._ledger.record(events, **({"silos": list(silos)} if silos else {}))
         self._book(events)
 
     def spent(self) -> PrivacyGuarantee:

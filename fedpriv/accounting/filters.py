@@ -39,7 +39,13 @@ FILTERS = ("rdp", "zcdp")
 
 
 class Filter:
-    """Charges events chosen as the run goes, whole or not at all."""
+    """Charges events chosen as the run goes, whole or not at all.
+
+    Attributes:
+        adaptive: true. See :class:`fedpriv.accounting.accountant.BudgetGate`.
+    """
+
+    adaptive = True
 
     def __init__(self, budget: Budget, typical: Event | None = None, ledger: Ledger | None = None) -> None:
         """A filter that has charged nothing.

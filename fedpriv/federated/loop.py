@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 from torch import Tensor
 
 from fedpriv._internal import validation
+from fedpriv.accounting.accountant import BudgetGate
 from fedpriv.accounting.events import Event
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.engine import Engine, SumRequest
@@ -29,21 +29,6 @@ from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
 from fedpriv.rng import Key
 
 MAX_EMPTY_RELEASES = 10  # releases in a row that too few parties may answer
-
-
-class BudgetGate(Protocol):
-    """The accountant and its ledger, as the loop needs them.
-
-    Books of a privacy filter may have an attribute ``adaptive``, true, and then an optimizer may choose its
-    noise by earlier answers; an accountant adds up what was planned, and only that is bounded: books of one
-    must not say so.
-    """
-
-    def affords(self, event: Event, releases: int = 1) -> bool:
-        """Whether the budget allows so many more releases of this event."""
-
-    def charge(self, event: Event, release: int) -> None:
-        """Record the event durably. Returns only when it is on disk."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +119,16 @@ def run(
 ) -> Outcome:
     """Run the loop from ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
 
+    ``budget_gate`` is an :class:`~fedpriv.accounting.Accountant`, a privacy
+    :class:`~fedpriv.accounting.Filter`, or anything else with their ``adaptive``, ``affords`` and ``charge``.
+
     Returns the outcome with ``stopped`` being ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
     Rounds whose gathering released nothing (too few replies) are charged and do not count as rounds;
     ``MAX_EMPTY_RELEASES`` of them in a row end the run.
 
     Raises ArgumentError, before anything of that release is charged, where ``cohorts`` are of another sampler
     than the one that is accounted for, where an unseeded ``key`` was used by another run, and where the
-    optimizer asks for other noise than it planned and the books are no filter's.
+    optimizer asks for other noise than it planned and ``budget_gate`` is not adaptive.
     """
     state = mechanism.optimizer.init(params)
     return advance(mechanism, state, mechanism.rounds, engine, budget_gate, key, cohorts, observe)
@@ -174,17 +162,17 @@ def advance(
             query = mechanism.optimizer.query(state)  # 1. what is asked, from noisy answers only
             if done + query.releases > until:
                 break  # a step is begun only where it can be finished
-            if not getattr(budget_gate, "adaptive", False):
+            if not budget_gate.adaptive:
                 _check_planned(mechanism, done, query)
             multiplier = mechanism.scale * query.relative_noise
             event = mechanism.event(multiplier, query.rate_factor)
-            if not budget_gate.affords(event, query.releases):
+            if not budget_gate.affords([event] * query.releases):
                 return Outcome(state, charged, StopReason.BUDGET)
             key.once("release", charged)
             shards = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
             placement = mechanism.placement.resized(query.rate_factor)
             ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
-            budget_gate.charge(event, charged)  # 3. paid for, on disk, before anyone is asked
+            budget_gate.charge([event])  # 3. paid for, on disk, before anyone is asked
             charged += 1
             request = SumRequest(
                 query, charged - 1, shards, placement.party_stds(query.noise_stds(multiplier))
@@ -218,5 +206,5 @@ def _check_planned(mechanism: Mechanism, step: int, query: Query) -> None:
             f"relative noise and rate factor of {name} at step {step}",
             asked,
             f"be {said}, as planned" if said else f"be planned; it planned {len(mechanism.planned)} releases",
-            "noise that follows from answers needs books of a privacy filter (fedpriv.accounting.Filter)",
+            "noise that is chosen from earlier answers needs a privacy filter (fedpriv.accounting.Filter)",
         )

@@ -41,6 +41,7 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
+from fedpriv.accounting.accountant import BudgetGate
 from fedpriv.accounting.events import Event
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
@@ -89,14 +90,11 @@ class SiloEngine(Protocol):
         """Release what the trainer holds. Called once, also after errors."""
 
 
-class RoundBudgetGate(Protocol):
-    """The accountant of the costliest silo, and the ledger of all."""
+class SiloBudgetGate(BudgetGate, Protocol):
+    """A budget gate for one silo's schedule, whose ledger names all silos that follow it."""
 
-    def affords_round(self, events: Sequence[Event]) -> bool:
-        """Whether the budget allows a silo these releases too."""
-
-    def charge_round(self, events: Sequence[Event], silos: Sequence[int]) -> None:
-        """Record that each of the silos makes these releases. Returns only when it is on disk."""
+    def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
+        """Charge what each of the silos releases. They compose in parallel, so this costs what one does."""
 
 
 def round_events(plan: Plan, number: int) -> tuple[Event, ...]:
@@ -109,7 +107,7 @@ def run(
     plan: Plan,
     params: Tensor,
     trainer: SiloEngine,
-    budget_gate: RoundBudgetGate,
+    budget_gate: SiloBudgetGate,
     observe: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Run the rounds of a plan from theta ``params`` (d,) until they or the budget end, or Ctrl-C.
@@ -122,9 +120,9 @@ def run(
     try:
         for number in range(plan.rounds):
             events = round_events(plan, number)
-            if not budget_gate.affords_round(events):
+            if not budget_gate.affords(events):
                 return Outcome(state, charged, StopReason.BUDGET)
-            budget_gate.charge_round(events, silos)  # paid for, on disk, before anyone is asked
+            budget_gate.charge(events, silos)  # paid for, on disk, before anyone is asked
             charged += len(events)
             changes = trainer.train(TrainRequest(state.params, number, events, silos))
             state = state.advanced(averaged(state.params, changes), {})
@@ -208,9 +206,7 @@ class SiloWorker:
         # Without a seed no two answers share noise, not even of one round.
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
-        end = advance(
-            mechanism, start, start.step + steps, self.side, _Paid(events, start.step), key, cohorts
-        )
+        end = advance(mechanism, start, start.step + steps, self.side, _Prepaid(events), key, cohorts)
         if end.stopped == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if end.state.step != start.step + steps:
@@ -219,19 +215,22 @@ class SiloWorker:
         return end.state.params.double() - request.params.double()
 
 
-@dataclass(frozen=True)
-class _Paid:
-    """Books of releases that were charged ahead: it lets these be made, in order, and no others."""
+@dataclass
+class _Prepaid:
+    """The budget gate of releases that were charged ahead: they may be made in order, and no others."""
 
     events: tuple[Event, ...]
-    first: int
+    made: int = 0
+    adaptive = False
 
-    def affords(self, event: Event, releases: int = 1) -> bool:
+    def affords(self, events: Sequence[Event]) -> bool:
         return True
 
-    def charge(self, event: Event, release: int) -> None:
-        if self.events[release - self.first] != event:
-            raise RefusedError(f"release {release} is not the one that was charged")
+    def charge(self, events: Sequence[Event]) -> None:
+        end = self.made + len(events)
+        if self.events[self.made : end] != tuple(events):
+            raise RefusedError("a release is not the one that was charged for this step")
+        self.made = end
 
 
 def make_silo_worker(

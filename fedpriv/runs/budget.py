@@ -8,9 +8,9 @@
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
 >>> with Ledger.create(path, {}) as ledger:
 ...     budget_gate = RunAccountant(plan, ledger, path)
-...     for release, event in enumerate(plan.mechanism.planned_events()):
-...         assert budget_gate.affords(event)
-...         budget_gate.charge(event, release)
+...     for event in plan.mechanism.planned_events():
+...         assert budget_gate.affords([event])
+...         budget_gate.charge([event])
 ...     0.98 * 3 < budget_gate.spent() <= 3
 True
 """
@@ -37,7 +37,12 @@ class RunAccountant:
         path: of the ledger's file.
         charged: the gate's events that are in it already, of a run that is taken up again.
         step: how many of the plan's releases that run still has the answers of.
+
+    Attributes:
+        adaptive: false. See :class:`fedpriv.accounting.accountant.BudgetGate`.
     """
+
+    adaptive = False
 
     def __init__(
         self, plan: Plan, ledger: Ledger, path: Path, charged: Sequence[Event] = (), step: int = 0
@@ -53,35 +58,27 @@ class RunAccountant:
             stops = _stops(plan, len(self._planned), len(charged) - step)
             self._accountant = Accountant(plan.budget, self._planned, charged=charged, checkpoints=stops)
 
-    def affords(self, event: Event, releases: int = 1) -> bool:
-        """Whether the budget allows so many more releases of this event."""
+    def affords(self, events: Sequence[Event]) -> bool:
+        """Whether ``charge(events)`` would be accepted; charges nothing."""
         if self._plan.budget is None:
             return True
         if self._accountant is not None:
-            return self._accountant.affords([event] * releases)
-        if releases == 1 and self._is_next(event):
+            return self._accountant.affords(events)
+        if len(events) == 1 and self._is_next(events[0]):
             # Release by release, what the client who lost most gave to a part of the plan costs no more
             # than what it gives to the whole.
             wanted = self._at(len(self._planned))
         else:
-            wanted = self._epsilon([*self._charged, *[event] * releases])
+            wanted = self._epsilon([*self._charged, *events])
         return wanted <= self._plan.budget.epsilon
 
-    def charge(self, event: Event, release: int) -> None:
-        """Record the event on disk, then in the accountant."""
-        self._ledger.record([event])
-        self._book(event)
+    def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
+        """Record the events on disk, then in the accountant.
 
-    def affords_round(self, events: Sequence[Event]) -> bool:
-        """Whether the budget allows every silo these releases too (the client level)."""
-        return self._accountant is None or self._accountant.affords(events)
-
-    def charge_round(self, events: Sequence[Event], silos: Sequence[int]) -> None:
-        """Record on disk that each of the silos makes these releases, then in the accountant.
-
-        The accountant's is the schedule of one silo: all are asked in every round, and compose in parallel.
+        ``silos`` are the numbers of the silos that each make these releases (the client level). The
+        accountant holds the schedule of one of them: all are asked in every round, and compose in parallel.
         """
-        self._ledger.record(events, silos=list(silos))
+        self._ledger.record(events, **({"silos": list(silos)} if silos else {}))
         for event in events:
             self._book(event)
 

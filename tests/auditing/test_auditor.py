@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -114,11 +114,11 @@ def patched(owner: Any, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def _half_charged(right: Any, budget_gate: RunAccountant, event: Event, release: int) -> None:
-    if release % 2:
-        budget_gate._charged.append(event)  # counted, but not written down
+def _half_charged(right: Any, budget_gate: RunAccountant, events: Sequence[Event]) -> None:
+    if budget_gate.releases % 2:
+        budget_gate._charged += events  # counted, but not written down
     else:
-        right(budget_gate, event, release)
+        right(budget_gate, events)
 
 
 FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any]]] = {

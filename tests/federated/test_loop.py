@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 from scipy import stats
 
 from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting import Accountant, Budget, Event, Filter, Ledger
+from fedpriv.accounting import rounds as most_rounds
+from fedpriv.accounting.ledger import read
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.loop import MAX_EMPTY_RELEASES, Mechanism, Outcome, Progress, advance, run
@@ -410,6 +415,36 @@ class Choosing:
         return (PlannedRelease(),) * rounds
 
 
+@pytest.mark.parametrize("ledgered", [False, True])
+def test_an_accountant_is_a_budget_gate_as_it_is(tmp_path: Path, ledgered: bool) -> None:
+    mechanism = Mechanism(dp_sgd(0.2, 1.0), Poisson(40, 0.5), Placement("central"), 4.0, 50)
+    whole, budget = mechanism.planned_events(), Budget(3.0, 1e-5)
+    path = tmp_path / "ledger.jsonl"
+    with Ledger.create(path, {}) if ledgered else nullcontext() as ledger:
+        accountant = Accountant(budget, ledger=ledger)
+        cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+        outcome = run(mechanism, START, RowsEngine(world(1)), accountant, KEY, cohorts)
+    afforded = most_rounds(whole[:1], budget)
+    assert (outcome.stopped, outcome.releases, accountant.releases) == ("budget", afforded, afforded)
+    assert 0.9 * 3 < accountant.spent().epsilon <= 3
+    if ledgered:
+        assert read(path).events == whole[:afforded]
+
+
+def test_a_filter_is_a_budget_gate_as_it_is_and_holds_noise_chosen_from_answers() -> None:
+    mechanism = Mechanism(Choosing(), Everyone(40), Placement("central"), 30.0, 100)
+    budget = Budget(1.0, 1e-5, "zcdp")
+    cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+    gate = Filter(budget)
+    outcome = run(mechanism, START, RowsEngine(world(1)), gate, KEY, cohorts)
+    assert outcome.stopped == "budget"
+    more = Event(15.0, "none", "add-remove", population=40)
+    assert gate.used <= 1 < gate.used + 1 / (2 * 15.0**2) / gate.limit
+    assert not gate.affords([more])
+    with pytest.raises(ArgumentError, match=r"of Choosing at step 1 is .* a privacy filter"):
+        run(mechanism, START, RowsEngine(world(1)), Accountant(budget), KEY, cohorts)
+
+
 def test_noise_that_follows_from_answers_needs_a_filter() -> None:
     mechanism = Mechanism(Choosing(), Poisson(40, 0.5), Placement("central"), 1.0, 4)
     budget_gate = CountingBooks()
@@ -418,6 +453,6 @@ def test_noise_that_follows_from_answers_needs_a_filter() -> None:
         run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, cohorts)
     assert len(budget_gate.charged) == 1
     budget_gate = CountingBooks()
-    budget_gate.adaptive = True  # type: ignore[attr-defined]
+    budget_gate.adaptive = True
     assert run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, cohorts).stopped == "rounds"
     assert [event.noise_multiplier for event in budget_gate.charged] == [1.0, 0.5, 0.5, 0.5]

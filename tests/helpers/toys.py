@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,12 +67,13 @@ class CountingBooks:
     charged: list[Event] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
 
-    def affords(self, event: Event, releases: int = 1) -> bool:
-        return len(self.charged) + releases <= self.limit
+    adaptive: bool = False
 
-    def charge(self, event: Event, release: int) -> None:
-        assert release == len(self.charged)
-        self.charged.append(event)
+    def affords(self, events: Sequence[Event]) -> bool:
+        return len(self.charged) + len(events) <= self.limit
+
+    def charge(self, events: Sequence[Event]) -> None:
+        self.charged += events
 
 
 def world(seed: int, units: int = 40, dimension: int = 20) -> torch.Tensor:

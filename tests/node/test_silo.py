@@ -95,16 +95,12 @@ def ask_of(side: SiloWorker, number: int = 0, asked: Sequence[int] = (0,)) -> Tr
 class Paid:
     """Books that let everything pass."""
 
-    def affords(self, event: Event, releases: int = 1) -> bool:
+    adaptive = False
+
+    def affords(self, events: Sequence[Event]) -> bool:
         return True
 
-    def charge(self, event: Event, release: int) -> None:
-        pass
-
-    def affords_round(self, events: Sequence[Event]) -> bool:
-        return True
-
-    def charge_round(self, events: Sequence[Event], silos: Sequence[int]) -> None:
+    def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
         pass
 
 
