@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_FEW, _MORE = 2, 4  # units that are tried
+_TRIAL_UNITS, _MORE_UNITS = 2, 4
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -50,12 +50,12 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def bytes_per_unit(compute: Callable[[int], object]) -> int:
     """Bytes that ``compute(units)`` allocates for each unit beyond the first few, at least 1."""
     found: list[int] = []
-    for units in (_FEW, _MORE):
+    for units in (_TRIAL_UNITS, _MORE_UNITS):
         compute(units)  # what it remembers from its first call is not counted
         with Allocations() as allocations:
             compute(units)
         found.append(allocations.bytes)
-    return max(1, (found[1] - found[0]) // (_MORE - _FEW))
+    return max(1, (found[1] - found[0]) // (_MORE_UNITS - _TRIAL_UNITS))
 
 
 def _storage(tensor: Tensor) -> int:
@@ -64,8 +64,9 @@ def _storage(tensor: Tensor) -> int:
 
 @functools.cache
 def tune_allocator() -> bool:
-    """Keep freed memory for the next round, once a process; whether this could be done.
+    """Keep freed memory for the next round, once a process. Returns whether this could be done.
 
+    It changes the whole process, so a program calls it at its start and a library function never does.
     glibc maps and unmaps each large tensor anew, and touching fresh pages costs more than the arithmetic
     of per-example gradients. Other C libraries are left as they are.
     """

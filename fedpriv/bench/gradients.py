@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.bench.figures import Comparison
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import rule_of
-from fedpriv.clipping.precision import computing
-from fedpriv.config.builders import make_source, make_task
+from fedpriv.clipping.precision import Precision, computing
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.client_update import OneGradient, clipped_sum
@@ -51,7 +51,7 @@ def compare(plan: Plan, state: State) -> Comparison:
     seconds = _alternated([ordinary, *calls])
     each = np.array(seconds[1:]).reshape(len(sides), len(queries)) @ [share for _, share in asked]
     by_rows = ""
-    if isinstance(side.work, OneGradient) and not side.task.book.suits(
+    if isinstance(side.work, OneGradient) and not clipper_of(side.task, side.work.precision).coverage(
         side.task, params, x, y, side.task.drawing.draws
     ):
         by_rows = why_by_rows(side.task)
@@ -98,10 +98,9 @@ def _others(config: Config, side: Worker) -> Mapping[str, Worker]:
     room = f"memory-budget={2 * config.memory_budget}"
     others = {room: replace(side, memory=2 * side.memory)}
     if config.precision == "float32" and isinstance(side.work, OneGradient):
-        source = make_source(config)
-        for precision in ("tf32", "bf16"):
-            task = make_task(config.changed(precision=precision), source)
-            others[f"precision={precision}"] = replace(side, task=task)
+        lower: tuple[Precision, ...] = ("tf32", "bf16")
+        for precision in lower:
+            others[f"precision={precision}"] = replace(side, work=OneGradient(precision))
     return others
 
 
@@ -115,7 +114,7 @@ def why_by_rows(task: Task) -> str:
         if any(id(parameter) in trained for parameter in layer.parameters(recurse=False))
         and (rule_of(type(layer)) is None or "forward" in vars(layer))
     ]
-    if task.book.layers or not unknown:
+    if clipper_of(task).layers or not unknown:
         return "a trial found that examples mix, or that a weight is used outside its layer"
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
     return f"fedpriv.clipping.ghost.layers knows no kind of {', '.join(unknown[:3])}{more}"

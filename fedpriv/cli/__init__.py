@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from fedpriv._internal.memory import tune_allocator
+
 # Each adds its commands to the app.
 from fedpriv.cli import account, audit, bench, data, results, resume, simulate, train
 from fedpriv.cli.app import app
@@ -18,4 +20,5 @@ __all__ = ["account", "app", "audit", "bench", "data", "main", "results", "resum
 def main() -> None:
     """The ``fedpriv`` command."""
     logging.basicConfig(level=logging.WARNING)
+    tune_allocator()
     app()

@@ -13,8 +13,8 @@ tensor([3.6000, 4.8000])
 """
 
 from fedpriv.clipping.explicit import sum_rows, sum_rows_loop
-from fedpriv.clipping.ghost.bookkeeping import Differentiable
 from fedpriv.clipping.per_example import added, gradients_loop, sum_gradients, sum_gradients_loop, zeros
+from fedpriv.clipping.protocol import Differentiable
 
 __all__ = [
     "Differentiable",

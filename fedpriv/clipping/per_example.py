@@ -2,7 +2,7 @@
 
 Here each unit is one example and its vector at a point is the gradient of its loss there; or a unit is
 several examples, and its vector a weighted sum of their gradients. A model whose trained layers are all or
-nearly all of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.ghost.bookkeeping`); others, and
+nearly all of a known kind is summed by book-keeping (:mod:`fedpriv.clipping.ghost.clipper`); others, and
 units whose norms leave its range, form rows by ``torch.func.vmap(grad)``, a chunk at a time, and sum those.
 
 What a unit adds must not depend on the others. Matrices of few rows are multiplied by other kernels, which
@@ -23,10 +23,13 @@ from torch import Tensor
 from fedpriv._internal import validation
 from fedpriv.clipping.dropout import taken
 from fedpriv.clipping.explicit import sum_rows, sum_rows_loop
-from fedpriv.clipping.ghost.bookkeeping import Differentiable
+from fedpriv.clipping.ghost.bookkeeping import BookKeeping
 from fedpriv.clipping.ghost.clipped_sum import terms_of
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.coverage import Coverage, unit_gradients
 from fedpriv.clipping.ghost.layers import UnsupportedLayerError
+from fedpriv.clipping.precision import Precision
+from fedpriv.clipping.protocol import Differentiable
 from fedpriv.mechanism.query import Block, Query, SumBlock
 
 _CHUNK = 1024  # examples whose layer inputs are held at once by book-keeping
@@ -71,6 +74,7 @@ def sum_gradients(
     weights: Tensor | None = None,
     seeds: Tensor | None = None,
     filled: bool = True,
+    precision: Precision = "float32",
 ) -> Sums:
     """The query's bounded sums over the units' gradients.
 
@@ -85,6 +89,7 @@ def sum_gradients(
             makes each example a unit.
         seeds: int64 (n,), or (n, m) with weights: what dropout draws by for each example; None drops nothing.
         filled: whether copies fill few units up; only to measure what units take it is left out.
+        precision: that of the passes of ghost clipping; rows are formed in the parameters' dtype.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; see :func:`sum_rows`. Float64
@@ -100,17 +105,20 @@ def sum_gradients(
     examples = (x, y) if weights is None else (x.flatten(0, 1), y.flatten(0, 1))
     each = 1 if weights is None else max(1, weights.shape[1])
     units = _Units(x, y, weights, seeds)
-    plan = task.book.suits(task, query.points[0], *examples, drawing=seeds is not None) if len(x) else None
+    clipper, drawing = clipper_of(task, precision), seeds is not None
+    coverage = clipper.coverage(task, query.points[0], *examples, drawing=drawing) if len(x) else None
     least = -(-_ROWS // each) if filled else 1
     by_rows = functools.partial(_by_rows, task, query, chunk=chunk, least=least)
-    if not plan:
+    if not coverage:
         return by_rows(units)
     step = chunk or max(1, _CHUNK // each)
-    if plan.formed:
-        formed = plan.formed * len(query.points)
+    if coverage.formed:
+        formed = coverage.formed * len(query.points)
         step, least = min(step, max(1, _ROW_ENTRIES // formed)), min(least, max(1, _MOST_ENTRIES // formed))
-    by_book = functools.partial(_sum_by_book, plan, task, query, least=least, by_rows=by_rows)
-    return _in_chunks(query, units, max(step, least), by_book)
+    by_book = functools.partial(_sum_by_book, clipper.bookkeeping, coverage, task, query)
+    return _in_chunks(
+        query, units, max(step, least), functools.partial(by_book, least=least, by_rows=by_rows)
+    )
 
 
 def _by_rows(
@@ -125,7 +133,8 @@ def _by_rows(
 
 
 def _sum_by_book(
-    plan: Coverage,
+    bookkeeping: BookKeeping,
+    coverage: Coverage,
     task: Differentiable,
     query: Query,
     units: _Units,
@@ -133,22 +142,22 @@ def _sum_by_book(
     by_rows: Callable[[_Units], Sums],
     again: bool = True,
 ) -> Sums:
-    """By book-keeping, save for units whose norms it cannot tell."""
+    """By book-keeping, except for units whose norms it cannot know."""
     count, all_of_them = len(units.x), units.filled(least)
     x, y, weights, seeds = all_of_them.x, all_of_them.y, all_of_them.weights, all_of_them.seeds
     asked = query.points, query.blocks, x, y, weights, seeds
     try:
-        sums = task.book.sum(plan, task, *asked, counted=None if len(x) == count else count)
+        sums = bookkeeping.sum(coverage, task, *asked, counted=None if len(x) == count else count)
     except UnsupportedLayerError:  # a layer that sees these examples otherwise than it saw those of the trial
         return by_rows(units)
-    if bool(sums.told.all()):  # asked last, so that a device has all its work before it is waited for
+    if bool(sums.norm_known.all()):  # asked last, so that a device has all its work before it is waited for
         return sums.totals
-    told = sums.told[:count]
-    if not again or not bool(told.any()) or bool(told.all()):
+    known = sums.norm_known[:count]
+    if not again or not bool(known.any()) or bool(known.all()):
         return by_rows(units)
     # The others anew: a sum that has broken units in it may be broken, and what they add is as without these.
-    others = _sum_by_book(plan, task, query, units.at(told), least, by_rows, again=False)
-    return added((by_rows(units.at(~told)), others))
+    others = _sum_by_book(bookkeeping, coverage, task, query, units.at(known), least, by_rows, again=False)
+    return added((by_rows(units.at(~known)), others))
 
 
 def _sum_by_rows(task: Differentiable, query: Query, units: _Units, least: int) -> Sums:

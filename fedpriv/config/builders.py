@@ -34,7 +34,7 @@ def make_task(config: Config, source: data.Source) -> Task:
             raise validation.fail(key, config.table()[key], f"be {default:g}: {source.name} is of tokens")
     if (config.input_mean, config.input_std) != (0.0, 1.0):
         model = models.Standardised(model, config.input_mean, config.input_std)
-    task = Task(model, TARGETS[source.target], config.precision)
+    task = Task(model, TARGETS[source.target])
     _check_outputs(config, source, task)
     return task
 
@@ -64,7 +64,7 @@ def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
 def make_work(config: Config) -> Work:
     """What a client computes."""
     if config.work == "gradient":
-        return OneGradient()
+        return OneGradient(config.precision)
     if config.precision != "float32":
         raise validation.fail("precision", config.precision, f"be float32 with work {config.work}")
     return LocalSteps(config.local_steps, config.local_learning_rate, config.local_batch_size or None)

@@ -20,6 +20,7 @@ A unit may also be an example: then each example is a client of its own.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
@@ -29,10 +30,11 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
-from fedpriv._internal.memory import bytes_per_unit, tune_allocator
+from fedpriv._internal.memory import bytes_per_unit
 from fedpriv.clipping import added, sum_gradients, sum_rows, sum_rows_loop, zeros
 from fedpriv.clipping.dropout import example_seeds, mixed, taken
 from fedpriv.clipping.ghost.clipped_sum import terms_of
+from fedpriv.clipping.precision import Precision
 from fedpriv.mechanism.query import Query
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
@@ -40,7 +42,13 @@ from fedpriv.tasks.task import Task
 
 @dataclass(frozen=True)
 class OneGradient:
-    """A = the gradient of the client's mean loss at the point."""
+    """A = the gradient of the client's mean loss at the point.
+
+    Attributes:
+        precision: that of the passes of ghost clipping (:mod:`fedpriv.clipping.precision`).
+    """
+
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,6 @@ def clipped_sum(
     Raises:
         ArgumentError: owner is not ascending, or names a client outside 0 .. units - 1.
     """
-    tune_allocator()
     sizes = _sizes(x, y, owner, units)
     seeds = _seeds(task, x, seeds)
     client, example = _cost(work, task, query, x, y, seeds)
@@ -130,9 +137,9 @@ def clipped_sum(
         fits = min(fits, chunk or fits)
         # What dropout draws for an example must not depend on how long the others are.
         if not task.right_padded or task.drawing.draws:
-            return sum_gradients(task, query, x, y, fits, seeds=seeds)
-        groups = by_length(x)
-        return added(sum_gradients(task, query, x[own, :end], y[own], fits) for own, end in groups)
+            return sum_gradients(task, query, x, y, fits, seeds=seeds, precision=work.precision)
+        sums = functools.partial(sum_gradients, task, query, precision=work.precision)
+        return added(sums(x[own, :end], y[own], fits) for own, end in by_length(x))
 
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
         beside = 2 if isinstance(work, LocalSteps) else 1  # a lone one is computed twice
@@ -250,7 +257,7 @@ def _sum_at_once(
         changes = [_changes(work, task, p, *given)[: len(x)] for p in query.points]
         return sum_rows(changes, query.blocks, task.layout.layer_sizes)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
-    return sum_gradients(task, query, x, y, len(x), weights, seeds, filled)
+    return sum_gradients(task, query, x, y, len(x), weights, seeds, filled, work.precision)
 
 
 def _changes(

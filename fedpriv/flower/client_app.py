@@ -22,6 +22,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.user_config import UserConfig, UserConfigValue
 from flwr.clientapp import ClientApp
 
+from fedpriv._internal.memory import tune_allocator
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import FileView
@@ -34,6 +35,8 @@ from fedpriv.node.factory import SiloFile, make_worker
 from fedpriv.node.ledger import NodeLedger, held, open_node_ledger
 from fedpriv.node.policy import as_taken
 from fedpriv.node.silo import SiloWorker, make_silo_worker
+
+tune_allocator()  # this module is the program that a node's process runs
 
 app = ClientApp()
 

@@ -21,7 +21,6 @@ runs in evaluation mode, and its dropout draws where examples are given seeds
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Mapping
 
 import numpy as np
@@ -31,16 +30,12 @@ from torch import Tensor, nn
 from fedpriv import models
 from fedpriv._internal import validation
 from fedpriv._internal.memory import bytes_per_unit
-from fedpriv.clipping.dropout import Drawing
-from fedpriv.clipping.ghost.bookkeeping import GhostClipper
-from fedpriv.clipping.ghost.independence import runs_own_code
-from fedpriv.clipping.ghost.layers import make_batched
-from fedpriv.clipping.precision import Precision
+from fedpriv.clipping.preparation import prepare
 from fedpriv.parameters import Layout, layout_of
 from fedpriv.tasks.losses import LOSSES, Loss, scores, shown, try_loss
 
 _TEST_CHUNK, _TEST_MEMORY = 1000, 2**29  # examples evaluated at once at most, and bytes that they may take
-_FEW = 16  # test examples that are looked at alone and together
+_TRIAL_BATCH = 16  # test examples that are looked at alone and together
 _UNREDUCED = "torch's losses are with reduction='none'"
 
 
@@ -61,20 +56,11 @@ class Task:
         layout: which tensors make up the parameter vector (d,), and where they lie.
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
         drawing: what the model's dropout draws by.
-        book: how clipped sums of this model's gradients are had without forming them.
         right_padded: whether zeros at the right of an input are no part of it, as the module says.
     """
 
-    def __init__(
-        self,
-        model: nn.Module | str,
-        loss: Loss | str = "cross-entropy",
-        precision: Precision = "float32",
-    ) -> None:
+    def __init__(self, model: nn.Module | str, loss: Loss | str = "cross-entropy") -> None:
         """A task for a module, or for a model of :mod:`fedpriv.models` by name.
-
-        ``precision`` is that of the passes whose gradients are summed by book-keeping; losses, rows and
-        evaluations are those of the parameters' dtype.
 
         Raises ArgumentError where the name or the loss is unknown, or where the module cannot be
         trained privately (see :func:`fedpriv.parameters.layout_of`).
@@ -84,14 +70,8 @@ class Task:
             loss = LOSSES[validation.choice("loss", loss, LOSSES)]
         self.layout: Layout = layout_of(module)
         self.loss = loss
-        self.module = copy.deepcopy(module).eval().requires_grad_(False)
-        for layer in self.module.modules():
-            if getattr(layer, "inplace", False):  # would overwrite what per-example norms are read from
-                layer.inplace = False  # type: ignore[assignment]
-        self.right_padded: bool = getattr(self.module, "right_padded", False)
-        make_batched(self.module)
-        self.drawing = Drawing(self.module)
-        self.book = GhostClipper(self.module, self.layout, precision, runs_own_code(self.module, loss))
+        self.right_padded: bool = getattr(module, "right_padded", False)
+        self.module, self.drawing = prepare(module)
         self._untried = loss not in LOSSES.values()
         self._evaluated: dict[Hashable, int] = {}
         trained = set(self.layout.names)
@@ -164,7 +144,7 @@ class Task:
         """
         if not x.shape[0]:
             raise validation.fail("test set", 0, "hold at least one example")
-        outputs_of = self.outputs if self.apart(params, x[:_FEW]) else self._outputs_one_by_one
+        outputs_of = self.outputs if self.apart(params, x[:_TRIAL_BATCH]) else self._outputs_one_by_one
         score = scores(self.loss, y)
         sums: dict[str, list[float]] = {}
         step = min(_TEST_CHUNK, max(1, memory // self._test_bytes(params, x)))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping.dropout import Drawing, example_seeds
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.config import schema
 from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
 from fedpriv.federated.engine import Shard, SumRequest
@@ -94,8 +95,8 @@ def test_sums_are_those_of_a_loop_for_the_same_seeds(model, work, owner, shard):
 def test_book_keeping_sums_what_drops():
     task, (x, y) = Task(net()), examples()
     clipped_sum(OneGradient(), task, a_query(task, 1.0), x, y)
-    assert task.book.layers
-    assert all(task.book._tried.values())
+    assert clipper_of(task).layers
+    assert all(clipper_of(task)._tried.values())
 
 
 @MODELS

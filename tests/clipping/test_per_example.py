@@ -15,6 +15,7 @@ from torch import nn
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import gradients_loop, per_example, sum_gradients, sum_gradients_loop, sum_rows
 from fedpriv.clipping.ghost import outer_product
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import convolution
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.tasks.task import Task
@@ -88,16 +89,16 @@ def test_the_named_models_are_summed_exactly(name):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_grams_are_used_where_they_are_cheaper_and_are_exact(bias, monkeypatch):
-    settled = []
-    settle = outer_product.Outer.settled
+    forms = []
+    simplified = outer_product.Outer.simplified
     monkeypatch.setattr(
-        outer_product.Outer, "settled", lambda form: settled.append(settle(form)) or settled[-1]
+        outer_product.Outer, "simplified", lambda form: forms.append(simplified(form)) or forms[-1]
     )
     convolution = nn.Conv2d(32, 64, 3, stride=2, groups=2, bias=bias)
     task = Task(nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)))
     x, y = noise(4, 32, 5, 5), torch.arange(4) % 3
     assert_all_ways_agree(task, one_point_question(task, x, y), x, y, 1e-10)
-    assert any(isinstance(form, outer_product.Outer) and form.shape == (64, 16, 3, 3) for form in settled)
+    assert any(isinstance(form, outer_product.Outer) and form.shape == (64, 16, 3, 3) for form in forms)
 
 
 class Shared(nn.Module):
@@ -185,7 +186,7 @@ def test_what_book_keeping_does_not_cover_is_summed_by_rows(module):
     task = Task(module)
     x, y = noise(6, 4), torch.arange(6) % 4
     query = one_point_question(task, x, y)
-    assert not task.book.suits(task, query.points[0], x, y)
+    assert not clipper_of(task).coverage(task, query.points[0], x, y)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
     assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10, fast=False)
 
@@ -196,7 +197,7 @@ def test_agreement_on_nothing_proves_nothing():
             return 0 * self.layer(x)
 
     task = Task(Dead())
-    assert not task.book.suits(task, torch.ones(20), torch.ones(2, 4), torch.tensor([0, 1]))
+    assert not clipper_of(task).coverage(task, torch.ones(20), torch.ones(2, 4), torch.tensor([0, 1]))
 
 
 @pytest.mark.parametrize(("size", "clip_norm"), [(1e-14, 1e-12), (math.nan, 1.0)])
@@ -208,7 +209,7 @@ def test_models_whose_gradients_no_clip_norm_bounds_are_summed_by_rows(size, cli
     task = Task(Sized())
     x, y = noise(3, 4).double(), torch.arange(3)
     query = Query((torch.ones(task.dimension, dtype=torch.float64),), (SumBlock((Term(clip_norm),)),))
-    assert not task.book.suits(task, query.points[0], x, y)
+    assert not clipper_of(task).coverage(task, query.points[0], x, y)
     [got], [want] = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     assert float((got - want).norm()) <= 1e-10 * float(want.norm())
 
@@ -303,7 +304,7 @@ def test_what_an_example_adds_does_not_depend_on_how_many_others_there_are(fast,
     x = (x - difference * (x @ difference) / difference.square().sum()).float()
     query = Query((params,), (SumBlock((Term(1.0),)),))
     if not fast:
-        monkeypatch.setattr(task.book, "suits", lambda *a, **_: None)
+        monkeypatch.setattr(clipper_of(task), "coverage", lambda *a, **_: None)
 
     def total(n):
         given = x.repeat(n, 1), torch.zeros(n).long()
@@ -374,7 +375,7 @@ def test_norms_that_overflow_in_a_convolution_are_clipped_not_zeroed():
     x, y = 1e10 * noise(2, 1, 4, 4).float(), torch.zeros(2, 1)
     params = noise(task.dimension, seed=1).float()
     query = Query((params,), (SumBlock((Term(1.0),)),))
-    assert task.book.suits(task, params, x, y)
+    assert clipper_of(task).coverage(task, params, x, y)
     (total,) = sum_gradients(task, query, x, y)
     torch.testing.assert_close(total, sum_gradients_loop(task, query, x, y)[0])
     assert float(total.norm()) > 0.1
@@ -417,7 +418,7 @@ def test_kernels_are_summed_alike_however_many_rows_of_a_patch_are_laid_out(laye
     near = one_point_question(task, x, y, dtype).points[0]
     block = SumBlock((Term(0.5, 0.3), Term(0.01, 0.7, (1.0, -1.0))))
     query = Query((near, near + 1e-4 * noise(task.dimension, seed=9).to(dtype)), (block,))
-    assert task.book.suits(task, near, x, y)
+    assert clipper_of(task).coverage(task, near, x, y)
     (total,) = sum_gradients(task, query, x, y)
     wanted = sum_gradients_loop(task, replace_points(query, torch.float64), x.double(), y)[0]
     assert (total - wanted).norm() <= (1e-4 if dtype == torch.float32 else 1e-9) * wanted.norm()
@@ -443,7 +444,7 @@ def test_kernels_shared_by_unlike_convolutions_and_inputs_are_summed_exactly(mon
     x, y = noise(6, 2, 7, 7).float(), torch.arange(6) % 3
     params = noise(task.dimension, seed=2).float() / 3
     query = Query((params,), (SumBlock((Term(1.0),)),))
-    assert task.book.suits(task, params, x, y)
+    assert clipper_of(task).coverage(task, params, x, y)
     (total,) = sum_gradients(task, query, x, y)
     torch.testing.assert_close(total, sum_gradients_loop(task, query, x, y)[0], rtol=1e-4, atol=1e-5)
 
@@ -505,7 +506,7 @@ def test_a_loss_that_weighs_by_the_labels_of_the_batch_is_told_too():
     (whole,) = sum_gradients(task, query, x, y)
     (more,) = sum_gradients(task, query, torch.cat([x, x[:1]]), torch.cat([y, torch.tensor([2])]))
     assert (whole - more).norm() <= 0.1 * (1 + 1e-4)
-    assert not any(task.book._tried.values())
+    assert not any(clipper_of(task)._tried.values())
 
 
 class Crowd(nn.Module):
@@ -543,7 +544,7 @@ def test_tokens_that_are_large_or_in_places_of_their_own_are_told(model):
         one = torch.full((1, 12), odd)
         (more,) = sum_gradients(task, query, torch.cat([x, one]), torch.cat([y, y[:1]]))
         assert (whole - more).norm() <= 0.5 * (1 + 1e-4)
-    assert not any(task.book._tried.values())
+    assert not any(clipper_of(task)._tried.values())
 
 
 def test_tokens_of_other_examples_are_told_too():
@@ -557,4 +558,4 @@ def test_tokens_of_other_examples_are_told_too():
             return rows * (1 + x.double().mean()).float()
 
     task, x, y = Task(Bag()), torch.randint(4, (9, 3)), torch.zeros(9, dtype=torch.int64)
-    assert not task.book.suits(task, torch.ones(task.dimension), x, y)
+    assert not clipper_of(task).coverage(task, torch.ones(task.dimension), x, y)

@@ -6,6 +6,7 @@ from helpers.clipping_paths import noise, one_point_question, two_point_question
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.precision import computing
 from fedpriv.config.builders import make_work
 from fedpriv.config.schema import Config
@@ -18,7 +19,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 @pytest.mark.parametrize("asked", [one_point_question, two_point_question])
 def test_bf16_is_near_and_differs(name, asked, monkeypatch):
-    task, exact = Task(name, precision="bf16"), Task(name)
+    task, exact = Task(name), Task(name)
     x, y = noise(8, 1, 28, 28).abs().float(), torch.arange(8)
     query = asked(exact, x.double(), y, scale=0.05)
     blocks = tuple(
@@ -29,9 +30,9 @@ def test_bf16_is_near_and_differs(name, asked, monkeypatch):
     blocks = tuple(SumBlock(block.terms, 1 / len(blocks)) for block in blocks)
     query = Query(tuple(p.float() for p in query.points), blocks)
     wanted = sum_gradients(exact, query, x, y)
-    assert task.book.suits(task, query.points[0], x, y)
+    assert clipper_of(task, "bf16").coverage(task, query.points[0], x, y)
     monkeypatch.setattr(task, "gradients", lambda *_: pytest.fail("rows were formed"))
-    for got, want in zip(sum_gradients(task, query, x, y), wanted, strict=True):
+    for got, want in zip(sum_gradients(task, query, x, y, precision="bf16"), wanted, strict=True):
         assert got.dtype == torch.float32
         lost = float((got - want).norm() / want.norm())
         assert 1e-5 < lost < 0.1
@@ -40,21 +41,22 @@ def test_bf16_is_near_and_differs(name, asked, monkeypatch):
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_one_example_adds_at_most_its_clip_norm(name, per_layer):
-    task = Task(name, precision="bf16")
+    task = Task(name)
     params = 0.1 * noise(task.dimension).float()
     for seed in range(5):
         x, y = noise(1, 1, 28, 28, seed=seed).float(), torch.tensor([seed])
         query = Query((params,), (SumBlock((Term(0.1, per_layer=per_layer),)),))
-        (total,) = sum_gradients(task, query, x, y)
+        (total,) = sum_gradients(task, query, x, y, precision="bf16")
         assert float(total.double().norm()) == pytest.approx(0.1, rel=2e-6)
 
 
 def test_tf32_is_float32_where_there_is_none():
     x, y = noise(4, 1, 28, 28).float(), torch.arange(4)
-    one, other = (Task("mlp", precision=precision) for precision in ("tf32", "float32"))
-    params = 0.1 * noise(one.dimension).float()
+    task = Task("mlp")
+    params = 0.1 * noise(task.dimension).float()
     query = Query((params,), (SumBlock((Term(0.1),)),))
-    assert torch.equal(sum_gradients(one, query, x, y)[0], sum_gradients(other, query, x, y)[0])
+    one, other = (sum_gradients(task, query, x, y, precision=p)[0] for p in ("tf32", "float32"))
+    assert torch.equal(one, other)
 
 
 def test_the_precision_ends_with_the_context():

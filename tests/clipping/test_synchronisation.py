@@ -96,12 +96,12 @@ def hold(query):
     return query.points, [term.divisor for block in query.blocks for term in getattr(block, "terms", ())]
 
 
-@pytest.mark.parametrize("request", [one_point_question, two_point_question, divided])
+@pytest.mark.parametrize("asked", [one_point_question, two_point_question, divided])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_chunk_is_waited_for_once_and_its_sum_is_the_loops(name, request, monkeypatch):
+def test_a_chunk_is_waited_for_once_and_its_sum_is_the_loops(name, asked, monkeypatch):
     model, x = MODELS[name]()
     task, y = Task(model), torch.arange(UNITS) % 3
-    query = request(task, x, y)
+    query = asked(task, x, y)
     want = clipped_sum_loop(OneGradient(), task, query, x, y)
     monkeypatch.setattr(synchronisation, "at_hand", lambda tensor: False)
     clipped_sum(OneGradient(), task, query, x, y)  # tries the model out, and measures what it takes

@@ -15,6 +15,7 @@ from fedpriv import models
 from fedpriv._internal.memory import Allocations
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import per_example, sum_gradients
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.federated import client_update
 from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
@@ -71,14 +72,14 @@ def test_clients_of_any_sizes_equal_the_plain_loop(sizes, work):
 def test_clients_of_several_examples_are_summed_without_forming_their_gradients(monkeypatch):
     task, query, x, y, owner = federation(points=2)
     want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
-    assert task.book.suits(task, query.points[0], x, y)  # tried out, with rows
+    assert clipper_of(task).coverage(task, query.points[0], x, y)  # tried out, with rows
     monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
 
 
 def test_models_that_book_keeping_does_not_know_are_summed_by_rows():
     task, query, x, y, owner = federation(points=2)
-    task.book.layers = {}
+    clipper_of(task).layers = {}
     want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
     assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
 
@@ -268,7 +269,9 @@ def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
     want = sum_gradients(task, query, tokens, y)
     widths = []
     monkeypatch.setattr(
-        client_update, "sum_gradients", lambda *a: widths.append(a[2].shape[1]) or sum_gradients(*a)
+        client_update,
+        "sum_gradients",
+        lambda *a, **named: widths.append(a[2].shape[1]) or sum_gradients(*a, **named),
     )
     assert_equal(clipped_sum(OneGradient(), task, query, tokens, y), want)
     assert max(widths) <= 12

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedpriv import models
 from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.per_example import sum_gradients, sum_gradients_loop
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.parameters import layout_of, vector_of
@@ -108,7 +109,7 @@ def test_clipped_sums_of_every_model_are_had_without_rows_and_are_the_loops(name
     y = torch.from_numpy(generator.integers(0, classes, 3))
     y = y.float() + 3 if values else y
     query = Query((task.initial(generator),), (SumBlock((Term(0.05),)),))
-    assert task.book.suits(task, query.points[0], x, y)
+    assert clipper_of(task).coverage(task, query.points[0], x, y)
     (total,), (plain,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     torch.testing.assert_close(total, plain, rtol=1e-3, atol=1e-5)
     assert float(total.norm()) > 0.03

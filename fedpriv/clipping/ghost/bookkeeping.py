@@ -1,118 +1,53 @@
 """Bounded sums of per-example gradients in one backward pass, without forming the gradients.
 
 Book-keeping (Bu et al. 2023, "Differentially private optimization on large model at small cost"): one
-forward pass keeps what each layer saw, one backward pass gives the gradient at each layer's taps and no
-parameter's, and :mod:`fedpriv.clipping.ghost.layers` turns both into factored per-example gradients, whose
-norms and weighted sums are had without forming them.
+forward pass keeps what each layer saw, one backward pass gives the gradient at each layer's hook points and
+no parameter's, and :mod:`fedpriv.clipping.ghost.layers` turns both into factored per-example gradients, whose
+norms and weighted sums are computed without forming them.
 
 It is exact where trained parameters belong to layers of a known kind that treat examples apart; a layer may
 be called several times, and layers may share parameters. The few parameters that belong to none are
-differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.ghost.coverage`). What can be read from the
-module is decided when a :class:`GhostClipper` is made; the rest (a weight used outside its layer, examples
-that mix) is tried out once for each shape of input, on made-up examples
-(:mod:`fedpriv.clipping.ghost.compatibility`): a model that fails is summed by rows from then on.
-
->>> from fedpriv.parameters import layout_of
->>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
->>> sorted(GhostClipper(model, layout_of(model)).layers)
-['0', '2']
->>> GhostClipper(nn.Bilinear(3, 3, 2), layout_of(nn.Bilinear(3, 3, 2))).layers
-{}
+differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.ghost.coverage`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clipping.dropout import Drawing
 from fedpriv.clipping.ghost.clipped_sum import FactoredSum, Forms
-from fedpriv.clipping.ghost.compatibility import Trial
-from fedpriv.clipping.ghost.coverage import Coverage, coverage_of, form_rows
+from fedpriv.clipping.ghost.coverage import Coverage, form_rows
 from fedpriv.clipping.ghost.factored import Factored, combine
 from fedpriv.clipping.ghost.independence import Hookless, apart, check_functions
 from fedpriv.clipping.ghost.layers import Call, UnsupportedLayerError, rule_of
 from fedpriv.clipping.precision import Precision, computing
+from fedpriv.clipping.protocol import Differentiable
 from fedpriv.mechanism.query import Block
 from fedpriv.parameters import Layout
 
 
-class Differentiable(Protocol):
-    """What bounded sums of gradients need of a task."""
-
-    @property
-    def dimension(self) -> int:
-        """d, the number of parameters."""
-
-    @property
-    def layout(self) -> Layout:
-        """Which tensors make up the parameters."""
-
-    @property
-    def drawing(self) -> Drawing:
-        """What the model's dropout draws by."""
-
-    @property
-    def book(self) -> GhostClipper:
-        """How the task's model is summed by book-keeping."""
-
-    def initial(self, generator: np.random.Generator) -> Tensor:
-        """A first parameter vector (d,)."""
-
-    def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The losses (n,) of the examples at the parameters (d,)."""
-
-    def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """As ``losses``, at the trained tensors by name."""
-
-    def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradients (n, d) of the losses with respect to the parameters."""
-
-
-class GhostClipper:
-    """Whether and how a model's gradients are summed by book-keeping.
+class BookKeeping:
+    """The passes over a model's layers and the sums that follow from them.
 
     Attributes:
-        layers: the layers whose parameters are book-kept, by name; empty where the model is not suited.
-        tokens: below which number every token of the model's inputs may be.
         precision: that of the passes.
     """
 
-    def __init__(
-        self, module: nn.Module, layout: Layout, precision: Precision = "float32", watched: bool = False
-    ) -> None:
-        """The book of ``module``, whose layers' forwards are replaced during each pass.
+    def __init__(self, layout: Layout, precision: Precision = "float32", watched: bool = False) -> None:
+        """Book-keeping for a model of this layout, whose layers' forwards are replaced during each pass.
 
-        ``watched`` holds the losses of each pass against those of each example alone, and looks for code that
+        ``watched`` compares the losses of each pass with those of each example alone, and looks for code that
         changes gradients (:mod:`fedpriv.clipping.ghost.independence`).
         """
         self._layout, self.precision, self._watched = layout, precision, watched
-        tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-        self.tokens = min((table.num_embeddings for table in tables), default=2)
-        self._tried: dict[tuple[Any, ...], Coverage | None] = {}
-        self._plan = coverage_of(module, layout)
-        self.layers = self._plan.layers
-
-    def suits(
-        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool = False
-    ) -> Coverage | None:
-        """By which plan book-keeping is exact for examples of these shapes, where dropout draws, or does not;
-        None where by none: tried once, on made-up ones."""
-        if not self.layers:
-            return None
-        key = (drawing, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
-        if key not in self._tried:
-            self._tried[key] = Trial(task, params, x, y, drawing).suited(self._plan)
-        return self._tried[key]
 
     def sum(
         self,
-        plan: Coverage,
+        coverage: Coverage,
         task: Differentiable,
         points: Sequence[Tensor],
         blocks: Sequence[Block],
@@ -123,30 +58,33 @@ class GhostClipper:
         precision: Precision | None = None,
         counted: int | None = None,
     ) -> FactoredSum:
-        """The bounded sums of the units' gradients at ``points``, by a plan that suits them.
+        """The bounded sums of the units' gradients at ``points``, by a coverage that is exact for them.
 
         Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
         x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
         of its examples' gradients. Dropout draws by the examples' ``seeds``, (n,) or (n, m). Only the first
-        ``counted`` units are summed, where that is given. The sums hold where all units are told; a unit is
-        not whose losses are others alone, where that is watched.
+        ``counted`` units are summed, where that is given. The sums are valid only if every unit's norm is
+        known (``norm_known``). Where losses are watched, a unit whose loss differs from its loss alone does
+        not count as known.
         """
         drawn = task.drawing.by(None if seeds is None else seeds.flatten())
         formed: list[Forms] = [{} for _ in points]
         with drawn, computing(precision or self.precision, x.device):
-            passes = [self.record(plan, task, point, x, y, weights) for point in points]
+            passes = [self.record(coverage, task, point, x, y, weights) for point in points]
             alone = self._apart(task, points, x, y, weights, [losses for *_, losses in passes])
-            if plan.remaining:
+            if coverage.remaining:
                 tensors = [self._layout.split(point) for point in points]
                 units = x, y, weights, seeds
-                formed = [form_rows(task.losses_at, task.drawing, t, plan.remaining, *units) for t in tensors]
+                formed = [
+                    form_rows(task.losses_at, task.drawing, t, coverage.remaining, *units) for t in tensors
+                ]
         forms = [
-            self._measure(plan, calls, deltas, weights, rest)
+            self._measure(coverage, calls, deltas, weights, rest)
             for (calls, deltas, _), rest in zip(passes, formed, strict=True)
         ]
         sums = FactoredSum(forms, self._layout, blocks, points[0], counted)
         if alone is not None:
-            sums.told &= alone
+            sums.norm_known &= alone
         return sums
 
     def _apart(
@@ -174,18 +112,18 @@ class GhostClipper:
 
     def record(
         self,
-        plan: Coverage,
+        coverage: Coverage,
         task: Differentiable,
         params: Tensor,
         x: Tensor,
         y: Tensor,
         weights: Tensor | None,
     ) -> tuple[list[tuple[str, Call]], list[tuple[Tensor, ...]], Tensor]:
-        """A forward and a backward pass: the layers' calls, the gradients at each one's taps, the losses."""
+        """A forward and a backward pass: layers' calls, gradients at their hook points, the losses."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
         hookless = Hookless() if self._watched else nullcontext()
-        with torch.enable_grad(), _recorded(plan.layers) as tape, hookless:
+        with torch.enable_grad(), _recorded(coverage.layers) as tape, hookless:
             losses = task.losses(params.detach(), x, y)
         if self._watched:
             check_functions(losses)
@@ -194,10 +132,10 @@ class GhostClipper:
             if not several:
                 raise UnsupportedLayerError.of(name)
         seeds = torch.ones_like(losses) if weights is None else weights.flatten().to(losses.dtype)
-        taps = [tensor for _, call in calls for tensor in call.taps]
-        found = torch.autograd.grad(losses, taps, seeds, materialize_grads=True)
+        points = [tensor for _, call in calls for tensor in call.hook_points]
+        found = torch.autograd.grad(losses, points, seeds, materialize_grads=True)
         given = iter(delta.to(params.dtype) for delta in found)
-        deltas = [tuple(next(given) for _ in call.taps) for _, call in calls]
+        deltas = [tuple(next(given) for _ in call.hook_points) for _, call in calls]
         for (name, _), sent in zip(calls, deltas, strict=True):
             if any(len(delta) != len(x) for delta in sent):
                 raise UnsupportedLayerError.of(name)
@@ -205,7 +143,7 @@ class GhostClipper:
 
     def _measure(
         self,
-        plan: Coverage,
+        coverage: Coverage,
         calls: list[tuple[str, Call]],
         deltas: list[tuple[Tensor, ...]],
         weights: Tensor | None,
@@ -214,7 +152,7 @@ class GhostClipper:
         """The units' factored gradients by tensor, those that are formed among them."""
         found: dict[str, list[Factored]] = {slot: [] for slot in self._layout.names}
         for (name, call), sent in zip(calls, deltas, strict=True):
-            layer, own = plan.layers[name], plan.slots[name]
+            layer, own = coverage.layers[name], coverage.slots[name]
             measured = _measured(name, layer, call, sent)
             if not own.keys() <= measured.keys():
                 raise UnsupportedLayerError.of(name)
@@ -227,11 +165,11 @@ class GhostClipper:
 
 
 def _measured(name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
-    """What the layer's kind makes of a call."""
-    kind = rule_of(type(layer))
-    assert kind is not None
+    """What the layer's rule makes of a call."""
+    rule = rule_of(type(layer))
+    assert rule is not None
     try:
-        return kind.measure(layer, call.seen, deltas)
+        return rule.measure(layer, call.seen, deltas)
     except UnsupportedLayerError as error:
         raise UnsupportedLayerError.of(name) from error
 
@@ -242,12 +180,12 @@ def _recorded(layers: dict[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
     tape: dict[str, list[Call]] = {name: [] for name in layers}
 
     def recording(name: str, layer: nn.Module) -> Any:
-        kind = rule_of(type(layer))
-        assert kind is not None
+        rule = rule_of(type(layer))
+        assert rule is not None
 
         def forward(*inputs: Any, **named: Any) -> Any:
             try:
-                call = kind.record(layer, *inputs, **named)
+                call = rule.record(layer, *inputs, **named)
             except UnsupportedLayerError as error:
                 raise UnsupportedLayerError.of(name) from error
             tape[name].append(call)

@@ -30,7 +30,7 @@ class FactoredSum:
     """The bounded sums of units whose vectors are given as forms.
 
     Attributes:
-        told: bool (n,): whose norms are known. The sums hold only where all are.
+        norm_known: bool (n,): whose norms are known. The sums are valid only if every unit's norm is known.
     """
 
     def __init__(
@@ -56,7 +56,9 @@ class FactoredSum:
         self.totals = tuple(self._total(block) for block in blocks)
         vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
         most = _LARGEST if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
-        self.told = functools.reduce(Tensor.logical_and_, [norms < most for _, norms in self._known.values()])
+        self.norm_known = functools.reduce(
+            Tensor.logical_and_, [norms < most for _, norms in self._known.values()]
+        )
 
     def _total(self, block: Block) -> Tensor:
         if isinstance(block, IndicatorBlock):

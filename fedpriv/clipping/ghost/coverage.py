@@ -7,10 +7,10 @@ vmap of grad with all other tensors as constants.
 >>> from fedpriv.parameters import layout_of
 >>> module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 >>> module.heat = nn.Parameter(torch.ones(1))
->>> plan = coverage_of(module, layout_of(module))
->>> sorted(plan.layers), plan.remaining
+>>> coverage = coverage_of(module, layout_of(module))
+>>> sorted(coverage.layers), coverage.remaining
 (['0', '1'], ('heat',))
->>> sorted(plan.without("1").layers)  # 10 of 27 parameters are too many
+>>> sorted(coverage.without("1").layers)  # 10 of 27 parameters are too many
 []
 """
 
@@ -59,7 +59,7 @@ class Coverage:
         return sum(self.sizes[slot] for slot in self.remaining)
 
     def without(self, layer: str) -> Coverage:
-        """The plan that forms what this layer keeps, wherever else it is used."""
+        """The coverage that forms what this layer keeps, wherever else it is used."""
         return self._leaving(set(self.slots[layer].values()))
 
     def _leaving(self, left: set[str]) -> Coverage:
@@ -68,10 +68,10 @@ class Coverage:
             for name, kept in self.slots.items()
         }
         slots = {name: kept for name, kept in slots.items() if kept}
-        plan = replace(self, layers={name: self.layers[name] for name in slots}, slots=slots)
-        if _PART * plan.formed > sum(self.sizes.values()):
+        coverage = replace(self, layers={name: self.layers[name] for name in slots}, slots=slots)
+        if _PART * coverage.formed > sum(self.sizes.values()):
             return replace(self, layers={}, slots={})
-        return plan
+        return coverage
 
 
 def coverage_of(module: nn.Module, layout: Layout) -> Coverage:

@@ -50,7 +50,7 @@ class Factored(Protocol):
     def grouped(self, size: int) -> Factored:
         """The n / size sums over each ``size`` examples that follow one another."""
 
-    def settled(self) -> Factored:
+    def simplified(self) -> Factored:
         """The same gradients in the form whose norms and sums are the cheapest."""
 
     def rows(self) -> Tensor:
@@ -58,14 +58,14 @@ class Factored(Protocol):
 
 
 def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factored:
-    """sum_j coefficients_j forms_j, settled; forms beyond the coefficients count for nothing."""
+    """sum_j coefficients_j forms_j, simplified; forms beyond the coefficients count for nothing."""
     taken = [
         form if coefficient == 1.0 else form.scaled(coefficient)
         for form, coefficient in zip(forms, coefficients, strict=False)
     ]
     if len({type(form) for form in taken}) > 1:
         taken = [Rows(form.rows()) for form in taken]
-    return functools.reduce(lambda total, form: total.plus(form), taken).settled()
+    return functools.reduce(lambda total, form: total.plus(form), taken).simplified()
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Rows:
         """See :class:`Factored`."""
         return replace(self, formed=in_groups(self.formed, size).sum(1))
 
-    def settled(self) -> Rows:
+    def simplified(self) -> Rows:
         """See :class:`Factored`."""
         return self
 
@@ -157,7 +157,7 @@ class Cut:
         """See :class:`Factored`."""
         return replace(self, parts=tuple(part.grouped(size) for part in self.parts))
 
-    def settled(self) -> Cut:
+    def simplified(self) -> Cut:
         """See :class:`Factored`."""
         return self
 

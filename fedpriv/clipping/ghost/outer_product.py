@@ -140,7 +140,7 @@ class Outer:
 
         return replace(self, pairs=tuple((merge(delta), merge(a)) for delta, a in self.pairs))
 
-    def settled(self) -> Outer | Rows:
+    def simplified(self) -> Outer | Rows:
         """See :class:`Factored`."""
         delta, a = self.pairs[0]
         if worth_forming(self._places, delta.shape[3], a.shape[3]):

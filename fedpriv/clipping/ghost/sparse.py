@@ -80,7 +80,7 @@ class Sparse:
         added = self.added.reshape(-1, places, *self.added.shape[2:])
         return replace(self, taken=self.taken.reshape(-1, places), added=added)
 
-    def settled(self) -> Sparse | Rows:
+    def simplified(self) -> Sparse | Rows:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
         return Rows(self._formed()) if self.shape[0] <= self.taken.shape[1] else self
 

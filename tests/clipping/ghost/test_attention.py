@@ -8,6 +8,7 @@ from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_quest
 from torch import nn
 
 from fedpriv.clipping import per_example, sum_gradients
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import make_batched
 from fedpriv.clipping.ghost.layers.attention import PlainAttention
 from fedpriv.mechanism.query import Query, SumBlock, Term
@@ -104,7 +105,7 @@ def test_all_ways_agree(setting, dtype, monkeypatch):
     query = one_point_question(task, x, y, dtype)
     monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
-    plan = task.book.suits(task, query.points[0], x, y)
+    plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert not plan.remaining
 
 
@@ -120,7 +121,7 @@ def test_all_ways_agree_at_two_points_and_divided(setting, monkeypatch):
 def test_keys_of_no_input_are_left_to_torch(how):
     task, (x, y) = Task(Attending(**how)), examples()
     query = one_point_question(task, x, y)
-    plan = task.book.suits(task, query.points[0], x, y)
+    plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan is None or "attention" not in plan.layers
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
 
@@ -151,7 +152,7 @@ def test_torchs_encoder_is_book_kept_but_for_its_positions(how, monkeypatch):
     seeds = torch.arange(6)
     points = tuple(0.3 * noise(task.dimension, seed=seed) for seed in (5, 6))
     blocks = (SumBlock((Term(0.5, 0.5), Term(0.1, 0.5, (1.0, -1.0)))),)
-    plan = task.book.suits(task, points[0], x, y)
+    plan = clipper_of(task).coverage(task, points[0], x, y)
     assert plan.remaining == ("places",)
     assert_all_ways_agree(task, Query(points, blocks), x, y, 1e-9)
     del task.gradients

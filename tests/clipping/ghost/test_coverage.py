@@ -12,6 +12,7 @@ from torch import nn
 
 from fedpriv.clipping import per_example, sum_gradients, sum_gradients_loop, sum_rows
 from fedpriv.clipping.dropout import example_seeds
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.federated.client_update import OneGradient, _cost, clipped_sum, clipped_sum_loop
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
@@ -175,7 +176,7 @@ def test_dropout_draws_the_same_for_both_parts_and_points(weighted, monkeypatch)
     term = Term(0.4, 0.5), Term(0.1, 0.5, (1.0, -1.0))
     points = tuple(0.3 * noise(task.dimension, seed=seed) for seed in (5, 6))
     query = Query(points, (SumBlock(term),))
-    task.book.suits(task, points[0], x, y, drawing=True)
+    clipper_of(task).coverage(task, points[0], x, y, drawing=True)
     no_rows(monkeypatch, task)
     if not weighted:
         (got,), (want,) = (s(task, query, x, y, seeds=seeds) for s in (sum_gradients, sum_gradients_loop))
@@ -191,21 +192,21 @@ def test_dropout_draws_the_same_for_both_parts_and_points(weighted, monkeypatch)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_passes_of_few_digits_are_near_and_bounded(weighted, monkeypatch):
     exact, x, y = made(slopes, torch.float32, n=8)
-    task = Task(slopes(), precision="bf16")
+    task = Task(slopes())
     query = one_point_question(exact, x, y, torch.float32)
     weights = torch.full((4, 2), 0.5) if weighted else None
     if weighted:
         x, y = x.unflatten(0, (4, 2)), y.unflatten(0, (4, 2))
     want = sum_gradients(exact, query, x, y, weights=weights)[0]
     flat = (x.flatten(0, 1), y.flatten(0, 1)) if weighted else (x, y)
-    assert task.book.suits(task, query.points[0], *flat)
+    assert clipper_of(task, "bf16").coverage(task, query.points[0], *flat)
     no_rows(monkeypatch, task)
-    (got, *_) = sum_gradients(task, query, x, y, weights=weights)
+    (got, *_) = sum_gradients(task, query, x, y, weights=weights, precision="bf16")
     assert got.dtype == torch.float32
     assert 1e-5 < float((got - want).norm() / want.norm()) < 0.1
     tight = Query(query.points, (SumBlock((Term(1e-3),)),))
     one = None if weights is None else weights[:1]
-    (alone,) = sum_gradients(task, tight, x[:1], y[:1], weights=one)
+    (alone,) = sum_gradients(task, tight, x[:1], y[:1], weights=one, precision="bf16")
     assert float(alone.double().norm()) == pytest.approx(1e-3, rel=2e-6)
 
 
@@ -247,10 +248,10 @@ class Held(nn.Module):
 def test_a_known_layers_weight_that_is_used_elsewhere_is_left_to_rows(share):
     task = Task(Beside(share))
     x, y = noise(6, 6, seed=1), torch.arange(6) % 4
-    assert task.book.layers
+    assert clipper_of(task).layers
     for asked in (one_point_question, two_point_question):
         query = asked(task, x, y)
-        assert not task.book.suits(task, query.points[0], x, y)
+        assert not clipper_of(task).coverage(task, query.points[0], x, y)
         assert_all_ways_agree(Task(Beside(share)), query, x, y, 1e-9, fast=False)
 
 
@@ -261,14 +262,14 @@ def test_such_a_use_is_found_however_large_the_gradients_beside_it_are():
 
     task = Task(Loud(1.0))
     x, y = noise(6, 6, seed=1), torch.arange(6) % 4
-    assert not task.book.suits(task, 0.3 * noise(task.dimension), x, y)
+    assert not clipper_of(task).coverage(task, 0.3 * noise(task.dimension), x, y)
 
 
 def test_a_weight_that_a_layer_of_no_known_kind_holds_too_is_formed(monkeypatch):
     task = Task(Held())
     x, y = noise(6, 6, seed=1), torch.arange(6) % 4
     query = two_point_question(task, x, y)
-    plan = task.book.suits(task, query.points[0], x, y)
+    plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan.remaining == ("layer.weight",)
     assert plan.slots["layer"] == {"bias": "layer.bias"}
     no_rows(monkeypatch, task)
@@ -281,7 +282,7 @@ def test_tables_that_all_examples_share_are_formed_whatever_their_length(monkeyp
         task = Task(Numbered(places))
         x, y = noise(7, 2 * places, seed=1), torch.arange(7) % 4
         query = one_point_question(task, x, y)
-        plan = task.book.suits(task, query.points[0], x, y)
+        plan = clipper_of(task).coverage(task, query.points[0], x, y)
         assert plan.remaining == ("table.weight",)
         with monkeypatch.context() as patch:
             no_rows(patch, task)
@@ -304,14 +305,14 @@ def test_layers_that_see_large_batches_in_another_order_are_told():
     task = Task(Sorted())
     x, y = noise(40, 6, seed=1) * torch.logspace(-1, 1, 40)[:, None], torch.arange(40) % 4
     query = Query((0.3 * noise(task.dimension),), (SumBlock((Term(0.1),)),))
-    assert not task.book.suits(task, query.points[0], x, y)
+    assert not clipper_of(task).coverage(task, query.points[0], x, y)
     (got,), (want,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     torch.testing.assert_close(got, want)
 
 
 def test_much_that_remains_is_summed_by_rows():
-    assert not Task(nn.Sequential(nn.Linear(2, 4), Slope(5))).book.layers  # 5 of 17
-    assert Task(nn.Sequential(nn.Linear(2, 4), Slope(4))).book.layers  # 4 of 16
+    assert not clipper_of(Task(nn.Sequential(nn.Linear(2, 4), Slope(5)))).layers  # 5 of 17
+    assert clipper_of(Task(nn.Sequential(nn.Linear(2, 4), Slope(4)))).layers  # 4 of 16
 
 
 class Gated(nn.Module):
@@ -340,8 +341,8 @@ def test_what_mixes_examples_only_at_other_parameters_is_told(mixes, up):
     point[0] = 1.0 if up else -1.0
     query = Query((point,), (SumBlock((Term(0.1),)),))
     assert task.layout.names[0] == "gate"
-    assert task.book.layers
-    plan = task.book.suits(task, point, x, y)
+    assert clipper_of(task).layers
+    plan = clipper_of(task).coverage(task, point, x, y)
     assert plan is None or "first" not in plan.layers
     (got,), (want,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     torch.testing.assert_close(got, want)
@@ -380,11 +381,12 @@ def test_one_example_never_adds_more_than_the_clip_norm(model, scale):
 def test_as_many_are_formed_at_once_as_rows_would_be(monkeypatch):
     task, x, y = made(Positions, n=20)
     query = one_point_question(task, x, y)
-    plan = task.book.suits(task, query.points[0], x, y)
+    plan = clipper_of(task).coverage(task, query.points[0], x, y)
     sizes = []
-    summed = task.book.sum
+    bookkeeping = clipper_of(task).bookkeeping
+    summed = bookkeeping.sum
     monkeypatch.setattr(
-        task.book,
+        bookkeeping,
         "sum",
         lambda plan, task, points, blocks, x, *rest, **counted: (
             sizes.append(len(x)) or summed(plan, task, points, blocks, x, *rest, **counted)
@@ -413,5 +415,5 @@ def test_what_a_client_takes_counts_what_is_formed():
         task = Task(Wide(wide))
         query = Query((torch.zeros(task.dimension),), (SumBlock((Term(1.0),)),))
         costs.append(sum(_cost(OneGradient(), task, query, x, y)))
-        assert task.book.suits(task, query.points[0], x, y)
+        assert clipper_of(task).coverage(task, query.points[0], x, y)
     assert costs[1] - costs[0] >= 4 * 10_000

@@ -18,6 +18,7 @@ from fedpriv import models
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients
 from fedpriv.clipping.ghost import sparse
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 
@@ -123,7 +124,7 @@ def test_a_large_table_with_other_uses_is_summed_by_rows(monkeypatch):
     task = Task(Tied(nn.Embedding(50, 3)))
     x, y = tokens(6, 8, below=50), torch.arange(6) % 3
     query = one_point_question(task, x, y)
-    assert not task.book.suits(task, query.points[0], x, y)
+    assert not clipper_of(task).coverage(task, query.points[0], x, y)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
 
 

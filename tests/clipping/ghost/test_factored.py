@@ -89,7 +89,7 @@ def test_outer_products_stand_for_their_sums(form, dtype):
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     form = cast(form, dtype)
     exact = cast(form, torch.float64)
-    for same in (form, form.settled(), Rows(form.rows())):
+    for same in (form, form.simplified(), Rows(form.rows())):
         assert_stands_for(same, formed(exact).to(dtype), 10 * tolerance)
 
 
@@ -99,7 +99,7 @@ def test_combinations_and_groups_stand_for_theirs(data, form):
     other = moved(form, 0.1)
     one, two = formed(form), formed(other)
     by_rows = data.draw(st.booleans(), label="one of them as rows")
-    both = combine([form.settled() if by_rows else form, other], (1.0, -0.5))
+    both = combine([form.simplified() if by_rows else form, other], (1.0, -0.5))
     assert_stands_for(both, one - 0.5 * two)
     assert_stands_for(combine([form, other, form], (2.0, 1.0, -1.0)), one + two)
     merged = combine([form, other], (1.0, 1.0)).grouped(3)
@@ -271,7 +271,7 @@ def test_divisors_of_any_spread_are_exact(spread):
 def test_a_broken_example_is_not_told(broken, places):
     delta, a = noise(3, places, 4), noise(3, places, 5, seed=1)
     a[1, 0, 0] = broken
-    for form in (outer(delta, a, (4, 5)), outer(delta, a, (4, 5)).settled()):
+    for form in (outer(delta, a, (4, 5)), outer(delta, a, (4, 5)).simplified()):
         for by in (None, torch.ones(4, 5).double()):
             told = form.squares(by) < 1e18
             assert told.tolist() == [True, False, True]
@@ -289,7 +289,7 @@ def test_a_sum_that_cancels_is_not_told_less_than_the_rounding_of_its_total(divi
     squares = form.squares(divisor)
     assert squares.isnan().tolist() == [True, True, False]
     assert 2 * places * (outs + ins) < outs * ins  # so that it is kept in factors
-    assert form.settled() is form
+    assert form.simplified() is form
 
 
 @pytest.mark.parametrize("places", [1, 2])

@@ -10,6 +10,7 @@ from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_quest
 from torch import nn
 
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.independence import runs_own_code
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.losses import cross_entropy
@@ -90,7 +91,7 @@ def test_one_example_more_moves_a_sum_by_the_clip_norm_at_most(model, loss):
     task, (x, y) = Task(model, loss), unknown_ones()
     params = noise(task.dimension, seed=2).float()
     query = Query((params,), (SumBlock((Term(1.0),)),))
-    assert task.book.suits(task, params, x, y)  # made-up examples do not show it
+    assert clipper_of(task).coverage(task, params, x, y)  # made-up examples do not show it
     for each in (1, 2):  # examples, and clients of two
 
         def total(who, each=each):

@@ -8,7 +8,8 @@ from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_quest
 from torch import nn
 
 from fedpriv.clipping import per_example
-from fedpriv.clipping.ghost.layers import KINDS, rule_of
+from fedpriv.clipping.ghost.clipper import clipper_of
+from fedpriv.clipping.ghost.layers import RULES, rule_of
 from fedpriv.tasks.task import Task
 
 
@@ -40,16 +41,16 @@ class Raw(nn.Linear):
         self.extra = nn.Parameter(torch.ones(1))
 
 
-@pytest.mark.parametrize("base", KINDS, ids=lambda base: base.__name__)
+@pytest.mark.parametrize("base", RULES, ids=lambda base: base.__name__)
 def test_types_that_inherit_a_forward_are_of_its_kind(base):
-    assert rule_of(own(base)) is KINDS[base]
+    assert rule_of(own(base)) is RULES[base]
     changed = type("Changed", (base,), {"forward": lambda self, x: x})
     assert rule_of(changed) is None
     assert rule_of(own(changed)) is None
 
 
 def test_other_types_are_of_none():
-    assert rule_of(nn.modules.linear.NonDynamicallyQuantizableLinear) is KINDS[nn.Linear]
+    assert rule_of(nn.modules.linear.NonDynamicallyQuantizableLinear) is RULES[nn.Linear]
     assert rule_of(Doubled) is None
     assert rule_of(nn.Bilinear) is None
 
@@ -118,6 +119,6 @@ def test_what_such_a_type_changes_beside_is_found(module):
     task = Task(nn.Sequential(body, nn.Linear(width, 3)))
     x, y = noise(6, 16, seed=1), torch.arange(6) % 3
     query = one_point_question(task, x, y)
-    plan = task.book.suits(task, query.points[0], x, y)
+    plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan is None or not any("0.1" in name for name in plan.layers)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)

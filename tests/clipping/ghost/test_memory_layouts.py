@@ -6,6 +6,7 @@ from helpers.clipping_paths import noise, one_point_question
 from torch import nn
 
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers.norms import Scale
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
@@ -81,7 +82,7 @@ def test_places_given_as_examples_are_summed_exactly(model, dtype):
     """By rows: which places are whose cannot be told from outside."""
     task, x, y = Task(model()), noise(6, 16, seed=1).to(dtype), torch.arange(6) % 3
     query = one_point_question(task, x, y, dtype)
-    plan = task.book.suits(task, query.points[0], x, y)
+    plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan is None or not {"first", "table", "run", "layer"} & set(plan.layers)
     error = 1e-10 if dtype == torch.float64 else 1e-5
     pairs = zip(sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y), strict=True)
@@ -95,8 +96,8 @@ def test_places_that_do_not_lie_with_their_example_are_told(model):
     x = noise(40, 16, seed=1) * torch.logspace(-1, 1, 40)[:, None]
     y = torch.arange(40) % 3
     query = Query((0.3 * noise(task.dimension),), (SumBlock((Term(0.1),)),))
-    assert task.book.layers
-    plan = task.book.suits(task, query.points[0], x, y)
+    assert clipper_of(task).layers
+    plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan is None or "layer" not in plan.layers
     (got,), (want,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     torch.testing.assert_close(got, want)

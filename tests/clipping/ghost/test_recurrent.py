@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
 from fedpriv.clipping.ghost import outer_product
+from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import recurrent
 from fedpriv.federated.client_update import LocalSteps, clipped_sum, clipped_sum_loop
 from fedpriv.tasks.task import Task
@@ -198,7 +199,7 @@ def test_projections_are_summed_by_rows():
     task = Task(Reader(nn.LSTM(2, 4, proj_size=3, bidirectional=True)))
     x, y = noise(6, 5, 2), torch.arange(6) % 3
     query = one_point_question(task, x, y)
-    assert not task.book.suits(task, query.points[0], x, y)
+    assert not clipper_of(task).coverage(task, query.points[0], x, y)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
 
 

@@ -1,13 +1,14 @@
-"""The kinds of layers that book-keeping knows, by their type or one whose forward they inherit.
+"""The rules by which book-keeping treats layers, by their type or one whose forward they inherit.
 
-A new kind is a module beside this one with a table ``KINDS`` of its own, and a line in :data:`KINDS` here:
-its ``measure`` turns what a call saw and the gradient at its taps into factored per-example gradients, and
-its ``record`` (where the output alone does not do) says what to tap. Where vmap has no rule for the layer's
-forward, :func:`make_batched` gives it one that vmap can run, so that rows can be had too.
+A rule for another kind of layer is a module beside this one with a table ``RULES`` of its own, and a line in
+:data:`RULES` here. Its ``measure`` turns what a call saw and the gradient at its hook points into factored
+per-example gradients; its ``record``, needed where the layer's output is not the only hook point, names
+them. Where vmap has no rule for the layer's forward, :func:`make_batched` gives it one that vmap can run, so
+that rows can be formed too.
 
 >>> import torch
 >>> layer = torch.nn.Linear(2, 1)
->>> forms = KINDS[torch.nn.Linear].measure(layer, torch.tensor([[3.0, 4.0]]), (torch.tensor([[2.0]]),))
+>>> forms = RULES[torch.nn.Linear].measure(layer, torch.tensor([[3.0, 4.0]]), (torch.tensor([[2.0]]),))
 >>> {name: form.squares().tolist() for name, form in forms.items()}
 {'weight': [100.0], 'bias': [4.0]}
 """
@@ -20,31 +21,31 @@ from typing import Any
 from torch import nn
 
 from fedpriv.clipping.ghost.layers import attention, convolution, embedding, linear, norms, recurrent
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
+from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
 
-KINDS: dict[type[nn.Module], Kind] = {
-    **linear.KINDS,
-    **convolution.KINDS,
-    **embedding.KINDS,
-    **norms.KINDS,
-    **recurrent.KINDS,
-    **attention.KINDS,
+RULES: dict[type[nn.Module], LayerRule] = {
+    **linear.RULES,
+    **convolution.RULES,
+    **embedding.RULES,
+    **norms.RULES,
+    **recurrent.RULES,
+    **attention.RULES,
 }
 _BATCHED = {**embedding.BATCHED, **recurrent.BATCHED, **attention.BATCHED}
 
 
-def rule_of(layer: type[nn.Module]) -> Kind | None:
-    """The kind of layers of this type, or None: as :data:`KINDS` has it, or has the type whose forward it is.
+def rule_of(layer: type[nn.Module]) -> LayerRule | None:
+    """The rule in :data:`RULES` for this type, or for the base whose forward it inherits; else None.
 
     What else such a layer changes (a helper of its forward, say) is found when it is tried out.
 
     >>> class Own(nn.Linear):
     ...     pass
-    >>> rule_of(Own) is KINDS[nn.Linear]
+    >>> rule_of(Own) is RULES[nn.Linear]
     True
     """
-    known = _base_of(layer, KINDS)
-    return None if known is None else KINDS[known]
+    known = _base_of(layer, RULES)
+    return None if known is None else RULES[known]
 
 
 def _base_of(layer: type[nn.Module], table: Mapping[type[nn.Module], Any]) -> type[nn.Module] | None:
@@ -78,4 +79,4 @@ def make_batched(module: nn.Module) -> None:
             layer.use_nested_tensor = False
 
 
-__all__ = ["KINDS", "Call", "Kind", "UnsupportedLayerError", "hook_point", "make_batched", "rule_of"]
+__all__ = ["RULES", "Call", "LayerRule", "UnsupportedLayerError", "hook_point", "make_batched", "rule_of"]

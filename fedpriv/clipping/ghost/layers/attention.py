@@ -1,6 +1,6 @@
 """Multi-head attention: three linear maps of what it is given, and one of what the heads found.
 
-The first three are tapped here; the last is a linear layer of its own, which is called as one. Nothing
+The first three get hook points here; the last is a linear layer of its own, which is called as one. Nothing
 between them has parameters. What this does not compute (keys of no input, nested tensors) torch does, for
 rows.
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
+from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.outer_product import outer
 
 Attention = nn.MultiheadAttention
@@ -36,7 +36,7 @@ class Projection:
     Attributes:
         name: "qkv" where one map gives the queries, keys and values of one input, else "q", "k" or "v".
         seen: its input, (n, places, in).
-        projected: its output, (n, places, out), tapped.
+        projected: its output, (n, places, out), a hook point.
     """
 
     name: str
@@ -59,7 +59,7 @@ def attend(
     """What ``layer`` returns in evaluation for batches of queries, keys and values, without dropout.
 
     Args:
-        projections: where to put the linear maps, to be tapped.
+        projections: where to put the linear maps, to become hook points.
 
     Other arguments are those of the layer.
     """
@@ -144,7 +144,7 @@ class PlainAttention(nn.MultiheadAttention):
 
 
 def record_attention(layer: Attention, *inputs: Any, **named: Any) -> Call:
-    """A call on batches, tapped at the projected inputs."""
+    """A call on batches, with hook points at the projected inputs."""
     if not _is_plain(layer, *inputs, **named):
         raise UnsupportedLayerError
     projections: list[Projection] = []
@@ -180,6 +180,6 @@ def _stacked(parts: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
 
 BATCHED: dict[type[nn.Module], type[nn.Module]] = {nn.MultiheadAttention: PlainAttention}
 
-KINDS: dict[type[nn.Module], Kind] = {
-    kind: Kind(measure_attention, record_attention) for kind in (nn.MultiheadAttention, PlainAttention)
+RULES: dict[type[nn.Module], LayerRule] = {
+    kind: LayerRule(measure_attention, record_attention) for kind in (nn.MultiheadAttention, PlainAttention)
 }

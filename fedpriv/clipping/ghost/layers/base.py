@@ -1,4 +1,4 @@
-"""What a kind of layer is: how a call of it is recorded, and what the record says of its gradients."""
+"""A rule for a kind of layer: how a call of it is recorded, and what the record says of its gradients."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Call:
 
     Attributes:
         output: what the layer's forward returns.
-        taps: tensors of the graph, the examples along their first axis, at which the gradient of the
+        hook_points: tensors of the graph, the examples along their first axis, at which the gradient of the
             loss is wanted; made by :func:`hook_point`, so that they are differentiated even where no
             parameter or input is.
         seen: whatever ``measure`` needs beside, detached (usually the layer's input).
     """
 
     output: Any
-    taps: tuple[Tensor, ...]
+    hook_points: tuple[Tensor, ...]
     seen: Any
 
 
@@ -51,7 +51,7 @@ def hook_point(tensor: Tensor) -> Tensor:
 
 
 def record_output(layer: nn.Module, *inputs: Any, **named: Any) -> Call:
-    """The layer's own forward, on one tensor, tapped at its output: what suits most kinds."""
+    """The layer's own forward, on one tensor, with hook points at its output: what suits most kinds."""
     output = type(layer).forward(layer, *inputs, **named)
     if named or len(inputs) != 1 or not isinstance(output, Tensor):
         raise UnsupportedLayerError
@@ -59,11 +59,11 @@ def record_output(layer: nn.Module, *inputs: Any, **named: Any) -> Call:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of layer that book-keeping knows.
+class LayerRule:
+    """How book-keeping treats a kind of layer.
 
     Attributes:
-        measure: (layer, seen of one call, gradients at its taps) -> the per-example gradients of that
+        measure: (layer, seen of one call, gradients at its hook points) -> the per-example gradients of that
             call, by the parameter's own name ("weight"), for all parameters that the layer has. It may
             read the layer's shapes and settings but not its parameters' values, which by then are
             placeholders. Raises UnsupportedLayerError where rows must do it.

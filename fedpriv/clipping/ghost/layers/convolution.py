@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Cut, Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Kind, UnsupportedLayerError
+from fedpriv.clipping.ghost.layers.base import LayerRule, UnsupportedLayerError
 from fedpriv.clipping.ghost.outer_product import Outer, Pairs, added_pairs, outer, scaled_pairs, worth_forming
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -55,11 +55,11 @@ class Kernels:
 
     def squares(self, divisor: Tensor | None = None) -> Tensor:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
-        return self.settled().squares(divisor)
+        return self.simplified().squares(divisor)
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
-        return self.settled().total(factors)
+        return self.simplified().total(factors)
 
     def scaled(self, coefficient: float) -> Kernels:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
@@ -74,16 +74,16 @@ class Kernels:
 
     def grouped(self, size: int) -> Cut:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
-        return self.settled().grouped(size)
+        return self.simplified().grouped(size)
 
-    def settled(self) -> Cut:
+    def simplified(self) -> Cut:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
         uses = [_formed(layer, *pair) for layer, pairs in self.pairs.items() for pair in pairs]
         return functools.reduce(Cut.plus, uses)
 
     def rows(self) -> Tensor:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
-        return self.settled().rows()
+        return self.simplified().rows()
 
 
 def _formed(layer: Convolution, delta: Tensor, a: Tensor) -> Cut:
@@ -189,6 +189,6 @@ def _margins(layer: Convolution) -> list[int]:
     return list(itertools.chain.from_iterable(reversed(pairs)))
 
 
-KINDS: dict[type[nn.Module], Kind] = {
-    kind: Kind(measure_convolution) for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+RULES: dict[type[nn.Module], LayerRule] = {
+    kind: LayerRule(measure_convolution) for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 }

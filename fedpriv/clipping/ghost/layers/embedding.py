@@ -2,7 +2,7 @@
 
 >>> layer = nn.Embedding(5, 1, padding_idx=0)
 >>> tokens, delta = torch.tensor([[3, 0, 3]]), torch.tensor([[[1.0], [7.0], [2.0]]])
->>> KINDS[nn.Embedding].measure(layer, tokens, (delta,))["weight"].squares()  # (1 + 2)^2
+>>> RULES[nn.Embedding].measure(layer, tokens, (delta,))["weight"].squares()  # (1 + 2)^2
 tensor([9.], dtype=torch.float64)
 """
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Factored
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
+from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.sparse import Sparse
 
 
@@ -69,8 +69,8 @@ def _shares(layer: nn.EmbeddingBag, tokens: Tensor, dtype: torch.dtype) -> Tenso
 
 BATCHED: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: GatheredBag}
 
-KINDS: dict[type[nn.Module], Kind] = {
-    nn.Embedding: Kind(measure_embedding),
-    nn.EmbeddingBag: Kind(measure_bag, record_bag),
-    GatheredBag: Kind(measure_bag, record_bag),
+RULES: dict[type[nn.Module], LayerRule] = {
+    nn.Embedding: LayerRule(measure_embedding),
+    nn.EmbeddingBag: LayerRule(measure_bag, record_bag),
+    GatheredBag: LayerRule(measure_bag, record_bag),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Kind
+from fedpriv.clipping.ghost.layers.base import LayerRule
 from fedpriv.clipping.ghost.outer_product import outer
 
 
@@ -20,4 +20,4 @@ def measure_linear(layer: nn.Linear, a: Tensor, deltas: tuple[Tensor, ...]) -> d
     return forms
 
 
-KINDS: dict[type[nn.Module], Kind] = {nn.Linear: Kind(measure_linear)}
+RULES: dict[type[nn.Module], LayerRule] = {nn.Linear: LayerRule(measure_linear)}

@@ -3,7 +3,7 @@
 The gradient of a factor is the sum, over the places that it is applied at, of the output gradient times
 what is scaled; that of a shift is the sum of the output gradient.
 
->>> forms = KINDS[Scale].measure(Scale(2), torch.tensor([[3.0, 4.0]]), (torch.tensor([[2.0, 1.0]]),))
+>>> forms = RULES[Scale].measure(Scale(2), torch.tensor([[3.0, 4.0]]), (torch.tensor([[2.0, 1.0]]),))
 >>> {name: form.rows().tolist() for name, form in forms.items()}
 {'weight': [[6.0, 4.0]], 'bias': [[2.0, 1.0]]}
 """
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Kind, UnsupportedLayerError
+from fedpriv.clipping.ghost.layers.base import LayerRule, UnsupportedLayerError
 
 
 class Scale(nn.Module):
@@ -40,8 +40,8 @@ class Scale(nn.Module):
         return x * self.weight if self.bias is None else x * self.weight + self.bias
 
 
-def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = False) -> Kind:
-    """The kind of layer that computes weight * base + bias, base of the shape (n, ...) of its input.
+def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = False) -> LayerRule:
+    """The rule for a layer that computes weight * base + bias, base of the shape (n, ...) of its input.
 
     It may add what no parameter is a part of.
 
@@ -67,7 +67,7 @@ def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = Fa
             forms["bias"] = summed(delta)
         return forms
 
-    return Kind(measure)
+    return LayerRule(measure)
 
 
 def _layer_normal(layer: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def _negative(layer: nn.PReLU, x: Tensor) -> Tensor:
 
 _INSTANCES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 
-KINDS: dict[type[nn.Module], Kind] = {
+RULES: dict[type[nn.Module], LayerRule] = {
     Scale: _scaling(lambda layer, x: x),
     nn.LayerNorm: _scaling(_layer_normal),
     nn.RMSNorm: _scaling(_root_normal),

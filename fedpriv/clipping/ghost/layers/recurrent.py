@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedpriv._internal import validation
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Call, Kind, UnsupportedLayerError, hook_point
+from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.outer_product import outer
 
 Recurrent = nn.RNN | nn.LSTM | nn.GRU
@@ -40,7 +40,7 @@ class Sweep:
     Attributes:
         suffix: of its parameters' names, as in weight_ih_l0_reverse.
         inputs: (n, L, in), in the order that it took them.
-        projected: weight_ih inputs + bias_ih, (n, L, gates), tapped.
+        projected: weight_ih inputs + bias_ih, (n, L, gates), a hook point.
         before: the hidden state before each step, (n, L, hidden).
         reset: a GRU's reset gate, (n, L, hidden), else None.
     """
@@ -172,7 +172,7 @@ def _step_of(layer: Recurrent | Cell) -> Step:
 
 
 def record_run(layer: Recurrent, input: Tensor, hx: Any = None) -> Call:
-    """One run, tapped at the projected inputs of all sweeps."""
+    """One run, with hook points at the projected inputs of all sweeps."""
     if layer.proj_size:
         raise UnsupportedLayerError
     sweeps: list[Sweep] = []
@@ -181,7 +181,7 @@ def record_run(layer: Recurrent, input: Tensor, hx: Any = None) -> Call:
 
 
 def record_cell(cell: Cell, input: Tensor, hx: Any = None) -> Call:
-    """One step, tapped at the projected input."""
+    """One step, with hook points at the projected input."""
     sweeps: list[Sweep] = []
     output = run_cell(cell, input, hx, sweeps)
     return Call(output, (sweeps[0].projected,), sweeps)
@@ -245,7 +245,7 @@ _LAYERS = {nn.RNN: SteppedRNN, nn.LSTM: SteppedLSTM, nn.GRU: SteppedGRU}
 _CELLS = {nn.RNNCell: SteppedRNNCell, nn.LSTMCell: SteppedLSTMCell, nn.GRUCell: SteppedGRUCell}
 BATCHED: dict[type[nn.Module], type[nn.Module]] = {**_LAYERS, **_CELLS}
 
-KINDS: dict[type[nn.Module], Kind] = {
-    **{kind: Kind(measure_run, record_run) for kind in (*_LAYERS, *_LAYERS.values())},
-    **{kind: Kind(measure_run, record_cell) for kind in (*_CELLS, *_CELLS.values())},
+RULES: dict[type[nn.Module], LayerRule] = {
+    **{kind: LayerRule(measure_run, record_run) for kind in (*_LAYERS, *_LAYERS.values())},
+    **{kind: LayerRule(measure_run, record_cell) for kind in (*_CELLS, *_CELLS.values())},
 }
