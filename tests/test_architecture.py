@@ -111,6 +111,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     longest_chain(edges)
 
 
+def test_tasks_do_not_know_how_they_are_clipped() -> None:
+    tasks = [path for path in MODULES if room_of(path) == "tasks"]
+    assert not {name for path in tasks for name in imported_modules(path) if ".ghost" in name}
+
+
+def test_clipping_has_no_circle_behind_imports_in_functions_or_for_types() -> None:
+    clipping = [path for path in MODULES if room_of(path) == "clipping" and path.name != "__init__.py"]
+    inside = {module_of(path) for path in clipping}
+    longest_chain({module_of(path): imported_modules(path) & inside for path in clipping})
+
+
 # Two guards read what a file imports, names and calls; attributes by their name, whoever they are asked of.
 # These places have a good reason:
 ALLOWED = {
