@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from fedpriv._internal import plotting
@@ -19,8 +21,11 @@ def curves(
 ) -> bytes:
     """curves.png: the test score and epsilon spent against rounds.
 
-    ``spending`` has (round, epsilon), of no less than what was spent by that round, in order; a round that
-    is not in it counts as the next that is.
+    Args:
+        summary: the run's report.
+        metrics: the records of its evaluations, with that of round 0 where it is known.
+        spending: (round, epsilon), of no less than what was spent by that round, in order. Epsilon may be
+            rounded up to that of a later round, so that it stays the same for some rounds and then jumps.
     """
     figure, [axes] = plotting.panels(8, 4.5)
     rounds = [m["round"] for m in metrics]
@@ -38,11 +43,11 @@ def curves(
     budget = summary["privacy"]["budget"]
     if budget is not None:
         right = axes.twinx()
-        at, spent = zip(*_every_round(spending), strict=True)
+        by_round = _every_round(spending)
+        at, spent = zip(*by_round, strict=True)
         right.plot(at, spent, color="tab:red", linestyle="--")
-        # What metrics.jsonl has. In a run of many releases the curve between these points, and the points
-        # too where they are many, are those of a later release: no less than what was spent by then.
-        known = [m["epsilon"] for m in metrics]
+        spent_by = dict(by_round)
+        known = [spent_by.get(r, math.nan) for r in rounds]
         right.plot(rounds, known, color="tab:red", linestyle="", marker=".")
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
         across = right.get_yaxis_transform()
@@ -60,14 +65,31 @@ def curves(
 
 
 def _every_round(spending: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """A point for each round from 0 on: a line through points further apart would lie below what the rounds
-    between them had spent.
+    """Epsilon by the end of each round from 0 on, without the jumps that rounding up makes.
 
-    >>> _every_round([(1, 0.5), (3, 0.9)])
-    [(0, 0.0), (1, 0.5), (2, 0.9), (3, 0.9)]
+    Epsilon was computed after some rounds: of rounds in a row with one epsilon, the last. Between two of them
+    the curve is the chord or, where epsilon rises ever more slowly, the smaller of the neighbouring chords'
+    extensions: both are then no less than what was spent, and no more than what was rounded up.
+
+    >>> [(at, round(epsilon, 2)) for at, epsilon in _every_round([(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.4)])]
+    [(0, 0.0), (1, 1.0), (2, 1.6), (3, 2.0), (4, 2.4)]
     """
     points = [(0, 0.0)]
     for at, epsilon in spending:
-        points += [(r, epsilon) for r in range(points[-1][0] + 1, at)]
+        if epsilon == points[-1][1]:
+            points.pop()
         points.append((at, epsilon))
-    return points
+    if points[0][0]:  # nothing was spent in the first rounds
+        points.insert(0, (0, 0.0))
+    slopes = [(after[1] - before[1]) / ((after[0] - before[0]) or 1) for before, after in pairwise(points)]
+    curve = points[:1]
+    for number, ((start, low), (end, high)) in enumerate(pairwise(points)):
+        for at in range(start + 1, end):
+            bounds = [high]
+            if number:
+                bounds.append(low + slopes[number - 1] * (at - start))
+            if number + 1 < len(slopes):
+                bounds.append(high - slopes[number + 1] * (end - at))
+            curve.append((at, max(low + slopes[number] * (at - start), min(bounds))))
+        curve.append((end, high))
+    return curve

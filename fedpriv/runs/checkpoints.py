@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Checkpoint:
         resumed: the rounds after which the run was taken up, this time included.
         charged: how many releases the ledger holds by now.
         changed: settings whose code (``module:name``) is in a file that is not as it was.
+        untrained: the scores before round 1; empty where an earlier version began the run.
     """
 
     state: State
@@ -55,6 +56,7 @@ class Checkpoint:
     resumed: tuple[int, ...] = ()
     charged: int = 0
     changed: tuple[str, ...] = ()
+    untrained: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def lost(self) -> int:
@@ -90,7 +92,12 @@ def obstacle(plan: Plan) -> str | None:
 
 
 def packed(
-    plan: Plan, layout: Layout, state: State, budget_gate: RunAccountant, resumed: tuple[int, ...]
+    plan: Plan,
+    layout: Layout,
+    state: State,
+    budget_gate: RunAccountant,
+    resumed: tuple[int, ...],
+    untrained: Mapping[str, float | None] | None = None,
 ) -> bytes:
     """The content of FILE."""
     about = {
@@ -102,6 +109,7 @@ def packed(
         "model": digest(layout),
         "tensors": _tensors_digest(state.tensors()),
         "code": _code(plan.config),
+        "untrained": dict(untrained or {}),
     }
     note = remark(plan.config)
     words = {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {})
@@ -131,6 +139,7 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
         (*about["resumed"], state.step),
         len(record.events),
         tuple(key for key, mark in _code(config).items() if about["code"][key] != mark),
+        about["untrained"],
     )
     found.require_ledger(record)
     if not bool(torch.isfinite(state.params).all()):
@@ -156,7 +165,7 @@ def _state(folder: Path) -> tuple[State, dict[str, Any]]:
             about = json.loads(file.metadata()["fedpriv"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             wanted = ("code", "config", "link", "model", "releases", "resumed", "step", "tensors")
-            about = {name: about[name] for name in wanted}
+            about = {name: about[name] for name in wanted} | {"untrained": about.get("untrained", {})}
             if about["tensors"] != _tensors_digest(tensors):
                 raise ValueError("the tensors are not those that were written")
             return State.from_tensors(tensors, int(about["step"])), about

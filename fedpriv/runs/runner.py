@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,12 +77,21 @@ class Status:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its report (as in summary_module.json), its metrics, and its parameters (d,)."""
+    """A finished run.
+
+    Attributes:
+        report: as in report.json.
+        metrics: the records of its evaluations, as in metrics.jsonl.
+        params: the released parameters (d,).
+        stopped: why it ended.
+        untrained: the record of round 0, of the model before its first release; empty where it is not known.
+    """
 
     report: dict[str, Any]
     metrics: list[dict[str, Any]]
     params: Tensor
     stopped: StopReason
+    untrained: Mapping[str, Any] = field(default_factory=dict)
 
 
 def execute(
@@ -187,6 +196,9 @@ class _Job:
         self.state = resumed.state if resumed else self._start()
         if resumed:
             resumed.require_model(plan.config, self.task.layout)
+        # Before round 1 the model is public: its score costs nothing. It is no record of metrics.jsonl, whose
+        # readers expect evaluations after rounds.
+        self.untrained = dict(resumed.untrained) if resumed else self._scores()
 
     def begin(self, budget_gate: RunAccountant) -> None:
         """Take the run's open books, and write what there is before the first round."""
@@ -259,16 +271,11 @@ class _Job:
             raise _DivergedError
 
     def _evaluate(self, round_number: int) -> None:
-        memory = self.plan.config.memory_budget * 2**20
-        scores = self.task.evaluate(self.state.output.to(self.device), *self.test, memory)
-        if not bool(torch.isfinite(self.state.output).all()):  # the likeliest of NaN is label 0
-            scores = dict.fromkeys(scores, math.nan)
         spent = self.budget_gate.spent()
         record: dict[str, Any] = {
             "round": round_number,
             "releases": self.budget_gate.releases,
-            # A model that has diverged has no score; JSON has no number for it.
-            **{name: score if math.isfinite(score) else None for name, score in scores.items()},
+            **self._scores(),
             "data": "public test set",
             "epsilon": spent if spent != float("inf") else None,
         }
@@ -282,6 +289,13 @@ class _Job:
             self.folder.append("metrics.jsonl", record)
             self._save()
 
+    def _scores(self) -> dict[str, float | None]:
+        """The model's scores on the public test set. One that has diverged has none: JSON has no NaN."""
+        memory = self.plan.config.memory_budget * 2**20
+        scores = self.task.evaluate(self.state.output.to(self.device), *self.test, memory)
+        finite = bool(torch.isfinite(self.state.output).all())  # the likeliest of NaN is label 0
+        return {name: score if finite and math.isfinite(score) else None for name, score in scores.items()}
+
     def _save(self) -> None:
         """Write the released model as it is by now."""
         if self.folder is not None:
@@ -294,7 +308,7 @@ class _Job:
         """Write what the run could be taken up from."""
         if self.folder is not None and checkpoints.obstacle(self.plan) is None:
             content = checkpoints.packed(
-                self.plan, self.task.layout, self.state, self.budget_gate, self.resumed
+                self.plan, self.task.layout, self.state, self.budget_gate, self.resumed, self.untrained
             )
             self.folder.write(checkpoints.FILE, content)
 
@@ -307,8 +321,9 @@ class _Job:
         summary = summary_module.summarise(self.plan, charged.events, self.metrics, *about)
         if (spent := summary_module.gate(summary).get("epsilon")) is not None:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
+        before = [{"round": 0, **self.untrained, "epsilon": 0.0}] if self.untrained else []
         if self.folder is not None:
             self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
             self.folder.write("report.md", markdown.markdown(summary))
-            self.folder.write("curves.png", plots.curves(summary, self.metrics, self.spending))
-        return Result(summary, self.metrics, self.state.output, stopped)
+            self.folder.write("curves.png", plots.curves(summary, [*before, *self.metrics], self.spending))
+        return Result(summary, self.metrics, self.state.output, stopped, *before)

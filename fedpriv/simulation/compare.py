@@ -206,13 +206,14 @@ def picture(rows: Sequence[Row]) -> bytes:
     measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
     every: list[float] = []
     for row in rows:
-        rounds = [m["round"] for m in row.result.metrics]
-        heights = measure.heights(row.result.metrics)
+        records = [*filter(None, [row.result.untrained]), *row.result.metrics]
+        rounds = [m["round"] for m in records]
+        heights = measure.heights(records)
         every += heights
         label = f"{row.placement} (against {_AGAINST[row.placement]})"
         by_round.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
         if row.plan.budget is not None:
-            spent = [m["epsilon"] for m in row.result.metrics]
+            spent = [m["epsilon"] for m in records]
             others[0].plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
         elif private and heights:
             plotting.level(others[0], heights[-1], _COLORS[row.placement])

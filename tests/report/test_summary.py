@@ -361,12 +361,31 @@ def test_epsilon_is_drawn_as_the_evaluations_had_it_and_never_below_what_was_spe
         read = dict(zip(*curve.get_data(), strict=True))
         assert list(read) == list(range(61))
         assert all(read[r] >= true(r) for r in read)
+        assert all(read[r] <= true(r) + 0.1 for r in read if r > 10)  # no stairs
+        assert len(set(read.values())) == len(read)
         told = [m["epsilon"] for m in metrics]
         assert [read[m["round"]] for m in metrics] == list(points.get_ydata()) == told
         assert list(scores.get_xticks())[:7] == [0, 10, 20, 30, 40, 50, 60]
     lost = [*every, (60, 3.2)]  # charged, and gave no round
     plots.curves(summary_module.summarise(make_plan(small()), (), metrics, "rounds"), metrics, lost)
     assert [line[-2:].tolist() for line in drawn[0].axes[1].lines[0].get_data()] == [[60, 60], [3.0, 3.2]]
+
+
+def test_epsilon_that_rises_ever_faster_or_stays_is_not_drawn_below_what_was_spent() -> None:
+    steeper = [(r, (4 * math.ceil(r / 4)) ** 2 / 400) for r in range(1, 41)]
+    assert all(found >= r**2 / 400 for r, found in plots._every_round(steeper))
+    capped = [(r, float(min(r, 5))) for r in range(1, 21)]
+    assert plots._every_round(capped) == [(0, 0.0), *capped]
+
+
+def test_the_picture_begins_with_the_score_before_round_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    metrics = [{**METRICS[0], "round": 0, "accuracy": 0.125, "epsilon": 0.0}, *METRICS]
+    plots.curves(summary_module.summarise(make_plan(small()), (), METRICS, "rounds"), metrics, [(6, 1.0)])
+    scores, spent = drawn[0].axes
+    assert [line[0] for line in scores.lines[0].get_data()] == [0, 12.5]
+    assert [line[0] for line in spent.lines[1].get_data()] == [0, 0]
 
 
 @pytest.mark.parametrize(

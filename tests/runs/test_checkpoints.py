@@ -217,6 +217,16 @@ def test_every_round_says_no_less_than_what_was_spent(tmp_path: Path) -> None:
     assert all(epsilon * (1 - 1e-9) <= spent <= 3 for spent, epsilon in told)
 
 
+def test_the_score_before_round_1_is_kept_when_a_run_is_resumed(tmp_path: Path) -> None:
+    config = PLAIN.changed(seed=-1)  # so that the first parameters cannot be drawn again
+    first = begin(tmp_path / "run", config, 2)
+    resumed = go_on(tmp_path / "run", config)
+    assert first.untrained["round"] == 0
+    assert 0 <= first.untrained["accuracy"] <= 1
+    assert resumed.untrained == first.untrained
+    assert records(tmp_path / "run")[0]["round"] > 0
+
+
 def test_without_a_seed_what_follows_is_new(tmp_path: Path) -> None:
     config = PLAIN.changed(seed=-1)
     begin(tmp_path / "one", config, 4)
