@@ -39,7 +39,7 @@ def compose(
     if len(relations) > 1:
         raise UnsupportedEvent("events under add-remove and replace-one do not add up to one epsilon")
     schedules = Counter(_schedule(events) for events in silos.values())
-    affected = [list(schedule) for schedule in schedules]
+    affected = [_ordered(schedule) for schedule in schedules]
     if not stays and relations == {"replace-one"} and len(silos) > 1:
         affected = _pairs(schedules)
     answers = [epsilon(events, delta, method) for events in affected or [[]]]
@@ -53,10 +53,15 @@ def _schedule(events: Sequence[Event]) -> frozenset[Event]:
     return frozenset(replace(event, count=n) for event, n in tally(events).items())
 
 
+def _ordered(schedule: frozenset[Event]) -> list[Event]:
+    """The events in an order that every process agrees on: rounding depends on it, a set's order does not."""
+    return sorted(schedule, key=repr)
+
+
 def _pairs(schedules: Counter[frozenset[Event]]) -> list[list[Event]]:
     kinds = list(schedules)
     return [
-        [*one, *other]
+        [*_ordered(one), *_ordered(other)]
         for position, one in enumerate(kinds)
         for other in kinds[position:]
         if one is not other or schedules[one] > 1

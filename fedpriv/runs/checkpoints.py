@@ -126,9 +126,11 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     if why := obstacle(plan):
         raise validation.fail("FOLDER", str(folder), "hold a run that can be taken up", why)
     state, about = _state(folder)
-    if about["config"] != _digest(config.toml()):
-        hint = "config.toml was changed, or another version of fedpriv wrote it"
-        raise validation.fail("FOLDER", str(folder), "hold a run as its configuration was", hint)
+    if about["config"] != _digest(_settings(folder)):
+        raise validation.ArgumentError(
+            f"The configuration of the run in {folder} was changed: config.toml is not the file that the "
+            "run wrote. Put the original file back, or begin a new run."
+        )
     record, stopped = _ledger(folder), _stopped(folder)
     found = Checkpoint(
         state,
@@ -171,6 +173,16 @@ def _state(folder: Path) -> tuple[State, dict[str, Any]]:
             return State.from_tensors(tensors, int(about["step"])), about
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise validation.fail("FOLDER", str(folder), f"hold an intact {FILE}") from None
+
+
+def _settings(folder: Path) -> str:
+    """The settings as config.toml has them, without its comments.
+
+    The digest is of the file and not of the parsed configuration, so that a version of fedpriv that knows
+    more settings can resume the run: settings that the file lacks have their defaults.
+    """
+    lines = (folder / "config.toml").read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("#"))
 
 
 def _ledger(folder: Path) -> Record:

@@ -340,7 +340,7 @@ def _flip_a_bit(folder: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "edited configuration": (_edit_config, "config.toml was changed"),
+    "edited configuration": (_edit_config, "was changed"),
     "edited ledger": (_edit_ledger, "line 2 was edited"),
     "no ledger": (lambda folder: (folder / "ledger.jsonl").unlink(), "must hold a run's ledger.jsonl"),
     "no state": (lambda folder: (folder / checkpoints.FILE).unlink(), "must hold a run's state.safetensors"),
