@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,9 +134,17 @@ def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] =
         raise typer.Exit(code) from None
 
 
-def note(said: str, err: bool = False) -> None:
-    """What people should know of a run, in a line that stands out; on standard error where ``err``."""
-    typer.secho(f"NOTE: {said}", bold=True, err=err)
+def note(text: str, err: bool = False) -> None:
+    """A sentence that people should know of a run, which stands out; on standard error where ``err``."""
+    say(f"NOTE: {text}", bold=True, err=err)
+
+
+def say(text: str, bold: bool = False, err: bool = False) -> None:
+    """A sentence, broken between words where it is longer than the terminal's lines; elsewhere one line."""
+    width = None if err and not sys.stderr.isatty() else terminal_width()
+    if width is not None:
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    typer.secho(text, bold=bold, err=err)
 
 
 def _said(error: OSError, where: Path | None) -> str:
@@ -194,6 +204,11 @@ def ending_cleanly() -> Iterator[Callable[[], None]]:
 def on_terminal() -> bool:
     """Whether standard output is a person's terminal."""
     return sys.stdout.isatty()
+
+
+def terminal_width() -> int | None:
+    """How many characters a line of a person's terminal has; None where output is no terminal."""
+    return shutil.get_terminal_size().columns if on_terminal() else None
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:

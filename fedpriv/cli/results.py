@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from fedpriv._internal import validation
-from fedpriv.cli.app import AsJson, app, note, print_table, refusing
+from fedpriv.cli.app import AsJson, app, note, print_table, refusing, say, terminal_width
 
-_HELP = """Put runs side by side, from their output folders: a table, and a picture of all of them.
+_HELP = """Put runs side by side, from their output folders: a table, and a picture of them.
 
-Runs are told apart by the settings that they use and differ in. Those that differ in their seed or folder
-alone are repetitions, shown by their mean and, after +-, their sample standard deviation, here as in the
-picture. A folder that is no run stands for all runs in it, however deep; those that have not ended are left
-out, and named.
+Each row is a configuration, best score first. Columns are the settings that differ. Runs that differ in their
+seed or folder alone are repetitions: their row has the mean and, after +-, the sample standard deviation. A
+folder that is no run stands for all runs below it. Runs that have not ended are left out, and a note names
+them.
 
-The picture has scores against rounds and epsilon; of more than 20 rows, the last scores alone, best first.
+The picture shows scores against rounds and epsilon. Of more than 20 rows it shows the last scores alone.
 
 \b
 Examples:
@@ -36,6 +36,7 @@ def results(
     from fedpriv._internal.files import atomic
     from fedpriv.report import comparison as compared
     from fedpriv.report import comparison_plots
+    from fedpriv.report.comparison_table import table
 
     with refusing():
         if out is not None:
@@ -47,8 +48,11 @@ def results(
     if as_json:
         typer.echo(json.dumps([group.json() for group in groups]))
         return
-    print_table(compared.HEADER, [compared.cells(group) for group in groups])
-    for line in compared.said(groups):
+    found = table(groups, terminal_width())
+    print_table(found.header, found.rows)
+    for line in found.about:
+        say(line)
+    for line in found.notes:
         note(line)
     if out is not None:
         many = len(groups) > comparison_plots.MOST_CURVES

@@ -1,6 +1,6 @@
-"""Runs side by side, from the folders that they left, as a table.
+"""Runs side by side, from the folders that they left.
 
-The plots are in :mod:`fedpriv.report.comparison_plots`.
+The table is in :mod:`fedpriv.report.comparison_table`, the plots in :mod:`fedpriv.report.comparison_plots`.
 
 Runs are told apart by the settings in which they differ. Those that differ in nothing but their seed or
 folder are repetitions of one run, shown by their mean and spread.
@@ -25,10 +25,9 @@ from fedpriv.report import summary
 from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE
 from fedpriv.tasks.metrics import Metric, shown
 
-HEADER = ("runs of", "number", "on the test set", "epsilon", "delta", "against", "kind", "ended")
 _ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
 
-SPREAD = "the sample standard deviation of the runs of a row"
+SPREAD = "the sample standard deviation of a row's runs"
 
 
 class UnfinishedError(validation.ArgumentError):
@@ -47,7 +46,7 @@ class Run:
         folder: where it is.
         config: resolved.
         metrics: the records of its evaluations, at least one.
-        report: as in summary.json.
+        report: as in report.json.
     """
 
     folder: Path
@@ -177,7 +176,7 @@ def _found(folders: Sequence[str | Path], tell: Callable[[str], None]) -> list[R
     runs = [run for run in found.values() if run]
     if found and not runs:
         named = ", ".join(map(str, folders))
-        hint = "fedpriv resume ends interrupted ones"
+        hint = "`fedpriv resume FOLDER` continues an interrupted run"
         raise validation.fail("FOLDER", named, "hold runs that have ended", hint)
     return runs
 
@@ -251,35 +250,44 @@ def _run(folder: Path) -> Run:
         _ = [(record["round"], record["epsilon"]) for record in run.metrics]
     except FileNotFoundError as error:
         name = Path(error.filename).name
-        hint = f"no {name} is in it; fedpriv resume ends an interrupted one"
-        raise UnfinishedError(folder, "has ended", hint) from None
+        raise UnfinishedError(folder, "has ended", f"it has no {name}; {_way_on(folder, config)}") from None
     except (OSError, ValueError, KeyError, TypeError):
-        raise validation.fail(
-            "FOLDER", str(folder), "hold an intact summary.json and metrics.jsonl"
-        ) from None
+        raise validation.fail("FOLDER", str(folder), "hold an intact report.json and metrics.jsonl") from None
     if not run.metrics:
-        raise UnfinishedError(folder, "was evaluated", "its metrics.jsonl is empty")
+        hint = f"its metrics.jsonl is empty; {_way_on(folder, config)}"
+        raise UnfinishedError(folder, "was evaluated", hint)
     return run
 
 
-def cells(group: Group) -> list[str]:
-    """The group as text, in the order of ``HEADER``."""
-    data, measure = group.json(), group.measure
-    score = measure.said(data["mean"])
-    if data["spread"] is not None:
-        score += f" +- {measure.text(data['spread'])}"
-    promise = ["infinite", "", "nobody", ""]
-    if data["epsilon"] is not None:
-        kind = "an ESTIMATE" if data["kind"] == "estimate" else data["kind"]
-        promise = [f"{data['epsilon']:.4g}", f"{data['delta']:.3g}", data["against"], kind]
-    return [group.name, str(len(group.runs)), score, *promise, ", ".join(data["ended"])]
+def _way_on(folder: Path, config: Config) -> str:
+    """What can be done about a run that did not end."""
+    if config.nodes_own_data or config.level == "client":
+        kind = "a deployment's run" if config.nodes_own_data else "a run of level=client"
+        return f"{kind} cannot be resumed; {spend_hint(folder, config)}"
+    return f"`fedpriv resume {folder}` continues an interrupted run"
+
+
+def spend_hint(folder: Path, config: Config) -> str:
+    """Where the spend of a run that cannot be resumed is found."""
+    delta = f"{config.resolved().delta:.3g}"
+    return f"its spend is in the ledger: `fedpriv account --ledger {folder / 'ledger.jsonl'} --delta {delta}`"
 
 
 def remarks(groups: Sequence[Group]) -> tuple[str, list[list[str]]]:
-    """What must be said of all groups, in a line, and of each besides: that it is not private, and why."""
+    """What must be said of all groups, in a line, and of each besides: that it is not private, and why.
+
+    Groups that all have seeds are named together, however their seeds differ.
+    """
     notes = [group.notes for group in groups]
     alike = [note for note in notes[0] if all(note in others for others in notes)]
-    line = ("all: " if alike and len(groups) > 1 else "") + "; ".join(alike)
+    seeded = [[note for note in own if note.startswith(NOT_PRIVATE) and note not in alike] for own in notes]
+    if all(seeded):
+        seeds = sorted({run.config.seed for group in groups for run in group.runs if run.config.seed >= 0})
+        alike.append(f"{NOT_PRIVATE} (seeds {', '.join(map(str, seeds))})")
+        notes = [
+            [note for note in own if note not in of_seed] for own, of_seed in zip(notes, seeded, strict=True)
+        ]
+    line = ("All runs: " if alike and len(groups) > 1 else "") + "; ".join(alike)
     return line, [[note for note in own if note not in alike] for own in notes]
 
 
@@ -289,4 +297,4 @@ def said(groups: Sequence[Group]) -> list[str]:
     lines = [alike] if alike else []
     lines += [f"{group.name}: {'; '.join(notes)}" for group, notes in zip(groups, own, strict=True) if notes]
     spread = any(group.json()["spread"] is not None for group in groups)
-    return [*lines, *([f"+- is {SPREAD}, after the mean"] if spread else [])]
+    return [*lines, *([f"The number after +- is {SPREAD}."] if spread else [])]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fedpriv._internal import plotting
 from fedpriv.report.comparison import Group, remarks
+from fedpriv.report.comparison_table import rank
 
 MOST_CURVES = 20  # ten colours, whole and broken; more could not be told apart
 _AGAINST = ("tab:red", "tab:purple", "tab:blue", "tab:green", "tab:orange")
@@ -67,7 +68,7 @@ def finals(groups: Sequence[Group]) -> bytes:
     """The last scores, best first, coloured by the adversary that epsilon is against."""
     figure, [axes] = plotting.panels(6, 1 + 0.19 * len(groups))
     alike, own = remarks(groups)
-    rows = sorted(zip(groups, own, strict=True), key=lambda row: _rank(row[0]))
+    rows = sorted(zip(groups, own, strict=True), key=lambda row: rank(row[0]))
     adversaries = sorted({_adversary(group) for group in groups} - {""})
     colors, markers = len(_AGAINST), len(_MARKERS)
     styles = {"": ("tab:gray", "o")} | {
@@ -136,9 +137,3 @@ def _end(group: Group) -> tuple[float, float]:
 def _spread(heights: Sequence[float]) -> float:
     known = all(math.isfinite(height) for height in heights)
     return statistics.stdev(heights) if known and len(heights) > 1 else 0.0
-
-
-def _rank(group: Group) -> tuple[bool, float]:
-    """Smaller is better: more of what is a part of one, less of an error; last what has no score."""
-    mean, _ = _end(group)
-    return math.isnan(mean), -mean if group.measure.fraction else mean

@@ -26,6 +26,7 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.optimizers.base import State
 from fedpriv.parameters import Layout
+from fedpriv.report.comparison import spend_hint
 from fedpriv.report.notices import remark
 from fedpriv.runs.budget import RunAccountant
 
@@ -78,16 +79,16 @@ class Checkpoint:
 
 
 def obstacle(plan: Plan) -> str | None:
-    """Why a run of this plan cannot be taken up again; None where it can."""
+    """Why a run of this plan cannot be resumed; None where it can."""
     config = plan.config
     if plan.by_silo:
-        return "its silos' own states were kept in memory only (level client)"
+        return "the states of its silos were in memory only (level=client)"
     if config.nodes_own_data:
-        return "its nodes own their data, and answered another run id"
+        return "a deployment's run cannot be resumed yet"
     if plan.capped:
-        return "who has given data is kept in memory only (max-participations)"
+        return "which clients have given data was in memory only (max-participations)"
     if config.seed < 0 and (config.optimizer == "rrpsgd" or config.srm_random_iterate):
-        return "what was drawn before it began is kept in memory only"
+        return "what was drawn before round 1 was in memory only"
     return None
 
 
@@ -124,7 +125,8 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     """
     config = plan.config
     if why := obstacle(plan):
-        raise validation.fail("FOLDER", str(folder), "hold a run that can be taken up", why)
+        hint = f"{why}; {spend_hint(folder, config)}"
+        raise validation.fail("FOLDER", str(folder), "hold a run that can be resumed", hint)
     state, about = _state(folder)
     if about["config"] != _digest(_settings(folder)):
         raise validation.ArgumentError(

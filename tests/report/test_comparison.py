@@ -21,6 +21,7 @@ from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
 from fedpriv.node.factory import make_worker
 from fedpriv.report import comparison, comparison_plots
+from fedpriv.report.comparison_table import table
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
 
@@ -63,7 +64,38 @@ def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs
     [view] = report["privacy"]["views"]
     assert (data["epsilon"], data["kind"]) == (view["epsilon"]["pld"]["epsilon"], "bound")
     assert (adam.json()["spread"], adam.json()["remarks"]) == (None, [])
-    assert comparison.cells(sgd)[2] == f"accuracy {data['mean']:.2%} +- {data['spread']:.2%}"
+    found = table([sgd, adam])
+    assert found.header == ("optimizer", "learning-rate", "runs", "test accuracy", "epsilon spent")
+    cells = {row[0]: row for row in found.rows}
+    assert cells["dp-sgd"][2:4] == ["3", f"{data['mean']:.2%} +- {data['spread']:.2%}"]
+    assert cells["dp-adam"][1] == "auto"
+
+
+def test_rows_are_best_first_and_what_has_no_room_is_named(runs: Path) -> None:
+    groups = comparison.read([runs])
+    found = table(groups)
+    at = found.header.index("test accuracy")
+    scores = [float(row[at].partition("%")[0]) for row in found.rows]
+    assert scores == sorted(scores, reverse=True)
+    whole = sum(max(map(len, cells)) + 3 for cells in zip(found.header, *found.rows, strict=True)) + 1
+    assert table(groups, whole).header == found.header
+    narrow = table(groups, whole - 1)
+    assert set(found.header) - set(narrow.header) == {"accounting"}
+    assert "A setting that differs is not shown: accounting." in narrow.about[1]
+    assert table(groups, 10).header[:2] == ("optimizer", "runs")
+
+
+def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path) -> None:
+    """And resume does not send it back: both name the command that tells what it spent."""
+    cut = unfinished(runs, tmp_path / "cut")
+    text = (cut / "config.toml").read_text().replace("nodes-own-data = false", "nodes-own-data = true")
+    (cut / "config.toml").write_text(text.replace('engine = "in-process"', 'engine = "ray"'))
+    for command in ("results", "resume"):
+        told = CliRunner().invoke(app, [command, str(cut)])
+        assert told.exit_code == 2
+        assert "a deployment's run cannot be resumed" in told.stderr
+        assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in told.stderr
+        assert "fedpriv re" not in told.stderr
 
 
 def name_of(*changes: dict[str, object]) -> list[str]:
@@ -97,9 +129,15 @@ def test_runs_that_differ_in_what_neither_uses_are_repetitions() -> None:
 def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
     groups = comparison.read([runs])
     assert sorted(len(group.runs) for group in groups) == [1, 1, 1, 3]
-    rows = {group.runs[0].folder.name: comparison.cells(group) for group in groups}
-    assert rows["open"][3:] == ["infinite", "", "nobody", "", "rounds"]
-    assert rows["estimate"][-2:] == ["an ESTIMATE", "rounds"]
+    found = table(groups)
+    rows = {
+        row[found.header.index("placement")] + row[found.header.index("accounting")]: row
+        for row in found.rows
+    }
+    assert found.header[-4:] == ("epsilon spent", "delta", "against", "epsilon is")
+    assert rows["none-"][-4:] == ["infinite", "", "nobody", ""]
+    assert rows["centralgdp-clt"][-1] == "an ESTIMATE"
+    assert found.about == ["All rows: ended: all rounds."]
     twice = comparison.read([runs, runs / "adam", runs / "sgd-1"])
     assert [len(group.runs) for group in twice] == [len(group.runs) for group in groups]
     assert comparison.read([runs / "adam"])[0].name == "optimizer=dp-adam"
@@ -222,7 +260,7 @@ def test_remarks_say_whom_they_are_of(runs: Path) -> None:
     plain, adam, one = comparison.read([runs / "open", runs / "adam", runs / "sgd-1"])
     none = "not private: no noise is added"
     assert comparison.said([plain]) == [none]
-    assert comparison.said([plain, plain]) == [f"all: {none}"]
+    assert comparison.said([plain, plain]) == [f"All runs: {none}"]
     assert comparison.said([adam]) == []
     assert comparison.said([plain, adam, one]) == [
         f"{plain.name}: {none}",
@@ -230,7 +268,9 @@ def test_remarks_say_whom_they_are_of(runs: Path) -> None:
     ]
     [sgd] = comparison.read([runs / f"sgd-{seed}" for seed in (1, 2, 3)])
     assert comparison.said([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
-    assert "standard deviation of the runs" in comparison.said([sgd])[1]
+    assert "standard deviation of a row's runs" in comparison.said([sgd])[1]
+    together = [replace(sgd, runs=sgd.runs[:1]), replace(sgd, runs=sgd.runs[1:])]
+    assert comparison.said(together)[0] == "All runs: reproducible, not private (seeds 1, 2, 3)"
     mixed = replace(sgd, runs=(*sgd.runs, *adam.runs))
     assert mixed.notes == ["reproducible, not private (seeds 1, 2, 3; 3 of 4 runs)"]
 
@@ -260,7 +300,7 @@ def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: 
     for folder, said in (
         (tmp_path / "nowhere", "be an existing folder"),
         (tmp_path / "empty", "hold runs (no config.toml is in it, nor in its folders)"),
-        (cut, "hold a run that has ended (no metrics.jsonl is in it; fedpriv resume"),
+        (cut, "hold a run that has ended (it has no metrics.jsonl; `fedpriv resume"),
         (broken, "hold an intact report.json"),
         (old, f"{old}'; it must hold a config.toml of this version (unknown key 'rondes'"),
     ):
@@ -284,7 +324,8 @@ def test_unfinished_runs_are_left_out_and_told_unless_they_are_named(runs: Path,
     cut = unfinished(runs, tmp_path / "all" / "cut")
     told = CliRunner().invoke(app, ["results", str(tmp_path / "all")])
     assert told.exit_code == 0, told.output
-    note = f"NOTE: {cut} is left out: no report.json is in it; fedpriv resume ends an interrupted one"
+    way_on = f"`fedpriv resume {cut}` continues an interrupted run"
+    note = f"NOTE: {cut} is left out: it has no report.json; {way_on}"
     assert told.stdout.splitlines()[0] == note
     document = CliRunner().invoke(app, ["results", str(tmp_path / "all"), "--json"])
     assert len(json.loads(document.stdout)) == 1
@@ -293,12 +334,12 @@ def test_unfinished_runs_are_left_out_and_told_unless_they_are_named(runs: Path,
     (cut / "metrics.jsonl").write_text("")
     said: list[str] = []
     comparison.read([tmp_path / "all", tmp_path / "all"], said.append)
-    assert said == [f"{cut} is left out: its metrics.jsonl is empty"]
+    assert said == [f"{cut} is left out: its metrics.jsonl is empty; {way_on}"]
     for folders in ([cut], [tmp_path / "all", cut]):
         with pytest.raises(ArgumentError, match="must hold a run that was evaluated"):
             comparison.read(folders)
     unfinished(runs, tmp_path / "none" / "cut")
-    with pytest.raises(ArgumentError, match=r"none'; it must hold runs that have ended \(fedpriv resume"):
+    with pytest.raises(ArgumentError, match=r"none'; it must hold runs that have ended \(`fedpriv resume"):
         comparison.read([tmp_path / "none"])
 
 
@@ -376,7 +417,7 @@ def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path
     assert sum(line.endswith(": reproducible, not private (seeds 1, 2, 3)") for line in lines) == 1
     [noiseless] = [line for line in lines if line.endswith(": not private: no noise is added")]
     assert "placement=none" in noiseless
-    assert lines[2].startswith("+- is the sample standard deviation")
+    assert lines[2].startswith("The number after +- is the sample standard deviation")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     document = json.loads(CliRunner().invoke(app, ["results", str(runs), "--json"]).stdout)
     assert len(document) == 4
