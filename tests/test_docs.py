@@ -117,8 +117,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_setting_and_command_is_in_the_reference() -> None:
     pages = site_generator().pages()
-    for name in Config.model_fields:
-        key = name.replace("_", "-")
+    for key in Config.all_fields():
         assert f"| `{key}` |" in pages["reference/settings.md"], key
     root = typer.main.get_command(app)
     assert isinstance(root, click.Group)

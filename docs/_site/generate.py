@@ -82,11 +82,14 @@ def settings() -> str:
 def _groups() -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
     from fedpriv.config.schema import Config
 
-    rows = []
-    for name, field in Config.model_fields.items():
-        key = name.replace("_", "-")
-        rows.append((f"`{key}`", f"`{_toml(field.default)}`", _values(field), field.description or ""))
-    yield "All settings", rows
+    for title, fields in Config.groups().items():
+        yield (
+            title,
+            [
+                (f"`{key}`", f"`{_toml(field.default)}`", _values(field), field.description or "")
+                for key, field in fields.items()
+            ],
+        )
 
 
 def _values(field: Any) -> str:

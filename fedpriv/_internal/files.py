@@ -1,14 +1,17 @@
-"""Atomic writes, and errors of writing that name the file."""
+"""Atomic writes, errors of writing that name the file, and numbers out of CSV files."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
+
+from fedpriv._internal import validation
 
 
 @contextlib.contextmanager
@@ -57,3 +60,42 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         name.unlink(missing_ok=True)
         raise
+
+
+def read_numbers(
+    name: str, path: str, count: int | None = None, check: Callable[[str, float], object] = validation.real
+) -> list[float]:
+    """The numbers of a CSV file, one a line and a step; empty lines do not count.
+
+    Raises ArgumentError, by file and line, for a line that is no number or that ``check`` refuses, and where
+    there are not ``count`` numbers.
+    """
+    values = []
+    try:
+        with Path(path).open(newline="") as file:
+            rows = csv.reader(file)
+            for row in rows:
+                cells = [cell for cell in row if cell.strip()]
+                if cells:
+                    where = f"{name} {path}, line {rows.line_num}"
+                    values.append(_number(where, cells))
+                    check(where, values[-1])
+    except OSError:
+        raise validation.fail(name, path, "be an existing CSV file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise validation.fail(name, path, "be a CSV file of text", str(error)) from None
+    if not values:
+        raise validation.fail(name, path, "be a CSV file that holds numbers")
+    if count is not None and len(values) != count:
+        raise validation.fail(name, path, f"have one value a round, {count}", f"it has {len(values)}")
+    return values
+
+
+def _number(where: str, cells: Sequence[str]) -> float:
+    """The only cell of a line as a number."""
+    if len(cells) == 1:
+        try:
+            return float(cells[0])
+        except ValueError:
+            pass
+    raise validation.fail(where, ",".join(cells), "be one number")

@@ -18,7 +18,7 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,28 @@ def called(key: str, reference: str, *arguments: Any) -> Any:
 
     Raises UserCodeError where there is nothing to call, or calling it fails.
     """
-    make = _found(key, reference)
+    make = found(key, reference)
+    return _call(key, reference, lambda: make(*(arguments if _takes_any(make) else ())))
+
+
+def called_with(key: str, reference: str, arguments: Mapping[str, Any]) -> Any:
+    """What the function (or class) at ``module:name`` gives for these keyword arguments.
+
+    Raises UserCodeError as :func:`called` does.
+    """
+    make = found(key, reference)
+    return _call(key, reference, lambda: make(**arguments))
+
+
+def _call(key: str, reference: str, call: Callable[[], Any]) -> Any:
     try:
-        return make(*(arguments if _takes_any(make) else ()))
+        return call()
     except (Exception, SystemExit) as error:
         raise fail(key, reference, "work when it is called", said(error)) from error
 
 
-def _found(key: str, reference: str) -> Callable[..., Any]:
+def found(key: str, reference: str) -> Callable[..., Any]:
+    """What ``module:name`` names. Raises UserCodeError where there is nothing that can be called."""
     module_name, _, name = reference.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
         raise fail(key, reference, "be written module:name, as in mymodel:build")
@@ -64,18 +78,18 @@ def _found(key: str, reference: str) -> Callable[..., Any]:
         sys.path.append(here)
         importlib.invalidate_caches()
     try:
-        found = importlib.import_module(module_name)
+        owner: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         hint = f"{said(error)}; modules are looked for where Python is installed, and in {here}"
         raise fail(key, reference, "name a module that can be imported", hint) from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            hint = validation.near(part, dir(found)) or f"it is {getattr(found, '__file__', None) or found}"
+        if not hasattr(owner, part):
+            hint = validation.near(part, dir(owner)) or f"it is {getattr(owner, '__file__', None) or owner}"
             raise fail(key, reference, f"name something in {module_name}", hint)
-        found = getattr(found, part)
-    if not callable(found):
+        owner = getattr(owner, part)
+    if not callable(owner):
         raise fail(key, reference, "name a function or a class")
-    return found
+    return owner  # type: ignore[no-any-return]
 
 
 @cache
@@ -85,7 +99,7 @@ def source_digest(key: str, reference: str) -> str:
 
     Raises UserCodeError as :func:`called` does, where there is nothing to call.
     """
-    _found(key, reference)
+    found(key, reference)
     file = getattr(sys.modules[reference.partition(":")[0]], "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 

@@ -54,7 +54,7 @@ from fedpriv.accounting.events import ever_drawn
 from fedpriv.auditing.canaries import LARGEST, SUSPECTED, Canaries, Watched, nodes_of
 from fedpriv.auditing.one_run import proved_epsilon
 from fedpriv.config.plan import Plan, make_plan
-from fedpriv.config.schema import CLIP_NORMS, Config
+from fedpriv.config.schema import Config
 from fedpriv.federated.loop import run
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.rng import Key
@@ -199,7 +199,7 @@ def _require_visible(config: Config) -> None:
         hint = "under local noise each message would have to be looked at"
         hint = hint if config.placement == "local" else "without noise there is nothing to audit"
         raise validation.fail("placement", config.placement, "be central or distributed to be audited", hint)
-    for key in CLIP_NORMS:
+    for key in config.method.clip_norms:
         if (clip_norm := float(config.table()[key])) > LARGEST:
             hint = "a run with all clip norms and steps divided by one number is as private"
             raise validation.fail(key, clip_norm, f"be at most {LARGEST:g}", hint)

@@ -289,6 +289,6 @@ def _number_or_file(name: str, text: str, steps: int | None) -> float | list[flo
 
 
 def _numbers(name: str, path: str, steps: int | None) -> list[float]:
-    from fedpriv.config.plan import read_numbers
+    from fedpriv._internal.files import read_numbers
 
     return read_numbers(name, path, steps)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from fedpriv._internal import validation
+from fedpriv._internal.settings import by_key
 from fedpriv.cli.app import AsJson, OfSettings, app, ending_cleanly, note, print_table, refusing, uncharged
-from fedpriv.config.schema import Config, by_key, read_assignment, read_file
+from fedpriv.config.schema import Config, read_assignment, read_file
 
 if TYPE_CHECKING:
     from fedpriv.config.plan import Plan
@@ -38,8 +39,8 @@ Overwrite = Annotated[
 def settings_help() -> str:
     """All settings with their defaults, as the commands' help ends with."""
     lines = ["Settings (in CONFIG.toml, or --set KEY=VALUE), with their defaults:", "", "\b"]
-    for name, field in Config.model_fields.items():
-        lines.append(f"  {name.replace('_', '-')} = {json.dumps(field.default)}")
+    for key, field in Config.all_fields().items():
+        lines.append(f"  {key} = {json.dumps(field.default)}")
         lines.append(f"      {field.description}")
         if get_origin(field.annotation) is Literal:
             choices = ", ".join(map(str, get_args(field.annotation)))

@@ -85,7 +85,7 @@ def make_public(config: Config) -> PublicGradient:
     """The gradient on the configured public examples. Raises ArgumentError, or as ``make_source``."""
     source = make_source(config)
     examples, _ = split(source.test(), config.public_examples)
-    return PublicGradient(make_task(config, source), examples, config.public_batch)
+    return PublicGradient(make_task(config, source), examples, config.public.public_batch)
 
 
 def make_test(config: Config, source: data.Source, device: torch.device) -> data.Pair:

@@ -6,34 +6,23 @@ contradict each other are refused with one line that says which and what to do.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from fedpriv._internal import hardware, validation
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.local_view import costliest
-from fedpriv.config import consistency, optimizers
-from fedpriv.config.schema import DECAYS, Config
+from fedpriv.config import consistency
+from fedpriv.config.context import build_context
+from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism
 from fedpriv.mechanism.placement import Placement
-from fedpriv.mechanism.query import check_range
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
-from fedpriv.optimizers import (
-    AdaptiveClipping,
-    Dp2,
-    FirstOrder,
-    PrivateOptimizer,
-    dynamic_dp_sgd,
-    scheduled_dp_sgd,
-    square_root_noise,
-)
-from fedpriv.optimizers.schedules import Annealed, check_spread
+from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
 from fedpriv.rng import Key
 
 # A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
@@ -122,48 +111,62 @@ class Plan:
         )
 
 
-def make_plan(config: Config) -> Plan:
+def make_plan(config: Config, optimizer: PrivateOptimizer | None = None) -> Plan:
     """The plan of a configuration.
+
+    Args:
+        config: the settings.
+        optimizer: an optimizer to run in place of the one that the configuration names; the wrappers that are
+            configured go around it.
 
     Raises:
         ArgumentError: settings contradict each other, or the budget cannot be met.
     """
-    config = config.resolved()
-    units, delta = config.units, config.delta
+    config = (config if optimizer is None else config.with_optimizer(optimizer)).resolved()
     if config.level == "client":
         consistency.check_client_level(config)
     consistency.check_used(config)
-    consistency.check_privacy(config, units, delta)
-    if config.level == "client":
-        return _make_client_level(config)
-    optimizer = make_optimizer(config)
+    consistency.check_privacy(config, config.units, config.delta)
+    consistency.check_optimizer(config, build_context(config))
+    if config.level != "client":
+        return _make_plan(config)
+    # Silos are equal in their public numbers and disjoint: the plan of each is that of a run over it alone.
+    steps = config.rounds * config.silo_steps
+    alone = {"level": "aggregation", "silo_steps": 1, "clients": 1, "rounds": steps}
+    return replace(_make_plan(config.model_copy(update=alone)), config=config, units=config.units)
+
+
+def _make_plan(config: Config) -> Plan:
+    """The plan of one federation, or of one silo, whose settings are resolved and agree with each other."""
+    units, delta = config.units, config.delta
+    context = build_context(config)
     sampler = make_sampler(config, units, delta)
-    consistency.check_first_cohort(config, sampler)
+    config.method.check_sampler(config.own, sampler, context)
     placement = make_placement(config, sampler)
     local = config.placement == "local"
     cap = (config.max_participations or config.rounds) if local else None
+    optimizer = make_optimizer(config, context)
     unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
+    rounds = config.method.run_rounds(config.rounds, context)
     if config.placement == "none":
-        mechanism = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=0.0)
-        return Plan(config, replace(mechanism, rounds=optimizers.rounds(config)), None, units, None)
+        return Plan(config, replace(unscaled, scale=0.0, rounds=rounds), None, units, None)
     budget = Budget(config.epsilon, delta, config.accounting)
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
-    if config.dp2_noise_correction and isinstance(optimizer, Dp2):
-        total = placement.total_stds((scale * optimizer.clip_norm,))[0]
-        optimizer = replace(optimizer, noise_std=total / sampler.expected_size)
-    mechanism = replace(unscaled, optimizer=optimizers.regularised(config, optimizer), scale=scale)
-    return Plan(config, replace(mechanism, rounds=optimizers.rounds(config)), budget, units, cap)
+
+    def noise_std(sensitivity: float) -> float:
+        return placement.total_stds((scale * sensitivity,))[0] / sampler.expected_size
+
+    calibrated = replace(context, calibrated=Calibrated(scale, sampler.expected_size, noise_std))
+    optimizer = make_optimizer(config, calibrated)
+    mechanism = replace(unscaled, optimizer=optimizer, scale=scale, rounds=rounds)
+    return Plan(config, mechanism, budget, units, cap)
 
 
-def _make_client_level(config: Config) -> Plan:
-    """The plan of silos that train by themselves: that of a run over one silo alone, for every silo.
-
-    Silos are equal in their public numbers and disjoint, so that one's events are the costliest's.
-    """
-    steps = config.rounds * config.silo_steps
-    alone = make_plan(config.changed(level="aggregation", silo_steps=1, clients=1, rounds=steps))
-    return replace(alone, config=config, units=config.units)
+def make_optimizer(config: Config, context: BuildContext | None = None) -> PrivateOptimizer:
+    """The optimizer that the configuration names, inside its wrappers; ``config`` is resolved."""
+    context = context or build_context(config)
+    return wrapped(config.method.build(config.own, context), context)
 
 
 def number_of_actors(config: Config) -> int:
@@ -190,91 +193,6 @@ def gpu_share(config: Config) -> float:
     return 1 / -(-number_of_actors(config) // there)
 
 
-def make_optimizer(config: Config) -> PrivateOptimizer:
-    """The optimizer that the configuration names, without its regulariser."""
-    consistency.check_schedules(config)
-    consistency.check_momentum(config)
-    consistency.check_adaptive_clipping(config)
-    optimizer = optimizers.build(config) if config.optimizer in optimizers.PAPERS else _textbook(config)
-    if config.adaptive_quantile == 0:
-        return optimizer
-    return AdaptiveClipping(optimizer, config.adaptive_quantile, config.adaptive_step, config.adaptive_share)
-
-
-def _textbook(config: Config) -> PrivateOptimizer:
-    """A textbook rule whose step size, clip norm and noise follow the configured schedules."""
-    rate, shape, warmup = config.learning_rate, config.learning_rate_schedule, config.warmup_steps
-    steps = Annealed(rate, config.rounds, shape, config.learning_rate_end, warmup)
-    return replace(_scheduled(config), learning_rate=steps)
-
-
-def _scheduled(config: Config) -> FirstOrder:
-    """A textbook rule with the schedules of the dynamic optimizers, which are constant for the others."""
-    rule = optimizers.rule(config)
-    rate, clip, steps = config.learning_rate, config.clip_norm, config.rounds
-    if config.noise_schedule == "given":
-        return scheduled_dp_sgd(rule, rate, *_given_sequences(config))
-    if config.noise_schedule in DECAYS:
-        return optimizers.decaying(config)
-    if config.noise_schedule == "sqrt-clip":
-        return square_root_noise(rule, rate, clip, steps, config.rho_c)
-    return dynamic_dp_sgd(rule, rate, clip, steps, config.rho_c, config.rho_mu)
-
-
-def _given_sequences(config: Config) -> tuple[list[float], list[float]]:
-    if not config.relative_noise_file:
-        raise validation.fail("relative-noise-file", "", "name a CSV file with noise-schedule given")
-    path, count = config.relative_noise_file, config.rounds
-    noise = read_numbers("relative-noise-file", path, count, validation.finite_positive)
-    check_spread("relative-noise-file", path, noise)
-    if not config.clip_norm_file:
-        return [config.clip_norm] * count, noise
-    return read_numbers("clip-norm-file", config.clip_norm_file, count, _check_clip_norm), noise
-
-
-def _check_clip_norm(name: str, value: float) -> None:
-    check_range(name, value, unless=None)
-
-
-def read_numbers(
-    name: str, path: str, count: int | None = None, check: Callable[[str, float], object] = validation.real
-) -> list[float]:
-    """The numbers of a CSV file, one a line and a step; empty lines do not count.
-
-    Raises ArgumentError, by file and line, for a line that is no number or that ``check`` refuses, and where
-    there are not ``count`` numbers.
-    """
-    values = []
-    try:
-        with Path(path).open(newline="") as file:
-            rows = csv.reader(file)
-            for row in rows:
-                cells = [cell for cell in row if cell.strip()]
-                if cells:
-                    where = f"{name} {path}, line {rows.line_num}"
-                    values.append(_number(where, cells))
-                    check(where, values[-1])
-    except OSError:
-        raise validation.fail(name, path, "be an existing CSV file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise validation.fail(name, path, "be a CSV file of text", str(error)) from None
-    if not values:
-        raise validation.fail(name, path, "be a CSV file that holds numbers")
-    if count is not None and len(values) != count:
-        raise validation.fail(name, path, f"have one value a round, {count}", f"it has {len(values)}")
-    return values
-
-
-def _number(where: str, cells: Sequence[str]) -> float:
-    """The only cell of a line as a number."""
-    if len(cells) == 1:
-        try:
-            return float(cells[0])
-        except ValueError:
-            pass
-    raise validation.fail(where, ",".join(cells), "be one number")
-
-
 def make_sampler(config: Config, units: int, delta: float) -> Sampler:
     """The sampler that the configuration names, over ``units`` units."""
     rate, relation = config.sampling_rate, _relation(config)
@@ -282,9 +200,6 @@ def make_sampler(config: Config, units: int, delta: float) -> Sampler:
         if rate != 1:
             raise validation.fail("sampling-rate", rate, "be 1 with sampler everyone")
         return Everyone(units, relation)
-    if config.optimizer == "dp-gd":
-        hint = "and sampling-rate 1; dp-sgd samples"
-        raise validation.fail("sampler", config.sampler, "be everyone with optimizer dp-gd", hint)
     if config.sampler == "fixed-size":
         return FixedSize(units, max(1, round(rate * units)), _known(config))
     if config.placement in ("local", "distributed") and config.unit == "client":

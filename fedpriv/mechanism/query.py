@@ -21,10 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedpriv._internal import validation
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What one unit may add to a sum, where a clip bounds it. Sums are of float32 and noise comes after: within
 # this range neither the sum of any cohort nor a step on the way to it leaves what float32 holds, and nothing
@@ -183,4 +185,4 @@ class Query:
 
 # The noisy answer to a query: per block the noisy sum DIVIDED by the expected cohort size,
 # shape (d,) for a sum block and () for a bit.
-NoisyAnswer = tuple[Tensor, ...]
+NoisyAnswer: TypeAlias = "tuple[Tensor, ...]"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv._internal import user_code, validation
-from fedpriv.config.schema import by_key
+from fedpriv._internal.settings import by_key
 
 OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of a node that owns its data
 FILES = ("relative-noise-file", "clip-norm-file")  # settings of a run that name files to read
@@ -61,7 +61,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
                     f"the run's {key} names a file; a node that owns its data reads none that a run names"
                 )
         accepted = str(node.get("accept-code", "")).split()
-        for key in ("model", "dataset"):
+        for key in ("model", "dataset", "optimizer"):
             if user_code.named(taken.get(key)) and taken[key] not in accepted:
                 raise RefusedError(
                     f"the run's {key} is code, {taken[key]}; a node that owns its data runs it where its "

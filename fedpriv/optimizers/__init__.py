@@ -1,5 +1,6 @@
 """Private optimizers: one small file per paper or family, all of one protocol (``base``)."""
 
+from fedpriv._internal.registry import import_modules
 from fedpriv.mechanism.query import NoisyAnswer
 from fedpriv.optimizers.adadp import Adadp, default_tolerance, scaled_error
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
@@ -38,25 +39,36 @@ from fedpriv.optimizers.first_order import (
 from fedpriv.optimizers.noise_decay import noise_decay
 from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
+from fedpriv.optimizers.registry import METHODS, BuildContext, Calibrated, Method, register
 from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised, Regulariser
 from fedpriv.optimizers.scheduled import Scheduled
+from fedpriv.optimizers.settings import OptimizerSettings
+from fedpriv.optimizers.user import given_method, user_method
+from fedpriv.optimizers.wrappers import wrapped
+
+import_modules(__name__, __path__)  # a new file registers its methods by lying in this folder
 
 __all__ = [
     "L2",
+    "METHODS",
     "AdaDps",
     "AdaGrad",
     "Adadp",
     "Adam",
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
+    "BuildContext",
+    "Calibrated",
     "Dp2",
     "DpSrm",
     "ExponentialMovingAverage",
     "ExtraQuery",
     "FirstOrder",
+    "Method",
     "NoisyAnswer",
     "Nonconvex",
     "NormalisedStep",
+    "OptimizerSettings",
     "PdaDpmd",
     "PerLayer",
     "PlannedRelease",
@@ -80,11 +92,15 @@ __all__ = [
     "dp_yogi",
     "draw_output_step",
     "dynamic_dp_sgd",
+    "given_method",
     "growing_mu",
     "noise_decay",
     "predicted_gain",
+    "register",
     "scaled_error",
     "scheduled_dp_sgd",
     "sensitivity_decay",
     "square_root_noise",
+    "user_method",
+    "wrapped",
 ]

@@ -41,15 +41,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import torch
+from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
+from fedpriv.optimizers.registry import BuildContext, Method, register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _STEP_SIZE, _TOLERANCE, _FIRST = "step_size", "tolerance", "first_gradient"
+_DECAYS = Needs("adadp-decay-after above 0", lambda run: run["adadp-decay-after"] > 0)
+
+
+class AdadpSettings(Settings):
+    """ADADP's own settings."""
+
+    adadp_tolerance: float = setting(1.0, "tau; 0: the largest starting weight times sqrt(d / 2T)", ge=0)
+    adadp_alpha_min: float = setting(0.9, "least change of the step size", gt=0, le=1)
+    adadp_alpha_max: float = setting(1.1, "largest change of the step size", ge=1)
+    adadp_discard: bool = setting(False, "throw steps away whose error is above tau")
+    adadp_decay_after: int = setting(
+        0, "releases (even) after which plain decaying steps begin; 0: never", ge=0
+    )
+    adadp_epoch: int = setting(1, "releases of an epoch of the decay", ge=1, needs=_DECAYS)
+    adadp_decay: float = setting(0.1, "rate of the decay by epoch", ge=0, needs=_DECAYS)
+    adadp_authors_code: bool = setting(False, "the variant of the authors' code")
+
+
+_DEFAULT = AdadpSettings()
 
 
 @dataclass(frozen=True)
@@ -190,3 +213,46 @@ def default_tolerance(dimension: int, steps: int, scale: float = 1.0) -> float:
     d = validation.integer("dimension", dimension, minimum=1)
     per_step = d / (2 * validation.integer("steps", steps, minimum=1))
     return validation.finite_positive("scale", scale) * math.sqrt(per_step)
+
+
+def _build(own: AdadpSettings, context: BuildContext) -> Adadp:
+    rounds = context.rounds
+    adaptive = min(rounds, own.adadp_decay_after or rounds)
+    return Adadp(
+        context.common.learning_rate,
+        context.common.clip_norm,
+        tolerance=own.adadp_tolerance or None,
+        steps=adaptive // 2,
+        alpha_min=own.adadp_alpha_min,
+        alpha_max=own.adadp_alpha_max,
+        discard=own.adadp_discard,
+        decay_after=own.adadp_decay_after or None,
+        epoch=own.adadp_epoch,
+        decay=own.adadp_decay,
+        authors_code=own.adadp_authors_code,
+    )
+
+
+def _check(own: AdadpSettings, context: BuildContext) -> None:
+    if context.by_silo and context.silo_steps % 2:
+        raise validation.fail(
+            "silo-steps", context.silo_steps, "be even with adadp", "its step is two releases"
+        )
+    if context.rounds % 2:
+        raise validation.fail(
+            "rounds", context.rounds, "be even with optimizer adadp", "a step is two releases"
+        )
+
+
+register(
+    Method(
+        name="adadp",
+        summary="step sizes from one full step against two half steps, two releases each",
+        paper="Koskela & Honkela 2020, algorithms 1 and 2",
+        settings=AdadpSettings,
+        build=_build,
+        check=_check,
+        learning_rate=0.1,
+        adaptive_clipping="the two releases of its step must be clipped alike",
+    )
+)

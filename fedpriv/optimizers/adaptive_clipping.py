@@ -15,15 +15,29 @@ between them. So is one whose question has several clip norms (DP-SRM, DP2's ext
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import torch
+from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.query import LEAST, MOST, IndicatorBlock, NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import OptimizerWrapper, State
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _SLOT = "adaptive_clip_norm"
+_ADAPTS = Needs("adaptive-quantile above 0", lambda run: run["adaptive-quantile"] > 0)
+
+
+class AdaptiveClippingSettings(Settings):
+    """The settings of adaptive clipping."""
+
+    adaptive_quantile: float = setting(0.0, "quantile that the clip norm adapts to; 0: off", ge=0, lt=1)
+    adaptive_step: float = setting(0.2, "geometric step of the adaptive clip norm", gt=0, needs=_ADAPTS)
+    adaptive_share: float = setting(
+        0.05, "part of each event's 1/z^2 that the norm bit takes", gt=0, lt=1, needs=_ADAPTS
+    )
 
 
 @dataclass(frozen=True)

@@ -28,18 +28,44 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import torch
+from fedpriv._internal.settings import Needs, Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import FirstOrder, Sgd
-from fedpriv.optimizers.schedules import Constant, Power, Schedule
+from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.schedules import SPREAD, Constant, Power, Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SLOT = "b_squared"
 _ONE = Constant(1.0)
+_ADAPTIVE = needs(optimizer="adaptive-adp-sgd")
+
+
+class AdpSettings(Settings):
+    """The settings of ADP-SGD and of adaptive ADP-SGD."""
+
+    adp_a: float = setting(20.0, "b_t^2 = a + c t; of adaptive-adp-sgd b_0^2", gt=0)
+    adp_c: float = setting(
+        1.0,
+        "c; of adaptive-adp-sgd the growth of b^2 that the noise assumes, in [nu, C^2]",
+        gt=0,
+        needs=Needs(
+            "optimizer=adp-sgd, or adp-noise=fitted",
+            lambda run: run["optimizer"] == "adp-sgd" or run["adp-noise"] == "fitted",
+        ),
+    )
+    adp_noise: Literal["fitted", "constant"] = setting(
+        "fitted", "noise fitted to the step sizes; constant: DP-SGD with those steps"
+    )
+    adp_nu: float = setting(1e-5, "least growth of b^2 in a step", gt=0, needs=_ADAPTIVE)
+    adp_beta: float = setting(1.0, "beta_t = max(beta / (t mod period + 1), 1)", gt=0, needs=_ADAPTIVE)
+    adp_period: int = setting(1, "releases of an epoch", ge=1, needs=_ADAPTIVE)
 
 
 @dataclass(frozen=True)
@@ -187,3 +213,56 @@ def predicted_gain(b: Schedule, steps: int) -> float:
     """
     inverses = [1 / b(t) for t in range(validation.integer("steps", steps, minimum=1))]
     return steps * math.fsum(x * x for x in inverses) / math.fsum(inverses) ** 2
+
+
+def _build(own: AdpSettings, context: BuildContext) -> FirstOrder:
+    common = context.common
+    return adp_sgd(common.learning_rate, common.clip_norm, Polynomial(own.adp_a, own.adp_c), _alpha(own))
+
+
+def _build_adaptive(own: AdpSettings, context: BuildContext) -> AdaptiveAdpSgd:
+    rate, clip = context.common.learning_rate, context.common.clip_norm
+    beta, b_0 = Restarting(own.adp_beta, own.adp_period), own.adp_a**0.5
+    if alpha := _alpha(own):
+        return AdaptiveAdpSgd(rate, clip, b_0, alpha, own.adp_nu, beta)
+    return adaptive_adp_sgd(rate, clip, b_0, own.adp_c, own.adp_nu, beta)
+
+
+def _alpha(own: AdpSettings) -> Constant | None:
+    """alpha_t where it is constant; None is the fitted one."""
+    return Constant(1.0) if own.adp_noise == "constant" else None
+
+
+def _check_fitted(own: AdpSettings, context: BuildContext) -> None:
+    """Refuse fitted noise alpha_T = sqrt(b_T) so far from DP-SGD's 1 that no scale would be found for it."""
+    alpha = Polynomial(own.adp_a, own.adp_c)(context.rounds - 1) ** 0.5
+    if own.adp_noise == "fitted" and not 1 / SPREAD <= alpha <= SPREAD:
+        key = "adp-a" if own.adp_a > own.adp_c else "adp-c"
+        allowed = f"keep (adp-a + adp-c rounds)^(1/4) within [{1 / SPREAD:g}, {SPREAD:g}]"
+        raise validation.fail(key, own.table()[key], allowed, f"it is {alpha:.3g}")
+
+
+_STEP = 20.0  # over b, which is 4.6 at the start
+
+register(
+    Method(
+        name="adp-sgd",
+        summary="noise fitted to decaying step sizes",
+        paper="Wu et al. 2021, algorithm 1 and section 5.1",
+        settings=AdpSettings,
+        build=_build,
+        check=_check_fitted,
+        learning_rate=_STEP,
+    )
+)
+register(
+    Method(
+        name="adaptive-adp-sgd",
+        summary="the same with step sizes that follow the private gradients",
+        paper="Wu et al. 2021, section 5.2",
+        settings=AdpSettings,
+        build=_build_adaptive,
+        check=_check_fitted,
+        learning_rate=_STEP,
+    )
+)

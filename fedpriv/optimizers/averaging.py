@@ -19,12 +19,23 @@ released anyway, so it costs no privacy; the optimizer's own iterates, queries a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import validation
+from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query
 from fedpriv.optimizers.base import OUTPUT, OptimizerWrapper, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class AveragingSettings(Settings):
+    """The settings of averaging."""
+
+    averaging: float = setting(
+        0.0, "decay of the average of models that is handed out; 0: the newest is", ge=0, lt=1
+    )
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from fedpriv.mechanism.query import NoisyAnswer, Query
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OUTPUT = "output"  # the slot of parameters that are handed out in place of the newest
 
@@ -58,6 +59,13 @@ class PlannedRelease:
 
     relative_noise: float = 1.0
     rate_factor: float = 1.0
+
+
+class PublicFunction(Protocol):
+    """A function of public data alone, as the gradient of the loss on public examples is."""
+
+    def __call__(self, params: Tensor, step: int, /) -> Tensor:
+        """Its value (d,) at parameters (d,) in a step."""
 
 
 class PrivateOptimizer(Protocol):

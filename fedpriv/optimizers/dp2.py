@@ -37,19 +37,48 @@ tensor([1.0000, 0.5000])
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import torch
+from fedpriv._internal.settings import Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import check_decays
-from fedpriv.optimizers.schedules import Schedule
+from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.schedules import Constant, Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RULES = ("rmsprop", "adagrad", "yogi", "adam")
 
 _SUM, _SECOND, _FIRST = "gradient_sum", "second", "first"
+_NOT_EXTRA = needs(dp2_variant=("standard", "noise-first"))
+
+
+class Dp2Settings(Settings):
+    """The settings of all DP2 optimizers."""
+
+    dp2_variant: Literal["standard", "noise-first", "extra-query"] = setting(
+        "standard", "DP2, or one of the paper's ablations"
+    )
+    dp2_sgd_steps: int = setting(10, "s1 (the delay s of extra-query)", ge=1)
+    dp2_adaptive_steps: int = setting(10, "s2", ge=1, needs=_NOT_EXTRA)
+    dp2_adaptive_learning_rate: float = setting(0.05, "step size of the adaptive phase", gt=0)
+    dp2_adaptive_clip_norm: float = setting(
+        3.0,
+        "C_2, of preconditioned gradients",
+        gt=0,
+        allow_inf_nan=True,
+        needs=needs(dp2_variant=("standard", "extra-query")),
+    )
+    dp2_epsilon: float = setting(1e-3, "offset of the preconditioner", ge=1e-12)
+    dp2_beta: float = setting(0.9, "decay of the preconditioner", ge=0, lt=1)
+    dp2_noise_correction: bool = setting(
+        False, "subtract the noise's variance from the preconditioner", needs=_NOT_EXTRA
+    )
 
 
 def moved(rule: str, beta: float, second: Tensor, square: Tensor) -> Tensor:
@@ -226,3 +255,50 @@ class ExtraQuery:
 def _check_rates(learning_rate: Schedule, adaptive: Schedule) -> None:
     validation.finite_positive("learning-rate", learning_rate(0))
     validation.finite_positive("adaptive-learning-rate", adaptive(0))
+
+
+def _build(rule: str, own: Dp2Settings, context: BuildContext) -> Dp2 | ExtraQuery:
+    rates = (Constant(context.common.learning_rate), Constant(own.dp2_adaptive_learning_rate))
+    clips = (context.common.clip_norm, own.dp2_adaptive_clip_norm)
+    if own.dp2_variant == "extra-query":
+        return ExtraQuery(rule, *rates, *clips, own.dp2_sgd_steps, own.dp2_epsilon, own.dp2_beta)
+    corrects = own.dp2_noise_correction and context.calibrated is not None
+    return Dp2(
+        rule,
+        *rates,
+        *clips,
+        sgd_steps=own.dp2_sgd_steps,
+        adaptive_steps=own.dp2_adaptive_steps,
+        epsilon=own.dp2_epsilon,
+        beta=own.dp2_beta,
+        beta1=context.common.beta1,
+        noise_std=context.calibrated.noise_std(clips[0]) if corrects and context.calibrated else 0.0,
+        noise_first=own.dp2_variant == "noise-first",
+    )
+
+
+def _check(rule: str, own: Dp2Settings, context: BuildContext) -> None:
+    if rule == "adam" and own.dp2_variant == "extra-query":
+        raise validation.fail("dp2-variant", "extra-query", "be another one with dp2-adam")
+
+
+_KINDS = {
+    "rmsprop": ("RMSProp with a preconditioner made of older, averaged answers", "algorithm 1"),
+    "adagrad": ("the same of AdaGrad", "appendix D"),
+    "yogi": ("the same of Yogi", "appendix D"),
+    "adam": ("the same of Adam, which is not in the paper", "algorithm 1"),
+}
+for _rule, (_summary, _where) in _KINDS.items():
+    register(
+        Method(
+            name=f"dp2-{_rule}",
+            summary=_summary,
+            paper=f"Li et al. 2023, {_where}",
+            settings=Dp2Settings,
+            build=partial(_build, _rule),
+            check=partial(_check, _rule),
+            uses=("learning-rate", "clip-norm", *(("beta1",) if _rule == "adam" else ())),
+            adaptive_clipping="it has two clip norms",
+            clip_norms=("clip-norm", "dp2-adaptive-clip-norm"),
+        )
+    )

@@ -38,17 +38,47 @@ before the run (:func:`draw_output_step`) and its iterate is kept; by default th
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import torch
+from fedpriv._internal.settings import Needs, Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import OUTPUT, PlannedRelease, State
-from fedpriv.optimizers.schedules import Schedule
+from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.schedules import Constant, Schedule
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from fedpriv.mechanism.sampling import Sampler
 
 _PREVIOUS, _ESTIMATE = "previous", "estimate"
+_NORMALISED = needs(srm_step="normalised")
+
+
+class SrmSettings(Settings):
+    """DP-SRM's own settings."""
+
+    srm_gamma: float = setting(0.1, "gamma; 1 is DP-SGD", gt=0, le=1)
+    srm_difference_clip_norm: float = setting(
+        0.1,
+        "C_2, of gradient differences",
+        gt=0,
+        allow_inf_nan=True,
+        needs=Needs("srm-gamma below 1", lambda run: run["srm-gamma"] < 1),
+    )
+    srm_first_cohort: float = setting(1.0, "b_0 / b, the first cohort as a multiple of the usual", gt=0)
+    srm_step: Literal["constant", "normalised"] = setting(
+        "constant", "learning-rate, or min(zeta / (n0 L norm(v)), 1 / (2 n0 L))"
+    )
+    srm_zeta: float = setting(0.1, "zeta, the accuracy aimed at", gt=0, needs=_NORMALISED)
+    srm_smoothness: float = setting(1.0, "L, the gradients' Lipschitz constant", gt=0, needs=_NORMALISED)
+    srm_n0: float = setting(1.0, "n_0", gt=0, needs=_NORMALISED)
+    srm_random_iterate: bool = setting(
+        False, "hand out an iterate chosen uniformly before the run, not the last"
+    )
 
 
 @dataclass(frozen=True)
@@ -155,3 +185,71 @@ def draw_output_step(rounds: int, generator: np.random.Generator) -> int:
     Raises ArgumentError for ``rounds`` < 1.
     """
     return int(generator.integers(validation.integer("rounds", rounds, minimum=1)))
+
+
+def _build(own: SrmSettings, context: BuildContext) -> DpSrm:
+    step: Constant | NormalisedStep = Constant(context.common.learning_rate)
+    if own.srm_step == "normalised":
+        step = NormalisedStep(own.srm_zeta, own.srm_smoothness, own.srm_n0)
+    chosen = None
+    if own.srm_random_iterate:
+        chosen = draw_output_step(context.rounds, context.draw("output-step"))
+    clips = (context.common.clip_norm, own.srm_difference_clip_norm)
+    return DpSrm(step, *clips, own.srm_gamma, own.srm_first_cohort, chosen)
+
+
+def _check(own: SrmSettings, context: BuildContext) -> None:
+    common = context.common
+    if own.srm_random_iterate and context.by_silo:
+        # A silo's iterates are not the server's models, of which it would be one.
+        raise validation.fail("srm-random-iterate", True, "be false with level client")
+    if own.srm_random_iterate and common.averaging:
+        raise validation.fail("averaging", common.averaging, "be 0 with srm-random-iterate")
+
+
+def _check_first_cohort(own: SrmSettings, sampler: Sampler, context: BuildContext) -> None:
+    """Refuse a first cohort of a size that the sampler cannot draw."""
+    from fedpriv.mechanism.sampling import Everyone, FixedSize, TruncatedPoisson
+
+    key, factor = "srm-first-cohort", own.srm_first_cohort
+    if factor == 1:
+        return
+    if isinstance(sampler, Everyone):
+        raise validation.fail(key, factor, "be 1 with sampler everyone")
+    if isinstance(sampler, TruncatedPoisson):
+        raise validation.fail(
+            key,
+            factor,
+            f"be 1 with sampler poisson under {context.placement} noise",
+            "use sampler fixed-size",
+        )
+    if factor * sampler.expected_size > sampler.population:
+        most = sampler.population / sampler.expected_size
+        hint = "the first cohort would be more than everyone"
+        raise validation.fail(key, factor, f"be at most {most:g}", hint)
+    if isinstance(sampler, FixedSize) and round(factor * sampler.size) < 1:
+        raise validation.ArgumentError(
+            f"{key}={factor:g} rounds to an empty first cohort; use at least {1 / sampler.size:g}"
+        )
+
+
+def _draws(own: SrmSettings) -> bool:
+    return own.srm_random_iterate
+
+
+register(
+    Method(
+        name="dp-srm",
+        summary="recursive momentum from small gradient differences, two clip norms",
+        paper="Wang et al. 2023, algorithm 1",
+        settings=SrmSettings,
+        build=_build,
+        check=_check,
+        check_sampler=_check_first_cohort,
+        learning_rate=1.0,
+        needs={"learning-rate": needs(srm_step="constant")},
+        adaptive_clipping="it has two clip norms",
+        draws=_draws,
+        clip_norms=("clip-norm", "srm-difference-clip-norm"),
+    )
+)

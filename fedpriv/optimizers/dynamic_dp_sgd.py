@@ -19,11 +19,18 @@ Two more choices of the paper: the noise that minimises its utility bound, sigma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Literal
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import read_numbers
+from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import LEAST, check_range
-from fedpriv.optimizers.first_order import FirstOrder, Rule, Sgd
+from fedpriv.optimizers.first_order import RULES, FirstOrder, Rule, Sgd, step_sizes
+from fedpriv.optimizers.noise_decay import DECAYS, check_decay, decay_form, noise_decay
+from fedpriv.optimizers.registry import SCHEDULED, BuildContext, Method, register
 from fedpriv.optimizers.schedules import Constant, Geometric, Given, Power, Relative, Schedule, check_spread
 
 __all__ = [
@@ -34,6 +41,50 @@ __all__ = [
     "sensitivity_decay",
     "square_root_noise",
 ]
+
+
+_DECAY = needs(noise_schedule=tuple(DECAYS))
+_GIVEN = needs(noise_schedule="given")
+
+
+class DynamicSettings(Settings):
+    """The settings of the dynamic optimizers: how clip norm and noise change over the run."""
+
+    UNSET: ClassVar[Mapping[str, Scalar]] = {"rho-c": 1.0, "rho-mu": 1.0}
+
+    rho_c: float = setting(
+        0.0,
+        "C_0 / C_T >= 1, sensitivity decay; 0: 2 where noise-schedule is geometric or sqrt-clip, else 1",
+        ge=0,
+        filled=True,
+    )
+    rho_mu: float = setting(
+        0.0, "mu_T / mu_0 >= 1, growing mu; 0: 2 where noise-schedule is geometric, else 1", ge=0, filled=True
+    )
+    noise_schedule: Literal[
+        "geometric", "sqrt-clip", "given", "time-based", "exponential", "step", "polynomial"
+    ] = setting("geometric", "noise by rho-mu, sigma_t ~ sqrt(C_t), relative-noise-file, or a noise decay")
+    noise_decay: float = setting(
+        0.0,
+        "k of a noise decay (rate, factor or power); 0: time-based 0.05, exponential 0.01, step 0.6, "
+        "polynomial 3",
+        ge=0,
+        filled=True,
+        needs=_DECAY,
+    )
+    noise_epoch: int = setting(1, "releases of an epoch of a noise decay", ge=1, needs=_DECAY)
+    noise_period: int = setting(
+        0,
+        "epochs of a step of the noise decay (0: 10), or to the polynomial's end (0: all)",
+        ge=0,
+        filled=True,
+        needs=needs(noise_schedule=("step", "polynomial")),
+    )
+    noise_end: float = setting(
+        0.2, "the polynomial's sigma_end / sigma_0", gt=0, lt=1, needs=needs(noise_schedule="polynomial")
+    )
+    relative_noise_file: str = setting("", "CSV file of r_t, one a line", needs=_GIVEN)
+    clip_norm_file: str = setting("", "CSV file of C_t, one a line", needs=_GIVEN)
 
 
 def dynamic_dp_sgd(
@@ -125,3 +176,81 @@ def _ratio(name: str, rho: float) -> float:
     if validation.finite_positive(name, rho) < 1:
         raise validation.fail(name, rho, "be at least 1", "1 switches that schedule off")
     return rho
+
+
+def _resolve(own: DynamicSettings, context: BuildContext) -> DynamicSettings:
+    """Both rho, and the noise decay's numbers, where they are 0."""
+    schedule = own.noise_schedule
+    shrinks = schedule in ("geometric", "sqrt-clip") and context.common.adaptive_quantile == 0
+    epochs = -(-context.rounds // own.noise_epoch)
+    return own.filled_in(
+        rho_c=2.0 if shrinks else 1.0,
+        rho_mu=2.0 if schedule == "geometric" else 1.0,
+        noise_decay=DECAYS.get(schedule, 0.0),
+        noise_period={"step": 10, "polynomial": epochs}.get(schedule, 0),
+    )
+
+
+def _check(own: DynamicSettings, context: BuildContext) -> None:
+    schedule, quantile = own.noise_schedule, context.common.adaptive_quantile
+    for key, rho in (("rho-c", own.rho_c), ("rho-mu", own.rho_mu)):
+        if schedule in ("given", *DECAYS) and rho != 1:
+            raise validation.fail(key, rho, f"be 0 or 1 with noise-schedule {schedule}")
+    if schedule == "sqrt-clip" and own.rho_mu != 1:
+        raise validation.fail("rho-mu", own.rho_mu, "be 1 with noise-schedule sqrt-clip, which sets mu")
+    if quantile and (own.rho_c != 1 or own.clip_norm_file):
+        changes = "clip-norm-file" if own.clip_norm_file else "rho-c other than 1"
+        raise validation.fail("adaptive-quantile", quantile, f"be 0 with {changes}")
+
+
+def _build(name: str, own: DynamicSettings, context: BuildContext) -> FirstOrder:
+    scheduled = _scheduled(RULES[name].make(context.common), own, context)
+    return replace(scheduled, learning_rate=step_sizes(context))
+
+
+def _scheduled(rule: Rule, own: DynamicSettings, context: BuildContext) -> FirstOrder:
+    rate, clip, steps = context.common.learning_rate, context.common.clip_norm, context.rounds
+    if own.noise_schedule == "given":
+        return scheduled_dp_sgd(rule, rate, *_given_sequences(own, context))
+    if own.noise_schedule == "sqrt-clip":
+        return square_root_noise(rule, rate, clip, steps, own.rho_c)
+    if own.noise_schedule == "geometric":
+        return dynamic_dp_sgd(rule, rate, clip, steps, own.rho_c, own.rho_mu)
+    decay = decay_form(own.noise_schedule, own.noise_decay, own.noise_period, own.noise_end)
+    method = noise_decay(rule, rate, clip, decay, own.noise_epoch)
+    key = "noise-end" if own.noise_schedule == "polynomial" else "noise-decay"
+    check_decay(key, float(own.table()[key]), method, steps)
+    return method
+
+
+def _given_sequences(own: DynamicSettings, context: BuildContext) -> tuple[list[float], list[float]]:
+    """The clip norms and the relative noise of the configured files."""
+    if not own.relative_noise_file:
+        raise validation.fail("relative-noise-file", "", "name a CSV file with noise-schedule given")
+    path, count = own.relative_noise_file, context.rounds
+    noise = read_numbers("relative-noise-file", path, count, validation.finite_positive)
+    check_spread("relative-noise-file", path, noise)
+    if not own.clip_norm_file:
+        return [context.common.clip_norm] * count, noise
+    return read_numbers("clip-norm-file", own.clip_norm_file, count, _check_clip_norm), noise
+
+
+def _check_clip_norm(name: str, value: float) -> None:
+    check_range(name, value, unless=None)
+
+
+for _name, _rule in RULES.items():
+    register(
+        Method(
+            name=f"dynamic-dp-{_name}",
+            summary="sensitivity decay (`rho-c`) and growing mu (`rho-mu`), or a noise decay"
+            + ("" if _name == "sgd" else f", with {_rule.summary.split()[0]}"),
+            paper="Du et al. 2021, algorithms 1 to 5" if _name == "sgd" else "Du et al. 2021, algorithm 4",
+            settings=DynamicSettings,
+            build=partial(_build, _name),
+            resolve=_resolve,
+            check=_check,
+            uses=(*SCHEDULED, "clip-norm", *_rule.uses),
+            learning_rate=_rule.learning_rate,
+        )
+    )

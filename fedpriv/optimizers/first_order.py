@@ -19,17 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import torch
+from fedpriv._internal.settings import Settings
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
-from fedpriv.optimizers.schedules import Constant, Schedule
+from fedpriv.optimizers.registry import SCHEDULED, BuildContext, Method, register
+from fedpriv.optimizers.schedules import Annealed, Constant, Schedule
 
-Slots = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from fedpriv.optimizers.settings import OptimizerSettings
+
+Slots: TypeAlias = "Mapping[str, Tensor]"
 
 
 class Rule(Protocol):
@@ -237,3 +245,92 @@ def dp_yogi(
 
 def _constant(rule: Rule, learning_rate: float, clip_norm: float) -> FirstOrder:
     return FirstOrder(rule, Constant(learning_rate), Constant(clip_norm))
+
+
+@dataclass(frozen=True)
+class NamedRule:
+    """A textbook rule as it is configured.
+
+    Attributes:
+        make: the rule, from the common settings.
+        uses: the common settings that it takes, by key.
+        learning_rate: the step size where none is given.
+        summary, paper: what it is, and its source.
+    """
+
+    make: Callable[[OptimizerSettings], Rule]
+    uses: tuple[str, ...]
+    learning_rate: float
+    summary: str
+    paper: str
+
+
+_MOMENTS = ("beta1", "beta2", "adam-epsilon")
+_PRIVATE = "Zhou et al. 2020"
+RULES = {
+    "sgd": NamedRule(
+        lambda common: Sgd(common.momentum),
+        ("momentum",),
+        4.0,
+        "clipped gradients and Gaussian noise; heavy-ball momentum",
+        "Abadi et al. 2016, algorithm 1",
+    ),
+    "adam": NamedRule(
+        lambda common: Adam(common.beta1, common.beta2, common.adam_epsilon),
+        _MOMENTS,
+        0.005,
+        "Adam on the noisy mean",
+        "Du et al. 2021, algorithm 4",
+    ),
+    "rmsprop": NamedRule(
+        lambda common: RmsProp(common.beta2, common.adam_epsilon),
+        ("beta2", "adam-epsilon"),
+        0.005,
+        "RMSProp on the noisy mean",
+        f"Hinton et al. 2012; {_PRIVATE}",
+    ),
+    "adagrad": NamedRule(
+        lambda common: AdaGrad(common.adam_epsilon),
+        ("adam-epsilon",),
+        0.05,
+        "AdaGrad on the noisy mean",
+        f"Duchi et al. 2011; {_PRIVATE}",
+    ),
+    "yogi": NamedRule(
+        lambda common: Yogi(common.beta1, common.beta2, common.adam_epsilon),
+        _MOMENTS,
+        0.005,
+        "Yogi on the noisy mean",
+        f"Zaheer et al. 2018, algorithm 2; {_PRIVATE}",
+    ),
+}
+
+
+def step_sizes(context: BuildContext) -> Annealed:
+    """The step sizes of a textbook rule, as configured."""
+    common = context.common
+    return Annealed(
+        common.learning_rate,
+        context.rounds,
+        common.learning_rate_schedule,
+        common.learning_rate_end,
+        common.warmup_steps,
+    )
+
+
+def _build(name: str, own: Settings, context: BuildContext) -> FirstOrder:
+    rule = RULES[name].make(context.common)
+    return FirstOrder(rule, step_sizes(context), Constant(context.common.clip_norm))
+
+
+for _name, _rule in RULES.items():
+    register(
+        Method(
+            name=f"dp-{_name}",
+            summary=_rule.summary,
+            paper=_rule.paper,
+            build=partial(_build, _name),
+            uses=(*SCHEDULED, "clip-norm", *_rule.uses),
+            learning_rate=_rule.learning_rate,
+        )
+    )

@@ -33,7 +33,20 @@ from __future__ import annotations
 
 from fedpriv._internal import validation
 from fedpriv.optimizers.first_order import FirstOrder, Rule
-from fedpriv.optimizers.schedules import Constant, PerEpoch, Relative, Schedule
+from fedpriv.optimizers.schedules import (
+    Constant,
+    ExponentialDecay,
+    PerEpoch,
+    PolynomialDecay,
+    Relative,
+    Schedule,
+    StepDecay,
+    TimeDecay,
+    check_spread,
+)
+
+# The forms, with the k that they have where none is given.
+DECAYS = {"time-based": 0.05, "exponential": 0.01, "step": 0.6, "polynomial": 3.0}
 
 
 def noise_decay(
@@ -54,3 +67,17 @@ def noise_decay(
     validation.finite_positive("noise decay at 0", decay(0))
     noise = Relative(PerEpoch(decay, epoch))
     return FirstOrder(rule, Constant(learning_rate), Constant(clip_norm), noise)
+
+
+def decay_form(form: str, k: float, period: int, end: float) -> Schedule:
+    """d of that form, one of DECAYS; forms that have no ``period`` or ``end`` take none."""
+    if form == "time-based":
+        return TimeDecay(k)
+    if form == "exponential":
+        return ExponentialDecay(k)
+    return StepDecay(k, period) if form == "step" else PolynomialDecay(end, k, period)
+
+
+def check_decay(key: str, value: float, method: FirstOrder, rounds: int) -> None:
+    """Refuse the setting ``key`` where the noise of the run decays by more than ``schedules.SPREAD``."""
+    check_spread(key, value, (method.relative_noise(0), method.relative_noise(rounds - 1)))

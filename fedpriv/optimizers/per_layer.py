@@ -15,9 +15,19 @@ noise and accounting are those of the inner optimizer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import Block, Query, SumBlock
 from fedpriv.optimizers.base import OptimizerWrapper, State
+
+
+class PerLayerSettings(Settings):
+    """The settings of per-layer clipping."""
+
+    clipping: Literal["flat", "per-layer"] = setting(
+        "flat", "clip whole vectors to C, or each of the model's L layers to C / sqrt(L)"
+    )
 
 
 @dataclass(frozen=True)

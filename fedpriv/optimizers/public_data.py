@@ -37,21 +37,42 @@ and alpha_t = 0 from K on. Their start from public training is the caller's choi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import torch
+from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
-from fedpriv.optimizers.base import PlannedRelease, State
+from fedpriv.optimizers.base import PlannedRelease, PublicFunction, State
 from fedpriv.optimizers.first_order import check_decays
-from fedpriv.optimizers.schedules import Schedule
+from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.schedules import Constant, Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SLOT = "second"
 
-Public = Callable[[Tensor, int], Tensor]
+
+class PublicSettings(Settings):
+    """The settings of methods that learn from public examples."""
+
+    public_examples: int = setting(0, "public examples, out of the test part and not evaluated on", ge=0)
+    public_batch: int = setting(0, "public examples of a step; 0: all", ge=0)
+
+
+class AdaDpsSettings(PublicSettings):
+    """The settings of AdaDPS."""
+
+    adadps_epsilon: float = setting(1e-3, "offset of the preconditioner", ge=1e-12)
+    adadps_beta: float = setting(0.9, "decay of the preconditioner", ge=0, lt=1)
+
+
+class PdaDpmdSettings(PublicSettings):
+    """The settings of PDA-DPMD."""
+
+    pda_horizon: int = setting(0, "K, when only public steps are left; 0: rounds", ge=0, filled=True)
 
 
 @dataclass(frozen=True)
@@ -68,7 +89,7 @@ class AdaDps:
 
     learning_rate: Schedule
     clip_norm: float
-    public: Public
+    public: PublicFunction
     epsilon: float = 1e-3
     beta: float = 0.9
 
@@ -113,7 +134,7 @@ class PdaDpmd:
 
     learning_rate: Schedule
     clip_norm: float
-    public: Public
+    public: PublicFunction
     horizon: int
 
     def __post_init__(self) -> None:
@@ -137,3 +158,57 @@ class PdaDpmd:
     def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round."""
         return tuple(PlannedRelease() for _ in range(rounds))
+
+
+def _check(own: PublicSettings, context: BuildContext) -> None:
+    if not own.public_examples:
+        hint = "they come out of the test part"
+        allowed = f"be at least 1 with optimizer {context.common.optimizer}"
+        raise validation.fail("public-examples", 0, allowed, hint)
+
+
+def _check_pda(own: PdaDpmdSettings, context: BuildContext) -> None:
+    _check(own, context)
+    if context.common.regulariser != "none":
+        hint = "it would fade out with the answers"
+        raise validation.fail(
+            "regulariser", context.common.regulariser, "be none with optimizer pda-dpmd", hint
+        )
+
+
+def _build_adadps(own: AdaDpsSettings, context: BuildContext) -> AdaDps:
+    rate, public = Constant(context.common.learning_rate), context.public_gradient()
+    return AdaDps(rate, context.common.clip_norm, public, own.adadps_epsilon, own.adadps_beta)
+
+
+def _build_pda(own: PdaDpmdSettings, context: BuildContext) -> PdaDpmd:
+    rate, public = Constant(context.common.learning_rate), context.public_gradient()
+    return PdaDpmd(rate, context.common.clip_norm, public, own.pda_horizon)
+
+
+def _resolve_pda(own: PdaDpmdSettings, context: BuildContext) -> PdaDpmdSettings:
+    return own.filled_in(pda_horizon=context.rounds)
+
+
+register(
+    Method(
+        name="adadps",
+        summary="a preconditioner from public examples (`public-examples`)",
+        paper="Li et al. 2022, algorithm 1",
+        settings=AdaDpsSettings,
+        build=_build_adadps,
+        check=_check,
+        learning_rate=0.005,
+    )
+)
+register(
+    Method(
+        name="pda-dpmd",
+        summary="a mirror map from public examples (`public-examples`)",
+        paper="Amid et al. 2022",
+        settings=PdaDpmdSettings,
+        build=_build_pda,
+        resolve=_resolve_pda,
+        check=_check_pda,
+    )
+)

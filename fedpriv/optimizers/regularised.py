@@ -26,13 +26,29 @@ tensor([-0.0500,  1.9000])
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from fedpriv._internal import validation
+from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, SumBlock
 from fedpriv.optimizers.base import OptimizerWrapper, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RegulariserSettings(Settings):
+    """The settings of regularisers."""
+
+    regulariser: Literal["none", "l2", "nonconvex"] = setting(
+        "none", "added to the loss outside the clip; nonconvex: sum of theta^2 / (1 + theta^2)"
+    )
+    regularisation: float = setting(
+        0.001,
+        "lambda, the weight of the regulariser",
+        gt=0,
+        needs=Needs("a regulariser", lambda run: run["regulariser"] != "none"),
+    )
 
 
 class Regulariser(Protocol):

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.config import applicability
 from fedpriv.config.schema import Config, read_file
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report import summary
@@ -201,7 +200,7 @@ def _used(config: Config) -> dict[str, Any]:
     """The settings that the run uses, "auto" for a value that follows from the others."""
     table = config.table()
     table |= {key: "auto" for key, value in config.derived().items() if table[key] == value}
-    idle = applicability.idle(config)
+    idle = config.without_effect()
     return {key: value for key, value in table.items() if key not in idle}
 
 

@@ -87,7 +87,9 @@ def obstacle(plan: Plan) -> str | None:
         return "a deployment's run cannot be resumed yet"
     if plan.capped:
         return "which clients have given data was in memory only (max-participations)"
-    if config.seed < 0 and (config.optimizer == "rrpsgd" or config.srm_random_iterate):
+    if config.given is not None:
+        return "its optimizer was handed over as an object, which is not stored (name it as module:name)"
+    if config.seed < 0 and config.method.draws(config.own):
         return "what was drawn before round 1 was in memory only"
     return None
 
@@ -221,8 +223,7 @@ def digest(layout: Layout) -> str:
 
 def _code(config: Config) -> dict[str, str]:
     """Digests of the code of a user's own, by the setting that names it."""
-    named = {"model": config.model, "dataset": config.dataset}
-    return {key: user_code.source_digest(key, v) for key, v in named.items() if user_code.named(v)}
+    return {key: user_code.source_digest(key, value) for key, value in config.user_code.items()}
 
 
 def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:

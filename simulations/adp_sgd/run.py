@@ -138,7 +138,7 @@ def run_both(plans: list[Plan], seed: int) -> list[dict[str, float]]:
     model = Softmax(*source.batch(np.arange(config.units)), source.classes)
     stds = [[config.clip_norm * e.noise_multiplier for e in p.mechanism.planned_events()] for p in plans]
     params = [initial_params(task, key)] * len(plans)
-    b = Polynomial(config.adp_a, config.adp_c)
+    b = Polynomial(config.own.adp_a, config.own.adp_c)
     for t in range(config.rounds):
         ids = torch.from_numpy(sampler.draw(key.generator("cohort", t)))
         ahead = Normals(key, (SERVER, t), params[:1])

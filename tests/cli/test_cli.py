@@ -617,7 +617,7 @@ def test_the_readmes_settings_and_links_are_real() -> None:
     for setting in settings:
         Config.parse(dict([read_assignment(setting)]))
     mentioned = set(re.findall(r"`([a-z]+-[a-z]+)`", text))
-    choices = {word for field in Config.model_fields.values() for word in get_args(field.annotation)}
+    choices = {word for field in Config.all_fields().values() for word in get_args(field.annotation)}
     assert mentioned <= {*Config.keys(), *choices, *data.names(), *MODELS}
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link

@@ -667,7 +667,7 @@ def test_an_owners_node_reads_no_file_that_a_run_names(
 
 def test_what_a_run_can_name_freely_an_owners_node_decides_on() -> None:
     """A new setting that is a text may name a file or code: then it belongs into ``as_taken``."""
-    fields = zip(Config.keys(), Config.model_fields.values(), strict=True)
+    fields = Config.all_fields().items()
     texts = {key for key, field in fields if field.annotation is str}
     code, one_of_three, of_the_server = {"model", "dataset"}, {"device"}, {"out"}
     assert texts == {*FILES, "data-folder"} | code | one_of_three | of_the_server

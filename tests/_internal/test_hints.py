@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fedpriv._internal import hints
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.config import hints
 from fedpriv.config.schema import Config, read_assignment
 
 MISTAKES: list[Any] = [

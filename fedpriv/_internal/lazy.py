@@ -1,0 +1,30 @@
+"""Torch and NumPy, imported when they are first used.
+
+Modules that hold settings take them from here, so that a setting is checked, and a typing error refused,
+without the seconds that importing them takes. Type checkers see the modules themselves.
+
+>>> torch.zeros(2).tolist()
+[0.0, 0.0]
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as numpy
+    import torch as torch
+else:
+
+    class _Module:
+        """Stands for a module until one of its attributes is asked for."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(importlib.import_module(self._name), attribute)
+
+    numpy = _Module("numpy")
+    torch = _Module("torch")

@@ -1,0 +1,183 @@
+"""The groups of settings that every run has, whatever its optimizer and its data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fedpriv._internal.settings import Needs, Settings, needs, setting
+
+_PARTITIONED = ("iid", "dirichlet", "shards")
+_PARTITION = "a partition other than one-example and natural"
+_IN_RAY = Needs("engine=ray", lambda run: run["engine"] == "ray")
+# Not strict: placement=none takes a configuration as it is, so that runs can be compared.
+_NOISE = Needs("noise", lambda run: run["placement"] != "none", strict=False)
+_LOCAL_NOISE = Needs("placement=local", lambda run: run["placement"] == "local", strict=False)
+_PARTIES_ADD_NOISE = Needs(
+    "clients that add the noise", lambda run: run["placement"] in ("local", "distributed"), strict=False
+)
+_SILOS = Needs("unit=example", lambda run: run["unit"] == "example", strict=False)
+_LOCAL_STEPS = needs(work="local-steps")
+
+
+def _colluding(run: Mapping[str, Any]) -> bool:
+    alone = run["placement"] == "none" or run["level"] == "client" or run["clients"] == 1
+    return not alone and (run["placement"] != "central" or run["sampler"] == "fixed-size")
+
+
+class DataSettings(Settings):
+    """Data and model."""
+
+    dataset: str = setting(
+        "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name"
+    )
+    data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
+    image_size: int = setting(0, "pixels of a side, of pneumonia; 0: the data set's own", ge=0)
+    vocabulary: int = setting(
+        0, "words told apart, of imdb, imdb-bag, stackoverflow-tags; 0: the data set's own", ge=0
+    )
+    sequence_length: int = setting(0, "words read of a text, of imdb; 0: the data set's own", ge=0)
+    model: str = setting("cnn", "a model of fedpriv.models: cnn, mlp, lstm, ...; or your own, as module:name")
+    input_mean: float = setting(0.0, "public constant: the model sees (x - mean) / std")
+    input_std: float = setting(1.0, "public constant; the papers' MNIST has 0.1307, 0.3081", gt=0)
+    partition: Literal["one-example", "iid", "dirichlet", "shards", "natural"] = setting(
+        "one-example", "how examples are dealt to clients; natural: a client is a user of the data set"
+    )
+    examples_per_client: int = setting(
+        1,
+        "mean number of examples of a client or silo",
+        ge=1,
+        needs=Needs(_PARTITION, lambda run: run["partition"] in _PARTITIONED or run["unit"] == "example"),
+    )
+    client_sizes: Literal["equal", "lognormal", "uniform"] = setting(
+        "equal",
+        "distribution of client sizes in a partition",
+        needs=Needs(_PARTITION, lambda run: run["partition"] in _PARTITIONED),
+    )
+    dirichlet_alpha: float = setting(
+        0.5, "label skew of the dirichlet partition", gt=0, needs=needs(partition="dirichlet")
+    )
+    labels_per_client: int = setting(
+        2, "labels a client holds in the shards partition", ge=1, needs=needs(partition="shards")
+    )
+    partition_seed: int = setting(
+        0,
+        "seed of the (public) partition",
+        ge=0,
+        needs=Needs(_PARTITION, lambda run: run["partition"] in _PARTITIONED),
+    )
+
+
+class FederationSettings(Settings):
+    """Who takes part, how often, and what a client computes."""
+
+    clients: int = setting(100_000, "N, the number of (virtual) clients", ge=1, le=10**12)
+    level: Literal["aggregation", "client"] = setting(
+        "aggregation",
+        "where private steps are made: at the server, or (client) in each silo on its examples",
+        needs=_SILOS,
+    )
+    silo_steps: int = setting(
+        1, "level client: K, private steps of a silo in a round", ge=1, needs=needs(level="client")
+    )
+    sampler: Literal["poisson", "fixed-size", "everyone"] = setting(
+        "poisson", "how units are drawn for a release"
+    )
+    sampling_rate: float = setting(0.01, "q, the expected fraction of units drawn", gt=0, le=1)
+    rounds: int = setting(
+        150, "rounds the budget is spread over: one release each (level client: silo-steps)", ge=1
+    )
+    work: Literal["gradient", "local-steps"] = setting(
+        "gradient", "what a client computes: one gradient, or local SGD steps"
+    )
+    local_steps: int = setting(1, "SGD steps a client makes", ge=1, needs=_LOCAL_STEPS)
+    local_learning_rate: float = setting(0.1, "step size of the local steps", gt=0, needs=_LOCAL_STEPS)
+    local_batch_size: int = setting(
+        0, "examples of a local step; 0: all of the client's", ge=0, needs=_LOCAL_STEPS
+    )
+    nodes_own_data: bool = setting(
+        False, "deployment: node k is client (or silo) k and holds its own data file"
+    )
+
+
+class PrivacySettings(Settings):
+    """What is protected, against whom, and at what budget."""
+
+    unit: Literal["client", "example"] = setting(
+        "client", "the privacy unit: a client with all its data, or an example of a silo"
+    )
+    placement: Literal["none", "central", "local", "distributed"] = setting(
+        "central", "where the noise enters"
+    )
+    relation: Literal["auto", "add-remove", "replace-one"] = setting(
+        "auto",
+        "neighbours; auto: replace-one for fixed-size cohorts and local noise, else add-remove",
+        needs=_NOISE,
+    )
+    epsilon: float = setting(3.0, "the budget's epsilon", gt=0, allow_inf_nan=True, needs=_NOISE)
+    delta: float = setting(
+        0.0, "the budget's delta; 0: 1 / (10 units)", ge=0, lt=1, filled=True, needs=_NOISE
+    )
+    accounting: Literal["pld", "rdp", "gdp-clt", "zcdp", "tcdp"] = setting(
+        "pld",
+        "method that holds the budget; gdp-clt is an estimate that can understate, zcdp and tcdp "
+        "are loose bounds",
+        needs=_NOISE,
+    )
+    max_participations: int = setting(
+        0, "local placement: releases that a client gives data to; 0: every one", ge=0, needs=_LOCAL_NOISE
+    )
+    min_replies: int = setting(
+        0,
+        "fewest replies that are released; 0: as many as the placement needs",
+        ge=0,
+        needs=_PARTIES_ADD_NOISE,
+    )
+    colluding_parties: int = setting(
+        1,
+        "parties that may pool what they know: noise they added, and their part in cohorts of a fixed size; "
+        "epsilon holds against them too. 0: against outsiders alone",
+        ge=0,
+        needs=Needs("several parties that add noise, or are drawn in cohorts of a fixed size", _colluding),
+    )
+    noise_draws: Literal["auto", "fast", "exact"] = setting(
+        "auto",
+        "exact: normal numbers from ChaCha20, rounded exactly, in sums on one grid; fast: "
+        "floating-point, for simulations; auto: exact where nodes own their data",
+        needs=_NOISE,
+    )
+    seed: int = setting(-1, "-1: OS entropy; else reproducible and NOT private", ge=-1)
+
+
+class MachineSettings(Settings):
+    """Where and how fast a run is computed, and what it writes; what it promises does not depend on them."""
+
+    engine: Literal["ray", "in-process"] = setting("ray", "where virtual clients run")
+    actors: int = setting(
+        0, "Ray actors; 0: one for each GPU, or share of one, else for each CPU", ge=0, needs=_IN_RAY
+    )
+    cpus_per_actor: float = setting(1.0, "CPUs of a Ray actor", gt=0, needs=_IN_RAY)
+    gpus_per_actor: float = setting(
+        0.0, "GPUs of a Ray actor; 0: a share of those there", ge=0, needs=_IN_RAY
+    )
+    device: str = setting("auto", "auto, cpu or cuda")
+    precision: Literal["float32", "tf32", "bf16"] = setting(
+        "float32", "of forward and backward passes; norms and sums are float32 in any case"
+    )
+    chunk_size: int = setting(
+        0,
+        "expected clients of a chunk, computed at once; 0: an actor's share, or 128 where clients add noise, "
+        "or with a seed a quarter of the cohort, within 16 and 512. Noisy runs of one chunk size agree to "
+        "the last bit, on however many actors",
+        ge=0,
+    )
+    memory_budget: int = setting(
+        512,
+        "MiB that a node may use for examples and their gradients at once, but for 32 examples, which are "
+        "always computed together",
+        ge=16,
+    )
+    reply_timeout: float = setting(600.0, "seconds to wait for a round's replies", gt=0, needs=_IN_RAY)
+    evaluate_every: int = setting(10, "rounds between evaluations on the public test set", ge=1)
+    out: str = setting("", "output folder; empty: runs/<date and time>")
+    overwrite: bool = setting(False, "replace an existing output folder")

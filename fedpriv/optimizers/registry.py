@@ -1,0 +1,155 @@
+"""The private optimizers by name: each file of this package registers its methods here.
+
+A method is everything that the command line, the help, the documents and a run need to know of it: its own
+settings, how it is built from them, what it cannot be combined with, and its source. Nothing else lists
+optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedpriv._internal.registry import Registry
+from fedpriv._internal.settings import Needs, Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedpriv.mechanism.sampling import Sampler
+    from fedpriv.optimizers.base import PrivateOptimizer, PublicFunction
+    from fedpriv.optimizers.settings import OptimizerSettings
+
+# The step sizes of textbook rules.
+SCHEDULED = ("learning-rate", "learning-rate-schedule", "learning-rate-end", "warmup-steps")
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The noise of a run, known once its budget has been calibrated. All of it is public.
+
+    Attributes:
+        noise_multiplier: z of a release whose relative noise is 1.
+        cohort: m, the expected number of units in a release.
+        noise_std: the standard deviation of each coordinate of the noisy MEAN, by the sensitivity of the sum.
+    """
+
+    noise_multiplier: float
+    cohort: float
+    noise_std: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a method may know of the run that it is built for; none of it depends on private data.
+
+    Attributes:
+        common: the settings that optimizers share, with what 0 stands for filled in.
+        rounds: T, the releases that the run is planned for.
+        by_silo: whether each silo runs the optimizer on its own examples (level client).
+        silo_steps: releases of a silo in one round of the server.
+        local_steps: whether clients make several local steps.
+        sampler, placement: how units are drawn and where the noise enters (the settings).
+        draw: a random generator by purpose, from the run's seed where it has one.
+        public_gradient: makes the gradient on public examples, which reads data: call it when it is needed.
+        calibrated: the noise, or None while the run is planned. The planned releases must not depend on it.
+    """
+
+    common: OptimizerSettings
+    rounds: int
+    by_silo: bool
+    silo_steps: int
+    local_steps: bool
+    sampler: str
+    placement: str
+    draw: Callable[[str], np.random.Generator]
+    public_gradient: Callable[[], PublicFunction]
+    calibrated: Calibrated | None = None
+
+
+def _keep(own: Any, context: BuildContext) -> Any:
+    return own
+
+
+def _accept(own: Any, context: BuildContext) -> None:
+    """Nothing is refused."""
+
+
+def _accept_sampler(own: Any, sampler: Sampler, context: BuildContext) -> None:
+    """Nothing is refused."""
+
+
+def _all_rounds(rounds: int, context: BuildContext) -> int:
+    return rounds
+
+
+def _draws_nothing(own: Any) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A private optimizer.
+
+    Attributes:
+        name: the value of ``optimizer``.
+        summary: what it is, in a few words, for tables.
+        paper: its source.
+        build: makes it. Raises ArgumentError for settings that are out of range.
+        settings: the type of its own settings, which several methods may share.
+        uses: the common settings that it uses, by key, besides those of the wrappers.
+        needs: conditions of the common settings that it does not use always, by key.
+        learning_rate: what learning-rate=0 stands for.
+        defaults: its own defaults of other common settings, by attribute, where their own default is 0.
+        resolve: its own settings with what 0 stands for filled in.
+        check: refuses what it cannot be combined with. Raises ArgumentError.
+        check_sampler: the same, of the sampler. Raises ArgumentError.
+        adaptive_clipping: why its clip norm cannot adapt; empty where it can.
+        run_rounds: how many of the planned rounds are run.
+        draws: whether something is drawn before the run, which a run that is resumed would draw again.
+        clip_norms: the keys of all of its clip norms.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    build: Callable[[Any, BuildContext], PrivateOptimizer]
+    settings: type[Settings] = Settings
+    uses: tuple[str, ...] = ("learning-rate", "clip-norm")
+    needs: Mapping[str, Needs] = field(default_factory=dict)
+    learning_rate: float = 4.0
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    resolve: Callable[[Any, BuildContext], Any] = _keep
+    check: Callable[[Any, BuildContext], None] = _accept
+    check_sampler: Callable[[Any, Sampler, BuildContext], None] = _accept_sampler
+    adaptive_clipping: str = ""
+    run_rounds: Callable[[int, BuildContext], int] = _all_rounds
+    draws: Callable[[Any], bool] = _draws_nothing
+    clip_norms: tuple[str, ...] = ("clip-norm",)
+
+
+METHODS = Registry[Method]("optimizer", "see `fedpriv optimizers`; your own is named module:name")
+
+
+def register(method: Method) -> Method:
+    """Add a method to METHODS."""
+    return METHODS.add(method.name, method)
+
+
+def own_settings() -> dict[type[Settings], list[Method]]:
+    """Every type of settings that belongs to methods, with these."""
+    found: dict[type[Settings], list[Method]] = {}
+    for method in METHODS.values():
+        if method.settings is not Settings:
+            found.setdefault(method.settings, []).append(method)
+    return found
+
+
+def users_of(key: str, optimizer: str) -> str:
+    """The methods that use the setting ``key``, for errors; those like ``optimizer`` come first."""
+    users = [m.name for m in METHODS.values() if key in m.uses or key in m.settings.fields()]
+    users.sort(key=lambda name: not name.endswith(optimizer))
+    if not users:
+        return "an optimizer that takes it"
+    return f"optimizer={' or '.join(users)}" if len(users) < 3 else f"optimizer={', '.join(users[:2])}, ..."

@@ -1,0 +1,50 @@
+"""Settings that several optimizers share, and those of the wrappers that any optimizer takes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedpriv._internal.settings import Settings, needs, setting
+from fedpriv.optimizers.adaptive_clipping import AdaptiveClippingSettings
+from fedpriv.optimizers.averaging import AveragingSettings
+from fedpriv.optimizers.per_layer import PerLayerSettings
+from fedpriv.optimizers.regularised import RegulariserSettings
+
+
+class CommonSettings(Settings):
+    """Settings that several optimizers share; each method says in its file which of them it uses."""
+
+    optimizer: str = setting(
+        "dynamic-dp-sgd", "private optimizer: see `fedpriv optimizers`; or your own, as module:name"
+    )
+    learning_rate: float = setting(
+        0.0,
+        "step size eta; 0: 4 for SGD rules (less momentum), 0.005 for Adam's, or the method's",
+        ge=0,
+        filled=True,
+    )
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = setting(
+        "constant", "how the step size of a textbook rule falls over the run"
+    )
+    learning_rate_end: float = setting(
+        0.0,
+        "what it falls to, as a share of learning-rate",
+        ge=0,
+        le=1,
+        needs=needs(learning_rate_schedule=("linear", "cosine")),
+    )
+    warmup_steps: int = setting(0, "releases over which it first rises to learning-rate", ge=0)
+    momentum: float = setting(0.0, "heavy-ball momentum of the SGD rules", ge=0, lt=1)
+    beta1: float = setting(0.9, "first decay of Adam and Yogi", ge=0, lt=1)
+    beta2: float = setting(0.999, "second decay of Adam, RMSProp and Yogi", ge=0, lt=1)
+    adam_epsilon: float = setting(1e-8, "denominator offset of Adam and the like", gt=0)
+    clip_norm: float = setting(1.0, "C (C_0 where it decays); inf: no clipping", gt=0, allow_inf_nan=True)
+
+
+class OptimizerSettings(
+    AveragingSettings, RegulariserSettings, AdaptiveClippingSettings, PerLayerSettings, CommonSettings
+):
+    """All settings of optimizers but each method's own."""
+
+
+WRAPPERS = frozenset(OptimizerSettings.fields()) - set(CommonSettings.fields())

@@ -1,0 +1,85 @@
+"""An optimizer of the user's own, named ``module:name``, as a method beside those that come with fedpriv.
+
+It is a class with the four functions of :class:`fedpriv.optimizers.base.PrivateOptimizer`. Its constructor is
+given each common setting (``learning_rate``, ``clip_norm``, ``momentum``, ...) that is one of its parameters,
+and ``rounds``, the releases that the run is planned for. ``learning-rate=0`` is the constructor's default.
+
+>>> user_method("fedpriv.optimizers.first_order:dp_adam").uses
+('learning-rate', 'clip-norm', 'beta1', 'beta2')
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fedpriv._internal import user_code, validation
+from fedpriv._internal.settings import Settings, kebab
+from fedpriv.optimizers.registry import BuildContext, Method
+from fedpriv.optimizers.settings import CommonSettings
+
+if TYPE_CHECKING:
+    from fedpriv.optimizers.base import PrivateOptimizer
+
+_COMMON = set(CommonSettings.fields()) - {"optimizer"}
+_PARTS = ("init", "query", "update", "planned")
+
+
+def user_method(reference: str) -> Method:
+    """The method at ``module:name``. Raises UserCodeError where it cannot be imported."""
+    parameters = _parameters(user_code.found("optimizer", reference))
+    rate = parameters.get("learning_rate")
+    default = 0.0 if rate is None or rate.default is rate.empty else rate.default
+    return Method(
+        name=reference,
+        summary="your own",
+        paper="",
+        build=partial(_build, reference, tuple(parameters)),
+        uses=tuple(kebab(name) for name in parameters if kebab(name) in _COMMON),
+        learning_rate=default,
+        clip_norms=("clip-norm",) if "clip_norm" in parameters else (),
+    )
+
+
+def given_method(name: str, optimizer: PrivateOptimizer) -> Method:
+    """An optimizer that was handed over as an object. Raises UserCodeError unless it is of the protocol."""
+    require_optimizer(name, optimizer)
+    return Method(
+        name=name,
+        summary="your own",
+        paper="",
+        build=lambda own, context: optimizer,
+        uses=(),
+        learning_rate=0.0,
+        clip_norms=(),
+    )
+
+
+def require_optimizer(reference: str, optimizer: Any) -> PrivateOptimizer:
+    """``optimizer`` as one of the protocol. Raises UserCodeError where it lacks a part of it."""
+    missing = [part for part in _PARTS if not callable(getattr(optimizer, part, None))]
+    if missing:
+        hint = f"{type(optimizer).__name__} has no method {missing[0]}"
+        raise user_code.fail("optimizer", reference, f"have the methods {', '.join(_PARTS)}", hint)
+    return optimizer  # type: ignore[no-any-return]
+
+
+def _parameters(make: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some of C
+        return {}
+
+
+def _build(
+    reference: str, parameters: tuple[str, ...], own: Settings, context: BuildContext
+) -> PrivateOptimizer:
+    given = {name: getattr(context.common, name) for name in parameters if kebab(name) in _COMMON}
+    if "learning_rate" in given and not given["learning_rate"]:
+        raise validation.fail("learning-rate", 0.0, f"be given: {reference} has no default for it")
+    if "rounds" in parameters:
+        given["rounds"] = context.rounds
+    made = user_code.called_with("optimizer", reference, given)
+    return require_optimizer(reference, made)
