@@ -5,9 +5,11 @@ from __future__ import annotations
 import doctest
 import importlib
 import importlib.util
+import json
 import pkgutil
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +21,10 @@ import typer
 from typer.testing import CliRunner
 
 import fedpriv
+from fedpriv._internal.validation import FedprivError
 from fedpriv.cli import app
 from fedpriv.cli.simulate import given
+from fedpriv.config import plan as plans
 from fedpriv.config.schema import Config
 from fedpriv.simulation.run import simulate
 
@@ -43,9 +47,31 @@ def commands_of(name: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if ">>> " in (ROOT / name).read_text()])
-def test_a_documents_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_files(name: str, folder: Path) -> list[str]:
+    """Write a page's Python files, those whose first line is a comment with their name; gives the modules."""
+    files = dict(
+        re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    )
+    for module, text in files.items():
+        (folder / f"{module}.py").write_text(text)
+    return list(files)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder as the current one; modules in it can be imported, and are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == tmp_path:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if ">>> " in (ROOT / name).read_text()])
+def test_a_documents_examples_run(name: str, empty: Path) -> None:
+    write_files(name, empty)
     text = re.sub(r"^```.*$", "", (ROOT / name).read_text(), flags=re.MULTILINE)
     test = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
     found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
@@ -78,6 +104,22 @@ def test_a_documents_links_lead_somewhere(name: str) -> None:
         assert target.exists() or link in generated_links(name), f"{name} links to {link}"
 
 
+REFUSED = re.findall(
+    r"^Refused: `fedpriv simulate (.*)`", (DOCS / "sharp-edges.md").read_text(), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("settings", REFUSED)
+def test_what_the_sharp_edges_say_is_refused_is(settings: str) -> None:
+    values = given(None, re.findall(r"--set (\S+)", settings), None, None, False)
+    with pytest.raises(FedprivError):
+        plans.make_plan(Config.parse(values))
+
+
+def test_there_are_refusals() -> None:
+    assert len(REFUSED) > 10
+
+
 def generated_links(name: str) -> set[str]:
     """Links of a page in docs/ to the pages that are generated for the site."""
     generate = site_generator()
@@ -91,8 +133,12 @@ def generated_links(name: str) -> set[str]:
 
 def site_generator() -> Any:
     """docs/_site/generate.py, which makes the reference."""
-    path = DOCS / "_site/generate.py"
-    spec = importlib.util.spec_from_file_location("generate", path)
+    return docs_module("generate")
+
+
+def docs_module(name: str) -> Any:
+    """A module of docs/_site, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"_site/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -123,6 +169,36 @@ def test_every_setting_and_command_is_in_the_reference() -> None:
     assert isinstance(root, click.Group)
     for command in root.commands:
         assert f"## fedpriv {command}" in pages["reference/command-line.md"], command
+
+
+def run_commands(commands: list[str], settings: list[str]) -> None:
+    """Run a page's commands in the current folder, with further settings for those that take some."""
+    for line in commands:
+        words = shlex.split(line, comments=True)
+        if words[0] == "python":
+            subprocess.run([sys.executable, *words[1:]], check=True)
+            continue
+        assert words[0] == "fedpriv", line
+        extra = [word for setting in settings for word in ("--set", setting)]
+        result = CliRunner().invoke(app, words[1:] + (extra if words[1] in SETTINGS_COMMANDS else []))
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+@pytest.mark.slow
+def test_the_first_guides_commands_run_in_an_empty_folder(empty: Path) -> None:
+    name = "docs/start.md"
+    assert write_files(name, empty) == ["make_people", "mine"]
+    commands = commands_of(name)
+    assert len(commands) == 6
+    run_commands(commands[:1], ["rounds=2", "engine=in-process"])
+    run_commands(commands[1:], ["engine=in-process"])
+    scores = {
+        run: json.loads((empty / "runs" / run / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
+        for run in ("mine", "limit", "strong")
+    }
+    assert scores["mine"] > 0.85
+    assert scores["limit"] > 0.9
+    assert (empty / "results.png").exists()
 
 
 @pytest.fixture
@@ -162,3 +238,10 @@ def test_the_commands_on_own_code_do_what_the_page_says(own_page: str) -> None:
         assert result.exit_code == 0, result.output
     report = max(Path("runs").glob("*/report.json")).read_text()
     assert "mine:net" in report
+
+
+def test_the_diagrams_are_of_today() -> None:
+    diagrams = docs_module("diagrams")
+    for name, draw in diagrams.DRAWN.items():
+        assert (DOCS / "assets" / name).read_text() == draw(), "run python docs/_site/diagrams.py"
+    assert {room for layer in diagrams.layers() for room in layer} <= set(diagrams.ABOUT)

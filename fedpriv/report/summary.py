@@ -52,8 +52,7 @@ def summarise(
         },
         "data set": config.dataset,
         "model": config.model,
-        "initial weights": config.initial_weights or None,
-        "optimizer": plan.optimizer_name,
+        "optimizer": config.optimizer,
         "averaging": config.averaging or None,
         "regulariser": None
         if config.regulariser == "none"
