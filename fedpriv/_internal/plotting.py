@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import cache
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,20 @@ LEVEL = "dotted: the last score without noise, where epsilon is infinite"  # wha
 
 def panels(width: float, height: float, number: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure of this size in inches, and its panels from left to right, which share the vertical axis."""
+    figure = _picture()(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, number, sharey=True, squeeze=False)[0])
+
+
+@cache
+def _picture() -> type[Figure]:
+    """A figure that a notebook shows as a cell's value, with or without matplotlib's inline backend."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(1, number, sharey=True, squeeze=False)[0])
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            return png(self)
+
+    return Picture
 
 
 def rule(axes: Axes, whole: bool = True) -> None:

@@ -6,7 +6,7 @@
 >>> colours["rad"]
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: colour is 'rad'; it must be one of red (did you mean 'red'?)
+fedpriv.ArgumentError: colour is 'rad'; it must be one of red (did you mean 'red'?)
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 >>> TemperatureSettings.read({"target-degrees": -1})
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: target-degrees is -1; it must be greater than 0
+fedpriv.ArgumentError: target-degrees is -1; it must be greater than 0
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""Code of a user's own that a setting names, as ``module:name``.
+"""A user's own code: what a setting names as ``module:name``, and objects that Python code hands over.
 
 A module is looked for where Python is installed, and then in the current folder. Nothing is imported that a
 setting does not name; a node that owns its data imports what its owner accepts (:mod:`fedpriv.node.policy`).
+
+An object that ``fedpriv.simulate`` is given has the name ``in-memory:NAME`` in the configuration. It exists
+in this process only, within :func:`objects`; it is never pickled and never sent to another process.
 
 >>> called("model", "torch.nn:Flatten")
 Flatten(start_dim=1, end_dim=-1)
 >>> called("model", "torch.nn:Flaten")
 Traceback (most recent call last):
     ...
-fedpriv._internal.user_code.UserCodeError: model is 'torch.nn:Flaten'; it must name something in torch.nn \
+fedpriv.UserCodeError: model is 'torch.nn:Flaten'; it must name something in torch.nn \
 (did you mean 'Flatten'?)
 """
 
@@ -17,10 +20,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from fedpriv._internal import validation
@@ -29,13 +36,58 @@ from fedpriv._internal import validation
 class UserCodeError(validation.ArgumentError):
     """Code of a user's own is not there, or failed; the text may quote what it said."""
 
+    __module__ = "fedpriv"
+
 
 HINT = "one of your own is named module:name"
+IN_MEMORY = "in-memory"  # no module has this name, for it is no identifier
+
+_objects: ContextVar[Mapping[str, Any]] = ContextVar("fedpriv-objects", default={})  # noqa: B039
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 def named(value: object) -> bool:
-    """Whether a setting's value names code."""
+    """Whether a setting's value names code, or an object in memory."""
     return isinstance(value, str) and ":" in value
+
+
+def in_memory(value: object) -> bool:
+    """Whether a setting's value names an object in memory."""
+    return isinstance(value, str) and value.startswith(f"{IN_MEMORY}:")
+
+
+def reference(value: Any) -> str:
+    """The name of an object in a configuration: by its own ``name``, else by its function's or class's.
+
+    >>> reference(sum), reference(3)
+    ('in-memory:sum', 'in-memory:int')
+    """
+    name = getattr(value, "__name__", None) or getattr(value, "name", None)
+    return f"{IN_MEMORY}:{name if isinstance(name, str) and name else type(value).__name__}"
+
+
+@contextmanager
+def objects(by_key: Mapping[str, Any]) -> Iterator[None]:
+    """Within this block, settings that name an object in memory mean these, by the setting's key."""
+    token = _objects.set({**_objects.get(), **by_key})
+    try:
+        yield
+    finally:
+        _objects.reset(token)
+
+
+def given() -> Mapping[str, Any]:
+    """The objects that are in place now, by the setting's key."""
+    return _objects.get()
+
+
+def held(key: str, name: str) -> Any:
+    """The object in memory that the setting ``key`` names. Raises UserCodeError where there is none."""
+    given = _objects.get()
+    if key not in given or reference(given[key]) != name:
+        hint = "it was an object in memory; give it again from Python"
+        raise fail(key, name, "be an object that exists in this process", hint)
+    return given[key]
 
 
 def called(key: str, reference: str, *arguments: Any) -> Any:
@@ -43,7 +95,7 @@ def called(key: str, reference: str, *arguments: Any) -> Any:
 
     Args:
         key: the setting, for errors.
-        reference: ``module:name``.
+        reference: ``module:name``, or ``in-memory:name`` of an object that can be called.
         arguments: what it is called with, where it has parameters without a default.
 
     Raises UserCodeError where there is nothing to call, or calling it fails.
@@ -69,7 +121,10 @@ def _call(key: str, reference: str, call: Callable[[], Any]) -> Any:
 
 
 def found(key: str, reference: str) -> Callable[..., Any]:
-    """What ``module:name`` names. Raises UserCodeError where there is nothing that can be called."""
+    """What ``module:name`` names, or the object ``in-memory:name``. Raises UserCodeError where there is
+    nothing that can be called."""
+    if in_memory(reference):
+        return held(key, reference)  # type: ignore[no-any-return]
     module_name, _, name = reference.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
         raise fail(key, reference, "be written module:name, as in mymodel:build")
@@ -95,10 +150,12 @@ def found(key: str, reference: str) -> Callable[..., Any]:
 @cache
 def source_digest(key: str, reference: str) -> str:
     """A digest of the file that the code at ``module:name`` is in, as it was when it was first asked for in
-    this process; empty where there is no file.
+    this process; empty where there is no file, or an object in memory has no code of its own.
 
     Raises UserCodeError as :func:`called` does, where there is nothing to call.
     """
+    if in_memory(reference):
+        return ""
     found(key, reference)
     file = getattr(sys.modules[reference.partition(":")[0]], "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
@@ -120,6 +177,32 @@ def fail(key: str, reference: str, allowed: str, hint: str = "") -> UserCodeErro
 
 
 def said(error: BaseException) -> str:
-    """An exception in one line."""
+    """An exception in one line, with the place in the user's own code that it comes from.
+
+    >>> try:
+    ...     int("seven")
+    ... except ValueError as error:
+    ...     said(error).split(" at ")[0]
+    "ValueError: invalid literal for int() with base 10: 'seven',"
+    """
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    place = _place(error)
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + (place and f", at {place}")
+
+
+def _place(error: BaseException) -> str:
+    """File, line and function of the last frame that is neither ours nor a library's; empty without one."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if _is_users(trace.tb_frame):
+            code = trace.tb_frame.f_code
+            found = f"{code.co_filename}, line {trace.tb_lineno}, in {code.co_name}"
+        trace = trace.tb_next
+    return found
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    library = any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
+    standard = file.startswith((sys.base_prefix + "/lib/", "<frozen"))
+    return not (library or standard or file.startswith(_PACKAGE))

@@ -7,7 +7,7 @@ Every public entry point checks its arguments with these functions before any wo
 >>> probability("sampling-rate", 7)
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: sampling-rate is 7; it must lie in [0, 1]
+fedpriv.ArgumentError: sampling-rate is 7; it must lie in [0, 1]
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
@@ -26,9 +27,13 @@ _MANY_WORDS = 8  # more than are read at a glance
 class FedprivError(Exception):
     """What people can get wrong, or what failed outside: the message says what, and what to do."""
 
+    __module__ = "fedpriv"  # where users import it from, and what a traceback shows
+
 
 class ArgumentError(FedprivError, ValueError):
     """An argument is outside what is allowed; the message says which, and what to do."""
+
+    __module__ = "fedpriv"
 
 
 def fail(name: str, value: object, allowed: str, hint: str = "") -> ArgumentError:
@@ -135,3 +140,33 @@ def near(value: Any, words: Iterable[str]) -> str:
     of_parts = [name for name in known if wanted in name.split("-")]
     close = [wanted] if wanted in known else of_parts or difflib.get_close_matches(wanted, known, n=1)
     return meant(known[close[0]]) if close else ""
+
+
+@contextmanager
+def python_names(keys: Iterable[str], words: Iterable[str] = ()) -> Iterator[None]:
+    """Errors of this block name settings as Python writes them: sampling_rate, not sampling-rate.
+
+    Args:
+        keys: the settings, as they are written on the command line.
+        words: those of them that are also values of settings; they are changed only where a message begins
+            with them.
+    """
+    try:
+        yield
+    except FedprivError as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (_in_python(error.args[0], list(keys), list(words)), *error.args[1:])
+        raise
+
+
+def _in_python(text: str, keys: list[str], words: list[str]) -> str:
+    """The text with the keys as Python's names.
+
+    >>> _in_python("clip-norm is 0; it must be greater than 0 (see --clip-norm)", ["clip-norm"], [])
+    'clip_norm is 0; it must be greater than 0 (see clip_norm)'
+    """
+    hyphened = sorted((key for key in keys if "-" in key), key=len, reverse=True)
+    anywhere = "|".join(map(re.escape, (key for key in hyphened if key not in words))) or "(?!)"
+    first = "|".join(map(re.escape, hyphened)) or "(?!)"
+    pattern = rf"^(?:--)?(?:{first})(?![\w-])|(?<![\w/.:-])(?:--)?(?:{anywhere})(?![\w/:-]|\.\w)"
+    return re.sub(pattern, lambda found: found[0].removeprefix("--").replace("-", "_"), text)

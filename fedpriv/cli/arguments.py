@@ -3,7 +3,7 @@
 >>> require_pairs(["--set", "clients", "10"])
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: --set is 'clients'; it must be KEY=VALUE in one word \
+fedpriv.ArgumentError: --set is 'clients'; it must be KEY=VALUE in one word \
 (write --set clients=10)
 >>> args, replaced = last_of_each(["--set", "epsilon=1", "--seed", "3", "--set", "epsilon=2"])
 >>> args

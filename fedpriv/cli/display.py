@@ -14,7 +14,8 @@ from fedpriv.config.plan import Plan
 from fedpriv.federated.stop_reason import StopReason, divergence
 from fedpriv.report.notices import noise, notes, remark
 from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
-from fedpriv.runs.runner import Result, Status
+from fedpriv.runs.result import Result
+from fedpriv.runs.runner import Status
 from fedpriv.tasks.metrics import counted, shown
 
 Show = Callable[[Status], None]

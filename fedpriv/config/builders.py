@@ -10,13 +10,15 @@ a simulation takes it from the run's seed, and a node that owns its data where i
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpriv import data, models
 from fedpriv._internal import user_code, validation
 from fedpriv.config.schema import Config
 from fedpriv.data import View
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
+from fedpriv.models import weights
+from fedpriv.models.initializers import keep
 from fedpriv.rng import Key
 from fedpriv.tasks.losses import TARGETS
 from fedpriv.tasks.public_gradient import PublicGradient, split
@@ -28,15 +30,28 @@ def make_task(config: Config, source: data.Source) -> Task:
 
     Raises ArgumentError where the model does not suit them.
     """
-    model = models.build(config.model, source.shape, source.classes, source.tokens, max(0, config.seed))
     for key, default in (("input-mean", 0.0), ("input-std", 1.0)):
         if source.tokens and config.table()[key] != default:
             raise validation.fail(key, config.table()[key], f"be {default:g}: {source.name} is of tokens")
-    if (config.input_mean, config.input_std) != (0.0, 1.0):
-        model = models.Standardised(model, config.input_mean, config.input_std)
+    model = make_model(config, models.Inputs(source.shape, source.classes, source.tokens))
     task = Task(model, TARGETS[source.target])
     _check_outputs(config, source, task)
     return task
+
+
+def make_model(config: Config, inputs: models.Inputs, started: bool = True) -> nn.Module:
+    """The model that the configuration names, with its standardisation of inputs, before training.
+
+    Unless ``started`` is false it has the values of ``initial-weights``, where that names a file. Raises
+    ArgumentError where the model or the file does not suit.
+    """
+    model = models.build(config.model, inputs.shape, inputs.classes, inputs.tokens, max(0, config.seed))
+    if (config.input_mean, config.input_std) != (0.0, 1.0):
+        model = models.Standardised(model, config.input_mean, config.input_std)
+    if started and config.initial_weights:
+        weights.start_from(model, config.initial_weights, trained_only=config.nodes_own_data)
+        keep(model)
+    return model
 
 
 def _check_outputs(config: Config, source: data.Source, task: Task) -> None:

@@ -15,7 +15,7 @@ delayed preconditioners, dp-srm STORM. These are the upper limits of the papers'
 >>> settle({"dataset": "digits", "clients": 10})
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: clients is 10; it must be 1 without federation (leave it out, \
+fedpriv.ArgumentError: clients is 10; it must be 1 without federation (leave it out, \
 or use `fedpriv simulate`)
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fedpriv._internal import hardware, validation
@@ -43,6 +43,7 @@ class Plan:
         budget: what may be spent, or None where no noise was asked for.
         units: N, the public number of privacy units.
         max_participations: K of the local placement (rounds where there is no cap), else None.
+        configured: the optimizer that the configuration names, as ``make_plan`` built it.
     """
 
     config: Config
@@ -50,6 +51,13 @@ class Plan:
     budget: Budget | None
     units: int
     max_participations: int | None
+    configured: PrivateOptimizer | None = field(default=None, compare=False)
+
+    @property
+    def optimizer_name(self) -> str:
+        """What runs: the configured optimizer, or the class of one that was put in its place."""
+        optimizer = self.mechanism.optimizer
+        return self.config.optimizer if optimizer is self.configured else type(optimizer).__name__
 
     def key(self) -> Key:
         """The server's key: OS entropy, or the seed that was asked for."""
@@ -149,7 +157,8 @@ def _make_plan(config: Config) -> Plan:
     unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
     rounds = config.method.run_rounds(config.rounds, context)
     if config.placement == "none":
-        return Plan(config, replace(unscaled, scale=0.0, rounds=rounds), None, units, None)
+        mechanism = replace(unscaled, scale=0.0, rounds=rounds)
+        return Plan(config, mechanism, None, units, None, optimizer)
     budget = Budget(config.epsilon, delta, config.accounting)
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
@@ -160,7 +169,7 @@ def _make_plan(config: Config) -> Plan:
     calibrated = replace(context, calibrated=Calibrated(scale, sampler.expected_size, noise_std))
     optimizer = make_optimizer(config, calibrated)
     mechanism = replace(unscaled, optimizer=optimizer, scale=scale, rounds=rounds)
-    return Plan(config, mechanism, budget, units, cap)
+    return Plan(config, mechanism, budget, units, cap, optimizer)
 
 
 def make_optimizer(config: Config, context: BuildContext | None = None) -> PrivateOptimizer:

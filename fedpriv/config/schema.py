@@ -12,7 +12,7 @@ declares (:mod:`fedpriv.optimizers.registry`).
 >>> Config.parse({"sampling-rat": 0.02})
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling-rate'?
+fedpriv.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling-rate'?
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ GROUPS: dict[str, type[Settings]] = {
     "Optimizer: common": OptimizerSettings,
     "Machine": MachineSettings,
 }
-
-_OBJECT = "object:"  # begins the name of an optimizer that was handed over as an object
 
 
 class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSettings, DataSettings):
@@ -120,17 +118,17 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         """The chosen optimizer. Raises UserCodeError where it is your own and cannot be imported."""
         if self.given is not None:
             return given_method(self.optimizer, self.given)
-        if self.optimizer.startswith(_OBJECT):
-            text = f"optimizer {self.optimizer} was handed over as an object; hand it over again"
-            raise validation.ArgumentError(text)
+        if user_code.in_memory(self.optimizer):
+            held = user_code.held("optimizer", self.optimizer)
+            if not isinstance(held, type):
+                return given_method(self.optimizer, held)
         return user_method(self.optimizer) if user_code.named(self.optimizer) else METHODS[self.optimizer]
 
     @property
     def user_code(self) -> dict[str, str]:
         """The settings that name code of the user's own as module:name, by key."""
         named = {"model": self.model, "dataset": self.dataset, "optimizer": self.optimizer}
-        objects = {"optimizer"} if self.optimizer.startswith(_OBJECT) else set()
-        return {key: v for key, v in named.items() if user_code.named(v) and key not in objects}
+        return {key: v for key, v in named.items() if user_code.named(v) and not user_code.in_memory(v)}
 
     @property
     def public(self) -> PublicSettings:
@@ -198,8 +196,7 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
 
     def with_optimizer(self, optimizer: PrivateOptimizer) -> Self:
         """A copy whose optimizer is this object: one of your own, or one that was made in Python."""
-        kind = type(optimizer)
-        name = f"{_OBJECT}{kind.__module__}.{kind.__qualname__}"
+        name = user_code.reference(optimizer)
         return self.model_copy(update={"optimizer": name, "given": optimizer, "own": Settings()})
 
     def toml(self) -> str:

@@ -38,6 +38,9 @@ class DataSettings(Settings):
     )
     sequence_length: int = setting(0, "words read of a text, of imdb; 0: the data set's own", ge=0)
     model: str = setting("cnn", "a model of fedpriv.models: cnn, mlp, lstm, ...; or your own, as module:name")
+    initial_weights: str = setting(
+        "", "a .safetensors file that the model's parameters start from; empty: they are drawn"
+    )
     input_mean: float = setting(0.0, "public constant: the model sees (x - mean) / std")
     input_std: float = setting(1.0, "public constant; the papers' MNIST has 0.1307, 0.3081", gt=0)
     partition: Literal["one-example", "iid", "dirichlet", "shards", "natural"] = setting(

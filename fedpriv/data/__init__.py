@@ -9,6 +9,7 @@
 
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError, data_folder
+from fedpriv.data.inputs import as_source
 from fedpriv.data.loaders import load, names
 from fedpriv.data.partitioning.populations import OneExample, Population, Silos, population
 from fedpriv.data.source import DataError, Indices, Pair, Source
@@ -26,6 +27,7 @@ __all__ = [
     "Silos",
     "Source",
     "View",
+    "as_source",
     "data_folder",
     "load",
     "names",

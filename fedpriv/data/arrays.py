@@ -14,15 +14,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
+from fedpriv.data.convert import Array, as_array, as_owners
 from fedpriv.data.source import (
     DataError,
     Indices,
@@ -36,7 +37,8 @@ from fedpriv.data.source import (
 )
 from fedpriv.data.sparse import SparseRows
 
-Array = npt.NDArray[Any]
+ArrayLike: TypeAlias = Array | Tensor | SparseRows | Sequence[Any]
+OwnersLike: TypeAlias = Array | Tensor | Sequence[int] | Sequence[str]
 Kept = Tensor | SparseRows
 _SMALL_WHOLE = (np.uint8, np.int16, np.int32)  # the small types that torch can index
 
@@ -46,14 +48,17 @@ class Arrays:
 
     Args:
         name: what to call it.
-        x: of the training examples, (n, ...); example i is index i. Without tokens, uint8 are pixels
-            (n, height, width) or (n, channels, height, width), and float32, dense or sparse, are taken as
-            they are; other dense floats are rounded to float32. With tokens, whole numbers.
-        y: (n,) or (n, classes), as the target has it; whole numbers for tags are cast. Tags may be sparse.
+        x: of the training examples, (n, ...); example i is index i. A NumPy array, a torch tensor, nested
+            lists or sparse rows. Without tokens, uint8 are pixels (n, height, width) or (n, channels, height,
+            width); other numbers are rounded to float32. With tokens, whole numbers.
+        y: (n,) or (n, classes), as the target has it: of the same types; bools are the labels 0 and 1. Tags
+            may be sparse.
         test_x, test_y: the public test part.
         classes: the number of labels or tags: a public constant, never counted in clients' data. For
             values it is 1, and may be left out.
-        tokens, target, owners: see :class:`fedpriv.data.source.Source`.
+        tokens, target: see :class:`fedpriv.data.source.Source`.
+        owners: who each training example is from, (n,): numbers from 0, or names, which are numbered in their
+            order as text.
 
     Raises:
         DataError: the parts do not fit together, or hold what the tokens and the target do not allow; or
@@ -65,37 +70,39 @@ class Arrays:
     def __init__(
         self,
         name: str,
-        x: Array | SparseRows,
-        y: Array | SparseRows,
-        test_x: Array | SparseRows,
-        test_y: Array | SparseRows,
+        x: ArrayLike,
+        y: ArrayLike,
+        test_x: ArrayLike,
+        test_y: ArrayLike,
         classes: int | None = None,
         *,
         tokens: tuple[int, ...] = (),
         target: Target = "label",
-        owners: Indices | None = None,
+        owners: OwnersLike | None = None,
     ) -> None:
         self.classes = _checked_classes(name, target, classes)
         if not isinstance(tokens, tuple) or not all(isinstance(t, Integral) and t >= 1 for t in tokens):
             example = f"({tokens},)" if isinstance(tokens, Integral) else "(50,)"
             raise DataError(f"{name}: tokens must be a tuple of numbers of ids, such as {example}")
-        self.name, self.size = name, len(x)
-        self.tokens, self.target, self.owners = tokens, target, owners
+        self.name, self.tokens, self.target = name, tokens, target
         self._train = self._checked(x, y, "")
+        self.size = len(self._train[0])
+        self.owners = None if owners is None else as_owners(owners, name)
         self._test = self._checked(test_x, test_y, "test_")
         self.shape: tuple[int, ...] = tuple(self._train[0].shape[1:])
         if tuple(self._test[0].shape[1:]) != self.shape:
             raise DataError(f"{name}: training and test examples must have the same shape")
-        if owners is not None and (len(owners) != len(x) or int(owners.min()) < 0):
-            raise DataError(f"{name}: there must be one owner, 0 or more, for each training example")
+        if self.owners is not None and len(self.owners) != self.size:
+            raise DataError(f"{name}: there must be one owner for each training example")
         self._resident: dict[torch.device, tuple[Kept, Kept]] = {}
 
-    def _checked(self, x: Array | SparseRows, y: Array | SparseRows, part: str) -> tuple[Kept, Kept]:
+    def _checked(self, x: ArrayLike, y: ArrayLike, part: str) -> tuple[Kept, Kept]:
         """Both as tensors in the form they are kept in, or a DataError that names no value."""
-        for given in (x, y):
-            _require_array(self.name, given)
-        kept = self._checked_y(y, len(x), f"{part}y")
-        return self._checked_x(x, f"{part}x"), kept
+        inputs, targets = as_array(x, self.name, f"{part}x"), as_array(y, self.name, f"{part}y")
+        if not isinstance(inputs, SparseRows) and not inputs.ndim:
+            raise DataError(f"{self.name}: examples {part}x must have an axis of examples; {_said(inputs)}")
+        kept = self._checked_y(targets, len(inputs), f"{part}y")
+        return self._checked_x(inputs, f"{part}x"), kept
 
     def _checked_x(self, x: Array | SparseRows, called: str) -> Kept:
         if isinstance(x, SparseRows):
@@ -106,7 +113,7 @@ class Arrays:
             return self._checked_tokens(x, called)
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 4 else x[:, None]))
-        if x.dtype.kind != "f" or x.ndim < 2:
+        if x.dtype.kind not in "fiub" or x.dtype == np.uint8 or x.ndim < 2:
             kinds = "uint8 images (n, height, width) or (n, channels, height, width), or float32 (n, ...)"
             raise DataError(f"{self.name}: examples {called} must be {kinds}; {_said(x)}")
         rounded = as_float32(x)
@@ -136,10 +143,11 @@ class Arrays:
                 raise DataError(f"{self.name}: tags {called} must be 0 or 1")
             return y
         if self.target == "label":
+            y = y.astype(np.int64) if y.dtype.kind == "b" else y
             require_labels(self.name, y, count, self.classes, f"labels {called}")
             return torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
         expected = (count,) if self.target == "value" else (count, self.classes)
-        if not count or y.shape != expected or y.dtype.kind not in "iuf":
+        if not count or y.shape != expected or y.dtype.kind not in "iufb":
             raise refusal
         numbers = as_float32(y)
         if not np.isfinite(numbers).all():
@@ -190,12 +198,6 @@ def _checked_classes(name: str, target: str, classes: int | None) -> int:
         return validation.integer("classes", classes, 1, hint)
     except validation.ArgumentError as error:
         raise DataError(f"{name}: {error}") from None
-
-
-def _require_array(name: str, part: object) -> None:
-    """Raises DataError unless it is a NumPy array or sparse rows."""
-    if not isinstance(part, (np.ndarray, SparseRows)):
-        raise DataError(f"{name}: examples and targets must be NumPy arrays, not {type(part).__name__}")
 
 
 def _said(array: Array | SparseRows) -> str:

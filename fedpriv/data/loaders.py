@@ -8,7 +8,7 @@ Files of data set NAME lie in ``<folder>/NAME/``, folder being the argument, els
 >>> load("mnits")
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: dataset is 'mnits'; it must be one of a9a, cifar-10, \
+fedpriv.ArgumentError: dataset is 'mnits'; it must be one of a9a, cifar-10, \
 cifar-100, digits, fashion-mnist, ijcnn1, imdb, imdb-bag, infinite-digits, infinite-mnist, mnist, \
 movielens-100k, names, pneumonia, stackoverflow-tags (did you mean 'mnist'?)
 """
@@ -204,7 +204,10 @@ def _require_options(name: str, given: Mapping[str, int], options: Mapping[str, 
 
 def _own(name: str) -> Source:
     """The user's source. Raises ArgumentError where it is none."""
-    source: Source = user_code.called("dataset", name)
+    if user_code.in_memory(name):
+        source: Source = user_code.held("dataset", name)
+    else:
+        source = user_code.called("dataset", name)
     missing = [part for part in _PARTS if not hasattr(source, part)]
     if missing:
         hint = f"it gives {type(source).__name__}, without {missing[0]}"

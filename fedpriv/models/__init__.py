@@ -37,6 +37,7 @@ torch.Size([26010])
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -103,7 +104,11 @@ def _own(name: str, inputs: Inputs, seed: int) -> nn.Module:
     """The user's model, which is drawn from its own parameters, whatever its layers' laws are."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed % 2**63)
-        model = user_code.called("model", name, inputs)
+        given = user_code.held("model", name) if user_code.in_memory(name) else None
+        if isinstance(given, nn.Module):
+            model = copy.deepcopy(given)  # what follows must not change the user's object
+        else:
+            model = user_code.called("model", name, inputs)
     if not isinstance(model, nn.Module):
         raise user_code.fail("model", name, "give an nn.Module", f"it gives {type(model).__name__}")
     for own, parameter in model.named_parameters():

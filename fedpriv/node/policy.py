@@ -40,8 +40,8 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     An owner answers for the file that they named, and whether a run is of such nodes the server does not
     decide; nor where this machine is read from: data sets lie in the owner's own ``data-folder``, by default
     where ``FEDPRIV_DATA`` says, and a run names no file to take noise or clip norms from, whose numbers its
-    answers would tell. Nor does it decide what code runs here: what ``model`` and ``dataset`` name
-    as ``module:name`` the owner has to have named in ``accept-code``.
+    answers would tell. Nor does it decide what code runs here: what ``model``, ``dataset`` and ``optimizer``
+    name as ``module:name`` the owner has to have named in ``accept-code``.
 
     Raises RefusedError where the node owns its data, and the run is not one of nodes that do, or names a
     file, or code that its owner does not accept; ArgumentError where the node's configuration has a key that
@@ -55,6 +55,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
         if taken.get("nodes-own-data") is not True:
             raise RefusedError("this node owns its data, and the run is not of such nodes (nodes-own-data)")
         taken["data-folder"] = node.get("data-folder", "")
+        taken["initial-weights"] = ""  # the server reads it, and sends what it holds
         for key in FILES:
             if taken.get(key):
                 raise RefusedError(

@@ -13,7 +13,7 @@ from fedpriv.optimizers.adp_sgd import (
     predicted_gain,
 )
 from fedpriv.optimizers.averaging import ExponentialMovingAverage
-from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
+from fedpriv.optimizers.base import BaseOptimizer, PlannedRelease, PrivateOptimizer, State
 from fedpriv.optimizers.dp2 import Dp2, ExtraQuery
 from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, draw_output_step
 from fedpriv.optimizers.dynamic_dp_sgd import (
@@ -57,6 +57,7 @@ __all__ = [
     "Adam",
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
+    "BaseOptimizer",
     "BuildContext",
     "Calibrated",
     "Dp2",

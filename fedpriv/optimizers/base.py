@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from fedpriv.mechanism.query import NoisyAnswer, Query
+from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +82,44 @@ class PrivateOptimizer(Protocol):
 
     def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """The releases of a run of this many rounds, in order; public and independent of any data."""
+
+
+class BaseOptimizer:
+    """The base class of an optimizer of your own: one clipped gradient a round, and one release for it.
+
+    A subclass needs ``update`` alone: ``answer[0]`` is the noisy sum of clipped gradients over the expected
+    cohort size, shape (d,). Methods must be pure functions: everything that an optimizer remembers is in its
+    :class:`State`, in the slots where it is more than the parameters.
+
+    Attributes:
+        clip_norm: C, the largest norm of what one unit adds to the sum.
+
+    >>> class Halving(BaseOptimizer):
+    ...     def update(self, state, answer):
+    ...         rate = 4.0 * 0.5 ** (state.step // 20)
+    ...         return state.advanced(state.params - rate * answer[0], state.slots)
+    >>> import torch
+    >>> Halving().update(State(torch.zeros(2)), (torch.ones(2),)).params
+    tensor([-4., -4.])
+    """
+
+    clip_norm: float = 1.0
+
+    def init(self, params: Tensor) -> State:
+        """The state before the first step, from parameters of shape (d,)."""
+        return State(params)
+
+    def query(self, state: State) -> Query:
+        """The sum of the units' gradients at the parameters, each clipped to ``clip_norm``."""
+        return Query((state.params,), (SumBlock((Term(clip_norm=self.clip_norm),)),))
+
+    def update(self, state: State, answer: NoisyAnswer) -> State:
+        """The state after the noisy answer; a subclass says how."""
+        raise NotImplementedError(f"{type(self).__name__} must define update(self, state, answer)")
+
+    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
+        """One release a round."""
+        return (PlannedRelease(),) * rounds
 
 
 @dataclass(frozen=True)

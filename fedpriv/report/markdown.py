@@ -53,6 +53,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("who is trusted", privacy["trust"]),
         ("data set and model", f"{summary['data set']}, {summary['model']}"),
         ("optimizer", summary["optimizer"]),
+        *_start_rows(summary.get("initial weights")),
         *_regulariser_rows(summary["regulariser"]),
         *_averaging_rows(summary["averaging"]),
         (
@@ -69,6 +70,13 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if privacy["max participations"] is not None:
         rows.append(("releases a client gives data to, at most", privacy["max participations"]))
     return rows
+
+
+def _start_rows(path: str | None) -> list[tuple[str, str]]:
+    """Where the model started from; a report of version 0.1.0 has no such entry."""
+    if not path:
+        return []
+    return [("starting weights", f"the file {path}; what it was trained on is not covered by this epsilon")]
 
 
 def _regulariser_rows(regulariser: Mapping[str, Any] | None) -> list[tuple[str, str]]:

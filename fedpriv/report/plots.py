@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
 from fedpriv.accounting import METHODS
@@ -13,13 +13,25 @@ from fedpriv.report.notices import noise
 from fedpriv.report.summary import gate
 from fedpriv.tasks import metrics as metrics_module
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def curves(
     summary: Mapping[str, Any],
     metrics: Sequence[Mapping[str, Any]],
     spending: Sequence[tuple[int, float]],
 ) -> bytes:
-    """curves.png: the test score and epsilon spent against rounds.
+    """curves.png: what :func:`draw` gives, as a file."""
+    return plotting.png(draw(summary, metrics, spending))
+
+
+def draw(
+    summary: Mapping[str, Any],
+    metrics: Sequence[Mapping[str, Any]],
+    spending: Sequence[tuple[int, float]],
+) -> Figure:
+    """The test score and epsilon spent against rounds.
 
     Args:
         summary: the run's report.
@@ -61,7 +73,7 @@ def curves(
     if summary["remark"]:
         title += f"\n{summary['remark']}"
     axes.set_title(title, fontsize=10)
-    return plotting.png(figure)
+    return figure
 
 
 def _every_round(spending: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

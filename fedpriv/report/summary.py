@@ -52,7 +52,8 @@ def summarise(
         },
         "data set": config.dataset,
         "model": config.model,
-        "optimizer": config.optimizer,
+        "initial weights": config.initial_weights or None,
+        "optimizer": plan.optimizer_name,
         "averaging": config.averaging or None,
         "regulariser": None
         if config.regulariser == "none"

@@ -119,6 +119,10 @@ class RunAccountant:
         """What marks the ledger as it stands (:attr:`fedpriv.accounting.Ledger.link`)."""
         return self._ledger.link
 
+    def content(self) -> bytes:
+        """The ledger's file as it is on disk."""
+        return self._path.read_bytes()
+
     def settle(self) -> Record:
         """The gate's events as they are on disk, with their silos where they have any.
 

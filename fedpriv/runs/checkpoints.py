@@ -222,8 +222,11 @@ def digest(layout: Layout) -> str:
 
 
 def _code(config: Config) -> dict[str, str]:
-    """Digests of the code of a user's own, by the setting that names it."""
-    return {key: user_code.source_digest(key, value) for key, value in config.user_code.items()}
+    """Digests of the files with a user's own code and starting weights, by the setting that names them."""
+    marks = {key: user_code.source_digest(key, value) for key, value in config.user_code.items()}
+    if config.initial_weights:
+        marks["initial-weights"] = hashlib.sha256(Path(config.initial_weights).read_bytes()).hexdigest()
+    return marks
 
 
 def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:

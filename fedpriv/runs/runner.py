@@ -9,34 +9,42 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import nn
 
-from fedpriv import __version__
-from fedpriv._internal.tensor_io import packed
+from fedpriv import __version__, models
+from fedpriv._internal import user_code
 from fedpriv.accounting import METHODS, Ledger, local_view
-from fedpriv.config.builders import choose_device, initial_params, make_source, make_task, make_test
+from fedpriv.config.builders import (
+    choose_device,
+    initial_params,
+    make_model,
+    make_source,
+    make_task,
+    make_test,
+)
 from fedpriv.config.plan import Plan
 from fedpriv.federated import availability
 from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import Engine
 from fedpriv.federated.loop import Outcome, Progress, advance
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.models import weights
 from fedpriv.node import silo
 from fedpriv.node.silo import SiloEngine
 from fedpriv.optimizers.base import State
-from fedpriv.report import markdown, plots
 from fedpriv.report import summary as summary_module
 from fedpriv.report.notices import remark
 from fedpriv.runs import checkpoints
 from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.checkpoints import Checkpoint
+from fedpriv.runs.result import MODEL, Result, TrainedModel, report_files
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.tasks import metrics as metrics_module
 
@@ -73,25 +81,6 @@ class Status:
         figures = ".3f" if self.budget >= 0.1 else ".2e"
         estimated = " (an ESTIMATE)" if self.estimated else ""
         return f"{'-' if epsilon is None else format(epsilon, figures)} of {self.budget:g}{estimated}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run.
-
-    Attributes:
-        report: as in report.json.
-        metrics: the records of its evaluations, as in metrics.jsonl.
-        params: the released parameters (d,).
-        stopped: why it ended.
-        untrained: the record of round 0, of the model before its first release; empty where it is not known.
-    """
-
-    report: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    params: Tensor
-    stopped: StopReason
-    untrained: Mapping[str, Any] = field(default_factory=dict)
 
 
 def execute(
@@ -188,6 +177,7 @@ class _Job:
         self.resumed = resumed.resumed if resumed else ()
         self.absent_before = availability.until(self.metrics)
         source = make_source(plan.config)
+        self.inputs = models.Inputs(source.shape, source.classes, source.tokens)
         self.task = make_task(plan.config, source)
         self.key = plan.key()
         device = choose_device(plan.config.device)
@@ -299,10 +289,21 @@ class _Job:
     def _save(self) -> None:
         """Write the released model as it is by now."""
         if self.folder is not None:
-            tensors = self.task.layout.split(self.state.output)
             about = {"fedpriv": __version__, "round": str(self.state.step)}
-            self.folder.write("model.safetensors", packed(tensors, about | _remark(self.plan)))
+            self.folder.write(MODEL, self._trained().packed(about | _remark(self.plan)))
             self._save_state()
+
+    def _trained(self) -> TrainedModel:
+        """The released model as it is by now."""
+        layout, config, inputs = self.task.layout, self.plan.config, self.inputs
+        objects = user_code.given()
+
+        def build() -> nn.Module:
+            with user_code.objects(objects):
+                return make_model(config, inputs, started=False)
+
+        tensors = weights.whole(self.task.module, layout.split(self.state.output))
+        return TrainedModel(tensors, layout.names, inputs, build)
 
     def _save_state(self) -> None:
         """Write what the run could be taken up from."""
@@ -323,7 +324,16 @@ class _Job:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
         before = [{"round": 0, **self.untrained, "epsilon": 0.0}] if self.untrained else []
         if self.folder is not None:
-            self.folder.write("report.json", json.dumps(summary, indent=2) + "\n")
-            self.folder.write("report.md", markdown.markdown(summary))
-            self.folder.write("curves.png", plots.curves(summary, [*before, *self.metrics], self.spending))
-        return Result(summary, self.metrics, self.state.output, stopped, *before)
+            for name, content in report_files(summary, [*before, *self.metrics], self.spending).items():
+                self.folder.write(name, content)
+        return Result(
+            summary,
+            self.metrics,
+            stopped,
+            self.plan.config,
+            self._trained(),
+            self.folder.path if self.folder else None,
+            self.budget_gate.content(),
+            self.spending,
+            *before,
+        )

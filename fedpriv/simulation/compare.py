@@ -14,17 +14,21 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report.notices import remark
+from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
-from fedpriv.runs.runner import Result, Status
+from fedpriv.runs.runner import Status
 from fedpriv.simulation.run import simulate
 from fedpriv.tasks.metrics import counted, scores, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PLACEMENTS = ("none", "central", "distributed", "local")
 SILOS = "client"  # the client level: silos add all the noise to steps of their own
@@ -200,6 +204,11 @@ def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
 
 
 def picture(rows: Sequence[Row]) -> bytes:
+    """compare.png: what :func:`draw` gives, as a file."""
+    return plotting.png(draw(rows))
+
+
+def draw(rows: Sequence[Row]) -> Figure:
     """The score against rounds and against epsilon; each line says whom its epsilon defends against."""
     private = any(row.plan.budget is not None for row in rows)
     figure, (by_round, *others) = plotting.panels(11 if private else 7, 4.5, 1 + private)
@@ -233,4 +242,4 @@ def picture(rows: Sequence[Row]) -> bytes:
         title += f", epsilon {config.epsilon:g}"
     seeded = [remark(config.changed(placement="central")) or ""] if config.seed >= 0 else []
     plotting.title(figure, [title, *seeded])
-    return plotting.png(figure)
+    return figure

@@ -18,8 +18,9 @@ from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import SiloEngine, make_silo_worker
+from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
-from fedpriv.runs.runner import Result, Status, execute
+from fedpriv.runs.runner import Status, execute
 from fedpriv.tasks.task import Task, alike
 
 _SOME = 16  # examples that are looked at before a run

@@ -6,7 +6,7 @@ tensor([2.3026, 2.3026, 2.3026])
 >>> try_loss(lambda outputs, y: cross_entropy(outputs, y) - cross_entropy(outputs, y).mean(), outputs, y)
 Traceback (most recent call last):
     ...
-fedpriv._internal.validation.ArgumentError: loss is '<lambda>'; it must be of each example alone (here \
+fedpriv.ArgumentError: loss is '<lambda>'; it must be of each example alone (here \
 it changes with the others beside it, as a mean over the batch does)
 """
 

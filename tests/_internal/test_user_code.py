@@ -259,7 +259,7 @@ def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None
         ("users_mine:Keyed", "KeyError: 'no'"),
         ("users_mine:Paired", "give one tensor (n, ...)"),
         ("users_mine:Looking", "have gradients for each example alone"),
-        ("users_mine:Resting", "work in training mode too (RuntimeError: for use alone)"),
+        ("users_mine:Resting", "work in training mode too (RuntimeError: for use alone, at "),
         ("users_mine:Unsteady", "be the same whenever it is built"),
         ("users_mine:lazy", "know its layers' sizes (weight is lazy)"),
         ("users_mine:undefined", "start from finite values (weight has others)"),

@@ -44,7 +44,8 @@ def test_tags_are_floats_of_zero_and_one():
 
 FLOATS, IDS, LABELS = np.zeros((2, 3), np.float32), np.zeros((2, 2), np.int32), np.array([0, 1])
 BAD = {
-    "whole numbers": (FLOATS.astype(np.int64), LABELS, {}, "float32 .*; these are int64 with 2 axes"),
+    "one axis": (FLOATS[:, 0], LABELS, {}, "float32 .*; these are float32 with 1 axis"),
+    "one number": (np.float32(3)[...], LABELS, {}, "an axis of examples"),
     "texts": (FLOATS.astype(str), LABELS, {}, "float32 .*; these are text with 2 axes"),
     "flat bytes": (FLOATS.astype(np.uint8), LABELS, {}, "uint8 images"),
     "nan": (FLOATS * np.float32("nan"), LABELS, {}, "finite numbers"),
@@ -55,7 +56,6 @@ BAD = {
     "label rows": (FLOATS, np.eye(2), {}, "these have 2 axes"),
     "label texts": (FLOATS, np.array(["secret", "no"]), {}, r"for each example, 0\.\.9; these are text$"),
     "label floats": (FLOATS, LABELS + 0.0, {}, r"these are float64 \(where they are whole, y\.astype"),
-    "label bools": (FLOATS, LABELS > 0, {}, r"these are bool \(where they are whole, y\.astype"),
     "label range": (FLOATS, LABELS + 9, {}, r"labels y must lie in 0\.\.9"),
     "no classes": (FLOATS, LABELS, {"classes": None}, "classes is None; .* public knowledge"),
     "no tag classes": (FLOATS, FLOATS, {"target": "tags", "classes": None}, "classes is None"),
@@ -75,7 +75,8 @@ BAD = {
     "tag shape": (FLOATS, FLOATS, {"target": "tags", "classes": 4}, "4 tags"),
     "tag range": (FLOATS, FLOATS + 2, {"target": "tags", "classes": 3}, "0 or 1"),
     "owner count": (FLOATS, LABELS, {"owners": np.array([0])}, "one owner"),
-    "owner negative": (FLOATS, LABELS, {"owners": np.array([0, -1])}, "one owner"),
+    "owner negative": (FLOATS, LABELS, {"owners": np.array([0, -1])}, "one user for each .* 0 or more"),
+    "owner floats": (FLOATS, LABELS, {"owners": np.array([0.0, 1.0])}, "; these are float64"),
 }
 
 
@@ -91,7 +92,7 @@ def test_parts_must_have_one_shape():
         Arrays("toy", FLOATS, LABELS, FLOATS[:, :2], LABELS, 2)
 
 
-@pytest.mark.parametrize("case", ["whole numbers", "nan", "label count", "label floats", "label range"])
+@pytest.mark.parametrize("case", ["one axis", "nan", "label count", "label floats", "label range"])
 def test_it_is_said_which_part_does_not_fit(case):
     x, y, _, _ = BAD[case]
     with pytest.raises(DataError, match=r" [xy] must "):

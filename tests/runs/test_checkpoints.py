@@ -28,8 +28,9 @@ from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.node.factory import make_worker
 from fedpriv.runs import checkpoints
+from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import FILES, RunFolder
-from fedpriv.runs.runner import Result, Status, execute
+from fedpriv.runs.runner import Status, execute
 
 
 @pytest.fixture(autouse=True)

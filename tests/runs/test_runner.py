@@ -29,8 +29,9 @@ from fedpriv.node.factory import make_worker
 from fedpriv.optimizers import Scheduled
 from fedpriv.optimizers.base import State
 from fedpriv.runs import checkpoints
+from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import COMPARISON_FILES, FILES, RunFolder
-from fedpriv.runs.runner import Result, Status, execute
+from fedpriv.runs.runner import Status, execute
 
 PLACEMENTS = ("none", "central", "local", "distributed")
 

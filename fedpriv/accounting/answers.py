@@ -1,0 +1,208 @@
+"""The front door's accounting: ``fedpriv.account`` and ``fedpriv.calibrate``.
+
+>>> answer = account(sampling_rate=0.01, steps=1000, noise_multiplier=1.0, delta=1e-5, methods=["pld", "rdp"])
+>>> round(answer.epsilon, 2), answer.guarantees["rdp"].kind
+(1.83, 'bound')
+>>> round(calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000).noise_multiplier, 2)
+1.42
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from fedpriv._internal import validation
+from fedpriv.accounting import api
+from fedpriv.accounting.events import Event
+from fedpriv.accounting.methods.base import PrivacyGuarantee, UnsupportedEvent
+from fedpriv.accounting.methods.registry import METHODS
+from fedpriv.accounting.methods.registry import epsilon as epsilon_of
+
+# A run's samplers, and what the accountant calls what they do.
+SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
+_ARGUMENTS = ("sampling-rate", "noise-multiplier", "relative-noise")
+_HEADER = ("method", "epsilon", "lower bound", "kind")
+
+
+@dataclass(frozen=True, repr=False)
+class Account:
+    """What a schedule of releases costs.
+
+    Attributes:
+        delta: what epsilon is at.
+        guarantees: epsilon by each method that can account for the schedule.
+        unsupported: why the other methods cannot, by method.
+    """
+
+    delta: float
+    guarantees: Mapping[str, PrivacyGuarantee]
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def epsilon(self) -> float:
+        """By PLD, else by the first method that was asked for: an upper bound unless that is gdp-clt."""
+        return (self.guarantees.get("pld") or next(iter(self.guarantees.values()))).epsilon
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """A row for each method, in the order of the table's header."""
+        rows = [
+            (name, f"{g.epsilon:.4g}", "" if g.epsilon_lower is None else f"{g.epsilon_lower:.4g}", g.kind)
+            for name, g in self.guarantees.items()
+        ]
+        return rows + [(name, "-", "", why) for name, why in self.unsupported.items()]
+
+    def __repr__(self) -> str:
+        table = [_HEADER, *self.rows()]
+        widths = [max(len(line[column]) for line in table) for column in range(len(_HEADER))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table]
+        return "\n".join([f"epsilon at delta {self.delta:g}", *lines])
+
+    def _repr_html_(self) -> str:
+        lines = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows()
+        )
+        head = "".join(f"<th>{name}</th>" for name in _HEADER)
+        return f"<p>epsilon at delta {self.delta:g}</p><table><tr>{head}</tr>{lines}</table>"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A schedule that spends a budget, and not more.
+
+    Attributes:
+        noise_multiplier: the noise's standard deviation over the clip norm; with ``relative_noise``, the
+            number that all of it is multiplied by.
+        steps: the number of releases.
+        sampling_rate: the chance of a unit to be in a cohort.
+        epsilon: what is then spent, at most the budget's.
+        delta: the budget's.
+        method: the accounting method.
+    """
+
+    noise_multiplier: float
+    steps: int
+    sampling_rate: float
+    epsilon: float
+    delta: float
+    method: str
+
+
+def account(
+    *,
+    delta: float,
+    steps: int,
+    noise_multiplier: float | Sequence[float],
+    sampling_rate: float | None = None,
+    sampler: str = "poisson",
+    relation: str | None = None,
+    methods: Sequence[str] = tuple(METHODS),
+) -> Account:
+    """Epsilon of a schedule of subsampled Gaussian releases, by each method.
+
+    Args:
+        delta: in (0, 1).
+        steps: T, the number of releases.
+        noise_multiplier: z, the standard deviation of the noise over the clip norm; or one for each release.
+        sampling_rate: q, the chance of a unit to be in a cohort; 1, or left out, with sampler everyone.
+        sampler: poisson, fixed-size or everyone.
+        relation: add-remove or replace-one; None is the sampler's own, replace-one for fixed-size cohorts.
+        methods: pld, rdp, tcdp, zcdp and advanced are upper bounds; gdp-clt is an estimate that can
+            understate.
+
+    Raises:
+        ArgumentError: an argument is out of range.
+        UnsupportedEvent: the only method cannot account for the schedule.
+
+    >>> account(delta=1e-5, steps=1000, noise_multiplier=1.0, sampling_rate=0.01, methods=["rdp"])
+    epsilon at delta 1e-05
+    method  epsilon  lower bound  kind
+    rdp     2.101                 bound
+    """
+    with validation.python_names(_ARGUMENTS):
+        for method in methods:
+            validation.choice("methods", method, METHODS)
+        events = _events(sampling_rate, steps, noise_multiplier, sampler, relation)
+        guarantees, unsupported = dict[str, PrivacyGuarantee](), dict[str, str]()
+        for method in methods:
+            try:
+                guarantees[method] = epsilon_of(events, delta, method)
+            except UnsupportedEvent as error:
+                if len(methods) == 1:
+                    raise
+                unsupported[method] = str(error)
+    return Account(delta, guarantees, unsupported)
+
+
+def calibrate(
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int | None = None,
+    sampling_rate: float | None = None,
+    noise_multiplier: float | None = None,
+    relative_noise: Sequence[float] | None = None,
+    sampler: str = "poisson",
+    relation: str | None = None,
+    method: str = "pld",
+) -> Calibration:
+    """What a budget buys: the noise, the number of releases, or the sampling rate, whichever is left out.
+
+    Args:
+        epsilon, delta: the budget.
+        steps, sampling_rate, noise_multiplier: two of the three, as of :func:`account`; the third is the
+            answer.
+        relative_noise: r_t for each release, where the noise is the answer; all of it is scaled alike.
+        sampler, relation: as of :func:`account`.
+        method: the accounting method that holds the budget.
+
+    Raises:
+        ArgumentError: an argument is out of range, not just one of the three is left out, or nothing meets
+            the budget.
+        UnsupportedEvent: the method cannot account for the schedule.
+
+    >>> calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, noise_multiplier=1.0, method="rdp").steps
+    58
+    """
+    rate = 1.0 if sampler == "everyone" and sampling_rate is None else sampling_rate
+    given = {"steps": steps, "sampling_rate": rate, "noise_multiplier": noise_multiplier}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        text = f"give two of {', '.join(given)}, and the third is the answer; {len(missing)} are left out"
+        raise validation.ArgumentError(text)
+    with validation.python_names(_ARGUMENTS):
+        validation.choice("method", method, METHODS)
+        drawn = SAMPLERS[validation.choice("sampler", sampler, SAMPLERS)]
+        kind = {"method": method, "sampler": drawn, "relation": relation or _relation(sampler)}
+        if noise_multiplier is not None and relative_noise is not None:
+            raise validation.fail("relative-noise", "given", "be left out where noise-multiplier is given")
+        if noise_multiplier is None:
+            assert steps is not None
+            assert rate is not None
+            found: dict[str, Any] = api.calibration(epsilon, delta, rate, steps, relative_noise, **kind)
+        elif steps is None:
+            assert rate is not None
+            found = api.solve_steps(epsilon, delta, rate, noise_multiplier, **kind)
+        else:
+            found = api.solve_rate(epsilon, delta, steps, noise_multiplier, **kind)
+    known: dict[str, Any] = {"scale": noise_multiplier, "steps": steps, "sampling_rate": rate}
+    known |= found
+    spent = float(known["epsilon"])
+    return Calibration(known["scale"], known["steps"], known["sampling_rate"], spent, delta, method)
+
+
+def _events(
+    rate: float | None, steps: int, noise: float | Sequence[float], sampler: str, relation: str | None
+) -> list[Event]:
+    drawn = SAMPLERS[validation.choice("sampler", sampler, SAMPLERS)]
+    if rate is None and sampler != "everyone":
+        raise validation.fail("sampling-rate", rate, "be given, unless sampler is everyone")
+    if sampler == "everyone" and rate not in (None, 1):
+        raise validation.fail("sampling-rate", rate, "be left out, or 1, with sampler everyone")
+    return api.schedule(1.0 if rate is None else rate, steps, noise, drawn, relation or _relation(sampler))
+
+
+def _relation(sampler: str) -> str:
+    return "replace-one" if sampler == "fixed-size" else "add-remove"

@@ -1,0 +1,124 @@
+"""What may stand for arrays, and for a source: torch tensors and data sets, lists, tuples of arrays.
+
+>>> as_array([[1, 2], [3, 4]], "mine", "x").dtype.kind
+'i'
+>>> as_owners(["bob", "ann", "bob"], "mine").tolist()
+[1, 0, 1]
+>>> source = as_source(([[0.5], [2.0]], [0, 1], [[1.0]], [1]))
+>>> source.size, source.classes, source.target
+(2, 2, 'label')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from fedpriv._internal import user_code
+from fedpriv.data.arrays import Arrays
+from fedpriv.data.convert import Array, as_array, as_owners
+from fedpriv.data.source import DataError, Source, Target
+from fedpriv.data.sparse import SparseRows
+
+__all__ = ["as_array", "as_owners", "as_source"]
+
+_PARTS = tuple(part for part in vars(Source) if not part.startswith("_"))
+_WANTED = (
+    "a Source such as fedpriv.data.Arrays, a tuple (x, y, test_x, test_y), or a pair (train, test) of torch "
+    "Datasets of (x, y) pairs"
+)
+_PUBLIC = "the test part is public, and fedpriv never takes it from training data by itself"
+
+
+def as_source(dataset: Any) -> Source:
+    """The source that ``dataset`` is or stands for.
+
+    Args:
+        dataset: a :class:`~fedpriv.data.source.Source`; or (x, y, test_x, test_y), or ((x, y), (test_x,
+            test_y)), of NumPy arrays, torch tensors or lists; or (train, test), two map-style torch Datasets
+            of (x, y) pairs, which are read into memory. y of whole numbers (n,) are labels, whose number is
+            counted in the TEST part, which is public; y of floats (n,) are values; y (n, tags) of 0 and 1 are
+            tags. Sequences of tokens need :class:`~fedpriv.data.arrays.Arrays`, which takes their number.
+
+    Raises DataError where it is none of these, and where a part is missing or does not fit.
+    """
+    if all(hasattr(dataset, part) for part in _PARTS):
+        source: Source = dataset
+        return source
+    if isinstance(dataset, Dataset):
+        kind = type(dataset).__name__
+        raise DataError(f"dataset is a {kind} without a test part; give a pair (train, test): {_PUBLIC}")
+    if not isinstance(dataset, Sequence) or isinstance(dataset, str):
+        raise DataError(f"dataset is a {type(dataset).__name__}; it must be {_WANTED}")
+    if len(dataset) == 2 and all(isinstance(part, Dataset) for part in dataset):
+        name = type(dataset[0]).__name__
+        return _arrays(name, *_read(dataset[0], "train"), *_read(dataset[1], "test"))
+    if len(dataset) == 2 and all(isinstance(part, Sequence) and len(part) == 2 for part in dataset):
+        (x, y), (test_x, test_y) = dataset
+        return _arrays("arrays", x, y, test_x, test_y)
+    if len(dataset) == 2:
+        raise DataError(
+            f"dataset is a pair (x, y) without a test part; give (x, y, test_x, test_y): {_PUBLIC}"
+        )
+    if len(dataset) != 4:
+        raise DataError(f"dataset has {len(dataset)} parts; it must be {_WANTED}")
+    return _arrays("arrays", *dataset)
+
+
+def _arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any) -> Arrays:
+    public = as_array(test_y, name, "test y")
+    target, classes = _target(name, public)
+    return Arrays(name, x, y, test_x, public, classes, target=target)
+
+
+def _target(name: str, y: Array | SparseRows) -> tuple[Target, int]:
+    """What the public y is, and how many labels or tags it has."""
+    if isinstance(y, SparseRows) or y.ndim == 2:
+        return "tags", int(y.shape[1])
+    if y.dtype.kind == "f":
+        return "value", 1
+    if not y.size or y.dtype.kind not in "iub":
+        raise DataError(f"{name}: test y must hold labels (n,), values (n,) or tags (n, tags)")
+    return "label", max(2, int(y.max()) + 1)
+
+
+def _read(dataset: Dataset[Any], part: str) -> tuple[Any, Any]:
+    """All examples of a map-style data set, as two arrays."""
+    name = type(dataset).__name__
+    if isinstance(dataset, TensorDataset):
+        if len(dataset.tensors) != 2:
+            raise DataError(
+                f"{name}: the {part} data set has {len(dataset.tensors)} tensors; it must have x and y"
+            )
+        return dataset.tensors
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(f"{name}: the {part} data set must be map-style, with __len__ and __getitem__")
+    inputs, targets = [], []
+    for index in range(len(dataset)):
+        try:
+            x, y = dataset[index]
+        except Exception as error:
+            told = user_code.said(error)
+            raise user_code.fail("dataset", name, "give a pair (x, y) for each index", told) from error
+        inputs.append(_example(x))
+        targets.append(np.asarray(_example(y)))
+    if len({example.shape for example in inputs}) > 1:
+        raise DataError(
+            f"{name}: examples of the {part} data set must have one shape; use a transform that resizes"
+        )
+    return np.stack(inputs), np.stack(targets)
+
+
+def _example(value: Any) -> npt.NDArray[Any]:
+    """One x or y as an array; an image of Pillow's has its channels in front."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.ndim == 3 and hasattr(value, "getbands"):
+        array = np.moveaxis(array, 2, 0)
+    return array

@@ -1,0 +1,103 @@
+"""All tensors of a model, and models that start from a file of tensors.
+
+A model's file (``model.safetensors``) is whole: trained parameters, frozen parameters and buffers, under the
+names of ``module.state_dict()``. Which of them are trained its metadata says.
+
+>>> module = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).requires_grad_(False))
+>>> sorted(whole(module, {"0.weight": torch.ones(1, 2), "0.bias": torch.zeros(1)}))
+['0.bias', '0.weight', '1.bias', '1.weight']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedpriv._internal import validation
+
+_SHOWN = 3  # names in an error at most
+KEY = "initial-weights"
+
+
+def whole(module: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Everything that ``module.state_dict()`` has, with the ``trained`` tensors in their places; a parameter
+    that has several names has the same values under each."""
+    state = module.state_dict(keep_vars=True)
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    return {
+        name: trained.get(names.get(id(tensor), name), tensor.detach())
+        for name, tensor in state.items()
+        if isinstance(tensor, Tensor)
+    }
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The module, in float32, with these tensors in their places. Raises ArgumentError where names or shapes
+    are not the module's."""
+    if why := _mismatch(module, tensors):
+        raise validation.fail("module", type(module).__name__, "be the model that was trained", why)
+    module.float().load_state_dict(dict(tensors), strict=False)
+    return module
+
+
+def read(path: str) -> dict[str, Tensor]:
+    """The tensors of a file of starting weights. Raises ArgumentError where it is none."""
+    if not Path(path).is_file():
+        raise validation.fail(KEY, path, "be an existing .safetensors file")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        hint = f"{type(error).__name__}: {error}"
+        raise validation.fail(KEY, path, "be a file in the safetensors format", hint) from None
+
+
+def start_from(module: nn.Module, path: str, trained_only: bool = False) -> nn.Module:
+    """The module, with the values of the file at ``path``.
+
+    Args:
+        module: it is changed.
+        path: of a .safetensors file that has every trained parameter, by its name in the module; frozen
+            parameters and buffers that it has are taken, too.
+        trained_only: refuse a file that has frozen parameters or buffers.
+
+    Raises ArgumentError, before anything is changed, where names or shapes are not the module's, or a value
+    is not finite.
+    """
+    tensors = read(path)
+    if why := _mismatch(module, tensors):
+        raise validation.fail(KEY, path, "hold the weights of this model", why)
+    trained = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    fixed = sorted(set(tensors) - trained)
+    if trained_only and fixed:
+        hint = f"it has {_some(fixed)}; where nodes own their data, frozen tensors come from the model's code"
+        raise validation.fail(KEY, path, "hold trained parameters alone", hint)
+    if broken := [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]:
+        raise validation.fail(KEY, path, "hold finite numbers", f"{_some(broken)} has others")
+    module.load_state_dict(tensors, strict=False)
+    return module
+
+
+def _mismatch(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
+    """Why the tensors are not the module's: a trained parameter is missing, a tensor has no place, or another
+    shape. Empty where they are. A parameter with several names needs one of them."""
+    state = module.state_dict(keep_vars=True)
+    there = {id(state[name]) for name in tensors if name in state}
+    trained = (name for name, tensor in state.items() if getattr(tensor, "requires_grad", False))
+    if missing := [name for name in trained if id(state[name]) not in there]:
+        return f"{_some(missing)} is missing; it has {_some(sorted(tensors))}"
+    if unknown := sorted(set(tensors) - set(state)):
+        return f"the model has no {_some(unknown)}"
+    for name, tensor in tensors.items():
+        if tensor.shape != state[name].shape:
+            return f"{name} has the shape {tuple(tensor.shape)}, and {tuple(state[name].shape)} in the model"
+    return ""
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

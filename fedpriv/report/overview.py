@@ -1,0 +1,83 @@
+"""A report in a few lines: as text, and as a small table for notebooks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fedpriv.accounting import METHODS
+from fedpriv.federated.stop_reason import StopReason
+from fedpriv.report.summary import gate, in_one_piece
+from fedpriv.tasks import metrics
+
+_NEIGHBOURS = {"add-remove": "add or remove one unit", "replace-one": "replace one unit"}
+
+
+def epsilon(report: Mapping[str, Any]) -> float:
+    """Epsilon by the method that holds the budget; the budget's where the run was interrupted or resumed, for
+    its end may depend on what it released. Infinite without noise."""
+    found, budget = gate(report), report["privacy"]["budget"]
+    if budget is None:
+        return math.inf
+    if found and in_one_piece(report["result"]):
+        return float(found["epsilon"])
+    return float(budget["epsilon"]) if found else 0.0
+
+
+def sentence(report: Mapping[str, Any]) -> str:
+    """Score, epsilon and what ran, in one line."""
+    parts = [_score(report), _spent(report), f"{report['optimizer']} on {report['data set']}"]
+    found = gate(report)
+    if found:
+        parts[1] += f" against {found['against']}"
+    return "; ".join([*parts, *([report["remark"]] if report["remark"] else [])])
+
+
+def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a person wants to know first, as names and values."""
+    privacy, found = report["privacy"], gate(report)
+    table = [("score", _score(report)), ("ended", StopReason(report["result"]["stopped"]).sentence)]
+    table.append(("epsilon", _spent(report)))
+    if found:
+        held = METHODS[privacy["budget"]["held by"]].label
+        table.append(("kind", f"{_kind(found['kind'])}, by {held}"))
+        table.append(("against", found["against"]))
+        table.append(("privacy unit", privacy["unit"]))
+        table.append(("neighbouring data", _NEIGHBOURS[privacy["relation"]]))
+    table.append(("noise", privacy["placement"]))
+    table.append(("optimizer", report["optimizer"]))
+    table.append(("data set, model", f"{report['data set']}, {report['model']}"))
+    return table
+
+
+def html(report: Mapping[str, Any], notes: Sequence[str] = ()) -> str:
+    """The same as an HTML table, which loads nothing."""
+    cell = 'style="text-align:left;padding:2px 8px"'
+    lines = [f"<tr><th {cell}>{escape(k)}</th><td {cell}>{escape(v)}</td></tr>" for k, v in rows(report)]
+    warnings = [*([report["remark"]] if report["remark"] else []), *notes]
+    said = "".join(f"<p><strong>{escape(text)}</strong></p>" for text in warnings)
+    return f"<table>{''.join(lines)}</table>{said}"
+
+
+def _score(report: Mapping[str, Any]) -> str:
+    result = report["result"]
+    measure = metrics.shown(result)
+    if measure.key not in result:
+        return "no model was evaluated"
+    rounds = metrics.counted(result["rounds"], "round")
+    return f"test {measure.said(result[measure.key])} after {rounds}"
+
+
+def _spent(report: Mapping[str, Any]) -> str:
+    """Epsilon against its budget, with delta, and whether it is a bound."""
+    budget, found = report["privacy"]["budget"], gate(report)
+    if budget is None:
+        return "epsilon infinite: no noise was added"
+    kind = f" ({_kind(found['kind'])})" if found else ""
+    return f"epsilon {epsilon(report):.4g} of {budget['epsilon']:g} at delta {budget['delta']:.3g}{kind}"
+
+
+def _kind(kind: str) -> str:
+    return "an ESTIMATE, which can understate" if kind == "estimate" else f"an upper {kind}"

@@ -1,0 +1,299 @@
+"""The front door's runs: ``fedpriv.simulate``, ``fedpriv.train``, ``fedpriv.compare`` and ``fedpriv.audit``.
+
+Settings are keyword arguments, the same as on the command line with underscores for hyphens; data, model and
+optimizer may be objects. An object stays in this process: it is never pickled, so such a run computes here
+(``engine="in-process"``), and not in Ray's actors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedpriv._internal import hints, user_code, validation
+from fedpriv._internal.settings import by_key, choices
+from fedpriv.auditing import auditor
+from fedpriv.auditing.auditor import Finding
+from fedpriv.config import centralised
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.data import Source
+from fedpriv.data.inputs import as_source
+from fedpriv.optimizers.base import PrivateOptimizer
+from fedpriv.report import notices
+from fedpriv.runs.result import Result
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import Status
+from fedpriv.simulation import compare as comparisons
+from fedpriv.simulation import run
+from fedpriv.simulation.comparison import Comparison
+
+Progress = bool | Callable[[Status], None] | None
+Model = nn.Module | Callable[..., nn.Module] | str
+Optimizer = PrivateOptimizer | type[PrivateOptimizer] | str
+Settings = Config | Mapping[str, Any]
+
+_OBJECTS = ("dataset", "model", "optimizer")
+
+
+def simulate(
+    settings: Settings | None = None,
+    /,
+    *,
+    dataset: Source | Any = None,
+    model: Model | None = None,
+    optimizer: Optimizer | None = None,
+    folder: str | Path | None = None,
+    progress: Progress = None,
+    **changes: Any,
+) -> Result:
+    """Run a simulated federation on this machine.
+
+    Args:
+        settings: a :class:`fedpriv.Config`, or settings by name; keyword arguments change them.
+        dataset: the name of a data set; or an object: a :class:`fedpriv.data.Arrays` or another Source, a
+            tuple (x, y, test_x, test_y) of arrays, tensors or lists, or a pair (train, test) of torch
+            Datasets. With a finite object ``clients`` is by default the number of its training examples, or
+            of their owners. The test part is public: it is scored on and the scores are shown.
+        model: the name of a model; or an ``nn.Module``, which is copied and not changed, and whose values are
+            where training starts; or a function that makes one (it is called with a
+            :class:`fedpriv.models.Inputs`, or with nothing where it takes nothing).
+        optimizer: the name of an optimizer; or an object or class with the methods of
+            :class:`fedpriv.optimizers.PrivateOptimizer`, such as a subclass of
+            :class:`fedpriv.optimizers.BaseOptimizer`.
+        folder: the output folder, as of ``fedpriv simulate --out``; None keeps everything in memory.
+        progress: True shows a line that counts the rounds, False nothing, None shows it on a terminal and
+            in a notebook; a function is called with a :class:`~fedpriv.runs.runner.Status` after each round.
+        **changes: all other settings of ``fedpriv simulate --help``, such as ``clients=1000``,
+            ``sampling_rate=0.1``, ``epsilon=3`` or ``seed=1``, which makes the run reproducible and not
+            private.
+
+    Returns:
+        the result; a run that is interrupted (Ctrl-C) returns what it had.
+
+    With an object among ``dataset``, ``model`` and ``optimizer`` the run computes in this process
+    (``engine="in-process"``): Ray's actors are other processes, and objects would have to be pickled for
+    them. To use Ray, write them into a module and give their names, as in ``model="mymodule:build"``.
+
+    Raises ArgumentError or DataError before any work where the arguments do not fit; UserCodeError where the
+    model's or data set's own code fails.
+
+    >>> result = simulate(model="logistic", clients=2000, sampling_rate=0.05, rounds=3, engine="in-process")
+    >>> result.stopped, result.epsilon <= 3
+    ('rounds', True)
+    """
+    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    with _prepared(settings, given, changes) as (values, objects):
+        config = Config.parse({**_population(values, objects), **values})
+        return _run(config, folder, progress)
+
+
+def train(
+    model: Model | None = None,
+    dataset: Source | Any = None,
+    *,
+    optimizer: Optimizer | None = None,
+    folder: str | Path | None = None,
+    progress: Progress = None,
+    **settings: Any,
+) -> Result:
+    """Train without a federation: one party holds all examples, and one example is the privacy unit.
+
+    Args:
+        model, dataset, optimizer, folder, progress: as of :func:`simulate`.
+        **settings: all other settings of ``fedpriv train --help``, such as ``epsilon=3``, ``delta=1e-5``,
+            ``sampling_rate=0.01`` and ``rounds=500``, which is the number of steps.
+
+    Returns:
+        the result. It computes in this process.
+
+    Raises as :func:`simulate` does.
+
+    >>> from fedpriv.optimizers import dp_adam
+    >>> optimizer = dp_adam(0.005, clip_norm=1)
+    >>> result = train("logistic", "digits", optimizer=optimizer, sampling_rate=0.1, rounds=3)
+    >>> result.report["privacy"]["units"], result.report["optimizer"]
+    (1437, 'in-memory:FirstOrder')
+    """
+    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    with _prepared(None, given, settings) as (values, _):
+        return _run(centralised.settle(values), folder, progress)
+
+
+def compare(
+    settings: Settings | None = None,
+    /,
+    *,
+    placements: tuple[str, ...] | list[str] = comparisons.PLACEMENTS,
+    dataset: Source | Any = None,
+    model: Model | None = None,
+    optimizer: Optimizer | None = None,
+    folder: str | Path | None = None,
+    progress: Progress = None,
+    **changes: Any,
+) -> Comparison:
+    """Run the same federation under several placements of the noise, at the same budget.
+
+    Args:
+        settings, dataset, model, optimizer, folder, progress, **changes: as of :func:`simulate`.
+        placements: of none, central, distributed and local; ``client`` is the level where silos train by
+            themselves.
+
+    Returns:
+        the comparison, with a :class:`Result` for each placement: ``comparison["central"]``.
+
+    Raises as :func:`simulate` does.
+
+    >>> few = {"model": "logistic", "clients": 500, "sampling_rate": 0.1, "rounds": 2, "engine": "in-process"}
+    >>> found = compare(few, placements=["none", "central"])
+    >>> sorted(found.results), found["central"].epsilon <= 3
+    (['central', 'none'], True)
+    """
+    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    with _prepared(settings, given, changes) as (values, objects):
+        config = Config.parse({**_population(values, objects), **values})
+        for placement in placements:
+            validation.choice("placements", placement, comparisons.COMPARED)
+        run.check(config)
+        plans = comparisons.plans(config, list(dict.fromkeys(placements)))
+        target = None if folder is None else RunFolder.create(folder, config.overwrite)
+        with _showing(progress) as show:
+            rows = comparisons.compare(plans, target, lambda placement, status: show(status))
+        return Comparison(tuple(rows), comparisons.left_out(plans, rows))
+
+
+def audit(
+    settings: Config | Mapping[str, Any] | None = None,
+    /,
+    *,
+    optimizer: Optimizer | None = None,
+    canaries: int = 0,
+    confidence: float = 0.99,
+    **changes: Any,
+) -> Finding:
+    """Attack a run with these settings, and see whether it leaks more than its ledger says.
+
+    A canary stands in for each unit; the best adversary guesses which canaries were there. Data and model are
+    not looked at.
+
+    Args:
+        settings, optimizer, **changes: as of :func:`fedpriv.simulate`, with central or distributed noise.
+        canaries: how many there are; 0: one for each unit, up to 100,000 (5,000 with local steps).
+        confidence: of the verdict and of each bound, in (0, 1).
+
+    Returns:
+        the finding: ``violated`` says whether the run leaks more than its ledger says. An audit that finds
+        nothing is no proof of protection.
+
+    Raises ArgumentError for a run that cannot be audited.
+
+    >>> finding = audit(clients=500, sampler="everyone", sampling_rate=1, rounds=2, epsilon=8, seed=0)
+    >>> finding.violated, finding.canaries
+    (False, 500)
+    """
+    with _prepared(settings, {"optimizer": optimizer}, changes) as (values, _):
+        return auditor.audit(Config.parse(values), canaries, confidence)
+
+
+@contextmanager
+def _prepared(
+    settings: Settings | None, given: Mapping[str, Any], changes: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The settings by key, and the objects among them, which are in place within this block; errors name the
+    arguments as Python does."""
+    keys = Config.keys()
+    with validation.python_names(keys, VALUES):
+        _require_known(changes, keys)
+        base = settings.table() if isinstance(settings, Config) else by_key(settings or {})
+        values = base | by_key({key: _plain(value) for key, value in changes.items()})
+        values |= {key: value for key, value in given.items() if value is not None}
+        objects = {key: values[key] for key in _OBJECTS if key in values and not isinstance(values[key], str)}
+        if "dataset" in objects:
+            objects["dataset"] = as_source(objects["dataset"])
+        values |= {key: user_code.reference(found) for key, found in objects.items()}
+        if objects:
+            _require_here(values, objects, given_engine="engine" in changes)
+            values["engine"] = "in-process"
+        with user_code.objects(objects):
+            yield values, objects
+
+
+def _require_known(changes: Mapping[str, Any], keys: list[str]) -> None:
+    """Raises ArgumentError for a keyword argument that is no setting."""
+    for key in changes:
+        setting = key.replace("_", "-")
+        if setting not in keys:
+            raise validation.ArgumentError(f"there is no argument {key!r}; {hints.of_key(setting, keys)}")
+
+
+def _require_here(values: Mapping[str, Any], objects: Mapping[str, Any], given_engine: bool) -> None:
+    """Raises ArgumentError where the caller asks for another process than this one."""
+    if given_engine and values["engine"] != "in-process":
+        hint = "to use Ray, write it into a module and name it, as in model='mymodule:build'"
+        text = f"be in-process where {' and '.join(objects)} is an object in memory"
+        raise validation.fail("engine", values["engine"], text, hint)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's; a path as its text."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
+
+
+def _population(values: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, int]:
+    """The default number of clients of a data set in memory: its training examples, or its owners."""
+    source = objects.get("dataset")
+    if source is None or source.size is None or values.get("unit") == "example":
+        return {}
+    if values.get("partition") == "natural" and source.owners is not None:
+        return {"clients": int(source.owners.max()) + 1}
+    return {"clients": source.size} if values.get("partition", "one-example") == "one-example" else {}
+
+
+def _run(config: Config, folder: str | Path | None, progress: Progress) -> Result:
+    notes = run.check(config)
+    plan = make_plan(config)
+    target = None if folder is None else RunFolder.create(folder, config.overwrite)
+    with _showing(progress) as show:
+        result = run.simulate(config, show, target, plan)
+    return replace(result, notes=(*(notices.notes(plan) if plan.budget else ()), *notes))
+
+
+@contextmanager
+def _showing(progress: Progress) -> Iterator[Callable[[Status], None]]:
+    """What to call after each round."""
+    if callable(progress):
+        yield progress
+    elif progress or (progress is None and _somebody_looks_on()):
+        yield _line
+        sys.stderr.write("\n")
+    else:
+        yield lambda status: None
+
+
+def _line(status: Status) -> None:
+    """One line, written over the last one."""
+    score = f"  test {status.measure.said(status.score)}" if status.evaluated else ""
+    text = f"round {status.round}/{status.rounds}{score}  epsilon {status.said(status.spent)}"
+    sys.stderr.write(f"\r{text:<79}")
+    sys.stderr.flush()
+
+
+def _somebody_looks_on() -> bool:
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def _values() -> list[str]:
+    """All words that settings have as values."""
+    return [word for field in Config.all_fields().values() for word in choices(field)]
+
+
+VALUES = _values()

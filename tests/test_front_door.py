@@ -1,0 +1,264 @@
+"""What ``import fedpriv`` offers."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import fedpriv
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.standard_normal((1700, 20)).astype(np.float32)
+Y = (X[:, 0] + X[:, 1] > 0).astype(np.int64)
+PARTS = (X[:1500], Y[:1500], X[1500:], Y[1500:])
+
+
+def mine() -> fedpriv.data.Arrays:
+    return fedpriv.data.Arrays("mine", *PARTS, classes=2)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+class Halving(fedpriv.optimizers.BaseOptimizer):
+    """Clipped gradient steps whose length halves every 20 releases."""
+
+    def update(self, state, answer):
+        rate = 4.0 * 0.5 ** (state.step // 20)
+        return state.advanced(state.params - rate * answer[0], state.slots)
+
+
+def in_a_new_process(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    heavy = "torch", "numpy", "scipy", "ray", "flwr", "pydantic", "matplotlib"
+    code = f"import fedpriv, sys; dir(fedpriv); print([m for m in {heavy} if m in sys.modules])"
+    assert in_a_new_process(code).strip() == "[]"
+
+
+def test_every_name_is_there_first_and_last() -> None:
+    code = "import fedpriv\nfor name in fedpriv.__all__: print(name, getattr(fedpriv, name) is not None)"
+    assert in_a_new_process(code).split("\n")[:-1] == [f"{name} True" for name in fedpriv.__all__]
+    assert set(fedpriv.__all__) <= set(dir(fedpriv))
+    for name in ("simulate", "train", "compare", "audit", "account", "calibrate"):
+        assert getattr(fedpriv, name).__name__ == name
+    importlib.import_module("fedpriv.auditing.auditor")
+    assert callable(fedpriv.audit)  # whatever was imported in between
+    with pytest.raises(AttributeError, match="no attribute 'simluate'"):
+        _ = fedpriv.simluate
+
+
+def test_errors_have_the_name_that_they_are_imported_by() -> None:
+    error = fedpriv.ArgumentError("no")
+    assert f"{type(error).__module__}.{type(error).__qualname__}" == "fedpriv.ArgumentError"
+    assert type(pickle.loads(pickle.dumps(error))) is fedpriv.ArgumentError  # as Ray sends it
+
+
+def test_a_federation_by_settings() -> None:
+    result = fedpriv.simulate(
+        dataset="infinite-digits", model="logistic", clients=2_000, optimizer="dp-srm", epsilon=1,
+        sampling_rate=0.1, rounds=4, engine="in-process",
+    )  # fmt: skip
+    assert result.epsilon <= 1
+    assert result.report["optimizer"] == "dp-srm"
+    config = fedpriv.Config.parse({"model": "logistic", "clients": 500, "engine": "in-process"})
+    again = fedpriv.simulate(config, sampling_rate=np.float64(0.1), rounds=np.int64(2), clients=600, seed=1)
+    assert (again.config.clients, again.config.rounds, again.config.seed) == (600, 2, 1)
+
+
+def test_a_federation_of_objects() -> None:
+    module = net()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    state = torch.get_rng_state()
+    result = fedpriv.simulate(
+        dataset=mine(),
+        model=module,
+        optimizer=Halving(),
+        clients=1500,
+        sampling_rate=0.1,
+        epsilon=5,
+        rounds=40,
+    )
+    assert result.score > 0.8
+    assert result.epsilon <= 5
+    assert result.report["optimizer"] == "in-memory:Halving"
+    assert result.report["data set"] == "in-memory:mine"
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    trained = result.model()
+    assert isinstance(trained, nn.Sequential)
+    score = float((trained(torch.from_numpy(PARTS[2])).argmax(1).numpy() == PARTS[3]).mean())
+    assert score == pytest.approx(result.score, abs=1e-6)
+
+
+def test_training_on_objects() -> None:
+    optimizer = fedpriv.optimizers.dp_adam(1e-2, clip_norm=1)
+    result = fedpriv.train(
+        net(), mine(), optimizer=optimizer, epsilon=3, delta=1e-5, sampling_rate=0.05, rounds=40
+    )
+    assert result.score > 0.8
+    assert result.report["privacy"]["unit"].startswith("example")
+    assert (result.delta, result.config.units) == (1e-5, 1500)
+    assert result.report["optimizer"] == "in-memory:FirstOrder"
+
+
+class Pairs(Dataset):
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(self.x[index]), int(self.y[index])
+
+
+TENSORS = [torch.from_numpy(part) for part in PARTS]
+FORMS = {
+    "arrays": PARTS,
+    "pairs of arrays": (PARTS[:2], PARTS[2:]),
+    "tensors": tuple(TENSORS),
+    "lists": tuple(part.tolist() for part in PARTS),
+    "float64": (PARTS[0].astype(np.float64), PARTS[1] > 0, PARTS[2], PARTS[3].astype(np.uint8)),
+    "tensor data sets": (TensorDataset(*TENSORS[:2]), TensorDataset(*TENSORS[2:])),
+    "data sets": (Pairs(*PARTS[:2]), Pairs(*PARTS[2:])),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_form_of_the_same_data_gives_the_same_run(form: str) -> None:
+    few = {"model": "logistic", "sampling_rate": 0.1, "rounds": 2, "seed": 1, "epsilon": 5}
+    expected = fedpriv.simulate(few, dataset=mine())
+    result = fedpriv.simulate(few, dataset=FORMS[form])
+    assert torch.equal(result.params, expected.params)
+    assert result.config.clients == 1500
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (PARTS[:2], "without a test part; give (x, y, test_x, test_y)"),
+        (Pairs(*PARTS[:2]), "without a test part; give a pair (train, test)"),
+        (PARTS[:3], "dataset has 3 parts"),
+        (3, "dataset is a int"),
+        ({"x": X}, "dataset is a dict"),
+        (([[1.0], [2.0, 3.0]], [0, 1], [[1.0]], [0]), "x must have rows of one length"),
+    ],
+)
+def test_what_is_no_data_is_refused(dataset: object, said: str) -> None:
+    with pytest.raises(fedpriv.FedprivError) as caught:
+        fedpriv.simulate(dataset=dataset, model="logistic")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sampling_rate": 7}, "sampling_rate is 7; it must be at most 1"),
+        ({"sampling_rat": 0.1}, "there is no argument 'sampling_rat'; did you mean 'sampling_rate'?"),
+        ({"optimizer": "dp-sdg"}, "did you mean 'dp-sgd'?"),
+        ({"optimizer": "dp-sgd", "srm_gamma": 0.5}, "srm_gamma is 0.5, which needs optimizer=dp-srm"),
+        ({"local_steps": 2}, "local_steps is 2, which needs work=local-steps"),
+        ({"work": "local_steps"}, "did you mean 'local-steps'?"),
+        ({"max_participations": 3}, "max_participations is 3; it must be 0 unless placement is local"),
+        (
+            {"model": net(), "engine": "ray"},
+            "engine is 'ray'; it must be in-process where model is an object",
+        ),
+        ({"optimizer": 3}, "optimizer is 'in-memory:int'; it must have the methods"),
+        ({"optimizer": Halving(), "learning_rate": 2.0}, "learning_rate is 2.0, which needs optimizer="),
+    ],
+)
+def test_errors_name_pythons_arguments(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(fedpriv.ArgumentError) as caught:
+        fedpriv.simulate(**settings)
+    assert said in str(caught.value)
+
+
+def broken(inputs: object) -> nn.Module:
+    return nn.Linear("three", 2)
+
+
+def test_an_error_in_a_users_own_code_says_where() -> None:
+    with pytest.raises(fedpriv.UserCodeError) as caught:
+        fedpriv.simulate(dataset=mine(), model=broken)
+    line = broken.__code__.co_firstlineno + 1
+    assert f"at {__file__}, line {line}, in broken" in str(caught.value)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+class Failing(Halving):
+    def update(self, state, answer):
+        raise ZeroDivisionError("of the user's own")
+
+
+def test_an_error_in_a_users_optimizer_is_the_users() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        fedpriv.simulate(dataset=mine(), model=net(), optimizer=Failing(), sampling_rate=0.1, rounds=2)
+    assert any(
+        entry.name == "update" and entry.path.name == "test_front_door.py" for entry in caught.traceback
+    )
+
+
+def test_objects_end_with_the_run() -> None:
+    config = fedpriv.simulate(dataset=mine(), model="logistic", sampling_rate=0.1, rounds=1).config
+    with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; give it again from Python"):
+        fedpriv.simulate(config)
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    few = {"model": "logistic", "clients": 500, "sampling_rate": 0.1, "rounds": 2, "engine": "in-process"}
+    fedpriv.simulate(few)
+    assert capsys.readouterr() == ("", "")
+    fedpriv.simulate(few, progress=True)
+    assert "round 2/2  test accuracy" in capsys.readouterr().err
+    seen = []
+    fedpriv.simulate(few, progress=seen.append)
+    assert [status.round for status in seen] == [1, 2]
+
+
+def test_comparison_and_audit() -> None:
+    few = {"model": "logistic", "sampling_rate": 0.1, "rounds": 3, "epsilon": 8}
+    found = fedpriv.compare(few, dataset=mine(), optimizer=Halving(), placements=["none", "central"])
+    assert found["central"].report["optimizer"] == "in-memory:Halving"
+    assert "epsilon against the server" in repr(found)
+    assert "<table>" in found._repr_html_()
+    assert len(found.plot().axes) == 2
+    finding = fedpriv.audit(optimizer=Halving(), clients=500, sampling_rate=0.2, rounds=4, confidence=0.9999)
+    assert not finding.violated
+    with pytest.raises(fedpriv.ArgumentError, match="sampling_rate is 3"):
+        fedpriv.audit(sampling_rate=3)
+
+
+def test_account_and_calibrate() -> None:
+    answer = fedpriv.account(sampling_rate=0.01, steps=1000, noise_multiplier=1.0, delta=1e-5)
+    assert answer.epsilon == pytest.approx(1.83, abs=0.01)
+    assert "gdp-clt" in repr(answer)
+    assert "<table>" in answer._repr_html_()
+    found = fedpriv.calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
+    assert found.noise_multiplier == pytest.approx(1.42, abs=0.01)
+    assert 0.9 < found.epsilon <= 1
+    rate = fedpriv.calibrate(epsilon=1.0, delta=1e-5, noise_multiplier=1.42, steps=1000).sampling_rate
+    assert rate == pytest.approx(0.01, rel=0.05)
+    for arguments, said in [
+        ({"noise_multiplier": -1.0}, "noise_multiplier is -1"),
+        ({"sampler": "poison"}, "did you mean 'poisson'"),
+        ({"sampling_rate": None}, "sampling_rate is None; it must be given"),
+    ]:
+        with pytest.raises(fedpriv.ArgumentError, match=said):
+            fedpriv.account(
+                **{"sampling_rate": 0.1, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-5} | arguments
+            )
+    with pytest.raises(fedpriv.ArgumentError, match="give two of steps, sampling_rate, noise_multiplier"):
+        fedpriv.calibrate(epsilon=1.0, delta=1e-5)
