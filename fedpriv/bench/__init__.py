@@ -17,6 +17,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -46,8 +47,12 @@ WARM = 5  # first rounds, which are not counted
 _EVALUATIONS = 4  # the first of which is not counted
 
 
-def measure(config: Config, rounds: int = 40) -> Figures:
+def measure(
+    config: Config, rounds: int = 40, observe: Callable[[int], None] = lambda rounds: None
+) -> Figures:
     """Run ``rounds`` rounds of the configured simulation, after WARM others, and time them.
+
+    ``observe`` is called after each round, the WARM ones too, with how many there were; it is not timed.
 
     Raises ArgumentError for settings that cannot be simulated, or of the client level.
     """
@@ -60,7 +65,7 @@ def measure(config: Config, rounds: int = 40) -> Figures:
     place = ledger_place(config.out)
     engine = timed_engine(config, watch)
     try:
-        laps, state, evaluation = _laps(plan, engine, watch, rounds + WARM, place)
+        laps, state, evaluation = _laps(plan, engine, watch, rounds + WARM, place, observe)
         theirs = engine.memory()
     finally:
         engine.close()
@@ -94,7 +99,12 @@ def ledger_place(out: str) -> Path:
 
 
 def _laps(
-    plan: Plan, engine: TimedEngine, watch: Stopwatch, rounds: int, place: Path
+    plan: Plan,
+    engine: TimedEngine,
+    watch: Stopwatch,
+    rounds: int,
+    place: Path,
+    told: Callable[[int], None],
 ) -> tuple[list[dict[str, float]], State, float]:
     """The watch after each round, the whole as ``round``; the last state, and an evaluation's seconds."""
     key, laps = plan.key(), list[dict[str, float]]()
@@ -110,6 +120,7 @@ def _laps(
         lap = {**watch.take(), "round": time.perf_counter() - started}
         lap["round"] -= lap.get("aside", 0.0)
         laps.append(lap)
+        told(progress.round)
         started = time.perf_counter()
 
     params = initial_params(make_task(plan.config, make_source(plan.config)), key)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpriv.cli.app import AsJson, OfSettings, app, refusing
+from fedpriv.cli.progress import shown
 from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given, settings_help
 from fedpriv.config.schema import Config
 from fedpriv.tasks.metrics import counted
@@ -48,22 +47,19 @@ def audit(
 ) -> None:
     with refusing():  # before the slow imports of a run
         config = Config.parse(given(config_file, settings, None, seed, False))
-    from fedpriv.auditing.auditor import audit as run_audit
+    with refusing(), shown("loading data and calibrating noise", err=True) as bar:
+        from fedpriv.auditing.auditor import audit as run_audit
 
-    with refusing():
-        finding = run_audit(config, canaries, confidence, _counting(config.rounds))
+        rounds = config.rounds
+
+        def observe(done: int) -> None:
+            bar.advance(done, rounds, f"round {done}/{rounds}")
+            if done == rounds:
+                bar.wait("computing bounds")
+
+        finding = run_audit(config, canaries, confidence, observe)
     typer.echo(json.dumps(finding.json()) if as_json else _told(config, finding))
     raise typer.Exit(1 if finding.violated else 0)
-
-
-def _counting(rounds: int) -> Callable[[int], None]:
-    """Shows on a person's terminal how far the run is, and nothing once it has ended."""
-
-    def show(done: int) -> None:
-        if sys.stderr.isatty():
-            typer.echo(f"\rround {done}/{rounds}" if done < rounds else "\r\033[K", nl=False, err=True)
-
-    return show
 
 
 def _told(config: Config, found: Finding) -> str:

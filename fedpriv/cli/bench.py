@@ -11,6 +11,7 @@ import typer
 
 from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing
+from fedpriv.cli.progress import shown
 from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
 from fedpriv.config.schema import Config
 from fedpriv.tasks.metrics import counted
@@ -41,13 +42,20 @@ def bench(
     with refusing():  # before the slow imports of a run
         config = Config.parse(given(config_file, settings, None, None, False))
         validation.integer("--rounds", rounds, minimum=1)
-    from fedpriv.bench import PARTS, measure
-    from fedpriv.simulation.run import check
+    with refusing(), shown("loading data", err=True):
+        from fedpriv.bench import PARTS, WARM, measure
+        from fedpriv.simulation.run import check
 
-    with refusing():
         check(config)
-    with refusing(1):
-        figures = measure(config, rounds)
+    every = rounds + WARM
+    with refusing(1), shown("first round", err=True, still=True) as bar:
+
+        def observe(done: int) -> None:
+            bar.advance(done, every, f"round {done}/{every}")
+            if done == every:
+                bar.wait("timing evaluations and gradients")
+
+        figures = measure(config, rounds, observe)
     if as_json:
         typer.echo(json.dumps({**asdict(figures), "overhead": figures.overhead}))
         return

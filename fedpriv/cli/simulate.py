@@ -13,6 +13,7 @@ import typer
 from fedpriv._internal import validation
 from fedpriv._internal.settings import by_key
 from fedpriv.cli.app import AsJson, OfSettings, app, ending_cleanly, note, print_table, refusing, uncharged
+from fedpriv.cli.progress import shown
 from fedpriv.config.schema import Config, read_assignment, read_file
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     # A plan, its folder, what it is taken up from, and what is odd about code of one's own.
     Job = tuple[Plan, Path, Checkpoint | None, list[str]]
+
+_PREPARING = "loading data and calibrating noise"
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", show_default=False, help="TOML file of settings.")
@@ -94,25 +97,25 @@ def new(config: Config) -> Job:
 
 def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
     """Run what is prepared and tell how it goes; what it cannot be is refused before any work."""
-    from fedpriv.cli import display
-    from fedpriv.federated.stop_reason import divergence
-    from fedpriv.runs.run_dir import RunFolder
-    from fedpriv.runs.runner import execute
-    from fedpriv.simulation.run import make_engine
-
     with uncharged():
-        with refusing():
+        with refusing(), shown(_PREPARING, as_json):
+            from fedpriv.cli import display
+            from fedpriv.federated.stop_reason import divergence
+            from fedpriv.runs.run_dir import RunFolder
+            from fedpriv.runs.runner import execute
+            from fedpriv.simulation.run import make_engine
+
             plan, folder, resumed, odd = prepared()
         display.announce(plan, resumed, odd, err=as_json)
-        with refusing():
+        with refusing(), shown(display.engine_start(plan.config), as_json):
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
-    rounds = plan.config.rounds
     with (
         refusing(1, folder, lambda: display.resume_hint(plan, folder)),
-        display.progress(rounds, quiet=as_json) as show,
+        shown("first round", as_json) as bar,
         ending_cleanly() as check_end,
     ):
+        show = display.follow(bar)
 
         def after_round(status: Status) -> None:
             show(status)
@@ -174,14 +177,14 @@ def compare(
 ) -> None:
     with refusing():  # before the slow imports of a run
         config = Config.parse(given(config_file, settings, out, seed, overwrite))
-    from fedpriv.cli.display import Lines
-    from fedpriv.federated.stop_reason import divergence
-    from fedpriv.report.notices import notes, remark
-    from fedpriv.runs.run_dir import RunFolder, default_folder
-    from fedpriv.simulation import compare as comparison
-    from fedpriv.simulation.run import check
+    with uncharged(), refusing(), shown(_PREPARING, as_json):
+        from fedpriv.cli import display
+        from fedpriv.federated.stop_reason import divergence
+        from fedpriv.report.notices import notes, remark
+        from fedpriv.runs.run_dir import RunFolder, default_folder
+        from fedpriv.simulation import compare as comparison
+        from fedpriv.simulation.run import check
 
-    with uncharged(), refusing():
         odd = check(config)
         names = [
             validation.choice("--placements", name.strip(), comparison.COMPARED)
@@ -189,19 +192,20 @@ def compare(
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
-    of_plans = (said for plan in chosen if plan.budget for said in notes(plan))
-    for said in dict.fromkeys((*of_plans, *odd)):
-        note(said, err=as_json)
-    lines: dict[str, Lines] = {}
-
-    with refusing(1), ending_cleanly() as check_end:
+    of_plans = (text for plan in chosen if plan.budget for text in notes(plan))
+    for text in dict.fromkeys((*of_plans, *odd)):
+        note(text, err=as_json)
+    with refusing(1), shown("first round", as_json) as bar, ending_cleanly() as check_end:
+        follow = display.follow_all(bar, chosen)
 
         def after_round(placement: str, status: Status) -> None:
-            if not as_json:
-                lines.setdefault(placement, Lines(placement))(status)
+            follow[placement](status)
             check_end()
 
-        rows = comparison.compare(chosen, folder, after_round)
+        def begin(placement: str) -> None:
+            bar.wait(f"{placement}: {display.engine_start(config)}")
+
+        rows = comparison.compare(chosen, folder, after_round, begin)
     if as_json:
         typer.echo(json.dumps([row.json() for row in rows]))
         return

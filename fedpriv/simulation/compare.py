@@ -125,11 +125,16 @@ def compare(
     chosen: Sequence[Plan],
     folder: RunFolder | None = None,
     show: Callable[[str, Status], None] = lambda placement, status: None,
+    begin: Callable[[str], None] = lambda placement: None,
 ) -> list[Row]:
-    """Run all plans; each has its own folder inside ``folder``, which also gets the table and picture."""
+    """Run all plans; each has its own folder inside ``folder``, which also gets the table and picture.
+
+    ``begin`` is called with a run's name before its engine starts, ``show`` after each of its rounds.
+    """
     rows = []
     for plan in chosen:
-        placement = _name(plan)
+        placement = name(plan)
+        begin(placement)
         own = RunFolder.create(folder.path / placement, overwrite=True) if folder else None
         result = simulate(plan.config, lambda s, p=placement: show(p, s), own, plan)  # type: ignore[misc]
         rows.append(Row(placement, plan, result))
@@ -150,11 +155,12 @@ def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
         for row in rows
         if not row.result.stopped.whole
     ]
-    missing = [_name(plan) for plan in chosen[len(rows) :]]
+    missing = [name(plan) for plan in chosen[len(rows) :]]
     return "; ".join([*cut, *([f"not run: {', '.join(missing)}"] if missing else [])])
 
 
-def _name(plan: Plan) -> str:
+def name(plan: Plan) -> str:
+    """What a comparison calls the run of this plan."""
     return SILOS if plan.by_silo else plan.config.placement
 
 

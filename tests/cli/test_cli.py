@@ -528,7 +528,7 @@ def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         f"fedpriv: {tmp_path / told}: No space left on device",
-        f"`fedpriv resume {tmp_path / 'out'}` goes on from its last evaluation, once that is mended",
+        f"`fedpriv resume {tmp_path / 'out'}` continues from the last evaluation once the cause is removed",
     ]
     again = call("resume", tmp_path / "out")
     assert again.exit_code == 0, again.output

@@ -310,7 +310,7 @@ def test_a_run_interrupted_after_its_last_round_is_not_said_to_go_on(
     for wanted, goes_on in ((3, True), (5, False)):
         told = CliRunner().invoke(app, ["simulate", *flags, "--out", str(tmp_path / str(wanted))])
         assert "interrupted" in told.output
-        assert ("goes on from there" in told.output) == goes_on
+        assert ("continues the run" in told.output) == goes_on
 
 
 def test_a_run_that_has_ended_is_refused(tmp_path: Path) -> None:
@@ -483,7 +483,9 @@ def test_changed_code_of_ones_own_is_told_and_another_model_refused_before_it(
     write(activation="Tanh")
     told = resume()
     assert told.exit_code == 0, told.output
-    assert "NOTE: the file of model net_of_mine:net is not as it was when the run was left\n" in told.stdout
+    assert (
+        "NOTE: the file of model=net_of_mine:net has changed since the run was interrupted\n" in told.stdout
+    )
     shutil.rmtree("run")
     begin(tmp_path / "run", config, 2)
     write(inputs="784", activation="ReLU(), nn.Linear(4, 4), nn.ReLU")
@@ -564,7 +566,7 @@ def test_the_command_goes_on_and_says_so(tmp_path: Path) -> None:
     killed(tmp_path / "run", small(out=out, rounds=12, evaluate_every=4), 5)
     told = CliRunner().invoke(app, ["resume", out])
     assert told.exit_code == 0, told.output
-    assert "taken up again after round 4; 6 releases charged, 2 of them after it: paid for" in told.output
+    assert "resumed after round 4; 6 releases charged, 2 of them after that round: paid for" in told.output
     assert "stopped before the release that would have passed the budget; test accuracy" in told.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["result"]["resumed after rounds"] == [4]
