@@ -10,7 +10,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check docs clean
+.PHONY: help demo test test-slow check generated docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ check: $(VENV)/installed-dev ## Lint, check types, run the examples in docstring
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --doctest-modules fedpriv tests/test_architecture.py
+
+generated: $(VENV)/installed ## Write README's table of optimizers and Flower's run-config anew
+	$(BIN)/python docs/_site/blocks.py
 
 docs: $(VENV)/installed-docs ## Build the documentation into site/, without network; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -41,7 +41,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping, wrap_model
 from torch import Tensor, nn
 
 from fedpriv import models
-from fedpriv._internal.memory import tune_allocator
+from fedpriv._internal.allocator import tune_allocator
 from fedpriv.clipping import sum_gradients, sum_rows
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task

@@ -59,7 +59,6 @@ def _commands(group: click.Command, prefix: str) -> Iterator[tuple[str, click.Co
 
 
 def _help(name: str, command: click.Command) -> str:
-    command.epilog = None  # the settings have a page
     with click.Context(command, info_name=name, max_content_width=100, terminal_width=100) as context:
         return command.get_help(context).rstrip()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedpriv._internal import hints, validation
 
@@ -46,6 +46,10 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             hint = hints.of_value(self.setting, name, self._entries) or self.hint
             raise validation.not_among(self.setting, name, list(self._entries), hint)
         return self._entries[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The entry of that name, or ``default``."""
+        return self._entries.get(name, default)
 
     def __contains__(self, name: object) -> bool:
         """Whether an entry has that name."""

@@ -88,6 +88,7 @@ class Settings(BaseModel):
         alias_generator=kebab,
         populate_by_name=True,
         allow_inf_nan=False,
+        defer_build=True,  # validators are made for the groups that are read
     )
 
     # Values besides the default that mean "not set", by key: earlier versions wrote them into config.toml of

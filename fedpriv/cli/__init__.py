@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import logging
 
-from fedpriv._internal.memory import tune_allocator
+from fedpriv._internal.allocator import tune_allocator
 
 # Each adds its commands to the app.
-from fedpriv.cli import account, audit, bench, data, results, resume, simulate, train
+from fedpriv.cli import account, audit, bench, data, optimizers, results, resume, simulate, train
 from fedpriv.cli.app import app
 
-__all__ = ["account", "app", "audit", "bench", "data", "main", "results", "resume", "simulate", "train"]
+__all__ = [
+    "account",
+    "app",
+    "audit",
+    "bench",
+    "data",
+    "main",
+    "optimizers",
+    "results",
+    "resume",
+    "simulate",
+    "train",
+]
 
 
 def main() -> None:

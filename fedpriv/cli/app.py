@@ -74,6 +74,7 @@ class OfSettings(typer.core.TyperCommand):
         from fedpriv.cli.arguments import last_of_each, require_pairs
         from fedpriv.config.schema import Config
 
+        ctx.meta[_ARGS] = tuple(args)
         with refusing():
             require_pairs(args)
         args, replaced = last_of_each(args)
@@ -87,6 +88,15 @@ class OfSettings(typer.core.TyperCommand):
                 raise
             raise click.UsageError(f"{key} is a setting; give it as --set {key}=VALUE", ctx) from None
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The settings, with those of the optimizer that the command line chooses."""
+        from fedpriv.cli.settings_help import settings_help
+
+        if _ARGS in ctx.meta:
+            formatter.write(f"\n{settings_help(ctx.meta[_ARGS])}\n")
+
+
+_ARGS = "fedpriv.args"  # a command's arguments as they were typed
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 

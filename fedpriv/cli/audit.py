@@ -10,7 +10,7 @@ import typer
 
 from fedpriv.cli.app import AsJson, OfSettings, app, refusing
 from fedpriv.cli.progress import shown
-from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given, settings_help
+from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given
 from fedpriv.config.schema import Config
 from fedpriv.tasks.metrics import counted
 
@@ -31,7 +31,7 @@ Examples:
 """
 
 
-@app.command(cls=OfSettings, help=_HELP, epilog=settings_help())
+@app.command(cls=OfSettings, help=_HELP)
 def audit(
     config_file: ConfigFile = None,
     settings: Settings = None,

@@ -12,7 +12,7 @@ import typer
 from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing
 from fedpriv.cli.progress import shown
-from fedpriv.cli.simulate import ConfigFile, Settings, given, settings_help
+from fedpriv.cli.simulate import ConfigFile, Settings, given
 from fedpriv.config.schema import Config
 from fedpriv.tasks.metrics import counted
 
@@ -32,7 +32,7 @@ Examples:
 """
 
 
-@app.command(cls=OfSettings, help=_HELP, epilog=settings_help())
+@app.command(cls=OfSettings, help=_HELP)
 def bench(
     config_file: ConfigFile = None,
     settings: Settings = None,

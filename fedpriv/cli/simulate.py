@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,18 +38,6 @@ Overwrite = Annotated[
 ]
 
 
-def settings_help() -> str:
-    """All settings with their defaults, as the commands' help ends with."""
-    lines = ["Settings (in CONFIG.toml, or --set KEY=VALUE), with their defaults:", "", "\b"]
-    for key, field in Config.all_fields().items():
-        lines.append(f"  {key} = {json.dumps(field.default)}")
-        lines.append(f"      {field.description}")
-        if get_origin(field.annotation) is Literal:
-            choices = ", ".join(map(str, get_args(field.annotation)))
-            lines += wrap(f"      one of: {choices}", 90, subsequent_indent=" " * 14, break_on_hyphens=False)
-    return "\n".join(lines)
-
-
 _SIMULATE_HELP = """Run a simulated federation until its rounds or its privacy budget end.
 
 Without arguments it runs the demo: 100,000 virtual clients with one handwritten digit each (data that
@@ -71,7 +58,7 @@ Examples:
 """
 
 
-@app.command(cls=OfSettings, help=_SIMULATE_HELP, epilog=settings_help())
+@app.command(cls=OfSettings, help=_SIMULATE_HELP)
 def simulate(
     config_file: ConfigFile = None,
     settings: Settings = None,

@@ -12,7 +12,6 @@ from fedpriv.cli.simulate import (
     given,
     new,
     run_one,
-    settings_help,
 )
 
 _HELP = """Train without federation: one party holds all examples, and one example is the privacy unit.
@@ -32,7 +31,7 @@ Examples:
 """
 
 
-@app.command(cls=OfSettings, help=_HELP, epilog=settings_help())
+@app.command(cls=OfSettings, help=_HELP)
 def train(
     config_file: ConfigFile = None,
     settings: Settings = None,

@@ -41,7 +41,7 @@ from fedpriv.config.settings import DataSettings, FederationSettings, MachineSet
 from fedpriv.optimizers import METHODS, Method, OptimizerSettings, PrivateOptimizer, given_method, user_method
 from fedpriv.optimizers.public_data import PublicSettings
 from fedpriv.optimizers.registry import own_settings, users_of
-from fedpriv.optimizers.settings import WRAPPERS
+from fedpriv.optimizers.settings import WRAPPER_KEYS
 
 # The groups that every run has, by title; each method's own settings stand after the optimizers'.
 GROUPS: dict[str, type[Settings]] = {
@@ -77,11 +77,12 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
             if key not in known:
                 raise validation.ArgumentError(f"unknown key {key!r}; {_hint(key, value, known)}")
         parts = {kind: {k: v for k, v in values.items() if k in kind.fields()} for kind in own_settings()}
+        parts = {kind: part for kind, part in parts.items() if part}
         taken = {key for part in parts.values() for key in part}
         config = cls.read({key: value for key, value in values.items() if key not in taken})
         chosen = Settings if user_code.named(config.optimizer) else METHODS[config.optimizer].settings
         given = {kind: kind.read(part) for kind, part in parts.items()}
-        own = given.get(chosen, Settings())
+        own = given[chosen] if chosen in given else chosen()
         for kind, settings in given.items():
             _require_unset(settings, set(chosen.fields()), config.optimizer, kind)
         return config.model_copy(update={"own": own})
@@ -209,7 +210,7 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
 
     def _without_effect(self) -> Iterator[tuple[str, Needs]]:
         table, optimizers = self.table(), set(OptimizerSettings.fields())
-        used = {"optimizer", *self.method.uses, *WRAPPERS}
+        used = {"optimizer", *self.method.uses, *WRAPPER_KEYS}
         for key, field in self.all_fields().items():
             own = key not in self.fields()
             if key in type(self.own).fields() or (not own and (key not in optimizers or key in used)):

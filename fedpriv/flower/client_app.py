@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.user_config import UserConfig, UserConfigValue
 from flwr.clientapp import ClientApp
 
-from fedpriv._internal.memory import tune_allocator
+from fedpriv._internal.allocator import tune_allocator
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import FileView

@@ -1,5 +1,6 @@
 """Private optimizers: one small file per paper or family, all of one protocol (``base``)."""
 
+import fedpriv.optimizers.first_order  # noqa: F401  its textbook rules head every list
 from fedpriv._internal.registry import import_modules
 from fedpriv.mechanism.query import NoisyAnswer
 from fedpriv.optimizers.adadp import Adadp, default_tolerance, scaled_error
@@ -39,7 +40,7 @@ from fedpriv.optimizers.first_order import (
 from fedpriv.optimizers.noise_decay import noise_decay
 from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
-from fedpriv.optimizers.registry import METHODS, BuildContext, Calibrated, Method, register
+from fedpriv.optimizers.registry import METHODS, WRAPPERS, BuildContext, Calibrated, Method, register
 from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised, Regulariser
 from fedpriv.optimizers.scheduled import Scheduled
 from fedpriv.optimizers.settings import OptimizerSettings
@@ -51,6 +52,7 @@ import_modules(__name__, __path__)  # a new file registers its methods by lying 
 __all__ = [
     "L2",
     "METHODS",
+    "WRAPPERS",
     "AdaDps",
     "AdaGrad",
     "Adadp",

@@ -22,6 +22,7 @@ from fedpriv._internal.lazy import torch
 from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.query import LEAST, MOST, IndicatorBlock, NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import OptimizerWrapper, State
+from fedpriv.optimizers.registry import Wrapper, register_wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,3 +112,12 @@ class AdaptiveClipping(OptimizerWrapper):
                 return block.terms[0]
         name = type(self.inner).__name__
         raise validation.fail("optimizer", name, "ask for one clipped term to be clipped adaptively")
+
+
+register_wrapper(
+    Wrapper(
+        key="adaptive-quantile",
+        summary="a clip norm that follows a quantile of the norms, privately",
+        paper="Andrew et al. 2019",
+    )
+)

@@ -25,6 +25,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query
 from fedpriv.optimizers.base import OUTPUT, OptimizerWrapper, State
+from fedpriv.optimizers.registry import Wrapper, register_wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,3 +78,12 @@ class ExponentialMovingAverage(OptimizerWrapper):
 
     def _with(self, state: State, average: Tensor) -> State:
         return replace(state, slots={**state.slots, OUTPUT: average})
+
+
+register_wrapper(
+    Wrapper(
+        key="averaging",
+        summary="hands out a moving average of the models, at no cost of privacy",
+        paper="De et al. 2022",
+    )
+)

@@ -282,18 +282,12 @@ def _check(rule: str, own: Dp2Settings, context: BuildContext) -> None:
         raise validation.fail("dp2-variant", "extra-query", "be another one with dp2-adam")
 
 
-_KINDS = {
-    "rmsprop": ("RMSProp with a preconditioner made of older, averaged answers", "algorithm 1"),
-    "adagrad": ("the same of AdaGrad", "appendix D"),
-    "yogi": ("the same of Yogi", "appendix D"),
-    "adam": ("the same of Adam, which is not in the paper", "algorithm 1"),
-}
-for _rule, (_summary, _where) in _KINDS.items():
+for _rule in RULES:
     register(
         Method(
             name=f"dp2-{_rule}",
-            summary=_summary,
-            paper=f"Li et al. 2023, {_where}",
+            summary="adaptive steps with a preconditioner of older, averaged answers; two ablations",
+            paper="Li et al. 2023, algorithm 1 and appendix D",
             settings=Dp2Settings,
             build=partial(_build, _rule),
             check=partial(_check, _rule),

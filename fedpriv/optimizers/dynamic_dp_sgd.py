@@ -243,9 +243,9 @@ for _name, _rule in RULES.items():
     register(
         Method(
             name=f"dynamic-dp-{_name}",
-            summary="sensitivity decay (`rho-c`) and growing mu (`rho-mu`), or a noise decay"
-            + ("" if _name == "sgd" else f", with {_rule.summary.split()[0]}"),
-            paper="Du et al. 2021, algorithms 1 to 5" if _name == "sgd" else "Du et al. 2021, algorithm 4",
+            summary="sensitivity decay (`rho-c`) and growing mu (`rho-mu`), given sequences, or noise decays "
+            "(`noise-schedule`)",
+            paper="Du et al. 2021, algorithms 1 to 5; Yu et al. 2019; Zhang et al. 2021",
             settings=DynamicSettings,
             build=partial(_build, _name),
             resolve=_resolve,

@@ -20,6 +20,7 @@ from typing import Literal
 from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import Block, Query, SumBlock
 from fedpriv.optimizers.base import OptimizerWrapper, State
+from fedpriv.optimizers.registry import Wrapper, register_wrapper
 
 
 class PerLayerSettings(Settings):
@@ -48,3 +49,12 @@ def _per_layer(block: Block) -> Block:
     if isinstance(block, SumBlock):
         return replace(block, terms=tuple(replace(term, per_layer=True) for term in block.terms))
     return block
+
+
+register_wrapper(
+    Wrapper(
+        key="clipping",
+        summary="`per-layer`: clips the part of each layer to C / sqrt(L)",
+        paper="McMahan et al. 2018",
+    )
+)

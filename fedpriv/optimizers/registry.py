@@ -129,12 +129,33 @@ class Method:
     clip_norms: tuple[str, ...] = ("clip-norm",)
 
 
+@dataclass(frozen=True)
+class Wrapper:
+    """What goes around any optimizer.
+
+    Attributes:
+        key: the setting that turns it on.
+        summary: what it is, in a few words, for tables.
+        paper: its source.
+    """
+
+    key: str
+    summary: str
+    paper: str
+
+
+WRAPPERS = Registry[Wrapper]("wrapper")
 METHODS = Registry[Method]("optimizer", "see `fedpriv optimizers`; your own is named module:name")
 
 
 def register(method: Method) -> Method:
     """Add a method to METHODS."""
     return METHODS.add(method.name, method)
+
+
+def register_wrapper(wrapper: Wrapper) -> Wrapper:
+    """Add a wrapper to WRAPPERS."""
+    return WRAPPERS.add(wrapper.key, wrapper)
 
 
 def own_settings() -> dict[type[Settings], list[Method]]:

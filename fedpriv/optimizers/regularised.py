@@ -32,6 +32,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, SumBlock
 from fedpriv.optimizers.base import OptimizerWrapper, State
+from fedpriv.optimizers.registry import Wrapper, register_wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,3 +117,12 @@ class Regularised(OptimizerWrapper):
                     value = value + term.weight * term.combine(slopes)
             added.append(value)
         return self.inner.update(state, tuple(added))
+
+
+register_wrapper(
+    Wrapper(
+        key="regulariser",
+        summary="`l2` or `nonconvex`: added to the loss, outside the clip",
+        paper="Wang et al. 2023, section 7.1",
+    )
+)

@@ -19,7 +19,7 @@ class CommonSettings(Settings):
     )
     learning_rate: float = setting(
         0.0,
-        "step size eta; 0: 4 for SGD rules (less momentum), 0.005 for Adam's, or the method's",
+        "step size eta; 0: the optimizer's own, times 1 - momentum",
         ge=0,
         filled=True,
     )
@@ -47,4 +47,4 @@ class OptimizerSettings(
     """All settings of optimizers but each method's own."""
 
 
-WRAPPERS = frozenset(OptimizerSettings.fields()) - set(CommonSettings.fields())
+WRAPPER_KEYS = frozenset(OptimizerSettings.fields()) - set(CommonSettings.fields())

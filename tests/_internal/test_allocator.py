@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import fedpriv
-from fedpriv._internal import memory
+from fedpriv._internal import allocator
 
 
 def test_the_allocator_is_left_alone_where_it_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(memory.ctypes, "CDLL", missing)
-    assert memory.tune_allocator.__wrapped__() is False
+    monkeypatch.setattr(allocator.ctypes, "CDLL", missing)
+    assert allocator.tune_allocator.__wrapped__() is False
 
 
 def test_only_programs_tune_the_allocator() -> None:

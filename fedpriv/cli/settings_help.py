@@ -1,0 +1,96 @@
+"""The settings as the commands' help and ``fedpriv optimizers`` show them, at most 80 columns wide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+
+from pydantic.fields import FieldInfo
+
+from fedpriv._internal import user_code, validation
+from fedpriv._internal.settings import choices, condition, snake
+from fedpriv.config.schema import GROUPS, Config
+from fedpriv.optimizers import METHODS, Method, OptimizerSettings
+from fedpriv.optimizers.settings import WRAPPER_KEYS
+
+WIDTH = 80
+_COMMON = "Optimizer: common"
+
+
+def settings_help(args: Sequence[str]) -> str:
+    """All settings that a command takes, by group; of optimizers those of the one that ``args`` choose."""
+    method = _chosen(args)
+    lines = ["Settings (in CONFIG.toml, or --set KEY=VALUE), with their defaults:"]
+    for title, group in GROUPS.items():
+        if title != _COMMON:
+            lines += _group(title, group.fields())
+            continue
+        fields = group.fields()
+        used = {"optimizer", *WRAPPER_KEYS, *(method.uses if method else fields)}
+        lines += _group(title, {key: field for key, field in fields.items() if key in used})
+        if method and method.settings.model_fields:
+            lines += _group(f"Optimizer: {method.name}", method.settings.fields(), method)
+    return "\n".join((*lines, "", *_others(method)))
+
+
+def optimizer_help(method: Method) -> str:
+    """What is known of one optimizer: what it is, its source, and every setting that it uses."""
+    common = OptimizerSettings.fields()
+    fields = {key: common[key] for key in method.uses} | method.settings.fields()
+    lines = [*_wrapped(f"{method.name}: {method.summary}", ""), *_wrapped(f"source: {method.paper}", "")]
+    lines += _group("Settings", fields, method)
+    if method.adaptive_clipping:
+        lines += ["", *_wrapped(f"adaptive-quantile must be 0: {method.adaptive_clipping}", "")]
+    return "\n".join(lines)
+
+
+def default_of(key: str, field: FieldInfo, method: Method | None) -> object:
+    """A setting's default, for this optimizer where it has its own."""
+    if method and key == "learning-rate":
+        return method.learning_rate
+    return method.defaults.get(snake(key), field.default) if method else field.default
+
+
+def _chosen(args: Sequence[str]) -> Method | None:
+    """The optimizer that these arguments choose, or the default one; None where it cannot be told."""
+    name = Config.fields()["optimizer"].default
+    for word in args:
+        key, equals, value = word.removeprefix("--set=").partition("=")
+        if equals and validation.normalised(key) == "optimizer":
+            name = value.strip().strip("\"'")
+    found: Method | None = METHODS.get(name)
+    return found
+
+
+def _others(method: Method | None) -> Iterator[str]:
+    """Where the settings of the other optimizers are listed."""
+    name = "NAME" if method is None else method.name
+    text = f"Above are the settings of {name}. " if method else ""
+    other = "`--help --set optimizer=NAME` shows those of another optimizer"
+    yield from _wrapped(f"{text}{other}; `fedpriv optimizers` lists all of them.", "")
+
+
+def _group(title: str, fields: Mapping[str, FieldInfo], method: Method | None = None) -> Iterator[str]:
+    yield from ("", f"{title}:")
+    for key, field in fields.items():
+        yield f"  {key} = {json.dumps(default_of(key, field, method))}"
+        yield from _wrapped(field.description or "", "      ")
+        if words := tuple(METHODS) if key == "optimizer" else choices(field):
+            yield from _wrapped(f"one of: {', '.join(words)}", "      ")
+        need = condition(field) or (method.needs.get(key) if method else None)
+        if need is not None and need.strict:
+            yield from _wrapped(f"needs {need.text}", "      ")
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )  # a setting's name stays whole
+
+
+def require_method(name: str) -> Method:
+    """The optimizer of that name, or at ``module:name``. Raises ArgumentError where there is none."""
+    from fedpriv.optimizers import user_method
+
+    return user_method(name) if user_code.named(name) else METHODS[name]
