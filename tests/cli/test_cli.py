@@ -121,7 +121,7 @@ REFUSALS: list[Any] = [
     (["--set", "optimizer=dpsgd"], "optimizer is 'dpsgd'; did you mean 'dp-sgd'?"),
     (
         ["--set", "optimizer=dp-sgd", "--set", "rho-mu=2"],
-        "rho-mu is 2.0, which needs optimizer=dynamic-dp-sgd",
+        "rho-mu is 2.0, which needs optimizer=dynamic-dp",
     ),
     (["--set", "dataset=mnits"], "dataset is 'mnits'; did you mean 'mnist'?"),
     (["--set", "dataset=mnist", "--set", "data-folder=/nowhere"], "run `fedpriv data fetch mnist`"),
