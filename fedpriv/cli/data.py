@@ -10,6 +10,7 @@ import typer
 
 from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, data_app, print_table, refusing
+from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
     from fedpriv.data import Source
@@ -172,14 +173,30 @@ def _pair(text: str) -> tuple[str, str]:
     return name, digest
 
 
-@data_app.command("show", help="Draw a PNG grid of a data set's first training images.")
+_SHOW_HELP = """Show a data set's first training examples with their labels.
+
+Images become a PNG grid, and their labels are printed as they stand in it. Texts, rows of features and
+ratings are printed as a table: the first tokens or features of each, and what is to be predicted.
+
+\b
+Examples:
+  fedpriv data show digits
+  fedpriv data show names --count 10
+"""
+
+
+@data_app.command("show", help=_SHOW_HELP)
 def data_show(
     name: Annotated[str, typer.Argument(help=_NAME)],
     out: Annotated[
-        Path | None,
-        typer.Option(help="PNG file, in a folder that is made where it is missing [default: NAME.png]."),
+        Path | None, typer.Option(help="PNG file of the images [default: NAME.png].", show_default=False)
     ] = None,
-    count: Annotated[int, typer.Option(help="How many examples.")] = 64,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            help="How many examples, at most 1,024 [default: 64 images or 20 rows].", show_default=False
+        ),
+    ] = None,
     first: Annotated[int, typer.Option(help="Skip this many training examples.")] = 0,
 ) -> None:
     import numpy as np
@@ -188,9 +205,32 @@ def data_show(
     from fedpriv.data import preview
 
     with refusing():
-        validation.integer("--count", count, 1)
         validation.integer("--first", first)
+        if count is not None and not 1 <= count <= preview.MOST:
+            raise validation.fail("--count", count, f"be a whole number from 1 to {preview.MOST:,}")
         source = data.load(name)
-        start = source.first + first
-        written = preview.save_grid(source, np.arange(start, start + count), out or Path(f"{name}.png"))
-    typer.echo(f"{written}: {count} examples from index {start}")
+        if source.size is not None and first >= source.size:
+            raise validation.fail(
+                "--first", first, f"be below {source.size:,}, the number of training examples"
+            )
+        images = preview.is_images(source)
+        count, start = count or (64 if images else 20), source.first + first
+        end = start + (count if source.size is None else min(count, source.size - first))
+        indices = np.arange(start, end)
+        if images:
+            written = preview.save_grid(source, indices, out or Path(f"{name}.png"))
+            columns = preview.columns_of(len(indices))
+            labels = preview.targets(source, indices)
+        elif out is not None:
+            raise validation.fail("--out", str(out), f"be left out: examples of {name} are no images")
+        else:
+            header, rows = preview.rows(source, indices)
+    if not images:
+        print_table(header, rows)
+        return
+    typer.echo(
+        f"{written}: {counted(len(indices), 'example')} from index {start}; in its rows the {source.target}s"
+    )
+    width = max(map(len, labels))
+    for at in range(0, len(labels), columns):
+        typer.echo(" ".join(label.rjust(width) for label in labels[at : at + columns]))

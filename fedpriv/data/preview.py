@@ -1,4 +1,4 @@
-"""A PNG grid of examples, to look at data with one's own eyes.
+"""Examples to look at: a PNG grid of images, a text table of anything else.
 
 >>> import tempfile
 >>> from fedpriv.data import load
@@ -6,22 +6,40 @@
 ...     path = save_grid(load("infinite-digits"), np.arange(360, 372), Path(folder) / "grid.png")
 ...     path.read_bytes()[1:4]
 b'PNG'
+>>> print_me = rows(load("infinite-digits"), np.arange(360, 362))
+>>> print_me[0], print_me[1][0][0], print_me[1][0][2]
+(('index', 'example', 'label'), '360', '0')
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedpriv._internal import validation
 from fedpriv._internal.files import atomic
 from fedpriv.data.source import Indices, Source
 
-_ZOOM = 3  # screen pixels for one of the image's
+MOST = 1024  # examples that are shown at once
+_ZOOM = 3  # screen pixels for one of the image's, where the picture stays small
+_SIDE = 4096  # screen pixels that a picture's side has at most, unless one for each of the images' is more
 _GAP = 2  # image pixels between two images
 _INK = 90  # grey level of the gaps
+_ITEMS = 10  # tokens or features of an example that a table shows
+
+
+def is_images(source: Source) -> bool:
+    """Whether examples are images with one channel (grey) or three (red, green, blue)."""
+    return not source.tokens and len(source.shape) == 3 and source.shape[0] in (1, 3)
+
+
+def columns_of(count: int) -> int:
+    """How many images a row of a grid has, so that the grid is about square."""
+    return math.ceil(math.sqrt(count))
 
 
 def save_grid(source: Source, indices: Indices, path: str | Path, columns: int = 0) -> Path:
@@ -33,17 +51,16 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
         path: of the PNG.
         columns: images in a row; 0: as many as make the grid about square.
 
-    Returns the path. Raises ArgumentError when ``indices`` is empty or outside the source, or the source is
-    not of images with one channel (grey) or three (red, green, blue).
+    Returns the path. Raises ArgumentError when ``indices`` is empty, longer than MOST or outside the source,
+    or the source is not of images with one channel (grey) or three (red, green, blue).
     """
-    if len(source.shape) != 3 or source.shape[0] not in (1, 3):
+    if not is_images(source):
         hint = f"an example of it is {source.shape}"
         if len(source.shape) == 3 and source.shape[2] in (1, 3):
             hint += "; channels come first: x.transpose(0, 3, 1, 2)"
         raise validation.fail("dataset", source.name, "be of images (1 or 3, height, width)", hint)
-    if not len(indices):
-        raise validation.fail("indices", 0, "name at least one example")
-    columns = validation.integer("columns", columns) or math.ceil(math.sqrt(len(indices)))
+    _require_some(indices)
+    columns = validation.integer("columns", columns) or columns_of(len(indices))
     images = (source.batch(indices).x * 255).round().numpy().astype(np.uint8)
     # Three channels also for grey, because a colour map would round grey levels down.
     images = np.moveaxis(np.broadcast_to(images, (len(images), 3, *source.shape[1:])), 1, -1)
@@ -57,6 +74,54 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
     from matplotlib import image as png
 
     path = Path(path)
+    zoom = max(1, min(_ZOOM, _SIDE // max(grid.shape)))
     with atomic(path) as file:
-        png.imsave(file, grid.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1), format="png")
+        png.imsave(file, grid.repeat(zoom, axis=0).repeat(zoom, axis=1), format="png")
     return path
+
+
+def _require_some(indices: Indices) -> None:
+    if not 0 < len(indices) <= MOST:
+        raise validation.fail("indices", len(indices), f"name at least one example, and at most {MOST:,}")
+
+
+def targets(source: Source, indices: Indices) -> list[str]:
+    """What is to be predicted of the examples at ``indices`` (n,), as text."""
+    y = source.batch(indices).y
+    if source.target == "tags":
+        return [" ".join(map(str, one.nonzero().flatten().tolist())) or "none" for one in y]
+    return [f"{one:.4g}" if source.target == "value" else str(one) for one in y.tolist()]
+
+
+def rows(source: Source, indices: Indices) -> tuple[tuple[str, ...], list[list[str]]]:
+    """The header and the rows of a table of the examples at ``indices`` (n,): index, natural client where
+    there is one, the example's first tokens or features, and what is to be predicted.
+
+    Raises ArgumentError when ``indices`` is empty, longer than MOST or outside the source.
+    """
+    _require_some(indices)
+    examples = [_example(source, one) for one in source.batch(indices).x.numpy()]
+    columns = {"index": [str(index) for index in indices.tolist()]}
+    if source.owners is not None:
+        columns["client"] = [str(owner) for owner in source.owners[indices - source.first].tolist()]
+    columns |= {"example": examples, source.target: targets(source, indices)}
+    return tuple(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
+
+
+def _example(source: Source, x: npt.NDArray[Any]) -> str:
+    """One example as text, cut after its first items."""
+    if len(source.tokens) > 1:
+        return ", ".join(
+            f"id {number} of {many}" for number, many in zip(x.tolist(), source.tokens, strict=True)
+        )
+    items = x.flatten()
+    if source.tokens:
+        length = int(items.nonzero()[0].max(initial=-1)) + 1  # without the padding
+        return _cut([str(token) for token in items[:length].tolist()], f"length {length:,}")
+    used = f"{items.size:,} features, {np.count_nonzero(items):,} not 0"
+    return _cut([f"{value:.3g}" for value in items[: _ITEMS + 1].tolist()], used)
+
+
+def _cut(items: list[str], size: str) -> str:
+    more = " ..." if len(items) > _ITEMS else ""
+    return f"{' '.join(items[:_ITEMS])}{more} ({size})"

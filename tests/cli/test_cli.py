@@ -422,7 +422,11 @@ def test_data_info_and_show_know_data_of_ones_own(tmp_path: Path, monkeypatch: p
     new = tmp_path / "new" / "folder" / "x.png"
     assert call("data", "show", "infos_own:images", "--count", 2, "--out", new).exit_code == 0
     assert new.is_file()
-    assert "in a folder that is made" in " ".join(call("data", "show", "--help").stdout.split())
+    for name in ("rated", "words"):
+        table = call("data", "show", f"infos_own:{name}", "--count", 3)
+        assert table.exit_code == 0
+        assert len(table.stdout.splitlines()) == 4
+    assert "at most 1,024" in " ".join(call("data", "show", "--help").stdout.split())
 
 
 def test_data_show_draws_a_grid_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,8 +434,16 @@ def test_data_show_draws_a_grid_or_refuses(tmp_path: Path, monkeypatch: pytest.M
     picture = tmp_path / "digits.png"
     assert call("data", "show", "digits", "--out", picture, "--count", 9).exit_code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+    shown = call("data", "show", "digits", "--out", picture, "--count", 5).stdout.splitlines()
+    assert shown == [f"{picture}: 5 examples from index 0; in its rows the labels", "0 1 2", "3 4"]
+    shown = call("data", "show", "digits", "--out", picture, "--first", 1430).stdout.splitlines()
+    assert shown[0].startswith(f"{picture}: 7 examples")
     assert "dataset is 'x'" in refused("data", "show", "x")
-    assert "--count is 0" in refused("data", "show", "digits", "--count", 0)
+    for count in (0, 1025):
+        assert f"--count is {count}; it must be a whole number from 1 to 1,024" in refused(
+            "data", "show", "digits", "--count", count
+        )
+    assert "--first is 1437; it must be below 1,437" in refused("data", "show", "digits", "--first", 1437)
     assert "fedpriv data fetch mnist" in refused("data", "show", "mnist")
     assert str(picture) in refused("data", "show", "digits", "--out", picture / "x.png")
 

@@ -1,11 +1,11 @@
-"""The PNG grid shows the images, in reading order."""
+"""The PNG grid shows the images, in reading order; a table shows what are no images."""
 
 import numpy as np
 import pytest
 from matplotlib import image
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.data import Arrays, load
+from fedpriv.data import Arrays, load, preview
 from fedpriv.data.preview import save_grid
 
 
@@ -46,3 +46,49 @@ def test_bad_arguments(tmp_path):
     with pytest.raises(ArgumentError, match=r"channels come first: x.transpose\(0, 3, 1, 2\)"):
         save_grid(Arrays("toy", last, labels, last, labels, 1), np.array([0]), tmp_path / "x.png")
     assert list(tmp_path.iterdir()) == []
+
+
+def arrays(x, y, **about):
+    return Arrays("toy", x, y, x, y, **about)
+
+
+TABLES = [
+    (arrays(np.array([[5, 3, 0, 0]]), np.array([1]), classes=2, tokens=(9,)), ["5 3 (length 2)", "1"]),
+    (
+        arrays(np.array([[4, 6]]), np.array([2.5]), tokens=(5, 7), target="value"),
+        ["id 4 of 5, id 6 of 7", "2.5"],
+    ),
+    (
+        arrays(np.array([[0.5, 0, -2]], np.float32), np.eye(3)[:1], classes=3, target="tags"),
+        ["0.5 0 -2 (3 features, 2 not 0)", "0"],
+    ),
+    (
+        arrays(np.arange(12, dtype=np.float32)[None], np.array([0]), classes=1),
+        ["0 1 2 3 4 5 6 7 8 9 ... (12 features, 11 not 0)", "0"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "cells"), TABLES)
+def test_what_are_no_images_are_rows_of_text(source, cells):
+    header, [row] = preview.rows(source, np.array([0]))
+    assert header == ("index", "example", source.target)
+    assert row == ["0", *cells]
+    assert not preview.is_images(source)
+
+
+def test_natural_clients_are_a_column():
+    source = arrays(np.ones((2, 3), np.float32), np.array([0, 1]), classes=2, owners=np.array([1, 0]))
+    header, rows = preview.rows(source, np.array([1]))
+    assert dict(zip(header, rows[0], strict=True))["client"] == "0"
+
+
+def test_size_is_limited(tmp_path):
+    source = load("infinite-digits")
+    many = np.arange(preview.MOST + 1) + source.first
+    for show in (lambda: preview.rows(source, many), lambda: save_grid(source, many, tmp_path / "x.png")):
+        with pytest.raises(ArgumentError, match="at most 1,024"):
+            show()
+    large = arrays(np.zeros((4, 1, 700, 700), np.uint8), np.zeros(4, np.int64), classes=1)
+    for count, side in ((1, 3 * 704), (4, 2 * 1406)):
+        assert image.imread(save_grid(large, np.arange(count), tmp_path / "x.png")).shape[0] == side
