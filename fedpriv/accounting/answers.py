@@ -119,7 +119,7 @@ def account(
     >>> account(delta=1e-5, steps=1000, noise_multiplier=1.0, sampling_rate=0.01, methods=["rdp"])
     epsilon at delta 1e-05
     method  epsilon  lower bound  kind
-    rdp     2.101                 bound
+    rdp     2.108                 bound
     """
     with validation.python_names(_ARGUMENTS):
         for method in methods:
@@ -163,8 +163,8 @@ def calibrate(
             the budget.
         UnsupportedEvent: the method cannot account for the schedule.
 
-    >>> calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, noise_multiplier=1.0, method="rdp").steps
-    58
+    >>> calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, noise_multiplier=1.5, method="rdp").steps
+    975
     """
     rate = 1.0 if sampler == "everyone" and sampling_rate is None else sampling_rate
     given = {"steps": steps, "sampling_rate": rate, "noise_multiplier": noise_multiplier}

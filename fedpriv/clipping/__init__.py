@@ -1,7 +1,8 @@
 """Bounded sums: each unit's vector is clipped term by term and added up, NaN-safe.
 
-:func:`sum_rows` sums vectors that are given as rows; :func:`sum_gradients` sums the gradients of examples,
-without forming them where the algebra allows. Each has a plain loop twin that it is held against.
+:func:`clipped_sum` is the sum of a module's gradients over a batch. :func:`sum_rows` sums vectors that are
+given as rows; :func:`sum_gradients` sums the gradients of examples, without forming them where the algebra
+allows. Each of the two has a plain loop twin that it is held against.
 
 >>> import torch
 >>> from fedpriv.mechanism.query import Query
@@ -13,12 +14,15 @@ tensor([3.6000, 4.8000])
 """
 
 from fedpriv.clipping.explicit import sum_rows, sum_rows_loop
+from fedpriv.clipping.functional import FunctionalModel, clipped_sum
 from fedpriv.clipping.per_example import added, gradients_loop, sum_gradients, sum_gradients_loop, zeros
 from fedpriv.clipping.protocol import Differentiable
 
 __all__ = [
     "Differentiable",
+    "FunctionalModel",
     "added",
+    "clipped_sum",
     "gradients_loop",
     "sum_gradients",
     "sum_gradients_loop",

@@ -8,9 +8,7 @@ Files of data set NAME lie in ``<folder>/NAME/``, folder being the argument, els
 >>> load("mnits")
 Traceback (most recent call last):
     ...
-fedpriv.ArgumentError: dataset is 'mnits'; it must be one of a9a, cifar-10, \
-cifar-100, digits, fashion-mnist, ijcnn1, imdb, imdb-bag, infinite-digits, infinite-mnist, mnist, \
-movielens-100k, names, pneumonia, stackoverflow-tags (did you mean 'mnist'?)
+fedpriv.ArgumentError: dataset is 'mnits'; did you mean 'mnist'?
 """
 
 from __future__ import annotations

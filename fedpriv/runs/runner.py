@@ -335,5 +335,5 @@ class _Job:
             self.folder.path if self.folder else None,
             self.budget_gate.content(),
             self.spending,
-            *before,
+            before[0] if before else {},
         )

@@ -92,13 +92,6 @@ def scores(loss: Loss, y: Tensor) -> Callable[[Tensor, Tensor], Scores]:
     return _SCORES.get(loss, _label_scores if labels else lambda outputs, y: {})
 
 
-def shown(losses: Tensor) -> str:
-    """Their shape without the first axis, which is private."""
-    if losses.ndim < 2:
-        return "another" if losses.ndim else "()"
-    return f"(n, {', '.join(map(str, losses.shape[1:]))})"
-
-
 def try_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
     """Raise ArgumentError for a loss that is of others than its own example, too, or is never finite, or has
     no gradient.

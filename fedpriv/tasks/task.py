@@ -23,20 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedpriv import models
 from fedpriv._internal import validation
 from fedpriv._internal.memory import bytes_per_unit
-from fedpriv.clipping.preparation import prepare
-from fedpriv.parameters import Layout, layout_of
-from fedpriv.tasks.losses import LOSSES, Loss, scores, shown, try_loss
+from fedpriv.clipping.functional import FunctionalModel
+from fedpriv.tasks.losses import LOSSES, Loss, scores, try_loss
 
 _TEST_CHUNK, _TEST_MEMORY = 1000, 2**29  # examples evaluated at once at most, and bytes that they may take
 _TRIAL_BATCH = 16  # test examples that are looked at alone and together
-_UNREDUCED = "torch's losses are with reduction='none'"
 
 
 def alike(outputs: Tensor, wanted: Tensor) -> bool:
@@ -48,7 +45,7 @@ def alike(outputs: Tensor, wanted: Tensor) -> bool:
     return bool(((outputs - wanted).abs() <= 1e-3 * largest).all() | ~torch.isfinite(largest))
 
 
-class Task:
+class Task(FunctionalModel):
     """A model and a loss, functionally.
 
     Attributes:
@@ -68,64 +65,21 @@ class Task:
         module = models.build(model) if isinstance(model, str) else model
         if isinstance(loss, str):
             loss = LOSSES[validation.choice("loss", loss, LOSSES)]
-        self.layout: Layout = layout_of(module)
-        self.loss = loss
+        super().__init__(module, loss)
         self.right_padded: bool = getattr(module, "right_padded", False)
-        self.module, self.drawing = prepare(module)
         self._untried = loss not in LOSSES.values()
         self._evaluated: dict[Hashable, int] = {}
-        trained = set(self.layout.names)
-        self._fixed = {
-            name: tensor.detach()
-            for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers())
-            if name not in trained
-        }
 
-    @property
-    def dimension(self) -> int:
-        """d, the number of trained parameters."""
-        return self.layout.dimension
-
-    def initial(self, generator: np.random.Generator) -> Tensor:
-        """A first parameter vector (d,), float32 on the CPU (see :func:`fedpriv.models.initial`)."""
-        return models.initial(self.module, generator, self.layout)
-
-    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
-        """The model's outputs (n, ...) for inputs x (n, ...) at the parameters (d,)."""
-        return self._outputs_at(self.layout.split(params), x)
-
-    def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The losses (n,) of the examples (n, ...) at the parameters (d,).
+    def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them.
 
         Raises ArgumentError where the loss does not give one number for each example, whatever others are
         beside it, or none that is finite.
         """
-        return self.losses_at(self.layout.split(params), x, y)
-
-    def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them."""
-        outputs = self._outputs_at(tensors, x)
         if self._untried:
-            try_loss(self.loss, outputs, y)
+            try_loss(self.loss, self._outputs_at(tensors, x), y)
             self._untried = False
-        losses = self.loss(outputs, y)
-        if losses.shape != x.shape[:1]:
-            raise validation.fail("loss shape", shown(losses), "be (n,): one for each example", _UNREDUCED)
-        return losses
-
-    def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradients (n, d) of the losses with respect to the parameters, by vmap of grad."""
-        if not x.shape[0]:
-            return params.new_zeros(0, self.dimension)
-
-        def loss_of_one(params: Tensor, x: Tensor, y: Tensor, seed: Tensor | None = None) -> Tensor:
-            with self.drawing.by(None if seed is None else seed[None]):
-                return self.losses(params, x[None], y[None])[0]
-
-        each = (x, y) if self.drawing.seeds is None else (x, y, self.drawing.seeds)
-        gradients = torch.func.vmap(torch.func.grad(loss_of_one), (None, *[0] * len(each)))
-        rows: Tensor = gradients(params, *each)
-        return rows
+        return super().losses_at(tensors, x, y)
 
     @torch.no_grad()
     def evaluate(self, params: Tensor, x: Tensor, y: Tensor, memory: int = _TEST_MEMORY) -> dict[str, float]:
@@ -173,19 +127,3 @@ class Task:
 
     def _outputs_one_by_one(self, params: Tensor, x: Tensor) -> Tensor:
         return torch.cat([self.outputs(params, one[None]) for one in x])
-
-    def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        trained = next(iter(tensors.values()))
-        self.drawing.begin()
-        result: Tensor = torch.func.functional_call(
-            self.module, {**self._fixed_like(trained), **tensors}, (x,)
-        )
-        return result
-
-    def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:
-        """Frozen parameters and buffers on that device, and floats in that precision."""
-        for name, tensor in self._fixed.items():
-            dtype = params.dtype if tensor.is_floating_point() else tensor.dtype
-            if tensor.device != params.device or tensor.dtype != dtype:
-                self._fixed[name] = tensor.to(params.device, dtype)
-        return self._fixed

@@ -1,0 +1,144 @@
+"""A module and a loss as pure functions of a flat parameter vector, and their clipped sum in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv import models
+from fedpriv._internal import validation
+from fedpriv.clipping.per_example import sum_gradients
+from fedpriv.clipping.preparation import prepare
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.parameters import Layout, layout_of
+
+_UNREDUCED = "torch's losses are with reduction='none'"
+
+
+class FunctionalModel:
+    """A module and a loss, as functions of a flat parameter vector (d,).
+
+    Attributes:
+        module: an own copy of the module; its trained parameters are placeholders.
+        layout: which tensors make up the parameter vector (d,), and where they lie.
+        loss: outputs (n, ...), labels (n, ...) -> losses (n,).
+        drawing: what the model's dropout draws by.
+    """
+
+    def __init__(self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Raises ArgumentError where the module cannot be trained privately (see
+        :func:`fedpriv.parameters.layout_of`)."""
+        self.layout: Layout = layout_of(module)
+        self.loss = loss
+        self.module, self.drawing = prepare(module)
+        trained = set(self.layout.names)
+        self._fixed = {
+            name: tensor.detach()
+            for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers())
+            if name not in trained
+        }
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of trained parameters."""
+        return self.layout.dimension
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """A first parameter vector (d,), float32 on the CPU (see :func:`fedpriv.models.initial`)."""
+        return models.initial(self.module, generator, self.layout)
+
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """The model's outputs (n, ...) for inputs x (n, ...) at the parameters (d,)."""
+        return self._outputs_at(self.layout.split(params), x)
+
+    def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The losses (n,) of the examples (n, ...) at the parameters (d,).
+
+        Raises ArgumentError where the loss does not give one number for each example.
+        """
+        return self.losses_at(self.layout.split(params), x, y)
+
+    def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them."""
+        losses = self.loss(self._outputs_at(tensors, x), y)
+        if losses.shape != x.shape[:1]:
+            shape = _without_first_axis(losses)
+            raise validation.fail("loss shape", shape, "be (n,): one for each example", _UNREDUCED)
+        return losses
+
+    def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients (n, d) of the losses with respect to the parameters, by vmap of grad."""
+        if not x.shape[0]:
+            return params.new_zeros(0, self.dimension)
+
+        def loss_of_one(params: Tensor, x: Tensor, y: Tensor, seed: Tensor | None = None) -> Tensor:
+            with self.drawing.by(None if seed is None else seed[None]):
+                return self.losses(params, x[None], y[None])[0]
+
+        each = (x, y) if self.drawing.seeds is None else (x, y, self.drawing.seeds)
+        gradients = torch.func.vmap(torch.func.grad(loss_of_one), (None, *[0] * len(each)))
+        rows: Tensor = gradients(params, *each)
+        return rows
+
+    def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        trained = next(iter(tensors.values()))
+        self.drawing.begin()
+        result: Tensor = torch.func.functional_call(
+            self.module, {**self._fixed_like(trained), **tensors}, (x,)
+        )
+        return result
+
+    def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:
+        """Frozen parameters and buffers on that device, and floats in that precision."""
+        for name, tensor in self._fixed.items():
+            dtype = params.dtype if tensor.is_floating_point() else tensor.dtype
+            if tensor.device != params.device or tensor.dtype != dtype:
+                self._fixed[name] = tensor.to(params.device, dtype)
+        return self._fixed
+
+
+def clipped_sum(
+    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, clip_norm: float = 1.0
+) -> Tensor:
+    """The sum of the examples' gradients, each clipped to ``clip_norm``: what private training adds noise to.
+
+    The norms and the sum are computed without the gradient of each example where the model's layers allow it
+    (ghost clipping), else from these gradients. A gradient that is not finite counts as zero.
+
+    Args:
+        model: its parameters with ``requires_grad`` are differentiated, at their present values. It must
+            treat examples apart: layers that do not, such as BatchNorm, are refused. It is not changed, and
+            computes in evaluation mode.
+        loss: outputs (n, ...), y (n, ...) -> losses (n,), such as ``nn.CrossEntropyLoss(reduction="none")``.
+        x, y: the examples (n, ...) and their labels (n, ...), on the model's device; n may be 0.
+        clip_norm: C, the largest norm of what one example adds; infinity clips nothing.
+
+    Returns:
+        one flat tensor (d,) in the order of ``model.named_parameters()``, in the parameters' dtype;
+        ``fedpriv.parameters.layout_of(model).split(total)`` gives the tensors by name.
+
+    Each call examines the model anew. Raises ArgumentError for a model or a loss that mixes examples, or a
+    clip norm that is out of range.
+
+    >>> model, x, y = nn.Linear(3, 2), torch.zeros(4, 3), torch.tensor([0, 1, 1, 1])
+    >>> nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)  # doctest: +ELLIPSIS
+    (...)
+    >>> clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), x, y, clip_norm=0.5)
+    tensor([ 0.0000,  0.0000,  0.0000,  0.0000,  0.0000,  0.0000,  0.7071, -0.7071])
+    """
+    functional = FunctionalModel(model, loss)
+    params = functional.layout.join({name: p.detach() for name, p in model.named_parameters()})
+    with validation.python_names(("clip-norm",)):
+        query = Query((params,), (SumBlock((Term(clip_norm=clip_norm),)),))
+        [total] = sum_gradients(functional, query, x, y)
+    return total.to(params.dtype)
+
+
+def _without_first_axis(losses: Tensor) -> str:
+    """Their shape without the first axis, which is private."""
+    if losses.ndim < 2:
+        return "another" if losses.ndim else "()"
+    return f"(n, {', '.join(map(str, losses.shape[1:]))})"
