@@ -171,10 +171,12 @@ def test_every_setting_and_command_is_in_the_reference() -> None:
         assert f"## fedpriv {command}" in pages["reference/command-line.md"], command
 
 
-def run_commands(commands: list[str], settings: list[str]) -> None:
+def run_commands(commands: list[str], settings: list[str], only: tuple[str, ...] = ()) -> None:
     """Run a page's commands in the current folder, with further settings for those that take some."""
     for line in commands:
         words = shlex.split(line, comments=True)
+        if only and words[1] not in only:
+            continue
         if words[0] == "python":
             subprocess.run([sys.executable, *words[1:]], check=True)
             continue
@@ -187,9 +189,9 @@ def run_commands(commands: list[str], settings: list[str]) -> None:
 @pytest.mark.slow
 def test_the_first_guides_commands_run_in_an_empty_folder(empty: Path) -> None:
     name = "docs/start.md"
-    assert write_files(name, empty) == ["make_people", "mine"]
+    assert write_files(name, empty) == ["make_people", "mine", "run"]
     commands = commands_of(name)
-    assert len(commands) == 6
+    assert len(commands) == 7
     run_commands(commands[:1], ["rounds=2", "engine=in-process"])
     run_commands(commands[1:], ["engine=in-process"])
     scores = {
@@ -199,6 +201,24 @@ def test_the_first_guides_commands_run_in_an_empty_folder(empty: Path) -> None:
     assert scores["mine"] > 0.85
     assert scores["limit"] > 0.9
     assert (empty / "results.png").exists()
+
+
+@pytest.mark.slow
+def test_an_own_optimizers_commands_run(empty: Path) -> None:
+    name = "docs/guides/own-optimizer.md"
+    assert write_files(name, empty) == ["halving", "heavy_ball", "falling"]
+    run_commands(commands_of(name), ["engine=in-process"], only=("simulate",))
+    run_commands(commands_of(name), [], only=("audit",))
+    assert "halving:Halving" in (empty / "runs/halving/report.json").read_text()
+
+
+@pytest.mark.parametrize("optimizer", ["halving:Halving", "heavy_ball:HeavyBall", "falling:Falling"])
+def test_own_optimizers_learn(empty: Path, optimizer: str) -> None:
+    write_files("docs/guides/own-optimizer.md", empty)
+    settings = {"model": "logistic", "clients": 2000, "sampling-rate": 0.1, "rounds": 20, "seed": 1}
+    result = simulate(Config.parse({**settings, "optimizer": optimizer, "engine": "in-process"}))
+    assert result.stopped == "rounds"
+    assert result.metrics[-1]["accuracy"] > 0.5
 
 
 @pytest.fixture
@@ -245,3 +265,18 @@ def test_the_diagrams_are_of_today() -> None:
     for name, draw in diagrams.DRAWN.items():
         assert (DOCS / "assets" / name).read_text() == draw(), "run python docs/_site/diagrams.py"
     assert {room for layer in diagrams.layers() for room in layer} <= set(diagrams.ABOUT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's own
+def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "strip the outputs"
+    client = nbclient.NotebookClient(
+        notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute()

@@ -129,9 +129,13 @@ def optimizers() -> str:
 
 
 def api() -> list[tuple[str, str]]:
-    """A page for the front door and one for each package: (name, Markdown), in the order of the site."""
+    """A page for the front door and one for each package: (name, Markdown), in the order of the site.
+
+    Each object is documented once; where it is public under a second name, that name leads to it.
+    """
     packages = [info.name for info in pkgutil.iter_modules(fedpriv.__path__) if info.name not in _PRIVATE]
-    return [("fedpriv", _front_door()), *((name, _package(name)) for name in packages)]
+    documented: set[str] = set()
+    return [(name, _page(name, documented)) for name in ("fedpriv", *packages)]
 
 
 def public_names(module: types.ModuleType) -> list[str]:
@@ -139,42 +143,54 @@ def public_names(module: types.ModuleType) -> list[str]:
     return list(getattr(module, "__all__", []))
 
 
-def _front_door() -> str:
-    return (
-        "# fedpriv\n\n"
-        + "\n\n".join(
-            ["::: fedpriv\n    options: {members: false, heading_level: 1, show_root_heading: false}"]
-            + [_entry(fedpriv, name) for name in public_names(fedpriv)]
-        )
-        + "\n"
-    )
-
-
-def _package(name: str) -> str:
-    """The names of a package's ``__all__``; where it has none, all of its modules."""
-    module = importlib.import_module(f"fedpriv.{name}")
-    opening = f"::: {module.__name__}\n    options: {{members: false, show_root_heading: false}}"
+def _page(name: str, documented: set[str]) -> str:
+    """The names of a package's ``__all__``; where it has none, those of all of its modules."""
+    module = fedpriv if name == "fedpriv" else importlib.import_module(f"fedpriv.{name}")
+    own = f"::: {module.__name__}\n    options: {{members: false, show_root_heading: false}}"
+    entries = [own] if hasattr(module, "__path__") else []
     if names := public_names(module):
-        entries = [_entry(module, each) for each in names]
-    elif hasattr(module, "__path__"):
-        entries = [f"::: {each}" for each in _modules(module)]
+        entries += [_entry(module, each, documented) for each in names]
     else:
-        opening, entries = f"::: {module.__name__}\n    options: {{show_root_heading: false}}", []
-    return "\n\n".join([f"# {module.__name__}", opening, *entries]) + "\n"
+        entries += [_module(each, documented) for each in _modules(module)]
+    return "\n\n".join([f"# {module.__name__}", *entries]) + "\n"
 
 
 def _modules(package: types.ModuleType) -> Iterator[str]:
+    if not hasattr(package, "__path__"):
+        yield package.__name__
+        return
     for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not info.ispkg and not any(part.startswith("_") for part in info.name.split(".")):
             yield info.name
 
 
-def _entry(module: types.ModuleType, name: str) -> str:
+def _module(name: str, documented: set[str]) -> str:
+    """A module with the public classes and functions that are defined in it and not documented yet."""
+    members = [
+        key
+        for key, value in vars(importlib.import_module(name)).items()
+        if not key.startswith("_") and _home(value) == f"{name}.{key}" and f"{name}.{key}" not in documented
+    ]
+    documented.update(f"{name}.{key}" for key in members)
+    return f"::: {name}\n    options: {{members: {members or 'false'}}}"
+
+
+def _home(found: Any) -> str:
+    """Where a class or function is defined; empty for anything else."""
+    is_code = inspect.isclass(found) or inspect.isroutine(found)
+    return f"{found.__module__}.{found.__qualname__}" if is_code else ""
+
+
+def _entry(module: types.ModuleType, name: str, documented: set[str]) -> str:
     """One public name: documented where it is defined, under the name that people import."""
     found = getattr(module, name)
     heading = f"{module.__name__}.{name}"
     if inspect.ismodule(found):
         return f"## {heading}\n\nThe package [`{found.__name__}`]({found.__name__.split('.')[1]}.md)."
-    if inspect.isclass(found) or inspect.isroutine(found):
-        return f'::: {found.__module__}.{found.__qualname__}\n    options: {{heading: "{heading}"}}'
+    home = _home(found)
+    if home in documented:
+        return f"## {heading}\n\nSee [`{home}`][{home}]."
+    if home:
+        documented.add(home)
+        return f'::: {home}\n    options: {{heading: "{heading}"}}'
     return f"::: {heading}"
