@@ -1,10 +1,9 @@
-"""A model's trainable parameters as one flat float vector, and back.
+"""A model's trainable parameters as one flat vector of floats, and the inverse.
 
-Everything private in fedpriv is a bounded vector of R^d. A :class:`Layout` says which tensors of a module
-make up that vector and where each one lies: the parameters with ``requires_grad``, in the order of
-``module.named_parameters()``, each flattened in row-major order. Parameters without it are frozen: they
-are part of the model and never of the vector. The layout is plain data, so it travels as JSON and a
-vector is stored as named tensors.
+Every private contribution in fedpriv is a bounded vector in R^d. A :class:`Layout` lists the tensors of a
+module that make up that vector, with their positions: the parameters with ``requires_grad``, in the order of
+``module.named_parameters()``, each flattened in row-major order. All other parameters are frozen: they belong
+to the model but not to the vector. A layout can be written as JSON.
 
 >>> import torch
 >>> layout = layout_of(torch.nn.Linear(3, 2))
@@ -39,7 +38,7 @@ _DROPOUTS = {kind.forward for kind in _DropoutNd.__subclasses__() if kind.__modu
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of the vector: its name in the module, its shape, and the index it starts at."""
+    """One tensor of the vector: its name in the module, its shape, and its first index in the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -53,11 +52,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which tensors make up the parameter vector of shape (d,), and where they lie.
+    """The tensors that make up the parameter vector (d,), and their positions.
 
     Attributes:
         slots: the trained tensors, in order and without gaps.
-        frozen: names of the parameters that are not trained (``requires_grad`` is false).
+        frozen: the names of the parameters that are not trained (``requires_grad`` is false).
     """
 
     slots: tuple[Slot, ...]
@@ -84,13 +83,13 @@ class Layout:
 
     @cached_property
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """The names of the tensors of each layer: those that follow one another in one module."""
+        """The names of the tensors of each layer. A layer's tensors are consecutive and in one module."""
         groups = itertools.groupby(self.names, lambda name: name.rpartition(".")[0])
         return tuple(tuple(own) for _, own in groups)
 
     @cached_property
     def layer_sizes(self) -> tuple[int, ...]:
-        """The number of entries of each layer, in order; they add to d."""
+        """The number of entries of each layer, in order; their sum is d."""
         sizes = {slot.name: slot.size for slot in self.slots}
         return tuple(sum(sizes[name] for name in layer) for layer in self.layers)
 
@@ -99,9 +98,9 @@ class Layout:
         return [slot.size for slot in self.slots]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """The named tensors (views) of a vector (..., d); leading axes stay in front.
+        """The named tensors, as views, of a vector (..., d). Leading axes are preserved.
 
-        Raises ArgumentError where the last axis is not d long.
+        Raises ArgumentError if the last axis does not have length d.
         """
         if vector.shape[-1:] != (self.dimension,):
             raise validation.fail(
@@ -114,24 +113,25 @@ class Layout:
         }
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The vector (d,) of the named tensors; other names in ``tensors`` are ignored.
+        """The vector (d,) of the named tensors. Other names in ``tensors`` are ignored.
 
-        Raises ArgumentError where a tensor is missing or has another shape.
+        Raises ArgumentError if a tensor is missing or has a different shape.
         """
         for slot in self.slots:
             shape = tuple(tensors[slot.name].shape) if slot.name in tensors else None
             if shape != slot.shape:
-                raise validation.fail(f"shape of {slot.name}", shape, f"be {slot.shape}")
+                hint = "the tensor is missing" if shape is None else ""
+                raise validation.fail(f"shape of {slot.name}", shape, f"be {slot.shape}", hint)
         return torch.cat([tensors[slot.name].reshape(-1) for slot in self.slots])
 
     def to_json(self) -> dict[str, Any]:
-        """The layout as JSON values."""
+        """The layout as a JSON-serialisable dict."""
         slots = [{"name": s.name, "shape": list(s.shape), "offset": s.offset} for s in self.slots]
         return {"slots": slots, "frozen": list(self.frozen)}
 
     @classmethod
     def from_json(cls, value: Any) -> Layout:
-        """The layout that ``to_json`` wrote. Raises ArgumentError where ``value`` is not one."""
+        """The inverse of ``to_json``. Raises ArgumentError if ``value`` is not a layout."""
         try:
             slots = tuple(
                 Slot(
@@ -143,16 +143,17 @@ class Layout:
             )
             return cls(slots, tuple(str(name) for name in value["frozen"]))
         except (KeyError, TypeError) as error:
-            raise validation.fail("layout", value, "have slots and frozen") from error
+            raise validation.fail("layout", value, "have the keys 'slots' and 'frozen'") from error
 
 
 def layout_of(module: nn.Module) -> Layout:
     """The layout of a module's trainable parameters.
 
-    Raises ArgumentError, naming the layer, where the module cannot be trained privately: layers whose
-    state or output mixes examples outside the clip (BatchNorm; InstanceNorm with running statistics;
-    embeddings with max_norm or scale_grad_by_freq), recurrent and attention layers with dropout of their own,
-    and trainable parameters that are complex or not yet materialised; and where nothing is trainable.
+    Raises ArgumentError, with the layer's name, if the module cannot be trained privately: for layers whose
+    state or output mixes examples outside the clipped gradient (BatchNorm; InstanceNorm with running
+    statistics; embeddings with max_norm or scale_grad_by_freq), for recurrent and attention layers with
+    built-in dropout, for trainable parameters that are complex or not yet initialised, and if no parameter is
+    trainable.
     """
     for name, layer in module.named_modules():
         _refuse_layer(name or type(layer).__name__, layer)
@@ -162,13 +163,17 @@ def layout_of(module: nn.Module) -> Layout:
             frozen.append(name)
             continue
         if is_lazy(parameter) or not parameter.is_floating_point():
-            raise validation.fail(
-                f"parameter {name}", parameter.dtype, "be a real float tensor with a known shape"
+            raise validation.ArgumentError(
+                f"The trainable parameter {name} has the type {parameter.dtype} and cannot be trained: it "
+                "must be a real floating-point tensor whose shape is known. Freeze it "
+                "(requires_grad=False), or run a lazy module once before."
             )
         slots.append(Slot(name, tuple(parameter.shape), offset))
         offset += parameter.numel()
     if not offset:
-        raise validation.fail("model", type(module).__name__, "have trainable parameters")
+        raise validation.ArgumentError(
+            f"The model {type(module).__name__} has no trainable parameters; set requires_grad=True on some."
+        )
     return Layout(tuple(slots), tuple(frozen))
 
 
@@ -179,28 +184,24 @@ def vector_of(module: nn.Module, layout: Layout | None = None) -> Tensor:
 
 
 def _refuse_layer(name: str, layer: nn.Module) -> None:
-    """Raises ArgumentError for a layer that per-example clipping does not bound."""
+    """Raises ArgumentError for a layer whose influence per-example clipping does not bound."""
     tracks = isinstance(layer, _InstanceNorm) and layer.track_running_stats
     if isinstance(layer, _BatchNorm) or tracks:
-        raise validation.fail(
-            f"layer {name}",
-            type(layer).__name__,
-            "treat each example on its own",
-            "its statistics mix examples and no clip bounds them; GroupNorm or LayerNorm do not",
+        raise validation.ArgumentError(
+            f"layer {name} is {type(layer).__name__}, whose statistics mix the examples of a batch; clipping "
+            "does not bound them. Use GroupNorm or LayerNorm instead."
         )
     if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
-        hint = "put nn.Dropout between layers of their own"
+        hint = "use one recurrent layer per module with nn.Dropout between them"
         raise validation.fail(f"layer {name}", layer, "have dropout 0", hint)
     if isinstance(layer, _DropoutNd) and type(layer).forward not in _DROPOUTS and layer.p > 0:
-        raise validation.fail(f"layer {name}", layer, "be a dropout layer of torch's own, or p = 0")
+        raise validation.fail(f"layer {name}", layer, "be one of torch's dropout layers or have p = 0")
     if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
-        hint = "its attention draws by torch's generator: set it to 0.0; nn.Dropout beside it is welcome"
+        hint = "its attention draws from torch's global generator; set it to 0.0 and add nn.Dropout instead"
         raise validation.fail(f"dropout of layer {name}", layer.dropout, "be 0", hint)
     tables = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
     if tables and (layer.max_norm is not None or layer.scale_grad_by_freq):
-        raise validation.fail(
-            f"layer {name}",
-            layer,
-            "treat each example on its own",
-            "which rows max_norm shortens, and how scale_grad_by_freq weighs them, no clip bounds",
+        raise validation.ArgumentError(
+            f"layer {name} is {layer}, but max_norm and scale_grad_by_freq make one example's gradient "
+            "depend on other examples, and clipping does not bound this. Leave both unset."
         )

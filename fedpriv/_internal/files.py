@@ -1,4 +1,4 @@
-"""Atomic writes, errors of writing that name the file, and numbers out of CSV files."""
+"""Atomic file writes with errors that name the file, and reading of numbers from CSV files."""
 
 from __future__ import annotations
 
@@ -16,39 +16,41 @@ from fedpriv._internal import validation
 
 @contextlib.contextmanager
 def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
-    """Errors of the system name ``path`` where they name no file, as that of a full disk, or its draft."""
+    """System errors within the block name ``path`` if they name no file (as for a full disk) or ``draft``."""
     try:
         yield
     except OSError as error:
-        # Without a number an error's text is its own, and no file is part of it.
+        # An OSError without a number does not print its file name.
         if error.errno is not None and error.filename in (None, str(draft)):
             error.filename = str(path)
         raise
 
 
 def unwritable(path: Path) -> str:
-    """Why nothing can be written at ``path``, in folders that are made where they are missing; empty where
-    something can. Leaves nothing behind."""
-    place = path
-    while not os.path.lexists(place):
-        place = place.parent
-    if not place.is_dir():
-        return f"{place} is no folder"
+    """Why ``path`` cannot be written even if missing folders are created; empty if it can be written.
+
+    Nothing is left on disk.
+    """
+    folder = path
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
     try:
-        with tempfile.TemporaryFile(dir=place):  # os.access promises root folders that let nobody in
+        with tempfile.TemporaryFile(dir=folder):  # for root, os.access also accepts read-only folders
             return ""
     except OSError as error:
-        return f"{place}: {error.strerror or error}"
+        return f"{folder}: {error.strerror or error}"
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write, that appears at ``path``, whole, when the block ends without an error.
+    """A binary file to write. It appears at ``path``, complete, when the block ends without an error.
 
-    The folder is made where it is missing. After an error nothing is left behind.
+    Missing folders are created. After an error nothing is left on disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not by tempfile, which makes files for the owner's eyes alone: these follow the user's mask.
+    # tempfile would make files that only the owner can read; these follow the user's umask.
     name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with naming(path, name):

@@ -1,4 +1,4 @@
-"""How many of the machine's cores and GPUs this process may use, and how much memory it took.
+"""The cores and GPUs that this process may use, and its peak memory.
 
 >>> usable() >= 1
 True
@@ -15,19 +15,19 @@ import torch
 
 
 def usable() -> int:
-    """The cores that the scheduler gives this process: fewer than the machine's in many containers."""
+    """The number of cores that this process may use. In a container it can be below the machine's number."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # no affinity on macOS and Windows
+    return os.cpu_count() or 1  # macOS and Windows have no CPU affinity
 
 
 def gpus(device: str) -> int:
-    """The GPUs that torch sees, for a device by its name in settings: none for ``cpu``."""
+    """The number of GPUs that torch sees; 0 if the setting ``device`` is ``cpu``."""
     return 0 if device == "cpu" or not torch.cuda.is_available() else torch.cuda.device_count()
 
 
 def peak_memory() -> int:
-    """Bytes of memory that this process took at most; 0 where the system does not say (Windows)."""
+    """The peak memory of this process in bytes; 0 if the system does not report it (Windows)."""
     try:
         import resource
     except ImportError:

@@ -1,7 +1,7 @@
-"""How much memory a computation takes for each unit that it works on at once, measured and not guessed.
+"""Measures the memory that a computation needs per unit in its batch.
 
-Every byte that a computation allocates on made-up inputs is counted, freed or not, so what is found bounds
-the peak from above. It depends on the model, the kind of work and the shapes of the inputs alone.
+All bytes that the computation allocates on synthetic inputs are counted, whether they are freed or not, so
+the result is an upper bound of the peak. It depends only on the model, the computation and the input shapes.
 
 >>> import torch
 >>> def double(units: int) -> torch.Tensor:
@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_TRIAL_UNITS, _MORE_UNITS = 2, 4
+_TRIAL_UNITS, _MORE_UNITS = 2, 4  # units in the two measured batches
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all tensors that operations make while it is entered; views cost nothing."""
+    """Counts the bytes of all tensors that operations allocate within the context. Views count nothing."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,20 +36,20 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments: tuple[Any, ...] = (),
         named: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operation and count what it made."""
+        """Runs the operation and counts the tensors that it allocated."""
         result = function(*arguments, **(named or {}))
-        given = {_storage(value) for value in tree_leaves((arguments, named)) if isinstance(value, Tensor)}
+        inputs = {_storage(value) for value in tree_leaves((arguments, named)) if isinstance(value, Tensor)}
         for value in tree_leaves(result):
-            if isinstance(value, Tensor) and _storage(value) not in given:
+            if isinstance(value, Tensor) and _storage(value) not in inputs:
                 self.bytes += value.numel() * value.element_size()
         return result
 
 
 def bytes_per_unit(compute: Callable[[int], object]) -> int:
-    """Bytes that ``compute(units)`` allocates for each unit beyond the first few, at least 1."""
+    """The bytes that ``compute(units)`` allocates per additional unit, at least 1."""
     found: list[int] = []
     for units in (_TRIAL_UNITS, _MORE_UNITS):
-        compute(units)  # what it remembers from its first call is not counted
+        compute(units)  # caches that the first call fills are not counted
         with Allocations() as allocations:
             compute(units)
         found.append(allocations.bytes)

@@ -1,6 +1,6 @@
-"""What the package's pictures share: panels side by side, whose lines start at 0, as a PNG.
+"""Shared parts of all plots: panels side by side, axes that start at 0, legends, and PNG output.
 
-matplotlib is imported where something is drawn: it takes a while, and most commands draw nothing.
+matplotlib is imported on first use: the import takes a while, and most commands draw nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LEVEL = "dotted: the last score without noise, where epsilon is infinite"  # what a level stands for
+LEVEL = "dotted: the last score without noise, where epsilon is infinite"  # the legend of ``level``
 
 
 def panels(width: float, height: float, number: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of this size in inches, and its panels from left to right, which share the vertical axis."""
+    """(a figure of this size in inches, its panels from left to right with a shared vertical axis)."""
     figure = _picture()(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(1, number, sharey=True, squeeze=False)[0])
 
@@ -37,8 +37,10 @@ def _picture() -> type[Figure]:
 
 
 def rule(axes: Axes, whole: bool = True) -> None:
-    """Give a panel a grid, and its horizontal axis, but a logarithmic one, a start at 0 and, where ``whole``,
-    whole numbers in steps of 1, 2 or 5; to be called after its lines are drawn."""
+    """Adds a grid, and starts a linear horizontal axis at 0. Call it after the panel's lines are drawn.
+
+    With ``whole`` the horizontal axis has integer ticks in steps of 1, 2 or 5.
+    """
     from matplotlib.ticker import MaxNLocator
 
     if whole:
@@ -49,12 +51,12 @@ def rule(axes: Axes, whole: bool = True) -> None:
 
 
 def level(axes: Axes, height: float, color: str) -> None:
-    """A dotted line across a panel, for what has no place on its horizontal axis."""
+    """A dotted horizontal line across a panel, for a value without a position on the horizontal axis."""
     axes.axhline(height, color=color, linestyle=":", linewidth=1.5)
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """The labels of a panel's lines below all panels, in as many columns as fit; the figure grows by them."""
+    """A legend below all panels in as many columns as fit. The figure grows by its height."""
     width, height = figure.get_size_inches()
     lines = axes.get_legend_handles_labels()
     for columns in range(min(5, len(lines[0])), 0, -1):
@@ -68,7 +70,7 @@ def legend(figure: Figure, axes: Axes) -> None:
 
 
 def title(figure: Figure, lines: Sequence[str]) -> None:
-    """Lines above all panels, broken where they would leave the figure, which grows by them."""
+    """A title above all panels, wrapped to the figure's width. The figure grows by its height."""
     width, height = figure.get_size_inches()
     broken = [part for line in lines for part in wrap(line, int(13 * width))]
     figure.suptitle("\n".join(broken), fontsize=10)
@@ -76,7 +78,7 @@ def title(figure: Figure, lines: Sequence[str]) -> None:
 
 
 def png(figure: Figure, dpi: int = 120) -> bytes:
-    """The figure's file."""
+    """The figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()

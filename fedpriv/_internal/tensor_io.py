@@ -1,4 +1,4 @@
-"""Tensors and public words about them in the safetensors format, byte for byte the same for the same content.
+"""Deterministic safetensors files: equal tensors and metadata give equal bytes.
 
 >>> import torch
 >>> content = packed({"w": torch.zeros(2)}, {"round": "3", "fedpriv": "1"})
@@ -14,18 +14,19 @@ from collections.abc import Mapping
 from safetensors.torch import save
 from torch import Tensor
 
-_ALIGNED = 8  # bytes: where tensors begin
+_ALIGNMENT = 8  # bytes; the header is padded to a multiple of it
 
 
 def packed(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
-    """The file's content; tensors come from any device and may share memory.
+    """The bytes of a safetensors file with the metadata ``about``.
 
-    The library writes ``about`` in an order of chance, so that files of one seed would differ.
+    Tensors may be on any device and may share memory. The metadata is sorted here, because the library writes
+    it in random order and files of the same seed would differ.
     """
     content = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, dict(about))
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(about.items()))
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNED)
+    text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(8, "little") + text + content[end:]

@@ -1,7 +1,7 @@
-"""Where time goes: a stopwatch, and objects whose methods it times.
+"""A stopwatch, and a wrapper that times an object's methods.
 
-Only ``fedpriv bench`` times anything: how long a cohort takes tells how large it was, which is private, so a
-run keeps no such numbers.
+Only ``fedpriv bench`` uses them. The time of a round reveals the size of its cohort, which can be private, so
+a run does not measure it.
 
 >>> watch = Stopwatch()
 >>> words = Timed(["b", "a"], watch, {"sort": "sorting"})
@@ -20,14 +20,14 @@ from typing import Any
 
 
 class Stopwatch:
-    """Seconds by the name of what they were spent on, since the last ``take``."""
+    """Accumulates seconds by name, since the last ``take``."""
 
     def __init__(self) -> None:
         self._spent: dict[str, float] = {}
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
-        """Add the seconds until the context ends to ``name``."""
+        """Adds the duration of the context to ``name``."""
         started = time.perf_counter()
         try:
             yield
@@ -35,18 +35,18 @@ class Stopwatch:
             self.add({name: time.perf_counter() - started})
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Count seconds that were measured elsewhere."""
+        """Adds seconds that were measured elsewhere."""
         for name, more in seconds.items():
             self._spent[name] = self._spent.get(name, 0.0) + more
 
     def take(self) -> dict[str, float]:
-        """What was spent; the watch starts anew."""
+        """The accumulated seconds by name; the stopwatch is reset."""
         spent, self._spent = self._spent, {}
         return spent
 
 
 class Timed:
-    """``inner``, with the methods that ``parts`` names timed under the names it gives them."""
+    """A proxy of ``inner`` that times the methods in ``parts`` ({method: name in the stopwatch})."""
 
     def __init__(self, inner: Any, watch: Stopwatch, parts: Mapping[str, str]) -> None:
         self._inner, self._watch, self._parts = inner, watch, parts

@@ -1,6 +1,7 @@
-"""Validation that names the argument, the value, what is allowed and what to do.
+"""Checks of arguments, and the errors that they raise.
 
-Every public entry point checks its arguments with these functions before any work starts.
+Every public entry point checks its arguments with these functions before any work starts. An error names
+the argument, its value, the allowed values and, where one is known, a remedy.
 
 >>> probability("sampling-rate", 0.01)
 0.01
@@ -25,19 +26,28 @@ _MANY_WORDS = 8  # more than are read at a glance
 
 
 class FedprivError(Exception):
-    """What people can get wrong, or what failed outside: the message says what, and what to do."""
+    """A wrong input or a failed resource: the message states the problem and what to do."""
 
     __module__ = "fedpriv"  # where users import it from, and what a traceback shows
 
 
 class ArgumentError(FedprivError, ValueError):
-    """An argument is outside what is allowed; the message says which, and what to do."""
+    """An argument has a value that is not allowed; the message names both and what to do."""
 
     __module__ = "fedpriv"
 
 
 def fail(name: str, value: object, allowed: str, hint: str = "") -> ArgumentError:
-    """The error for ``name`` having ``value`` where only ``allowed`` will do."""
+    """The error "NAME is VALUE; it must ALLOWED (HINT)".
+
+    Use it where that is a plain sentence. Otherwise raise ``ArgumentError`` with a sentence of its own.
+
+    Args:
+        name: the setting or argument.
+        value: its value, shown by ``repr``.
+        allowed: what follows "it must": a verb phrase.
+        hint: what to do, or why the value is not allowed.
+    """
     return ArgumentError(f"{name} is {value!r}; it must {allowed}" + (f" ({hint})" if hint else ""))
 
 
@@ -126,7 +136,7 @@ def normalised(value: object) -> str:
 
 
 def near(value: Any, words: Iterable[str]) -> str:
-    """A question whether the word most like ``value`` was meant, or nothing where none is like it.
+    """The question whether the most similar of ``words`` was meant; empty if none is similar.
 
     Case, blanks and underscores do not matter; a word with ``value`` for one of its parts comes before one
     that is spelled like it.

@@ -1,4 +1,4 @@
-"""Events, budget, ledger, accounting methods and calibration: what privacy costs, and who pays."""
+"""Privacy accounting: events, budgets, the ledger, accounting methods and noise calibration."""
 
 from fedpriv.accounting.accountant import Accountant, Budget, BudgetExceeded
 from fedpriv.accounting.calibration import calibrate

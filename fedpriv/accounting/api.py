@@ -1,6 +1,6 @@
-"""What ``fedpriv account`` and ``fedpriv calibrate`` answer, as dicts that JSON can hold.
+"""The results of ``fedpriv account`` and ``fedpriv calibrate`` as JSON-serialisable dicts.
 
-An infinite epsilon is the text "infinity", which JSON has no number for.
+An infinite epsilon is the text "infinity", since JSON has no number for it.
 
 >>> account(0.01, 200, 0.5, 1e-5, methods=["gdp-clt"])["methods"]["gdp-clt"]["kind"]
 'estimate'
@@ -29,15 +29,18 @@ def schedule(
     sampler: str = "poisson",
     relation: str = "add-remove",
 ) -> list[Event]:
-    """The events of ``steps`` rounds with one noise multiplier for all, or one for each.
+    """The events of ``steps`` rounds, with one noise multiplier for all rounds or one for each round.
 
-    Raises ArgumentError where the number of multipliers is not ``steps``, and for what Event refuses.
+    Raises ArgumentError if the number of multipliers is not ``steps``, and for values that Event refuses.
     """
     validation.integer("steps", steps)
     rate = 1.0 if sampler == "none" else sampling_rate
     if isinstance(noise_multiplier, Sequence):
         if len(noise_multiplier) != steps:
-            raise validation.fail("noise-multiplier", f"{len(noise_multiplier)} values", f"have {steps}")
+            raise validation.ArgumentError(
+                f"noise-multiplier has {len(noise_multiplier)} values for {steps} steps; give one value, or "
+                "one value per step."
+            )
         return [Event(float(z), sampler, relation, rate) for z in noise_multiplier]
     if steps == 0:
         return []
@@ -55,11 +58,11 @@ def account(
 ) -> dict[str, Any]:
     """Epsilon by each method: {"delta", "methods": {name: {"epsilon", "epsilon_lower", "kind"}}}.
 
-    Among several methods, one that cannot account for these events answers {"error": why}.
+    If several methods are requested, one that cannot account for these events gives {"error": reason}.
 
     Raises:
         ArgumentError: for arguments out of range.
-        UnsupportedEvent: where the only method asked for cannot account for these events.
+        UnsupportedEvent: if the only requested method cannot account for these events.
     """
     return of_events(schedule(sampling_rate, steps, noise_multiplier, sampler, relation), delta, methods)
 
@@ -67,7 +70,7 @@ def account(
 def of_events(
     events: Sequence[Event], delta: float, methods: Sequence[str] = tuple(METHODS)
 ) -> dict[str, Any]:
-    """As ``account``, of any events: those of a ledger, say. Raises as it does."""
+    """The same as ``account`` for any events, such as those of a ledger. Raises the same errors."""
     answers: dict[str, dict[str, Any]] = {}
     for name in methods:
         try:
@@ -94,10 +97,11 @@ def calibration(
     sampler: str = "poisson",
     relation: str = "add-remove",
 ) -> dict[str, Any]:
-    """The noise that spends epsilon ``target``: {"scale", "noise_multiplier_first",
-    "noise_multiplier_last", "epsilon", "method"}, epsilon being what is then spent.
+    """The noise that spends epsilon ``target``.
 
-    Raises ArgumentError and UnsupportedEvent as ``account`` and ``calibrate`` do.
+    Returns {"scale", "noise_multiplier_first", "noise_multiplier_last", "epsilon", "method"}, where epsilon
+    is the privacy loss at that noise. Raises ArgumentError and UnsupportedEvent as ``account`` and
+    ``calibrate`` do.
     """
     validation.integer("steps", steps, 1)
     events = schedule(
@@ -123,7 +127,7 @@ def solve_steps(
     sampler: str = "poisson",
     relation: str = "add-remove",
 ) -> dict[str, Any]:
-    """The most releases of one kind that epsilon ``target`` affords: {"steps", "epsilon", "method"}.
+    """The largest number of equal releases that epsilon ``target`` affords: {"steps", "epsilon", "method"}.
 
     Raises ArgumentError and UnsupportedEvent as ``account`` and ``solving.rounds`` do.
     """
@@ -154,5 +158,5 @@ def solve_rate(
 
 
 def number(value: float) -> float | str:
-    """``value``, or "infinity"."""
+    """``value``, or the text "infinity" if it is not finite."""
     return value if math.isfinite(value) else "infinity"

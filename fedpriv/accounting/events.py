@@ -1,9 +1,9 @@
-"""What one release costs, as a frozen public value: the accountant's only input.
+"""Events: frozen, public descriptions of releases. They are the only input of an accountant.
 
-An :class:`Event` is a Gaussian release over a sampled cohort or, of one kind more, a noisy choice. Its
-noise multiplier z is noise std / S with S the ADD/REMOVE sensitivity, whatever the relation; only this
-package converts by relation. Several blocks released on one cohort are one event, whose z the caller has
-combined (``Query.noise_stds`` does). Events hold nothing that was computed from data.
+An :class:`Event` describes a Gaussian release over a sampled cohort, or a noisy-max selection. Its noise
+multiplier is z = noise std / S, where S is the ADD/REMOVE sensitivity under every relation; only this
+package converts z by relation. Several blocks released on one cohort form one event; the caller combines
+their multipliers (``Query.noise_stds``). An event holds nothing that was computed from private data.
 
 >>> event = Event(1.1, "poisson", "add-remove", rate=0.01)
 >>> Event.from_json(event.to_json()) == event
@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fedpriv._internal import validation
+from fedpriv._internal.validation import ArgumentError
 
 SAMPLINGS = ("poisson", "without-replacement", "none")
 RELATIONS = ("add-remove", "replace-one")
@@ -28,27 +29,28 @@ MECHANISMS = ("gaussian", "noisy-max")
 
 @dataclass(frozen=True)
 class Event:
-    """``count`` Gaussian releases, each over its own cohort drawn in the same way.
+    """``count`` equal releases, each over a cohort of its own that is sampled in the same way.
 
     Attributes:
         noise_multiplier: z in [0, inf], noise std over the add/remove sensitivity.
-        sampling: ``poisson`` (each unit independently with probability ``rate``),
-            ``without-replacement`` (a cohort of fixed size) or ``none`` (everyone, every time).
-        relation: neighbouring data differ by one unit added or removed (``add-remove``) or by one
+        sampling: ``poisson`` (each unit joins independently with probability ``rate``),
+            ``without-replacement`` (a cohort of fixed size) or ``none`` (all units take part).
+        relation: neighbouring data sets differ by one unit added or removed (``add-remove``) or by one
             unit replaced (``replace-one``).
-        rate: q, or m/N for a fixed size, in [0, 1]; 1 for ``none``.
-        population: N, for the record; None where it is not public.
-        cohort: m of a fixed-size cohort, for the record; m/N is then ``rate``.
+        rate: the sampling rate in [0, 1]: q for ``poisson``, m/N for a fixed size, 1 for ``none``.
+        population: N, informative only; None if it is not public.
+        cohort: m of a fixed-size cohort, informative only; ``rate`` is then m/N.
         truncation: total-variation distance, per release, between a Poisson cohort truncated at a
-            public cap and the untruncated one.
-        count: how many such releases, at least 1.
-        mechanism: ``gaussian``, or ``noisy-max``: everyone is asked for several numbers, which one unit more
-            moves by at most S and all in one direction; Laplace noise of SCALE z S is added to each, and
-            which is largest is all that is released. That is (1/z, 0)-differentially private under
-            add/remove and (2/z, 0) under replace-one (Dwork & Roth 2014, claim 3.9).
+            public cap and the untruncated cohort.
+        count: the number of such releases, at least 1.
+        mechanism: ``gaussian`` or ``noisy-max``. Noisy-max computes several numbers over all units. Adding
+            one unit moves each number by at most S, and all in the same direction. Laplace noise of SCALE
+            z S is added to each number, and only the index of the largest is released. This is
+            (1/z, 0)-differentially private under add/remove and (2/z, 0) under replace-one (Dwork & Roth
+            2014, claim 3.9).
 
-    Raises ArgumentError for values outside these ranges and for pairs that do not belong together:
-    the size of a fixed-size cohort is public, which add/remove neighbours do not share.
+    Raises ArgumentError for values outside these ranges and for combinations that are invalid. For example,
+    fixed-size sampling needs replace-one: the cohort size is public and must be equal for neighbours.
     """
 
     noise_multiplier: float
@@ -63,8 +65,9 @@ class Event:
 
     def __post_init__(self) -> None:
         validation.non_negative("noise-multiplier", self.noise_multiplier)
-        called = {"fixed-size": "without-replacement", "everyone": "none"}.get(self.sampling)
-        validation.choice("sampler", self.sampling, SAMPLINGS, f"it is {called!r} here" if called else "")
+        event_name = {"fixed-size": "without-replacement", "everyone": "none"}.get(self.sampling)
+        hint = f"an event calls this sampler {event_name!r}" if event_name else ""
+        validation.choice("sampler", self.sampling, SAMPLINGS, hint)
         validation.choice("relation", self.relation, RELATIONS)
         validation.probability("sampling-rate", self.rate)
         validation.probability("truncation", self.truncation)
@@ -80,11 +83,13 @@ class Event:
             return
         validation.integer("cohort", self.cohort, 0)
         if self.population is not None and abs(self.cohort / self.population - self.rate) > 1e-12:
-            raise validation.fail("sampling-rate", self.rate, "equal cohort / population")
+            raise validation.fail(
+                "sampling-rate", self.rate, f"equal cohort / population, {self.cohort} / {self.population}"
+            )
 
     def _check_pairs(self) -> None:
         if self.sampling == "none" and self.rate != 1:
-            raise validation.fail("sampling-rate", self.rate, "be 1 without sampling")
+            raise validation.fail("sampling-rate", self.rate, "be 1 if sampling is 'none'")
         if self.sampling == "without-replacement" and self.relation == "add-remove":
             raise validation.fail(
                 "relation",
@@ -95,23 +100,26 @@ class Event:
         if self.sampling != "poisson" and self.truncation:
             raise validation.fail("truncation", self.truncation, "be 0 unless the sampler is poisson")
         if self.sampling != "none" and self.mechanism != "gaussian":
-            raise validation.fail("sampler", self.sampling, f"be none for {self.mechanism}")
+            raise validation.fail("sampler", self.sampling, f"be 'none' for the mechanism {self.mechanism}")
         if self.sampling != "without-replacement" and self.cohort is not None:
-            raise validation.fail("cohort", self.cohort, "be None unless the cohort has a fixed size")
+            raise validation.fail("cohort", self.cohort, "be None unless sampling is 'without-replacement'")
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as a dict that JSON can hold."""
+        """The fields that differ from their defaults, as a JSON-serialisable dict."""
         return {
             name: getattr(self, name) for name, default in _DEFAULTS.items() if getattr(self, name) != default
         }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Event:
-        """The event that ``to_json`` wrote. Raises ArgumentError for unknown or missing fields."""
+        """The inverse of ``to_json``. Raises ArgumentError for unknown or missing fields."""
         unknown = sorted(set(record) - set(_DEFAULTS))
         missing = [name for name in ("noise_multiplier", "sampling", "relation") if name not in record]
         if unknown or missing:
-            raise validation.fail("event", dict(record), "have an event's fields", str(unknown + missing))
+            raise ArgumentError(
+                f"{dict(record)} is not an event: it has the unknown fields {unknown} and lacks the required "
+                f"fields {missing}. Use the dict that Event.to_json returns."
+            )
         return cls(**record)
 
 
@@ -124,7 +132,8 @@ def scaled(event: Event, scale: float) -> Event:
 
 
 def tally(events: Iterable[Event]) -> dict[Event, int]:
-    """How often each distinct event occurs: {event with count 1: occurrences}, in order of arrival.
+    """The number of occurrences of each distinct event: {event with count 1: occurrences}, in first-seen
+    order.
 
     >>> release = Event(1.0, "none", "add-remove")
     >>> tally([release, Event(1.0, "none", "add-remove", count=4)]) == {release: 5}
@@ -138,7 +147,7 @@ def tally(events: Iterable[Event]) -> dict[Event, int]:
 
 
 def equal_parts(total: int, parts: int) -> list[int]:
-    """After how many of ``total`` releases each of at most so many nearly equal parts of them ends.
+    """The ends of at most ``parts`` nearly equal parts of ``total`` releases, as ascending positions.
 
     >>> equal_parts(10, 4), equal_parts(2, 4)
     ([3, 5, 8, 10], [1, 2])
@@ -147,14 +156,14 @@ def equal_parts(total: int, parts: int) -> list[int]:
 
 
 def log_never_drawn(counts: Mapping[Event, int]) -> float:
-    """log of the probability that a unit is in no cohort of these releases."""
+    """The log of the probability that a unit is in none of these releases' cohorts."""
     return math.fsum(
         n * math.log1p(-event.rate) if event.rate < 1 else -math.inf for event, n in counts.items()
     )
 
 
 def ever_drawn(counts: Mapping[Event, int]) -> float:
-    """The probability that a unit is in a cohort of any of these releases.
+    """The probability that a unit is in at least one of these releases' cohorts.
 
     >>> ever_drawn({Event(1.0, "poisson", "add-remove", rate=0.5): 2})
     0.75

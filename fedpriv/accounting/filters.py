@@ -1,16 +1,18 @@
-"""Privacy filters: budgets for noise and cohorts that are chosen from earlier answers.
+"""Privacy filters: budgets for adaptively chosen events.
 
-An :class:`Accountant` adds up events that are fixed in advance. Where the next noise multiplier or rate
-depends on what was released before (DP-AGD, for one), adding up is not enough in general: the events
-themselves then tell something. It is enough where one number is added up and stopped at:
+An :class:`Accountant` composes events that are fixed in advance. If the next noise multiplier or sampling
+rate depends on earlier releases (as in DP-AGD), ordinary composition does not apply in general, because the
+choice of events itself depends on the data. A filter is valid for adaptive events: it adds up one number
+and stops at a fixed limit.
 
-- ``rdp``: the Renyi divergence at ONE order, fixed before the first charge (Feldman & Zrnic 2021,
-  whose filter this is without its accounting for each individual);
-- ``zcdp``: rho, which bounds all orders at once (Rogers et al. 2016 ask for such filters; Whitehouse et
-  al. 2023 show this one).
+- ``rdp``: the Renyi divergence at ONE order that is fixed before the first charge (Feldman & Zrnic 2021,
+  without their accounting for each individual).
+- ``zcdp``: rho, which bounds all orders at once (Rogers et al. 2016 define filters; Whitehouse et al. 2023
+  prove this one).
 
-What is guaranteed is the budget as a whole: an epsilon read off before the end, of events so chosen, is
-none (that would take an odometer), so there is no ``spent()`` but the share of the budget that is used.
+Only the whole budget is guaranteed. An epsilon computed before the end from adaptive events is not a valid
+guarantee (that needs a privacy odometer). Therefore a filter has no ``spent()``, only ``used``, the share of
+the budget that is used.
 
 >>> budget_gate = Filter(Budget(2.0, 1e-5, "zcdp"))
 >>> budget_gate.charge([Event(8.0, "none", "add-remove")])
@@ -39,7 +41,7 @@ FILTERS = ("rdp", "zcdp")
 
 
 class Filter:
-    """Charges events chosen as the run goes, whole or not at all.
+    """Charges adaptively chosen events. A charge is accepted completely or not at all.
 
     Attributes:
         adaptive: true. See :class:`fedpriv.accounting.accountant.BudgetGate`.
@@ -52,14 +54,15 @@ class Filter:
 
         Args:
             budget: finite, with method ``rdp`` or ``zcdp``.
-            typical: for ``rdp``, a release like those expected, fixed before the run: the order is the
-                one that affords most of them. Default: the order that is best for plain Gaussian noise.
-            ledger: where charges are recorded before ``charge`` returns.
+            typical: for ``rdp``, an event typical of those expected, fixed before the run. The order is the
+                one that affords most such events. Default: the best order for Gaussian noise without
+                sampling.
+            ledger: if given, ``charge`` writes each event to it before it returns.
 
-        Raises ArgumentError for an infinite budget, for methods without a filter and for a budget that no
-        order of ``rdp`` meets.
+        Raises ArgumentError for an infinite budget, for a method without a filter, and if no order of
+        ``rdp`` meets the budget.
         """
-        validation.choice("accounting", budget.method, FILTERS, "no filter is known for the others")
+        validation.choice("accounting", budget.method, FILTERS, "the other methods have no privacy filter")
         validation.finite_positive("epsilon", budget.epsilon)
         self.budget = budget
         self._ledger = ledger
@@ -72,32 +75,35 @@ class Filter:
 
     @property
     def limit(self) -> float:
-        """What charges may add up to: rho, or for ``rdp`` the divergence at the order."""
+        """The limit of the sum of all charges: of rho, or for ``rdp`` of the divergence at the fixed
+        order.
+        """
         return self._limit
 
     @property
     def used(self) -> float:
-        """The share of the budget that is used, in [0, 1]."""
+        """The used share of the budget, in [0, 1]."""
         return self._spent / self._limit
 
     def affords(self, events: Sequence[Event]) -> bool:
-        """Whether ``charge(events)`` would be accepted; charges nothing.
+        """Whether ``charge(events)`` would be accepted. Charges nothing.
 
         Raises UnsupportedEvent for events that the budget's method cannot account for, for truncated
-        cohorts and for a relation other than that of earlier charges.
+        cohorts, and for a relation that differs from that of earlier charges.
         """
         return self._spent + self._cost(events) <= self._limit
 
     def charge(self, events: Sequence[Event]) -> None:
-        """Charges all ``events`` or none, and has them in the ledger before it returns.
+        """Charges all ``events`` or none, and writes them to the ledger before it returns.
 
-        Raises BudgetExceeded where they would pass the budget, and as ``affords`` does.
+        Raises BudgetExceeded if they would exceed the budget, and UnsupportedEvent as ``affords`` does.
         """
         cost = self._cost(events)
         if self._spent + cost > self._limit:
             raise BudgetExceeded(
-                f"{sum(event.count for event in events)} more release(s) would pass epsilon "
-                f"{self.budget.epsilon:g} at delta {self.budget.delta:g} by the {self.budget.method} filter"
+                f"{sum(event.count for event in events)} more release(s) would exceed epsilon "
+                f"{self.budget.epsilon:g} at delta {self.budget.delta:g} by the {self.budget.method} filter; "
+                "nothing was charged"
             )
         if self._ledger is not None:
             self._ledger.record(events)
@@ -109,7 +115,10 @@ class Filter:
         counts = tally(events)
         relations = {event.relation for event in counts} | ({self._relation} - {None})
         if len(relations) > 1:
-            raise UnsupportedEvent("events under add-remove and replace-one do not add up to one epsilon")
+            raise UnsupportedEvent(
+                "Events under add-remove and replace-one cannot be composed into one epsilon. "
+                "Account for each relation separately."
+            )
         for event in counts:
             reason = METHODS[self.budget.method].refusal(event)
             if reason is None and event.truncation:
@@ -137,7 +146,7 @@ def _largest_rho(budget: Budget) -> float:
 
 
 def _best_order(budget: Budget, typical: Event | None) -> tuple[int, float]:
-    """(index in ORDERS, the divergence that it may reach): the one that affords most of ``typical``."""
+    """(index in ORDERS, limit of the divergence at it) of the order that affords most ``typical`` events."""
     orders = np.array(ORDERS)
     # Canonne et al. 2020, proposition 12, solved for the divergence; rounded down.
     limits = budget.epsilon - np.log1p(-1 / orders) + np.log(budget.delta * orders) / (orders - 1)
@@ -149,7 +158,10 @@ def _best_order(budget: Budget, typical: Event | None) -> tuple[int, float]:
         costs = np.nan_to_num(_divergences(typical), nan=math.inf)
     index = int(np.argmax(np.where(limits > 0, limits / costs, -math.inf)))
     if limits[index] <= 0:
-        raise validation.fail("epsilon", budget.epsilon, "be one that an order meets", "use the zcdp filter")
+        raise validation.ArgumentError(
+            f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is too small for the rdp filter: no order "
+            "meets it. Use accounting=zcdp."
+        )
     return index, float(limits[index])
 
 

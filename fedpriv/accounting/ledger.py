@@ -1,15 +1,15 @@
-"""The append-only record of every event, on disk before its release.
+"""The ledger: an append-only file that records every event before its release happens.
 
-A ledger is JSON lines: a header of public run parameters, then one line an event. Every line carries the
-SHA-256 of the chain so far, so that an edited, removed or swapped line is found, and its number said.
-``record`` returns only after fsync, so an incomplete last line belongs to a release that never happened:
-it is dropped, and said. Nothing in it may come from private data.
+A ledger is a JSON-lines file: a header with the run's public parameters, then one line per event. Every line
+holds the SHA-256 hash of itself and the chain before it, so ``read`` detects an edited, removed or swapped
+line and names its number. ``record`` returns only after fsync, so an incomplete last line belongs to a
+release that did not happen; ``read`` drops it with a warning. No value in a ledger comes from private data.
 
 An event's line may carry labels: ``silos``, the numbers of the silos that each make this release on their own
-units, or the ``run`` and ``round`` that a node answered. Labels are no part of an event, so that equal
-releases stay equal whoever makes them; :meth:`Record.by_silo` keys them for parallel composition. All of a
-ledger's events together never cost less than those of any silo. Format 2 has labels; format 1, which is
-format 2 without them, is read as well.
+units, or the ``run`` and ``round`` that a node answered. Labels are not part of the event, so equal releases
+of different silos are equal events. :meth:`Record.by_silo` groups events by silo for parallel composition.
+The sum of all of a ledger's events is at least the cost of any one silo. Format 2 has labels; format 1 is the
+same without them and can still be read.
 
 >>> import tempfile, pathlib
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
@@ -39,24 +39,24 @@ from fedpriv._internal import validation
 from fedpriv.accounting.events import Event
 
 _LOG = logging.getLogger(__name__)
-_FORMAT, _FORMATS = 2, (1, 2)  # what is written, and what is read
+_FORMAT, _FORMATS = 2, (1, 2)  # the format that is written, and the formats that can be read
 
 
 class LedgerError(validation.FedprivError, ValueError):
-    """A ledger cannot be trusted; the message names the file and the line."""
+    """A ledger is invalid or in use; the message names the file and, if it is known, the line."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a ledger file holds.
+    """The content of a ledger file.
 
     Attributes:
         header: the run's public parameters.
-        events: all charged events in order.
-        torn: the number of a dropped incomplete last line (1 is the header), or None.
+        events: all charged events, in order.
+        torn: the number of the incomplete last line that was dropped (1 is the header), or None.
         links: the SHA-256 chain, in hex, after the header and after each event.
-        size: length in bytes of the complete lines.
-        labels: the labels of each event, {} where it has none.
+        size: the length of the complete lines in bytes.
+        labels: the labels of each event; {} for an event without labels.
     """
 
     header: dict[str, Any]
@@ -67,18 +67,21 @@ class Record:
     labels: tuple[dict[str, Any], ...]
 
     def by_silo(self) -> dict[str, tuple[Event, ...]]:
-        """Each silo's own events, by its number. Raises LedgerError where an event names no silo."""
+        """The events of each silo: {silo number: events}. Raises LedgerError for an event without a silo."""
         found: dict[int, list[Event]] = {}
         for number, (event, labels) in enumerate(zip(self.events, self.labels, strict=True), 2):
             if "silos" not in labels:
-                raise LedgerError(f"line {number} of the ledger names no silo")
+                raise LedgerError(
+                    f"Line {number} of the ledger has no label 'silos', so its events cannot be split by "
+                    "silo."
+                )
             for silo in labels["silos"]:
                 found.setdefault(silo, []).append(event)
         return {str(silo): tuple(events) for silo, events in sorted(found.items())}
 
 
 class Ledger:
-    """An open ledger. Use ``create`` for a new run and ``resume`` for an interrupted one."""
+    """An open ledger. Use ``create`` for a new run and ``resume`` for an interrupted run."""
 
     def __init__(self, file: BinaryIO, chain: str, length: int) -> None:
         self._file = file
@@ -87,18 +90,18 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
-        """A new ledger with its header on disk. Raises FileExistsError where the file exists.
+        """A new ledger with its header on disk. Raises FileExistsError if the file exists.
 
-        The name stands for a whole header or is not there: after a crash there is no ledger, not half of one
-        (on a file system without links there may be an empty one).
+        The file appears under its name only with a complete header. After a crash there is no ledger instead
+        of a partial one (an empty file is possible on a file system without hard links).
         """
         path = Path(path)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        file = _held(open(draft, "xb"), draft)  # noqa: SIM115
+        file = _locked(open(draft, "xb"), draft)  # noqa: SIM115
         try:
             ledger = cls(file, "", 0)
             ledger._write([{"ledger": _FORMAT, **header}])
-            _named(draft, path)
+            _give_name(draft, path)
             _sync_folder(path.parent)
         except BaseException:
             file.close()
@@ -109,11 +112,11 @@ class Ledger:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> tuple[Ledger, Record]:
-        """The ledger opened for more events, and what it holds; a torn last line is cut off.
+        """(the ledger, open for more events; its content). An incomplete last line is cut off.
 
-        Raises LedgerError where a line was edited, or the ledger is open elsewhere.
+        Raises LedgerError if a line was edited or if another process has the ledger open.
         """
-        file = _held(open(path, "r+b"), path)  # noqa: SIM115
+        file = _locked(open(path, "r+b"), path)  # noqa: SIM115
         try:
             record = read(path)
         except BaseException:
@@ -132,17 +135,19 @@ class Ledger:
 
     @property
     def link(self) -> str:
-        """The SHA-256 chain, in hex, after all that is recorded: no other ledger has it."""
+        """The SHA-256 chain, in hex, after the last recorded line. It identifies this ledger's content."""
         return self._chain
 
     def record(self, events: Sequence[Event], **labels: object) -> None:
-        """Writes the events, each with these labels, and returns once they are on disk: only then may the
-        releases happen."""
+        """Writes the events with these labels and returns once they are on disk.
+
+        The releases may happen only after it returned.
+        """
         self._write([{"event": event.to_json(), **labels} for event in events])
         self._length += len(events)
 
     def close(self) -> None:
-        """Closes the file; what was recorded stays."""
+        """Closes the file. The recorded events stay on disk."""
         self._file.close()
 
     def __enter__(self) -> Ledger:
@@ -160,7 +165,9 @@ class Ledger:
         chain, lines = self._chain, []
         for body in bodies:
             if "chain" in body:
-                raise validation.fail("ledger header", dict(body), "not hold the key 'chain'")
+                raise validation.ArgumentError(
+                    "A ledger header or label may not use the key 'chain': the ledger writes it itself."
+                )
             chain = _link(chain, body)
             lines.append(json.dumps({**body, "chain": chain}, separators=(",", ":")))
         self._append("".join(line + "\n" for line in lines).encode())
@@ -172,10 +179,10 @@ class Ledger:
         os.fsync(self._file.fileno())
 
 
-def _held(file: BinaryIO, path: str | os.PathLike[str]) -> BinaryIO:
-    """The file, which nobody else may hold open so until it is closed.
+def _locked(file: BinaryIO, path: str | os.PathLike[str]) -> BinaryIO:
+    """The file with an exclusive lock, which ends when the file is closed.
 
-    Raises LedgerError where somebody does: two chains in one file would be none.
+    Raises LedgerError if another process holds the lock: two writers would break the hash chain.
     """
     try:
         import fcntl
@@ -185,34 +192,36 @@ def _held(file: BinaryIO, path: str | os.PathLike[str]) -> BinaryIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise LedgerError(f"{path} is in use: another run writes to it; wait for its end") from None
-    except OSError:  # a file system without locks
+        raise LedgerError(
+            f"{path} is in use: another run writes to it. Wait until that run has ended."
+        ) from None
+    except OSError:  # the file system has no locks
         pass
     return file
 
 
-def _named(draft: Path, path: Path) -> None:
-    """Give the file ``draft`` the name ``path``, too. Raises FileExistsError where that is taken."""
+def _give_name(draft: Path, path: Path) -> None:
+    """Gives the file ``draft`` the second name ``path``. Raises FileExistsError if that exists."""
     try:
         os.link(draft, path)
     except FileExistsError:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-    except OSError:  # a file system without links: take the name first, so that nobody else's file goes
+    except OSError:  # no hard links here: reserve the name first, so that no other file is overwritten
         open(path, "xb").close()
         os.replace(draft, path)
 
 
 def require_unused(path: str | os.PathLike[str]) -> None:
-    """Raises LedgerError where a run has the ledger open, which must not be removed under it."""
+    """Raises LedgerError if a run has the ledger open, so that nobody deletes it meanwhile."""
     with contextlib.suppress(FileNotFoundError):
-        _held(open(path, "r+b"), path).close()  # noqa: SIM115
+        _locked(open(path, "r+b"), path).close()  # noqa: SIM115
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Everything in a ledger file, checked against its chain.
+    """The content of a ledger file, checked against its hash chain.
 
-    An incomplete last line is dropped (the release it was for had not happened) and logged.
-    Raises LedgerError with the number of a line that was edited, and for a file without a header.
+    An incomplete last line is dropped with a warning: its release did not happen. Raises LedgerError for an
+    edited line, which the message numbers, and for a file without a header.
     """
     data = Path(path).read_bytes()
     chain, size = "", 0
@@ -226,16 +235,23 @@ def read(path: str | os.PathLike[str]) -> Record:
         body = _verify(line, chain)
         if body is None and last:
             torn = number
-            _LOG.warning("%s: dropped the incomplete line %d, whose release did not happen", path, number)
+            _LOG.warning(
+                "%s: the incomplete last line %d was dropped; its release did not happen", path, number
+            )
             break
         if body is None:
-            raise LedgerError(f"{path}: line {number} was edited or does not follow the line before it")
+            raise LedgerError(
+                f"{path}: line {number} was edited or does not follow the line before it, so the ledger "
+                "cannot be trusted. Restore the file from a copy."
+            )
         chain = body.pop("chain")
         links.append(chain)
         bodies.append(body)
         size += len(line) + (0 if last else 1)
     if not bodies or bodies[0].get("ledger") not in _FORMATS:
-        raise LedgerError(f"{path}: line 1 is not the header of a ledger of format {_FORMAT}")
+        raise LedgerError(
+            f"{path}: line 1 is not the header of a ledger of format {' or '.join(map(str, _FORMATS))}."
+        )
     events = tuple(Event.from_json(body.pop("event")) for body in bodies[1:])
     return Record(bodies[0], events, torn, tuple(links), size, tuple(bodies[1:]))
 

@@ -1,8 +1,8 @@
-"""The server's view under local noise: a client's messages, unamplified, at most K of them.
+"""The server's view under local noise: at most K messages of one client, without amplification by sampling.
 
-Every message a client sends is one plain Gaussian release about that client under replace-one. With a
-cap of K participations, the client that loses most took part in the K costliest releases so far,
-which bounds every client whoever was sampled, so nothing about the cohorts is needed.
+Every message of a client is one Gaussian release about that client, without sampling, under replace-one. With
+a cap of K participations, no client loses more than one that took part in the K costliest releases so far.
+This bound holds for every client and needs no information about who was sampled.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from collections.abc import Sequence
 from fedpriv._internal import validation
 from fedpriv.accounting.events import Event
 
-LABEL = "max participations"  # of the cap in a ledger's header
+LABEL = "max participations"  # the key of the cap in a ledger's header
 
 
 def costliest(events: Sequence[Event], participations: int) -> tuple[Event, ...]:
-    """The ``participations`` events of lowest noise multiplier: what the worst-placed client can spend.
+    """The ``participations`` events with the lowest noise multipliers: the most that one client can spend.
 
-    Raises ArgumentError unless the events are unsampled (each message is seen) and single.
+    Raises ArgumentError unless every event has sampling "none" (the server sees each message) and count 1.
     """
     validation.integer("participations", participations, minimum=1)
     for event in events:
         if event.sampling != "none" or event.count != 1:
-            raise validation.fail("events", event, "be single unsampled releases in the server's view")
+            raise validation.ArgumentError(
+                f"{event} is not a release in the server's view: it must have sampling 'none' and count 1."
+            )
     return tuple(sorted(events, key=lambda event: event.noise_multiplier)[:participations])

@@ -1,4 +1,4 @@
-"""What all runs on some data may spend together, where each is chosen by whoever saw the earlier answers.
+"""A data owner's limit: the total budget of all runs on its data, where runs are chosen adaptively.
 
 >>> limit, event = Budget(2.0, 1e-5), Event(8.0, "none", "add-remove")
 >>> round(share(limit, [event] * 2), 3), share(limit, [event] * 20)
@@ -18,33 +18,34 @@ from fedpriv.accounting.methods import relations
 
 
 def share(limit: Budget, events: Sequence[Event]) -> float:
-    """The share of an owner's limit that these events take, each chosen by whoever has seen the answers
-    before it; infinity where they pass it. It never falls as events are added, whatever they are.
+    """The share of an owner's limit that these events use; infinity if they exceed the limit.
 
-    Half of delta is for the Renyi filter at the order that suits the limit, the other half for how far
-    truncated cohorts are from whole ones: moving every release by its distance in total variation moves the
-    divergence by (1 + e^epsilon) times their sum at most.
+    The events may be chosen adaptively: each by somebody who has seen all earlier answers. The share never
+    falls when events are added.
 
-    The neighbours of a limit are examples (or clients) added or removed, those of its events whichever they
-    are: who chooses the runs would else choose the neighbours. A replaced example is one removed and one
-    added. Only a cohort of fixed size, whose size neighbours share, is taken under replace-one: there an
-    example removed is one replaced by an empty place, which adds nothing, so that its divergence is a bound
-    here too, and adds up with the others' at their order.
+    Half of delta is for the Renyi filter, at an order that depends only on the limit. The other half is for
+    truncated cohorts: if each release moves by its total-variation distance, the divergence moves by at most
+    (1 + e^epsilon) times the sum of these distances.
 
-    Raises UnsupportedEvent where events are of a kind that the filter does not know.
+    The limit always holds for one example (or client) added or removed, whatever the relation of the events.
+    Otherwise whoever chooses the runs would also choose the neighbours. A replaced example is one removed and
+    one added. Only events with a fixed cohort size keep replace-one, since neighbours share that size.
+    There a removed example is an example replaced by an empty one that adds nothing, so the replace-one
+    divergence is also a bound here, and it adds up with the other events' divergences at the same order.
+
+    Raises UnsupportedEvent for events that the filter does not support.
     """
-    moved = math.fsum(event.count * event.truncation for event in events)
-    taken = moved * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
-    whole = [replace(relations.added_or_removed(event), truncation=0.0) for event in events]
+    distance = math.fsum(event.count * event.truncation for event in events)
+    truncation_share = distance * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
+    untruncated = [replace(relations.added_or_removed(event), truncation=0.0) for event in events]
     used = 0.0
     for relation in RELATIONS:
-        budget_gate = Filter(
-            Budget(limit.epsilon, limit.delta / 2, "rdp")
-        )  # of one order, which the limit decides
+        # Both filters have the same order, since it depends on the limit alone.
+        budget_gate = Filter(Budget(limit.epsilon, limit.delta / 2, "rdp"))
         try:
-            budget_gate.charge([event for event in whole if event.relation == relation])
+            budget_gate.charge([event for event in untruncated if event.relation == relation])
         except BudgetExceeded:
             return math.inf
         used += budget_gate.used
-    taken = max(taken, used)
-    return taken if taken <= 1 else math.inf
+    total = max(truncation_share, used)
+    return total if total <= 1 else math.inf

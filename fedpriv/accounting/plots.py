@@ -1,4 +1,4 @@
-"""Epsilon against steps, by each method: the curves of Du's Figures 2 and 4, for any run.
+"""Epsilon against the number of releases, by accounting method (the plots of Du 2021, figures 2 and 4).
 
 >>> points = curves([Event(1.0, "poisson", "add-remove", 0.1)] * 40, 1e-5, ["pld", "rdp"], points=4)
 >>> points.steps, [round(value, 1) for value in points.epsilon["pld"]]
@@ -15,22 +15,21 @@ from dataclasses import dataclass
 from fedpriv._internal import plotting
 from fedpriv.accounting.events import Event, equal_parts
 from fedpriv.accounting.methods.base import UnsupportedEvent
-from fedpriv.accounting.methods.registry import METHODS, epsilons, rising
+from fedpriv.accounting.methods.registry import METHODS, epsilons, non_decreasing
 
-# Points of a curve: enough for the eye.
-POINTS = 40
+POINTS = 40  # of a plotted curve
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Epsilon after so many releases.
+    """Epsilon as a function of the number of releases.
 
     Attributes:
         delta: the delta of all values.
-        steps: releases, ascending.
-        epsilon: per method, one value a step; infinite where nothing protects.
-        lower: lower bounds of the same shape, for the methods that have one.
-        errors: why a method does not answer.
+        steps: numbers of releases, ascending.
+        epsilon: per method, one value per step; infinite if there is no privacy guarantee.
+        lower: lower bounds of the same shape, for the methods that have them.
+        errors: for each method without a curve, the reason.
     """
 
     delta: float
@@ -43,9 +42,9 @@ class Curves:
 def curves(
     events: Sequence[Event], delta: float, methods: Sequence[str] = tuple(METHODS), points: int = POINTS
 ) -> Curves:
-    """Epsilon after each of at most ``points`` equal parts of the run, in its order.
+    """Epsilon after each of at most ``points`` equal parts of the run, in the order of its events.
 
-    Methods that cannot account for the events are in ``errors``. Raises ArgumentError as ``epsilon`` does.
+    Methods that cannot account for the events appear in ``errors``. Raises ArgumentError as ``epsilon`` does.
     """
     parts = _parts(events, points)
     steps = tuple(itertools.accumulate(sum(event.count for event in part) for part in parts))
@@ -58,7 +57,7 @@ def curves(
         except UnsupportedEvent as error:
             errors[method] = str(error)
             continue
-        values[method] = tuple(rising(answers))
+        values[method] = tuple(non_decreasing(answers))
         bounds = [a.epsilon_lower for a in answers if a.epsilon_lower is not None]
         if answers and len(bounds) == len(answers):
             lower[method] = tuple(itertools.accumulate(bounds, max))
@@ -66,7 +65,7 @@ def curves(
 
 
 def _parts(events: Sequence[Event], points: int) -> list[list[Event]]:
-    """The run cut into ``points`` parts of nearly equal numbers of releases."""
+    """The run cut into at most ``points`` parts with nearly equal numbers of releases."""
     total = sum(event.count for event in events)
     ends = equal_parts(total, points)
     parts: list[list[Event]] = [[] for _ in ends]
@@ -81,8 +80,8 @@ def _parts(events: Sequence[Event], points: int) -> list[list[Event]]:
     return parts
 
 
-def _alike(epsilon: Mapping[str, tuple[float, ...]]) -> list[list[str]]:
-    """The methods in groups whose curves no eye could tell apart."""
+def _equal_curves(epsilon: Mapping[str, tuple[float, ...]]) -> list[list[str]]:
+    """Groups of methods of one kind whose curves agree to 0.1 %, so that one line shows them all."""
     groups: list[list[str]] = []
     for method, values in epsilon.items():
         for group in groups:
@@ -97,15 +96,15 @@ def _alike(epsilon: Mapping[str, tuple[float, ...]]) -> list[list[str]]:
 
 
 def draw(found: Curves, title: str = "") -> bytes:
-    """A PNG of the curves: bounds as solid lines, estimates dashed and said to be ones.
+    """A PNG of the curves. Bounds are solid lines; estimates are dashed lines and labelled as estimates.
 
-    Epsilon is on a logarithmic scale where one loose method would flatten all others.
+    The epsilon axis is logarithmic if one loose method would flatten all other curves.
     """
     figure, [axes] = plotting.panels(8.5, 4.5)
     finite = [v for values in found.epsilon.values() for v in values if 0 < v < math.inf]
     if finite and max(finite) > 20 * min(values[-1] for values in found.epsilon.values()):
         axes.set_yscale("log")
-    for methods in _alike(found.epsilon):
+    for methods in _equal_curves(found.epsilon):
         values = found.epsilon[methods[0]]
         estimate = METHODS[methods[0]].kind == "estimate"
         label = f"{', '.join(methods)} ({'an estimate' if estimate else 'upper bound'})"

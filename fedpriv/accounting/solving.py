@@ -1,6 +1,6 @@
-"""From a budget and the noise to the number of rounds, or to the sampling rate, on the safe side.
+"""The number of rounds, or the sampling rate, that a budget affords at a given noise.
 
-``calibration`` answers the third question, for the noise.
+Results are rounded so that they never exceed the budget. ``calibration`` solves for the noise instead.
 
 >>> budget = Budget(2.0, 1e-5)
 >>> rounds([Event(10.0, "none", "add-remove")], budget)
@@ -15,26 +15,26 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fedpriv._internal import validation
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting.accountant import Budget
 from fedpriv.accounting.calibration import search
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.methods.registry import epsilons
 
-# More rounds than this count as any number.
-MOST_ROUNDS = 10**8
-_LEAST_RATE = 1e-9
+# A budget that affords more rounds than this is refused as effectively unlimited.
+MAX_ROUNDS = 10**8
+_MIN_RATE = 1e-9
 
 
 def rounds(round_events: Sequence[Event], budget: Budget) -> int:
     """The largest number of repetitions of ``round_events`` that the budget affords; 0 if none.
 
-    One more would pass the budget, up to the lattice's accuracy for the PLD method; the number itself never
-    does.
+    This number of rounds never exceeds the budget. One more round would, up to the accuracy of the lattice
+    for the PLD method.
 
     Raises:
-        ArgumentError: where ``MOST_ROUNDS`` are affordable.
-        UnsupportedEvent: where the budget's method cannot account for the events.
+        ArgumentError: if the budget affords ``MAX_ROUNDS``.
+        UnsupportedEvent: if the budget's method cannot account for the events.
     """
     counts = tally(round_events)
 
@@ -47,22 +47,24 @@ def rounds(round_events: Sequence[Event], budget: Budget) -> int:
         return 0
     low, high = 1, 4
     while excess(high) <= 0:
-        if high >= MOST_ROUNDS:
-            hint = f"{MOST_ROUNDS:,} rounds spend less"
-            raise validation.fail("epsilon", budget.epsilon, "be one that some number of rounds spends", hint)
-        low, high = high, min(4 * high, MOST_ROUNDS)
+        if high >= MAX_ROUNDS:
+            raise ArgumentError(
+                f"epsilon={budget.epsilon:g} does not limit the number of rounds: {MAX_ROUNDS:,} rounds "
+                "spend less. Lower epsilon or the noise multiplier."
+            )
+        low, high = high, min(4 * high, MAX_ROUNDS)
     return _last(excess, low, high)
 
 
 def _last(excess: Callable[[int], float], low: int, high: int) -> int:
-    """The last number with excess <= 0, between ``low`` (which has it) and ``high`` (which has not)."""
+    """The largest n with excess(n) <= 0, given excess(low) <= 0 < excess(high)."""
     below, above = excess(low), excess(high)
     turn = 0
     while high - low > 1:
         middle = (low + high) // 2
         if turn % 3 < 2 and math.isfinite(above) and above > below:
-            # Epsilon is smooth in the number of rounds: a straight line finds it in a few steps, and a
-            # step to each side of where it crosses closes the bracket.
+            # Epsilon is smooth in the number of rounds. Linear interpolation finds the root in a few steps,
+            # and one step to each side of it closes the bracket.
             guess = low + (high - low) * -below / (above - below)
             middle = min(max(math.floor(guess) + turn % 3, low + 1), high - 1)
         value = excess(middle)
@@ -74,18 +76,22 @@ def _last(excess: Callable[[int], float], low: int, high: int) -> int:
 def sampling_rate(events_at_rate_one: Sequence[Event], budget: Budget) -> float:
     """The rate q in (0, 1] for which the events, with rates multiplied by q, spend the budget.
 
-    0.99 to 1 of it, or less where epsilon jumps past it or where q = 1 spends less; never more. Sizes of
-    cohort and population are left out of the events, since m = q N need not be whole.
+    They spend 0.99 to 1 of it, and never more. They spend less if epsilon jumps past the budget or if q = 1
+    does not reach it. Cohort and population sizes are dropped from the events, since m = q N need not be an
+    integer.
 
     Raises:
-        ArgumentError: where no rate above 1e-9 meets the budget, for events without sampling and for
-            truncated cohorts, whose truncation depends on the rate.
-        UnsupportedEvent: where the budget's method cannot account for the events.
+        ArgumentError: if no rate above 1e-9 meets the budget, for events without sampling, and for truncated
+            cohorts, whose truncation depends on the rate.
+        UnsupportedEvent: if the budget's method cannot account for the events.
     """
     counts = tally(events_at_rate_one)
     for event in counts:
         if event.sampling == "none" or event.truncation:
-            raise validation.fail("events", event, "be sampled, from cohorts that are not truncated")
+            raise ArgumentError(
+                f"No sampling rate can be found for {event}: the event must be sampled and its cohort must "
+                "not be truncated."
+            )
 
     def excess(minus_log_rate: float) -> float:
         rate = math.exp(-minus_log_rate)
@@ -98,8 +104,9 @@ def sampling_rate(events_at_rate_one: Sequence[Event], budget: Budget) -> float:
 
     if math.isinf(budget.epsilon) or excess(0.0) <= 0:
         return 1.0
-    if excess(-math.log(_LEAST_RATE)) > 0:
-        raise validation.fail(
-            "epsilon", budget.epsilon, f"be one that a rate above {_LEAST_RATE:g} meets", "raise the noise"
+    if excess(-math.log(_MIN_RATE)) > 0:
+        raise ArgumentError(
+            f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is exceeded at every sampling rate above "
+            f"{_MIN_RATE:g}. Raise epsilon or the noise multiplier, or use fewer rounds."
         )
     return math.exp(-search(excess, budget, 0.0, -1.0)[0])

@@ -130,7 +130,7 @@ def _replayed(path: Path) -> tuple[list[Event], str, dict[str, str]]:
     said = {"remark": record.header["remark"]} if "remark" in record.header else {}
     cap = record.header.get(local_view.LABEL)
     if cap is None:
-        return relations.alike(record.events), title, said
+        return relations.under_one_relation(record.events), title, said
     costliest = local_view.costliest(record.events, cap)
     whom = f"for a client that gave data to the {len(costliest)} costliest"
     return list(costliest), f"{title}, against the server, {whom}", said

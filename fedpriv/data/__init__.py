@@ -1,4 +1,4 @@
-"""Data by index: sources, populations and the federated view over both.
+"""Data sets (sources), populations of clients, and the federated view that combines both.
 
 >>> import numpy as np
 >>> source = load("infinite-digits")

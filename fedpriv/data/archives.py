@@ -1,4 +1,4 @@
-"""Taking the files that a card names out of a tar or zip archive, and holding them to their hashes.
+"""Extracts the files that a data set card names from a tar or zip archive, and verifies their hashes.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -28,15 +28,15 @@ _CHUNK = 1 << 18
 
 
 class FetchError(DataError):
-    """No mirror gave the file; the message has each one's reason."""
+    """The file could not be fetched from any mirror; the message has the reason for each mirror."""
 
 
 class WrongHashError(FetchError):
-    """What came is not what the card (or the user) vouches for; it was not kept."""
+    """A downloaded file does not have the expected hash; it was deleted."""
 
 
 def is_member(path: Path, member: Member) -> bool:
-    """Whether ``path`` is there, of the member's size and hash where they are known."""
+    """Whether ``path`` exists and has the member's size and hash, as far as they are known."""
     if not path.is_file() or member.size not in (None, path.stat().st_size):
         return False
     return member.sha256 is None or sha256_of(path) == member.sha256
@@ -49,16 +49,16 @@ def sha256_of(path: Path) -> str:
 
 
 def unpack(archive: Path, file: File) -> list[Path]:
-    """Take the members of ``file`` out of a tar or zip archive, beside it.
+    """Extracts the members of ``file`` from a tar or zip archive into the archive's folder.
 
-    Raises WrongHashError for a member that is not what the card says, or an archive that is damaged; the
-    archive is then deleted. Raises FetchError where a member is missing.
+    Raises WrongHashError for a damaged archive or a member with a wrong hash; the archive is then deleted.
+    Raises FetchError if a member is missing.
     """
     try:
         return _unpack(archive, file)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error):
         archive.unlink()
-        raise WrongHashError(f"{archive}: is not an intact archive; it was deleted") from None
+        raise WrongHashError(f"{archive} is a damaged archive and was deleted; fetch it again") from None
 
 
 def _unpack(archive: Path, file: File) -> list[Path]:
@@ -75,16 +75,21 @@ def _unpack(archive: Path, file: File) -> list[Path]:
                 out.write(block)
             if member.sha256 not in (None, digest.hexdigest()):
                 archive.unlink()
-                raise WrongHashError(f"{archive}: its {name} has the wrong SHA-256; the archive was deleted")
+                raise WrongHashError(
+                    f"{archive}: its member {name} has the wrong SHA-256, so the archive was deleted; fetch "
+                    "it again"
+                )
         found.append(target)
     missing = set(wanted) - {path.name for path in found}
     if missing:
-        raise FetchError(f"{archive}: has no {', '.join(sorted(missing))} of the size in the card")
+        raise FetchError(
+            f"{archive} has no member {', '.join(sorted(missing))} of the size that the data set card names"
+        )
     return found
 
 
 def _entries(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """The base name, size and bytes of each file in a tar or zip archive."""
+    """(base name, size, open stream) of each file in a tar or zip archive."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as folder:
             for entry in folder.infolist():

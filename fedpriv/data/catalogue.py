@@ -1,6 +1,6 @@
-"""The catalogue: one TOML card a data set, with files, mirrors, SHA-256, size, licence, citation.
+"""The catalogue of data sets: one TOML card each, with files, mirrors, SHA-256, size, licence and citation.
 
-Cards lie in ``datasets/`` of a checkout, and as ``fedpriv/_datasets/`` in an installed wheel.
+Cards are in ``datasets/`` of a checkout, and in ``fedpriv/_datasets/`` of an installed wheel.
 
 >>> card("mnist").files[1].size
 28881
@@ -21,12 +21,12 @@ from fedpriv.data.source import DataError
 
 
 class CardError(DataError):
-    """A card is missing, or is not of the form described here."""
+    """A data set card is missing or malformed."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file to take out of an archive: its base name, and its size in bytes and SHA-256 where known."""
+    """A file to extract from an archive: its base name and, if known, its size in bytes and SHA-256."""
 
     name: str
     size: int | None = None
@@ -38,15 +38,15 @@ class File:
     """A file of a data set.
 
     Attributes:
-        name: its base name in the data folder.
+        name: the base name in the data folder.
         urls: mirrors, tried in order.
-        sha256: hex digest of the file, or None where it is not known.
-        content_sha256: hex digest of the file once gunzipped, accepted instead, or None.
-        md5: the published MD5, used where no SHA-256 is known, or None. It shows an accident, and not a
-            forgery: MD5 is broken.
-        size: bytes of the file, or None.
-        optional: whether the data set works without it.
-        members: what to take out of it, when it is a tar or zip archive.
+        sha256: hex digest of the file, or None if it is not known.
+        content_sha256: hex digest of the gunzipped file, which is accepted instead, or None.
+        md5: the published MD5, used if no SHA-256 is known, or None. It detects damage but not forgery, since
+            MD5 is broken.
+        size: the file's size in bytes, or None.
+        optional: whether the data set works without this file.
+        members: the files to extract from it if it is a tar or zip archive.
     """
 
     name: str
@@ -60,12 +60,12 @@ class File:
 
     @property
     def weak(self) -> bool:
-        """Whether nothing but an MD5 is known of the file."""
+        """Whether only an MD5 of the file is known."""
         return self.md5 is not None and self.sha256 is None and self.content_sha256 is None
 
     @property
     def verifiable(self) -> bool:
-        """Whether what comes can be verified: the file, or else everything that is taken out of it."""
+        """Whether a download can be verified: the file itself, or all members extracted from it."""
         if any((self.sha256, self.content_sha256, self.md5)):
             return True
         return bool(self.members) and all(member.sha256 for member in self.members)
@@ -73,14 +73,14 @@ class File:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a data set.
+    """The description of a data set.
 
     Attributes:
-        name: that :func:`fedpriv.data.load` knows it by, and its folder in the data folder.
-        title, homepage, licence, citation: for people.
-        inputs, target: what an example is, and what is to be predicted of it, in a few words.
-        files: what has to be fetched; none for a bundled data set.
-        needs: data sets that it is made from.
+        name: the name for :func:`fedpriv.data.load`, and of its folder in the data folder.
+        title, homepage, licence, citation: information for readers.
+        inputs, target: short descriptions of an example and of the value to predict.
+        files: the files to fetch; none for a bundled data set.
+        needs: the names of data sets that it is made from.
     """
 
     name: str
@@ -95,37 +95,37 @@ class Card:
 
 
 def cards_folder() -> Path:
-    """The folder with the cards, of the wheel or of the checkout. Raises CardError if there is none."""
+    """The folder with the cards, in the wheel or the checkout. Raises CardError if there is none."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "_datasets", package.parent / "datasets"):
         if folder.is_dir():
             return folder
-    raise CardError(f"no data set cards beside {package}; install the package anew")
+    raise CardError(f"There are no data set cards in or beside {package}; reinstall the package.")
 
 
 def list_cards(folder: Path | None = None) -> list[Card]:
-    """All cards, by name. Raises CardError for one that is malformed."""
+    """All cards, sorted by name. Raises CardError for a malformed card."""
     paths = (folder or cards_folder()).glob("*.toml")
     return [read_card(path) for path in sorted(paths, key=lambda path: path.stem)]
 
 
 def card(name: str, folder: Path | None = None) -> Card:
-    """The card called ``name``. Raises ArgumentError when there is none."""
+    """The card called ``name``. Raises ArgumentError if there is none."""
     folder = folder or cards_folder()
     validation.choice("dataset", name, sorted(path.stem for path in folder.glob("*.toml")))
     return read_card(folder / f"{name}.toml")
 
 
 def read_card(path: Path) -> Card:
-    """The card in the TOML file ``path``. Raises CardError when it is malformed."""
+    """The card in the TOML file ``path``. Raises CardError if it is malformed."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         files = tuple(_file(entry) for entry in table.pop("files", []))
         made = Card(files=files, needs=tuple(table.pop("needs", [])), **table)
     except (tomllib.TOMLDecodeError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        raise CardError(f"{path}: not a data set card: {error}") from error
+        raise CardError(f"{path} is not a data set card: {error}") from error
     if made.name != path.stem:
-        raise CardError(f"{path}: is named {made.name!r}; name and file name must agree")
+        raise CardError(f"{path}: the card's name is {made.name!r}; it must equal the file's name")
     for file in files:
         _require_sound(path, file)
     return made
@@ -139,7 +139,7 @@ def _file(entry: Mapping[str, Any]) -> File:
 
 def _require_sound(path: Path, file: File) -> None:
     for name in (file.name, *(member.name for member in file.members)):
-        # A card must not write outside its own folder.
+        # A card must not write outside its data set's folder.
         if Path(name).name != name or name.startswith("."):
             raise CardError(f"{path}: {name!r} is not a plain file name")
     for digest in (file.sha256, file.content_sha256, *(member.sha256 for member in file.members)):

@@ -1,15 +1,17 @@
-"""The data file of a deployed client, which owns nothing else.
+"""The data file of a deployed client.
 
-Format: a NumPy ``.npz`` archive without pickled objects, holding ``x`` and ``y`` as the run's data set has
-them: images as uint8 (n, height, width) or (n, channels, height, width), tokens and ids as whole numbers,
-all else as float32 (n, ...), to which other floats are rounded; labels as whole numbers (n,), values and
-tags as numbers, (n,) and (n, classes). Or a pair of IDX files, named by the one with the images, whose name
-holds ``images-idx3`` where that of the labels holds ``labels-idx1``.
+Format: a NumPy ``.npz`` archive without pickled objects. It holds ``x`` and ``y`` in the form of the run's
+data
+set: images as uint8 (n, height, width) or (n, channels, height, width), tokens and ids as integers, and
+everything else as float32 (n, ...), to which other floats are rounded. Labels are integers (n,), values are
+numbers (n,), and tags are numbers (n, classes). Alternatively a pair of IDX files, given by the file with the
+images: its name contains ``images-idx3``, and the labels' name has ``labels-idx1`` in its place.
 
-Nothing here puts a value, or a count, of the data into an error: errors travel to the server. Nor does any
-error depend on a value: an example with a label, a value, a tag, a token or a number that the run's data set
-does not have is an empty place, which adds nothing, as the places beyond the end of the file are; all others
-keep theirs. What is refused is arrays of other kinds or shapes, which are no single example's.
+Errors travel to the server, so no error contains a value or a count of the data, and whether an error occurs
+does not depend on any value. An example with a label, value, tag, token or number outside the ranges of the
+run's data set counts as an empty place: it contributes nothing, like the places beyond the end of the file,
+and all other examples keep their places. Only arrays of a wrong type or shape are refused, since type and
+shape do not depend on a single example.
 
 >>> import tempfile
 >>> from fedpriv.data import Silos
@@ -51,16 +53,16 @@ from fedpriv.data.view import Batch
 
 
 def write_client_file(path: str | Path, source: Source, indices: Indices) -> None:
-    """Write the examples of ``source`` at ``indices`` (n,) as a client's ``.npz`` file, atomically.
+    """Writes the examples of ``source`` at ``indices`` (n,) atomically to a client's ``.npz`` file.
 
-    Reading it back gives the same examples, bit for bit. Raises ArgumentError unless the name ends
-    in ``.npz``, or when ``indices`` is empty.
+    Reading the file gives the same examples, bit for bit. Raises ArgumentError if the name does not end in
+    ``.npz`` or if ``indices`` is empty.
     """
     path = Path(path)
     if path.suffix != ".npz":
         raise validation.fail("path", str(path), "end in .npz")
     if not len(indices):
-        raise validation.fail("indices", 0, "name at least one example")
+        raise validation.ArgumentError("indices is empty; a client's file needs at least one example.")
     x, y = source.batch(indices)
     if source.tokens:
         x = x.to(torch.int32)
@@ -71,7 +73,7 @@ def write_client_file(path: str | Path, source: Source, indices: Indices) -> Non
 
 
 def _as_bytes(x: Tensor) -> Tensor:
-    """Images (n, channels, height, width) as the bytes that they were made from; as they are if of none."""
+    """Images (n, channels, height, width) as the bytes they were converted from; otherwise unchanged."""
     pixels = (x * 255).round().clamp(0, 255).to(torch.uint8)
     if not torch.equal(to_unit(pixels), x):
         return x
@@ -83,8 +85,8 @@ def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
             return archive["x"], archive["y"]
     except (KeyError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
-        # Without the cause: its text may quote the data.
-        raise DataError(f"{path}: not an .npz file with plain arrays x and y") from None
+        # The cause is dropped, because its text may quote the data.
+        raise DataError(f"{path} is not an .npz file with the plain arrays x and y") from None
 
 
 def _read_pair(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -96,33 +98,39 @@ def _read_pair(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 
 class ClientFile:
-    """The rows of one client's data file, held in memory.
+    """The rows of one client's data file, in memory.
 
     Args:
-        path: an ``.npz`` file, or the images' file of an IDX pair.
-        like: the run's data set, whose examples are of the same kind.
+        path: an ``.npz`` file, or the file with the images of an IDX pair.
+        like: the run's data set, whose examples have the same type and shape.
 
     Attributes:
-        size: its rows, of which there may be none.
-        held: (size,), which of them are examples in the ranges of the run's data set.
+        size: the number of rows; it may be 0.
+        held: (size,), whether each row is an example within the ranges of the run's data set.
 
     Raises:
-        DataError: the file is damaged, not of this format, or its examples are of another kind.
-        MissingDataError: there is no such file.
+        DataError: the file is damaged or of another format, or its examples have another type or shape.
+        MissingDataError: the file does not exist.
     """
 
     def __init__(self, path: str | Path, like: Source) -> None:
         path = Path(path)
         if path.suffix != ".npz" and "images-idx3" not in path.name:
-            raise DataError(f"{path}: a client's file is an .npz file or IDX images (images-idx3)")
+            raise DataError(
+                f"{path} cannot be a client's file: it must be an .npz file, or IDX images with images-idx3 "
+                "in the name"
+            )
         if not path.is_file():
-            raise MissingDataError(f"{path}: no such file; a node's data-file names its owner's examples")
+            raise MissingDataError(
+                f"{path} does not exist; set data-file in the node's configuration to the file with its "
+                "examples"
+            )
         x, y = _read_npz(path) if path.suffix == ".npz" else _read_pair(path)
         if not all(isinstance(part, np.ndarray) and part.ndim for part in (x, y)):
-            raise DataError(f"{path}: x and y must have a row for each example")
+            raise DataError(f"{path}: x and y must be arrays with one row per example")
         self.size = len(x)
         self.held: Mask = within(x, y, like.tokens, like.target, like.classes)
-        # Where there is no row, one that nobody asks for: that there is none is not the server's to know.
+        # An empty file gets one row that is never used, because the server must not learn that it is empty.
         empty = len(x) == len(y) == 0
         x, y = (_one_row(part) if empty else blanked(part, self.held) for part in (x, y))
         options: dict[str, Any] = {"tokens": like.tokens, "target": like.target}
@@ -131,7 +139,7 @@ class ClientFile:
             raise DataError(f"{path}: an example must have the shape {like.shape}, as in {like.name}")
 
     def rows(self, rows: Indices, device: torch.device | str = "cpu") -> Pair:
-        """The examples at ``rows`` (n,), each of them held."""
+        """The examples at ``rows`` (n,); each must be ``held``."""
         return self._rows.batch(rows, device)
 
 
@@ -141,28 +149,28 @@ def _one_row(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class FileView:
-    """What :class:`fedpriv.data.view.View` is in a simulation, for a client with its own file.
+    """The counterpart of :class:`fedpriv.data.view.View` for a deployed client with its own file.
 
     Attributes:
         file: the client's rows.
-        client: its number in the population; it answers for no other.
+        client: its number in the population. The view has no examples of other clients.
     """
 
     file: ClientFile
     client: int
 
     def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
-        """All rows held, for each position of ``client_ids`` (k,) at which this client is asked for."""
+        """All held rows, once for each position of ``client_ids`` (k,) that names this client."""
         at = np.flatnonzero(whole("client_ids", client_ids) == self.client)
         held = np.flatnonzero(self.file.held)
         x, y = self.file.rows(np.tile(held, len(at)), device)
         return Batch(x, y, torch.from_numpy(np.repeat(at, len(held))))
 
     def units(self, silos: Silos, unit_ids: Indices, device: torch.device | str = "cpu") -> Batch:
-        """The rows of those of ``unit_ids`` (k,) that lie in this silo; owners are positions in them.
+        """The rows of the units in ``unit_ids`` (k,) that lie in this silo. Owners are positions in them.
 
-        Unit u is row u minus the silo's first unit. A unit whose row is not held, or lies beyond the end of
-        the file, contributes nothing, so the public size of a silo need not be its true one.
+        Unit u has the row u - (the silo's first unit). A unit without a held row contributes nothing, so the
+        public size of a silo may differ from the true number of rows.
         """
         low, high = silos.bounds(self.client)
         ids = whole("unit_ids", unit_ids)

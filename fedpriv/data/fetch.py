@@ -1,8 +1,9 @@
-"""Fetch a data set's files: mirrors in order, resumable, and nothing kept that the card does not vouch for.
+"""Fetches a data set's files from mirrors, with resumption, and keeps only verified files.
 
-A download goes to ``NAME.part``; only when its SHA-256 is right (or its MD5, where a publisher gives no
-better) is it renamed to ``NAME``. An interrupted one is resumed with an HTTP range, from whichever mirror
-answers; what turns out wrong is deleted. Of an archive whose own hash is not known, the members' are held.
+A download is written to ``NAME.part`` and renamed to ``NAME`` only if its SHA-256 is right (or its MD5, if
+the publisher gives no SHA-256). An interrupted download is resumed with an HTTP range request at any mirror.
+A file with a wrong hash is deleted. If an archive's own hash is not known, the hashes of its members are
+verified.
 
 >>> fetch("infinite-digits").summary
 'infinite-digits is bundled; there is nothing to fetch'
@@ -32,18 +33,18 @@ Progress = Callable[[str, int, int | None], None]
 
 
 class UnverifiableError(FetchError):
-    """No hash is known for the file, so nothing was fetched."""
+    """No hash of the file is known, so nothing was fetched."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a fetch did.
+    """The result of a fetch.
 
     Attributes:
-        summary: one line for people.
-        written: files that were downloaded or unpacked.
-        present: files that were there and right.
-        left_out: optional files that were not asked for.
+        summary: one line for the user.
+        written: files that were downloaded or extracted.
+        present: files that already existed and are right.
+        left_out: optional files that were not requested.
     """
 
     summary: str
@@ -54,7 +55,7 @@ class Fetched:
 
 @dataclass
 class _Job:
-    """One fetch of one file."""
+    """The download of one file."""
 
     file: File
     target: Path
@@ -65,7 +66,7 @@ class _Job:
 
     @property
     def part(self) -> Path:
-        """Where the download grows."""
+        """The path of the incomplete download."""
         return self.target.with_name(self.target.name + ".part")
 
 
@@ -79,29 +80,29 @@ def fetch(
     progress: Progress | None = None,
     cards: Path | None = None,
 ) -> Fetched:
-    """Bring the files of data set ``name`` into ``<folder>/<name>/``, and of those it is made from.
+    """Fetches the files of the data set ``name``, and of those it is made from, into ``<folder>/<name>/``.
 
     Args:
-        name: of a card.
-        folder: the data folder; None: $FEDPRIV_DATA, else ``~/.cache/fedpriv``.
+        name: the name of a card.
+        folder: the data folder; None: $FEDPRIV_DATA, otherwise ``~/.cache/fedpriv``.
         optional: whether to fetch optional files too.
-        sha256: hex digests by file name, that take the place of the card's.
-        timeout: seconds that a mirror may stay silent.
-        progress: called with (file name, bytes so far, bytes in all or None).
+        sha256: hex digests by file name, which replace those of the card.
+        timeout: the number of seconds to wait for a silent mirror.
+        progress: called with (file name, bytes so far, total bytes or None).
         cards: the folder with the cards; None: the project's.
 
     Raises:
-        ArgumentError: no such data set, or a malformed SHA-256.
+        ArgumentError: unknown data set or malformed SHA-256.
         UnverifiableError: no hash is known; nothing is fetched.
-        WrongHashError: what came was wrong; nothing wrong is kept.
-        FetchError: no mirror could be reached; what had come is kept for the next attempt.
+        WrongHashError: a download had a wrong hash and was deleted.
+        FetchError: no mirror could be reached; the incomplete download is kept for the next attempt.
     """
     entry = card(name, cards)
-    given = dict(sha256 or {})
-    for file_name, digest in given.items():
+    digests = dict(sha256 or {})
+    for file_name, digest in digests.items():
         if not is_sha256(digest):
             raise validation.fail(f"sha256 of {file_name}", digest, "be 64 lower-case hex digits")
-    wanted = _wanted(entry, optional, given, cards)
+    wanted = _wanted(entry, optional, digests, cards)
     _require_hashes([file for _, file in wanted])
     written: list[Path] = []
     present: list[Path] = []
@@ -114,15 +115,15 @@ def fetch(
 
 
 def _wanted(
-    entry: Card, optional: bool, given: Mapping[str, str], cards: Path | None
+    entry: Card, optional: bool, digests: Mapping[str, str], cards: Path | None
 ) -> list[tuple[str, File]]:
-    """The (data set, file) pairs to have, those of needed data sets first."""
-    wanted = [pair for need in entry.needs for pair in _wanted(card(need, cards), False, given, cards)]
+    """The (data set, file) pairs to fetch. Files of needed data sets come first."""
+    wanted = [pair for need in entry.needs for pair in _wanted(card(need, cards), False, digests, cards)]
     for file in entry.files:
         if optional or not file.optional:
-            if file.name in given:
-                # The user's word alone: a card's content hash could let something else pass.
-                file = replace(file, sha256=given[file.name], content_sha256=None, md5=None)
+            if file.name in digests:
+                # The user's hash replaces all others: the card's content hash could accept another file.
+                file = replace(file, sha256=digests[file.name], content_sha256=None, md5=None)
             wanted.append((entry.name, file))
     return wanted
 
@@ -131,8 +132,8 @@ def _require_hashes(files: list[File]) -> None:
     for file in files:
         if not file.verifiable:
             raise UnverifiableError(
-                f"{file.name}: its card has no hash, so a download could not be verified; "
-                f"give the one you trust with --sha256 {file.name}=DIGEST"
+                f"{file.name}: the data set card has no hash, so a download could not be verified; give a "
+                f"hash that you trust with --sha256 {file.name}=DIGEST"
             )
 
 
@@ -142,12 +143,12 @@ def _summary(entry: Card, written: list[Path], present: list[Path], left_out: tu
     text = f"{entry.name}: {len(written)} files fetched, {len(present)} already there"
     weak = [file.name for file in entry.files if file.weak and file.name not in left_out]
     if weak:
-        text += f"; held to their MD5 alone, which shows accidents but no forgery: {', '.join(weak)}"
-    return text + (f"; optional and left out: {', '.join(left_out)}" if left_out else "")
+        text += f"; verified by MD5 only, which detects damage but not forgery: {', '.join(weak)}"
+    return text + (f"; optional files not fetched: {', '.join(left_out)}" if left_out else "")
 
 
 def _ensure(job: _Job) -> tuple[list[Path], bool]:
-    """The files that ``job`` is for, and whether they had to be made."""
+    """(the files of ``job``, whether they were downloaded or extracted now)."""
     outputs = [job.target.with_name(member.name) for member in job.file.members]
     if outputs and all(map(is_member, outputs, job.file.members)):
         return outputs, False
@@ -162,9 +163,10 @@ def _ensure(job: _Job) -> tuple[list[Path], bool]:
 
 
 def matches(path: Path, file: File) -> bool:
-    """Whether the file at ``path`` has the SHA-256 of ``file``, as it is or once gunzipped.
+    """Whether the file at ``path`` has the SHA-256 of ``file``, unchanged or gunzipped.
 
-    Where the card has none, its MD5 counts; where it has no hash at all, the members' will.
+    If the card has no SHA-256, its MD5 is compared. If it has no hash at all, the file is accepted here, and
+    the hashes of its members are verified when they are extracted.
     """
     if file.sha256 is None and file.content_sha256 is None:
         with path.open("rb") as stream:
@@ -188,9 +190,9 @@ def _digest(stream: IO[bytes] | gzip.GzipFile) -> str:
 
 
 def _download(job: _Job) -> None:
-    """Try the mirrors until the file is there and right."""
+    """Tries the mirrors in order until the file is complete and has the right hash."""
     for url in job.file.urls:
-        # A part that an earlier run, or another mirror, left may be wrong: then once more from zero.
+        # A partial file of an earlier run or another mirror may be wrong; then the download starts again.
         for attempt in range(2):
             resumed = job.part.exists() and job.part.stat().st_size > 0
             try:
@@ -204,18 +206,18 @@ def _download(job: _Job) -> None:
             job.part.unlink()
             if not (resumed and attempt == 0):
                 job.wrong = True
-                job.reasons.append(f"{url}: wrong hash, deleted")
+                job.reasons.append(f"{url}: the file had a wrong hash and was deleted")
                 break
-    reasons = "; ".join(job.reasons) or "the card names no mirror"
-    raise (WrongHashError if job.wrong else FetchError)(f"{job.file.name} not fetched: {reasons}")
+    reasons = "; ".join(job.reasons) or "the data set card names no mirror"
+    raise (WrongHashError if job.wrong else FetchError)(f"{job.file.name} was not fetched: {reasons}")
 
 
 def _receive(job: _Job, url: str) -> None:
-    """Append to the part what it lacks, or write it anew where the server cannot resume."""
+    """Completes the partial file, or downloads the whole file if the server cannot resume."""
     if not url.startswith(("https://", "http://")):
-        raise FetchError("not an http or https address")
+        raise FetchError("this is not an http or https address")
     have = job.part.stat().st_size if job.part.exists() else 0
-    # Without this, some servers compress on the way and the bytes are not the file's.
+    # Without this header some servers compress the transfer, and the bytes differ from the file's.
     headers = {"User-Agent": "fedpriv", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
@@ -224,14 +226,14 @@ def _receive(job: _Job, url: str) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and have:
-            return  # nothing after what we have: the hash decides whether it is whole
+            return  # the server has no more bytes; the hash decides whether the file is complete
         raise
     with answer:
         resumes = answer.status == 206 and (answer.headers["Content-Range"] or "").startswith(
             f"bytes {have}-"
         )
         if answer.status == 206 and not resumes:
-            raise FetchError("the server sent another range than the one asked for")
+            raise FetchError("the server sent another byte range than the requested one")
         length = answer.headers["Content-Length"]
         start = have if resumes else 0
         total = start + int(length) if length and length.isdigit() else None
@@ -239,7 +241,7 @@ def _receive(job: _Job, url: str) -> None:
 
 
 def _copy(job: _Job, answer: IO[bytes], start: int, total: int | None) -> None:
-    # A mirror that sends without end must not fill the disk; re-compressed files are a little larger.
+    # A mirror must not fill the disk with endless data. Re-compressed files may be somewhat larger.
     limit = None if job.file.size is None else 2 * job.file.size + (1 << 20)
     done = start
     with job.part.open("ab" if start else "wb") as part:
@@ -252,6 +254,6 @@ def _copy(job: _Job, answer: IO[bytes], start: int, total: int | None) -> None:
                 break
     if limit is not None and done > limit:
         job.part.unlink()
-        raise FetchError(f"sends far more than the {job.file.size} bytes of the card")
+        raise FetchError(f"the server sends far more than the {job.file.size} bytes that the card names")
     if total is not None and done < total:
         raise FetchError(f"the connection ended after {done} of {total} bytes; run again to resume")

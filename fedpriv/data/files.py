@@ -1,4 +1,4 @@
-"""Where data files lie, reading compressed ones, and writing so that a reader never sees half of one.
+"""The data folder, and reading of files that may be compressed.
 
 >>> data_folder("~/somewhere").name
 'somewhere'
@@ -16,33 +16,36 @@ from fedpriv.data.source import DataError
 
 
 class MissingDataError(DataError, FileNotFoundError):
-    """A data set's files are not in the data folder; the message says how to get them."""
+    """A data set's files are missing from the data folder; the message says how to get them."""
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
-    """``folder``, else $FEDPRIV_DATA, else ``~/.cache/fedpriv``; it need not exist."""
+    """``folder``, otherwise $FEDPRIV_DATA, otherwise ``~/.cache/fedpriv``. It need not exist."""
     chosen = folder or os.environ.get("FEDPRIV_DATA") or Path.home() / ".cache" / "fedpriv"
     return Path(chosen).expanduser()
 
 
 def find(where: Path, name: str) -> Path:
-    """The file ``name`` in the folder ``where``, plain or compressed. Raises MissingDataError."""
+    """The file ``name`` in the folder ``where``, plain or compressed.
+
+    Raises MissingDataError if there is none.
+    """
     for suffix in ("", ".gz", ".bz2"):
         if (where / f"{name}{suffix}").is_file():
             return where / f"{name}{suffix}"
     raise MissingDataError(
-        f"{where} has no {name}, plain or compressed: run `fedpriv data fetch {where.name}`, or name "
-        "the folder that holds it with FEDPRIV_DATA; the data set `infinite-digits` needs no files"
+        f"{where} has no file {name}, plain or compressed: run `fedpriv data fetch {where.name}`, or set "
+        "FEDPRIV_DATA to the folder that holds it; the data set `infinite-digits` needs no files"
     )
 
 
 def content(path: Path) -> bytes:
-    """The file's bytes, decompressed where they are gzip or bzip2, whatever the file is called.
+    """The file's bytes, decompressed if they are gzip or bzip2 data. The file's name does not matter.
 
-    Raises DataError when the compressed data is damaged or cut short.
+    Raises DataError if the compressed data is damaged or truncated.
     """
     raw = path.read_bytes()
-    # A text could begin with bzip2's three letters, so its version and block magic are asked for too.
+    # A text could start with bzip2's three letters, so its block magic is checked, too.
     codec = gzip if raw[:2] == b"\x1f\x8b" else bz2 if raw[:3] == b"BZh" and raw[4:7] == b"1AY" else None
     if codec is None:
         return raw

@@ -1,7 +1,7 @@
-"""The IDX format of MNIST: a magic number, the dimensions, then the values; gzipped or not.
+"""The IDX format of MNIST: a magic number, the dimensions, then the values; optionally gzipped.
 
-Magic: two zero bytes, a type byte, a byte with the number of dimensions; then each dimension as a
-big-endian 32-bit number (LeCun, Cortes & Burges, "The MNIST database of handwritten digits").
+The magic number has two zero bytes, a type byte and a byte with the number of dimensions. Each dimension
+follows as a big-endian 32-bit integer (LeCun, Cortes & Burges, "The MNIST database of handwritten digits").
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,21 +29,21 @@ _CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
 
 class IdxError(DataError):
-    """A file that is not IDX, is cut short, or has bytes left over."""
+    """A file is not IDX, is truncated, or has extra bytes."""
 
 
 def read(path: str | Path) -> npt.NDArray[Any]:
-    """The array in an IDX file, gzipped or not, in native byte order.
+    """The array in an IDX file, which may be gzipped, in native byte order.
 
     Raises:
-        IdxError: bad magic number, unknown type, a header or data cut short, or bytes left over.
+        IdxError: wrong magic number, unknown type, truncated header or data, or extra bytes.
         DataError: damaged gzip data.
         FileNotFoundError: no such file.
     """
     path = Path(path)
     data = content(path)
     if len(data) < 4:
-        raise IdxError(f"{path}: {len(data)} bytes, too short for an IDX header")
+        raise IdxError(f"{path}: {len(data)} bytes are too short for an IDX header; fetch it again")
     zero, code, dimensions = struct.unpack(">HBB", data[:4])
     if zero != 0 or code not in _TYPES:
         raise IdxError(f"{path}: magic number 0x{data[:4].hex()} is not IDX")
@@ -54,18 +54,18 @@ def read(path: str | Path) -> npt.NDArray[Any]:
     kind = np.dtype(_TYPES[code])
     expected = kind.itemsize
     for length in shape:
-        expected *= length  # Python's whole numbers: a hostile header cannot overflow them
+        expected *= length  # Python integers cannot overflow, whatever the header says
     if len(data) - start != expected:
         what = "cut short" if len(data) - start < expected else "has bytes left over"
-        raise IdxError(f"{path}: {what}: {len(data) - start} data bytes, {shape} needs {expected}")
+        raise IdxError(f"{path}: {what}: {len(data) - start} data bytes, but {shape} needs {expected}")
     values = np.frombuffer(data, dtype=kind, offset=start).reshape(shape)
     return values.astype(kind.newbyteorder("="))
 
 
 def write(path: str | Path, array: npt.NDArray[Any]) -> None:
-    """Write ``array`` as IDX, gzipped when the name ends in ``.gz``.
+    """Writes ``array`` as IDX, gzipped if the name ends in ``.gz``.
 
-    Raises IdxError for a type that IDX has not.
+    Raises IdxError for a type that the format does not support.
     """
     path = Path(path)
     code = _CODES.get(array.dtype.str[1:])
@@ -73,5 +73,5 @@ def write(path: str | Path, array: npt.NDArray[Any]) -> None:
         raise IdxError(f"{path}: IDX has no type for {array.dtype}")
     header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
     data = header + np.ascontiguousarray(array, dtype=_TYPES[code]).tobytes()
-    # No time stamp, so that equal arrays make equal files.
+    # The time stamp is omitted, so that equal arrays give equal files.
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)

@@ -1,8 +1,8 @@
-"""Keyed hashes for implicit populations: what client c draws is a function of (seed, c) alone.
+"""Keyed hashes for implicit populations: the draws of client c depend only on (seed, c).
 
-A generator object for each of the sampled clients would cost more than the draws themselves; a hash
-draws for all of them in a few array operations. It decides who owns which PUBLIC index, is fixed by
-the partition seed, and is no source of privacy randomness.
+A generator object per sampled client would cost more than the draws themselves. A hash draws for all clients
+in a few array operations. It assigns PUBLIC indices to clients and is fixed by the partition seed. It is not
+a source of randomness for privacy.
 
 >>> client = np.array([3, 3, 10**12])
 >>> a, b, c = uniform(7, client).tolist()
@@ -22,12 +22,12 @@ from fedpriv.data.source import Indices
 
 _Words = npt.NDArray[np.uint64]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-# Fewer rounds are visibly uneven on ranges as small as the labels of a small data set.
+# With fewer rounds the permutation is visibly uneven on small ranges, such as the labels of a small data set.
 _ROUNDS = 12
 
 
 def _mix(z: _Words) -> _Words:
-    """SplitMix64's finaliser (Steele, Lea & Flood 2014), a bijection of 64-bit words."""
+    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of 64-bit words."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -48,13 +48,13 @@ def uniform(seed: int, *columns: Indices) -> npt.NDArray[np.float64]:
 
 
 def permuted(seed: int, position: Indices, size: Indices, *columns: Indices) -> Indices:
-    """Where a keyed permutation of 0..size-1 takes ``position``; one permutation a row of ``columns``.
+    """The image of ``position`` under a keyed permutation of 0..size-1; each row of ``columns`` has its own.
 
-    A balanced Feistel network, walked until it is back inside the range (Black & Rogaway 2002):
-    distinct positions have distinct images, without a table or a rejection list.
+    It is a balanced Feistel network that is repeated until the value is inside the range (cycle walking,
+    Black & Rogaway 2002). Distinct positions have distinct images, and no table is needed.
 
     Args:
-        seed: key, with the ``columns``.
+        seed: the key, together with the ``columns``.
         position: (n,), each within 0..size-1.
         size: (n,), at least 1 and at most 2^60.
         columns: (n,) each; rows with equal columns and sizes share a permutation.

@@ -1,7 +1,7 @@
-r"""The LIBSVM text format: a9a and ijcnn1.
+r"""The LIBSVM text format, for a9a and ijcnn1.
 
-A line is ``label index:value index:value ...``, with labels -1 and +1, and indices from 1 that ascend;
-what is not named is 0 (Chang & Lin 2011).
+A line is ``label index:value index:value ...``, with labels -1 and +1 and ascending indices from 1. Missing
+indices have the value 0 (Chang & Lin 2011).
 
 >>> x, y = parse(b"-1 1:0.5 3:1\n+1 2:-2e1\n", 3, "toy")
 >>> x.tolist(), y.tolist()
@@ -30,11 +30,11 @@ _TEXT = re.compile(rb"(?:[+-]?1(?:\.0{1,30}+)?(?:[ \t]++\d{1,9}+:" + _NUMBER + r
 def parse(text: bytes, features: int, name: str) -> tuple[Floats, Indices]:
     """Rows (n, features) and labels (n,), 0 for -1 and 1 for +1, of a file's ``text``.
 
-    Raises DataError, without a word of the data, where it is not of the format, or an index is above
-    ``features`` or does not ascend, or a value is too large for a float32.
+    Raises DataError if the format is wrong, an index is above ``features`` or does not ascend, or a value is
+    too large for a float32. The message contains no data.
     """
     if not _TEXT.fullmatch(text):
-        raise DataError(f"{name}: is not LIBSVM text with labels -1 and +1; fetch it again")
+        raise DataError(f"{name} is not LIBSVM text with labels -1 and +1; fetch it again")
     lines = text.splitlines()
     pairs = np.array([line.count(b":") for line in lines])
     numbers = np.fromstring(text.replace(b":", b" ").decode(), sep=" ")
@@ -53,6 +53,6 @@ def parse(text: bytes, features: int, name: str) -> tuple[Floats, Indices]:
 
 
 def read(name: str, paths: Sequence[Path], features: int) -> Arrays:
-    """The source of a training and a test file, in their order. Raises DataError for a damaged one."""
+    """The source of a training file and a test file. Raises DataError for a damaged file."""
     (x, y), (test_x, test_y) = (parse(content(path), features, str(path)) for path in paths)
     return Arrays(name, x, y, test_x, test_y, classes=2)

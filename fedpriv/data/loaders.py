@@ -1,7 +1,7 @@
-"""From a name to a source: where the files lie, and what is made of them.
+"""Loads data sets by name.
 
-Files of data set NAME lie in ``<folder>/NAME/``, folder being the argument, else $FEDPRIV_DATA, else
-``~/.cache/fedpriv``.
+The files of a data set NAME are in ``<folder>/NAME/``, where folder is the argument, otherwise $FEDPRIV_DATA,
+otherwise ``~/.cache/fedpriv``.
 
 >>> load("digits").size
 1437
@@ -45,19 +45,18 @@ IDX_FILES = (
 )
 
 IMAGE_SIZE, VOCABULARY, LENGTH = "image-size", "vocabulary", "sequence-length"
-_PARTS = tuple(part for part in vars(Source) if not part.startswith("_"))
-_LEAST = {IMAGE_SIZE: 8, VOCABULARY: 3, LENGTH: 1}
+_SOURCE_ATTRIBUTES = tuple(part for part in vars(Source) if not part.startswith("_"))
+_MINIMA = {IMAGE_SIZE: 8, VOCABULARY: 3, LENGTH: 1}
 
 
 @dataclass(frozen=True)
 class _Loader:
-    """How a data set is loaded, in two steps, so that one can look for it without reading it.
+    """How a data set is loaded. It has two steps, so that files can be looked up without reading them.
 
     Attributes:
-        find: the data folder -> the paths of its files; raises MissingDataError.
-        read: those paths, and a number for each of the options -> the source; raises DataError for a
-            damaged file.
-        options: the options that it has, by key, and their defaults.
+        find: maps the data folder to the paths of the files; raises MissingDataError.
+        read: maps those paths and one number per option to the source; raises DataError for a damaged file.
+        options: the data set's options by key, with their defaults.
     """
 
     find: Callable[[Path], Any]
@@ -69,12 +68,12 @@ def _files(folder: str, *names: str) -> Callable[[Path], list[Path]]:
     return lambda data: [find(data / folder, name) for name in names]
 
 
-def _nothing(folder: Path) -> None:
-    """Bundled data has no files."""
+def _no_files(folder: Path) -> None:
+    """Finds nothing: bundled data has no files."""
 
 
 def read_mnist(paths: list[Path]) -> tuple[Bytes, Indices, Bytes, Indices]:
-    """Training images (n, 28, 28) and labels, test images and labels, of the four IDX files.
+    """Training images (n, 28, 28) and labels, then test images and labels, from the four IDX files.
 
     Raises DataError for a damaged file.
     """
@@ -87,8 +86,11 @@ def _find_infinite(folder: Path) -> tuple[list[Path], list[Path]]:
     where = folder / "infinite-mnist"
     given = [path for path in (where / FIELDS_FILE, where / TANGENTS_FILE) if path.is_file()]
     if len(given) == 1:
-        # Half of the authors' files would make a data set that nobody else has.
-        raise MissingDataError(f"{where} needs both {FIELDS_FILE} and {TANGENTS_FILE}, or neither")
+        # One of the authors' two files would give a data set that differs from all others.
+        raise MissingDataError(
+            f"{where} has only {given[0].name}; infinite-mnist needs both {FIELDS_FILE} and "
+            f"{TANGENTS_FILE}, or neither"
+        )
     return base, given
 
 
@@ -109,7 +111,7 @@ _LOADERS: dict[str, _Loader] = {
     "cifar-100": _Loader(
         _files("cifar-100", *cifar.CIFAR_100), lambda paths: cifar.read("cifar-100", paths, 2, classes=100)
     ),
-    "digits": _Loader(_nothing, lambda paths: Arrays("digits", *digits(), classes=10)),
+    "digits": _Loader(_no_files, lambda paths: Arrays("digits", *digits(), classes=10)),
     "fashion-mnist": _Loader(
         _files("fashion-mnist", *IDX_FILES),
         lambda paths: Arrays("fashion-mnist", *read_mnist(paths), classes=10),
@@ -119,7 +121,7 @@ _LOADERS: dict[str, _Loader] = {
     ),
     "imdb": _Loader(lambda folder: imdb.find(folder / "imdb"), imdb.read, {VOCABULARY: 10_000, LENGTH: 256}),
     "imdb-bag": _Loader(lambda folder: imdb.find(folder / "imdb"), imdb.read_bags, {VOCABULARY: 10_000}),
-    "infinite-digits": _Loader(_nothing, lambda paths: InfiniteMNIST("infinite-digits", *digits())),
+    "infinite-digits": _Loader(_no_files, lambda paths: InfiniteMNIST("infinite-digits", *digits())),
     "infinite-mnist": _Loader(_find_infinite, _read_infinite),
     "mnist": _Loader(
         _files("mnist", *IDX_FILES), lambda paths: Arrays("mnist", *read_mnist(paths), classes=10)
@@ -138,17 +140,17 @@ _LOADERS: dict[str, _Loader] = {
 
 
 def options(name: str) -> Mapping[str, int]:
-    """The options of the data set called ``name``, by configuration key, and their defaults."""
+    """The options of the data set called ``name``: {configuration key: default}."""
     return _LOADERS[validation.choice("dataset", name, names())].options
 
 
 def names() -> tuple[str, ...]:
-    """The data sets that :func:`load` knows."""
+    """The names of the built-in data sets, for :func:`load`."""
     return tuple(_LOADERS)
 
 
 def at_hand(name: str, folder: str | Path | None = None) -> bool:
-    """Whether the files of the data set called ``name`` are there; they are not read."""
+    """Whether the files of the data set called ``name`` exist. They are not read."""
     try:
         _LOADERS[validation.choice("dataset", name, names())].find(data_folder(folder))
     except MissingDataError:
@@ -164,25 +166,25 @@ def load(
     vocabulary: int = 0,
     sequence_length: int = 0,
 ) -> Source:
-    """The source called ``name``; ``digits`` and ``infinite-digits`` need no files.
+    """The source called ``name``. ``digits`` and ``infinite-digits`` need no files.
 
     Args:
-        name: one of :func:`names`; or ``module:name`` of a function of your own that takes nothing and gives
-            a Source, such as :class:`fedpriv.data.Arrays`, the same one in every process.
-        folder: where the data lies; None: $FEDPRIV_DATA, else ``~/.cache/fedpriv``.
-        image_size: pixels of a side, of pneumonia; 0: the data set's own number, as below.
-        vocabulary: words that are told apart, of imdb, imdb-bag and stackoverflow-tags.
-        sequence_length: words of a review, of imdb.
+        name: one of :func:`names`; or ``module:name`` of a custom function without arguments that returns a
+            Source, such as :class:`fedpriv.data.Arrays`. It must return the same data in every process.
+        folder: the data folder; None: $FEDPRIV_DATA, otherwise ``~/.cache/fedpriv``.
+        image_size: pixels per side, for pneumonia. For this and the next two, 0 is the data set's default.
+        vocabulary: the number of distinct words, for imdb, imdb-bag and stackoverflow-tags.
+        sequence_length: words per review, for imdb.
 
     Raises:
-        ArgumentError: no such data set, or it has no such option.
-        MissingDataError: its files are not there.
+        ArgumentError: unknown data set, or it has no such option.
+        MissingDataError: its files do not exist.
         DataError: its files are damaged.
     """
     given = {IMAGE_SIZE: image_size, VOCABULARY: vocabulary, LENGTH: sequence_length}
     if user_code.named(name):
         _require_options(name, given, {})
-        return _own(name)
+        return _custom(name)
     loader = _LOADERS[
         validation.choice("dataset", name, names(), validation.near(name, names()) or user_code.HINT)
     ]
@@ -192,22 +194,24 @@ def load(
 
 
 def _require_options(name: str, given: Mapping[str, int], options: Mapping[str, int]) -> None:
-    """Raises ArgumentError for an option that is given and not there, or too small."""
+    """Raises ArgumentError for an option that the data set does not have, or for too small a value."""
     for key, value in given.items():
         if value and key not in options:
-            raise validation.fail(key, value, f"be 0 for {name}, which has no such option")
+            raise validation.ArgumentError(
+                f"{key}={value} has no effect: the data set {name} has no such option. Leave it at 0."
+            )
         if value:
-            validation.integer(key, value, _LEAST[key])
+            validation.integer(key, value, _MINIMA[key])
 
 
-def _own(name: str) -> Source:
-    """The user's source. Raises ArgumentError where it is none."""
+def _custom(name: str) -> Source:
+    """The custom source. Raises ArgumentError if it is something else."""
     if user_code.in_memory(name):
         source: Source = user_code.held("dataset", name)
     else:
         source = user_code.called("dataset", name)
-    missing = [part for part in _PARTS if not hasattr(source, part)]
+    missing = [part for part in _SOURCE_ATTRIBUTES if not hasattr(source, part)]
     if missing:
-        hint = f"it gives {type(source).__name__}, without {missing[0]}"
-        raise user_code.fail("dataset", name, "give a source, such as fedpriv.data.Arrays", hint)
+        hint = f"it returns {type(source).__name__}, which has no attribute {missing[0]}"
+        raise user_code.fail("dataset", name, "return a source, such as fedpriv.data.Arrays", hint)
     return source

@@ -1,8 +1,8 @@
-"""Which examples of a client's file lie in a run's ranges.
+"""Selects the examples of a client's file that lie within the ranges of a run's data set.
 
-A run's data set says which labels, tokens and numbers there are, and who starts the run chooses the data set.
-Whether a value of a private file lies in such a range is therefore a question about its example, which is not
-to be answered, not even by an error: who is outside is left out (:mod:`fedpriv.data.client_files`).
+The run's data set defines the valid labels, tokens and numbers, and whoever starts the run chooses it.
+Whether a private value lies in such a range is information about its example, so it must not be revealed, not
+even by an error. Examples outside the ranges are silently ignored (:mod:`fedpriv.data.client_files`).
 
 >>> words, labels = np.array([[3, 1], [9, 0], [2, 2]]), np.array([0, 1, 7])
 >>> within(words, labels, (5,), "label", 2).tolist()
@@ -23,18 +23,18 @@ Mask = npt.NDArray[np.bool_]
 
 
 def within(x: Array, y: Array, tokens: tuple[int, ...], target: Target, classes: int) -> Mask:
-    """Which rows (n,) of ``x`` (n, ...) and ``y`` (n, ...) are examples that the tokens and the target allow.
+    """Which rows (n,) of ``x`` (n, ...) and ``y`` (n, ...) are within the ranges of tokens and target.
 
-    All of them where the arrays themselves, by their kinds and shapes, are not: that says nothing of a value,
-    and is refused elsewhere (:class:`fedpriv.data.Arrays`).
+    If an array has a wrong type or shape, all rows are: this reveals no value, and
+    :class:`fedpriv.data.Arrays` refuses such arrays.
     """
-    if len(x) != len(y):  # refused elsewhere, too
+    if len(x) != len(y):  # Arrays refuses this, too
         return np.ones(len(x), np.bool_)
     return _examples(x, tokens) & _targets(y, target, classes)
 
 
 def blanked(part: Array, kept: Mask) -> Array:
-    """``part`` (n, ...) with zeros, which every range holds, in the rows that are not ``kept`` (n,)."""
+    """``part`` (n, ...) with zeros in the rows that are not ``kept`` (n,). Every range contains 0."""
     if kept.all() or part.dtype.kind not in "iuf":
         return part
     part = part.copy()
@@ -59,7 +59,7 @@ def _targets(y: Array, target: Target, classes: int) -> Mask:
 
 
 def _rows(allowed: Mask) -> Mask:
-    """Whether all of each row is allowed."""
+    """Whether all entries of each row are allowed, (n,)."""
     return np.asarray(allowed.reshape(len(allowed), -1).all(axis=1)) if len(allowed) else allowed[:0].ravel()
 
 

@@ -1,7 +1,7 @@
-"""What a source of examples is.
+"""The interface of data sets.
 
-A source is addressed by index: example ``i`` is the same wherever, whenever and in whichever batch
-it is asked for, so that clients need only name indices and data needs no shipping.
+A source is addressed by index: example ``i`` is the same in every process, at every time and in every batch.
+Therefore clients are described by indices, and no data needs to be sent.
 
 >>> whole("indices", [2, 0], below=3).tolist()
 [2, 0]
@@ -22,22 +22,22 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Target: TypeAlias = Literal["label", "value", "tags"]
 
-# One float32 product, so that a byte becomes the same number on every device (some kernels divide
-# by multiplying with the reciprocal, others do not).
+# Bytes are multiplied by this float32, so that they give the same number on every device. Division would not:
+# some kernels divide, others multiply by the reciprocal.
 _PER_BYTE = float(np.float32(1) / np.float32(255))
 
 
 class DataError(validation.FedprivError, ValueError):
-    """A data file is missing, damaged or not what it should be; the message says what to do."""
+    """A data file is missing, damaged or of a wrong format; the message says what to do."""
 
 
 class Pair(NamedTuple):
     """Examples of one source.
 
     Attributes:
-        x: float32 (n, *shape), images in [0, 1]; int64 (n, *shape) where the source has tokens.
-        y: by the source's target: labels int64 (n,), values float32 (n,), or tags float32 (n, classes)
-            of 0 and 1.
+        x: float32 (n, *shape), images in [0, 1]; int64 (n, *shape) if the source has tokens.
+        y: depends on the source's target: labels int64 (n,), values float32 (n,), or tags float32 (n,
+            classes) of 0 and 1.
     """
 
     x: Tensor
@@ -49,46 +49,48 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that :func:`fedpriv.data.load` knows it by."""
+        """The name for :func:`fedpriv.data.load`."""
 
     @property
     def classes(self) -> int:
-        """The number of labels, or of tags; 1 where the target is a value."""
+        """The number of labels or tags; 1 if the target is a value."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one example: (1, 28, 28) for MNIST."""
+        """The shape of one example, such as (1, 28, 28) for MNIST."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What whole numbers in x mean; () where x is floats.
+        """The meaning of integers in x; () if x holds floats.
 
         (V,): x, of shape (length,), is a sequence of ids 0..V-1, padded with 0 on the right.
-        (users, items), or any two numbers or more: x has a column of ids for each, of shape (columns,).
+        (users, items), or two or more other numbers: x, of shape (columns,), has one column of ids for each.
         """
 
     @property
     def target(self) -> Target:
-        """What y is: one label of ``classes``, one value, or a set of tags."""
+        """The type of y: one label of ``classes``, one value, or a set of tags."""
 
     @property
     def owners(self) -> Indices | None:
-        """The natural client (size,) that each training example is from, in the order of the indices;
-        clients are numbered from 0. None where there are none."""
+        """The natural client of each training example (size,), in the order of the indices.
+
+        Clients are numbered from 0. None if the data has no natural clients.
+        """
 
     @property
     def size(self) -> int | None:
-        """The number of training examples; None when there is no end to them."""
+        """The number of training examples; None if it is infinite."""
 
     @property
     def first(self) -> int:
-        """Index of the first training example; the training examples follow it without gaps."""
+        """The index of the first training example. The others follow without gaps."""
 
     def batch(self, indices: Indices, device: torch.device | str = "cpu") -> Pair:
         """The examples at ``indices`` (n,), in that order, on ``device``."""
 
     def labels(self, indices: Indices) -> Indices:
-        """The labels (n,) alone, without making images. Raises ArgumentError where there are none."""
+        """The labels (n,) without the inputs. Raises ArgumentError if the target is not a label."""
 
     def test(self, device: torch.device | str = "cpu") -> Pair:
         """The public test examples."""
@@ -105,30 +107,31 @@ def to_unit(pixels: Tensor) -> Tensor:
 
 
 def whole(name: str, values: Any, minimum: int = 0, below: int | None = None) -> Indices:
-    """``values`` as a one-dimensional int64 array within [minimum, below), or an ArgumentError."""
+    """``values`` as a one-dimensional int64 array within [minimum, below). Raises ArgumentError otherwise."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise validation.fail(name, f"{array.dtype} of shape {array.shape}", "be whole numbers (n,)")
+        kind_and_shape = f"{array.dtype} of shape {array.shape}"
+        raise validation.fail(name, kind_and_shape, "be a one-dimensional array of whole numbers")
     array = array.astype(np.int64, copy=False)
     if array.size and int(array.min()) < minimum:
         raise validation.fail(name, int(array.min()), f"be at least {minimum}")
     if array.size and below is not None and int(array.max()) >= below:
-        raise validation.fail(name, int(array.max()), f"be below {below}", "the data ends there")
+        raise validation.fail(name, int(array.max()), f"be below {below}")
     return array
 
 
 def as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """The numbers as sources have them; one that float32 has not is infinite."""
+    """The numbers as float32. A number outside float32's range becomes infinite."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, dtype=np.float32)
 
 
-# NumPy's own names of these kinds can say how long the longest text is.
+# NumPy's names of these types contain the length of the longest text, which is private.
 _KINDS = {"U": "text", "S": "bytes", "O": "objects", "V": "records"}
 
 
 def kind(array: npt.NDArray[Any]) -> str:
-    """What an array holds, in a word that says nothing of its values.
+    """The type of an array in a word that reveals nothing about its values.
 
     >>> kind(np.array(["yes", "no"])), kind(np.array([0.5]))
     ('text', 'float64')
@@ -137,9 +140,9 @@ def kind(array: npt.NDArray[Any]) -> str:
 
 
 def require_examples(name: str, images: Any, labels: Any, classes: int) -> None:
-    """Raise DataError unless these are n >= 1 byte images (n, 28, 28) with n labels below classes.
+    """Raises DataError unless these are n >= 1 byte images (n, 28, 28) with n labels below ``classes``.
 
-    The message names no value, since the data may be private.
+    The message contains no value, since the data may be private.
     """
     if getattr(images, "dtype", None) != np.uint8 or images.shape[1:] != (28, 28):
         raise DataError(f"{name}: images must be uint8 of shape (n, 28, 28)")
@@ -147,9 +150,9 @@ def require_examples(name: str, images: Any, labels: Any, classes: int) -> None:
 
 
 def require_labels(name: str, labels: Any, count: int, classes: int, called: str = "labels") -> None:
-    """Raise DataError unless ``labels`` are ``count`` >= 1 whole numbers (count,) below ``classes``.
+    """Raises DataError unless ``labels`` are ``count`` >= 1 integers (count,) in 0..classes-1.
 
-    The message names no value and no count, since the data may be private.
+    The message contains no value and no count, since the data may be private.
     """
     if labels.ndim != 1:
         column = labels.shape[1:] == (1,)

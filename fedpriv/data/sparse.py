@@ -1,4 +1,4 @@
-"""Rows that are mostly zero, such as bags of words: kept sparse, handed out dense.
+"""A sparse matrix, such as bags of words, whose rows are returned as dense tensors.
 
 >>> rows = SparseRows(np.array([0, 2, 2]), np.array([3, 0]), np.array([0.5, 1.0]), 4)
 >>> rows.index_select(0, torch.tensor([1, 0])).tolist()
@@ -16,11 +16,12 @@ from torch import Tensor
 
 
 class SparseRows:
-    """A matrix (n, width) of float32 in compressed rows, with what a source needs of a tensor.
+    """A float32 matrix (n, width) in compressed-row format, with the tensor methods that a source needs.
 
     Args:
-        offsets: (n + 1,); row r has the entries ``offsets[r]`` up to, not including, ``offsets[r + 1]``.
-        columns: (entries,), each below ``width``, and in a row each once.
+        offsets: (n + 1,); row r has the entries from ``offsets[r]`` up to, but not including, ``offsets[r +
+            1]``.
+        columns: (entries,), each below ``width`` and distinct within a row.
         values: (entries,).
         width: the number of columns.
     """
@@ -63,10 +64,10 @@ class SparseRows:
         return dense
 
     def finite(self) -> bool:
-        """Whether every entry is a finite number within the columns."""
+        """Whether every value is finite and every column is valid."""
         inside = (self._columns >= 0) & (self._columns < self.shape[1])
         return bool(inside.all()) and bool(self._values.isfinite().all())
 
     def ones(self) -> bool:
-        """Whether every entry is 1, so that all numbers are 0 or 1."""
+        """Whether every stored value is 1, so that the matrix contains only 0 and 1."""
         return bool((self._values == 1).all())

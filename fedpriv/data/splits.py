@@ -1,4 +1,4 @@
-"""Public splits and orders of data that comes without one: the same for everybody, fixed once and for all.
+"""Fixed public train/test splits and orders for data sets that are published without one.
 
 >>> train, test = split(10)
 >>> train.tolist(), test.tolist()
@@ -12,21 +12,21 @@ import numpy as np
 from fedpriv.data.keyed import hashed
 from fedpriv.data.source import Indices
 
-# The order is part of a data set's definition: another seed is another data set.
+# The order is part of a data set's definition: another seed would define another data set.
 SEED = 0
 
 
 def shuffled(count: int) -> Indices:
-    """The rows 0..count-1 in a random order.
+    """The rows 0..count-1 in a pseudo-random order.
 
-    A row's place is decided by a hash of its number (64 bits, ties in the order of the rows), so it is the
-    same on every machine, and says nothing about what the row holds.
+    Rows are sorted by a 64-bit hash of their number (ties in the order of the rows). The order is the same on
+    every machine and does not depend on the rows' content.
     """
     order: Indices = np.argsort(hashed(SEED, np.arange(count)), kind="stable")
     return order
 
 
 def split(count: int) -> tuple[Indices, Indices]:
-    """The training rows, four fifths of ``count`` rounded down, and the test rows, both shuffled."""
+    """(training rows, test rows), both shuffled. The training rows are 4/5 of ``count``, rounded down."""
     order = shuffled(count)
     return order[: count * 4 // 5], order[count * 4 // 5 :]

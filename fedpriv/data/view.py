@@ -1,4 +1,4 @@
-"""The index-addressed federated view: client numbers in, their examples and owners out.
+"""The federated view: maps client numbers to their examples.
 
 >>> import numpy as np
 >>> from fedpriv.data import load
@@ -23,13 +23,13 @@ from fedpriv.data.source import Indices, Source
 
 
 class Batch(NamedTuple):
-    """The examples of several clients, one after the other.
+    """The concatenated examples of several clients.
 
     Attributes:
-        x, y: as of :class:`fedpriv.data.source.Pair`, (total, ...).
-        owner: int64 (total,), ascending: the position, among the clients asked for, of the owner.
-            A position that does not occur is a client that has no examples. It is on the CPU, which deals
-            examples to units; a device that has made x and y need not be waited for to know it.
+        x, y: as in :class:`fedpriv.data.source.Pair`, (total, ...).
+        owner: int64 (total,), ascending: the owner's position among the requested clients. A position that
+            does not occur belongs to a client without examples. It is always on the CPU, where examples are
+            grouped by client, so reading it needs no synchronisation with the device.
     """
 
     x: Tensor
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A source divided among a population."""
+    """A source divided among a population of clients."""
 
     source: Source
     population: Population
@@ -50,7 +50,7 @@ class View:
         return self.population.clients
 
     def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
-        """The examples of ``client_ids`` (k,) on ``device``; O(their examples), whatever N.
+        """The examples of ``client_ids`` (k,) on ``device``. The cost is O(their examples), independent of N.
 
         Raises ArgumentError for a client number outside 0..clients-1.
         """

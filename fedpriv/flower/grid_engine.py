@@ -32,7 +32,7 @@ from fedpriv.flower.silo_serialization import model_record, read_changes, traini
 from fedpriv.flower.topology import (
     EngineError,
     Node,
-    deal,
+    assign,
     host,
     in_order,
     not_ready,
@@ -103,7 +103,7 @@ class GridEngine:
         """The sums over all chunks that could be computed, and their parties."""
         nodes = self.assemble()
         shared = shared_records(request)
-        work = {node: part for node, part in deal(request.shards, nodes).items() if part}
+        work = {node: part for node, part in assign(request.shards, nodes).items() if part}
         contents = {node: ask_content(shared, part) for node, part in work.items()}
         grid, to = self._grid, (MessageType.TRAIN, str(request.release), self._reply_timeout)
         if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _TREE:

@@ -32,13 +32,13 @@ class Node:
     partitions: int
 
 
-def deal(shards: Sequence[Shard], nodes: Sequence[Node]) -> dict[Node, list[Shard]]:
+def assign(shards: Sequence[Shard], nodes: Sequence[Node]) -> dict[Node, list[Shard]]:
     """Each node's chunks, nodes in order: homes first by silo, the free ones in contiguous runs.
 
     >>> import numpy as np
     >>> nodes = [Node(90, 0, 2), Node(17, 1, 2)]
     >>> free = [Shard(index, np.arange(2), parties=2) for index in range(5)]
-    >>> [[shard.index for shard in part] for part in deal(free, nodes).values()]
+    >>> [[shard.index for shard in part] for part in assign(free, nodes).values()]
     [[0, 1], [2, 3, 4]]
     """
     hands: dict[Node, list[Shard]] = {node: [] for node in nodes}

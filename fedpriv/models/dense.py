@@ -1,4 +1,4 @@
-"""Linear models and networks of linear layers, on any floats."""
+"""Linear models and networks of linear layers, for float inputs of any shape."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedpriv.models.inputs import Inputs
 
 
 class FromZero(nn.Sequential):
-    """Layers whose only linear one, the last, starts at zero: the loss is convex there."""
+    """Layers of which only the last has parameters, initialised to zero; the loss is convex in them."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
         last = len(layers) - 1
-        self.laws = {f"{last}.weight": initializers.zeros, f"{last}.bias": initializers.zeros}
+        self.initializers = {f"{last}.weight": initializers.zeros, f"{last}.bias": initializers.zeros}
 
 
 def linear(inputs: Inputs) -> nn.Module:
@@ -27,24 +27,30 @@ def linear(inputs: Inputs) -> nn.Module:
 
 
 def logistic(inputs: Inputs) -> nn.Module:
-    """Linear to the classes."""
+    """One linear layer with one output per class, (n, classes)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs.shape), inputs.classes))
 
 
 def logistic_binary(inputs: Inputs, bias: bool = True) -> nn.Module:
-    """One linear output (n, 1), the logit of class 1 of two; it starts at zero."""
+    """One linear output (n, 1), the logit of class 1 of two, initialised to zero.
+
+    Raises ArgumentError unless there are two classes.
+    """
     if inputs.classes != 2:
-        raise validation.fail("classes", inputs.classes, "be 2 for one logit", "use model logistic")
+        raise validation.ArgumentError(
+            f"The model has one logit and needs 2 classes, but the data set has {inputs.classes}. Use "
+            "model=logistic."
+        )
     return FromZero(nn.Flatten(), nn.Linear(math.prod(inputs.shape), 1, bias=bias))
 
 
 def logistic_binary_no_bias(inputs: Inputs) -> nn.Module:
-    """The same without a bias: as many parameters as features."""
+    """The same without a bias; it has as many parameters as features."""
     return logistic_binary(inputs, bias=False)
 
 
 def mlp(inputs: Inputs, hidden: tuple[str, ...] = ("first", "second"), bias: bool = True) -> nn.Module:
-    """Hidden layers of 256 units with ReLU, by name, then the classes."""
+    """A hidden layer of 256 units with ReLU per name in ``hidden``, then one output per class."""
     layers: list[tuple[str, nn.Module]] = [("flatten", nn.Flatten())]
     ins = math.prod(inputs.shape)
     for name in hidden:

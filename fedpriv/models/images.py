@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from fedpriv._internal import validation
 from fedpriv.models.inputs import Inputs
 
-_VGG_11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # channels; a pool ends each group
+_VGG_11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # channels; each group ends with a pool
 
 
 class Pool(nn.Module):
-    """2x2 max pooling of stride 1: (n, c, h, w) -> (n, c, h - 1, w - 1).
+    """2x2 max pooling with stride 1: (n, c, h, w) -> (n, c, h - 1, w - 1).
 
-    As ``nn.MaxPool2d(2, 1)``, with the channels last in memory: torch's CPU kernel for channels first
-    takes several times longer, and more than the rest of the network together.
+    It equals ``nn.MaxPool2d(2, 1)`` but uses the channels-last memory format. torch's CPU kernel for
+    channels-first inputs takes several times longer, more than the rest of the network together.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The largest of each 2x2 square."""
+        """The maximum of each 2x2 square."""
         return F.max_pool2d(x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2), 2, 1)
 
 
@@ -32,7 +32,7 @@ def cnn(inputs: Inputs) -> nn.Module:
     layers: list[tuple[str, nn.Module]] = [
         ("first", nn.Conv2d(shape[0], 16, 8, stride=2, padding=3)),
         ("first_pool", Pool()),
-        ("first_relu", nn.ReLU()),  # after the pool, with which it commutes: there is less of it
+        ("first_relu", nn.ReLU()),  # ReLU and max pooling commute; after the pool there are fewer values
         ("second", nn.Conv2d(16, 32, 4, stride=2)),
         ("second_pool", Pool()),
         ("second_relu", nn.ReLU()),
@@ -45,10 +45,10 @@ def cnn(inputs: Inputs) -> nn.Module:
 
 
 def vgg11(inputs: Inputs) -> nn.Module:
-    """VGG-11 (Simonyan & Zisserman 2015, column A) without batch norm, as Du 2021, A.10, has it.
+    """VGG-11 (Simonyan & Zisserman 2015, column A) without batch norm, as in Du 2021, A.10.
 
-    Its one linear layer suits images of 32x32 (9,225,610 parameters for CIFAR-10) as is usual there, in
-    place of the three of ImageNet; larger images are welcome.
+    As usual for images of 32x32 it has one linear layer (9,225,610 parameters for CIFAR-10) instead of the
+    three for ImageNet. Larger images are supported.
     """
     channels, height, width = _image(inputs, 32)
     layers: list[tuple[str, nn.Module]] = []
@@ -64,11 +64,11 @@ def vgg11(inputs: Inputs) -> nn.Module:
 
 
 def _image(inputs: Inputs, side: int) -> tuple[int, int, int]:
-    """The shape (channels, height, width). Raises ArgumentError for other shapes and smaller images."""
+    """The shape (channels, height, width). Raises ArgumentError for other shapes and for smaller images."""
     shape = inputs.shape
     if len(shape) != 3 or min(shape[1:]) < side:
         last = len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= side
-        hint = "channels come first: x.transpose(0, 3, 1, 2) of images (n, height, width, channels)"
+        hint = "channels come first: x.transpose(0, 3, 1, 2) converts images (n, height, width, channels)"
         allowed = f"be (channels, height, width) of at least {side}x{side}"
         raise validation.fail("input shape", shape, allowed, hint if last else "")
     return shape[0], shape[1], shape[2]

@@ -1,4 +1,4 @@
-"""What a model is built for: one example's shape, and what its numbers mean.
+"""The inputs and outputs for which a model is built: the shape of an example and the meaning of its numbers.
 
 >>> Inputs((20,), classes=18, tokens=(58,)).kind
 'sequence'
@@ -20,12 +20,12 @@ class Inputs:
     """The inputs (n, *shape) and outputs of a model.
 
     Attributes:
-        shape: of one example.
-        classes: labels or tags; 1 for a value.
-        tokens: () where the inputs are floats; (V,) where they are sequences of ids below V, 0 being the
-            padding on the right; more for columns of ids, each below its own number.
+        shape: the shape of one example.
+        classes: the number of labels or tags; 1 for a value.
+        tokens: () if the inputs are floats; (V,) if they are sequences of ids below V, with 0 as padding on
+            the right; two or more numbers if each column holds ids below its number.
 
-    Raises ArgumentError unless all of them are at least 1.
+    Raises ArgumentError unless all numbers are at least 1.
     """
 
     shape: Shape
@@ -41,5 +41,5 @@ class Inputs:
 
     @property
     def kind(self) -> str:
-        """What one example is: numbers, a sequence of tokens, or columns of ids."""
+        """The kind of one example: ``numbers``, ``sequence`` (of tokens) or ``ids`` (columns of ids)."""
         return (NUMBERS, SEQUENCE)[len(self.tokens)] if len(self.tokens) < 2 else IDS

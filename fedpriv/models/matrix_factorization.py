@@ -1,12 +1,14 @@
-"""Matrix factorisation: the value that one id of a column has for one of another, such as a rating.
+"""Matrix factorisation: predicts a value, such as a rating, from a pair of ids.
 
-Li 2023 (appendix C.1) factorise MovieLens-100k's 943 users x 1,682 items with embeddings of 100, without
-biases: 262,500 parameters. Both factors start from a normal that is cut to two stds, as in their code, but
-of std 0.01 and not 1: from there their settings give about their figures (``simulations/dp2_movielens``),
-while a std of 1 makes first predictions of std 7.7 for ratings of 1 to 5, from which no private run recovers.
+Li 2023 (appendix C.1) factorise MovieLens-100k (943 users x 1,682 items) with embeddings of size 100 and no
+biases: 262,500 parameters. As in their code, both factors are drawn from a normal truncated at two standard
+deviations, but with std 0.01 instead of 1. With 0.01 their settings give about their figures
+(``simulations/dp2_movielens``). With 1 the initial predictions have std 7.7 for ratings of 1 to 5, and no
+private run recovers from that.
 
-Both factors near 0 are a saddle, where the gradient is about 0: a short run of :func:`plain` stands still,
-with noise or without. :func:`with_biases` is the usual model, and learns from its first step.
+Both factors near 0 are a saddle point, where the gradient is about 0. Therefore a short run of :func:`plain`
+learns almost nothing, with or without noise. :func:`with_biases` is the usual model and learns from the first
+step.
 """
 
 from __future__ import annotations
@@ -22,20 +24,20 @@ _SIZE = 100
 
 
 class Factors(nn.Module):
-    """user, item -> the inner product of their factors, (n,).
+    """The inner product of a user's and an item's factors, (n,).
 
     Args:
-        users, items: how many there are.
-        size: of the factors.
-        scale: the std, before they are cut to two of it, of the normal that factors start from.
+        users, items: the numbers of users and items.
+        size: the length of a factor.
+        scale: the std of the initial normal distribution before its truncation at two standard deviations.
     """
 
     def __init__(self, users: int, items: int, size: int = _SIZE, scale: float = 0.01) -> None:
         super().__init__()
         self.users = nn.Embedding(users, size)
         self.items = nn.Embedding(items, size)
-        law = initializers.truncated_normal(scale)
-        self.laws = {"users.weight": law, "items.weight": law}
+        initializer = initializers.truncated_normal(scale)
+        self.initializers = {"users.weight": initializer, "items.weight": initializer}
 
     def forward(self, x: Tensor) -> Tensor:
         """Values (n,) for ids (n, 2)."""
@@ -44,7 +46,7 @@ class Factors(nn.Module):
 
 
 class BiasedFactors(Factors):
-    """The same plus a mean, a bias a user and a bias an item, all of which start at 0."""
+    """The same plus a global mean, a bias per user and a bias per item, all initialised to 0."""
 
     def __init__(self, users: int, items: int, size: int = _SIZE, scale: float = 0.1) -> None:
         super().__init__(users, items, size, scale)
@@ -52,7 +54,7 @@ class BiasedFactors(Factors):
         self.user_bias = nn.Embedding(users, 1)
         self.item_bias = nn.Embedding(items, 1)
         for name in ("mean", "user_bias", "item_bias"):
-            self.laws[f"{name}.weight"] = initializers.zeros
+            self.initializers[f"{name}.weight"] = initializers.zeros
 
     def forward(self, x: Tensor) -> Tensor:
         """Values (n,) for ids (n, 2)."""
@@ -73,5 +75,7 @@ def with_biases(inputs: Inputs) -> nn.Module:
 
 def _two(inputs: Inputs) -> tuple[int, int]:
     if len(inputs.tokens) != 2:
-        raise validation.fail("tokens", inputs.tokens, "be two columns of ids", "users and items")
+        raise validation.ArgumentError(
+            f"Matrix factorisation needs two columns of ids (users and items), not {len(inputs.tokens)}."
+        )
     return inputs.tokens[0], inputs.tokens[1]

@@ -1,7 +1,7 @@
-"""Models of sequences of tokens (n, length), padded with 0 on the right.
+"""Models for sequences of tokens (n, length), padded with 0 on the right.
 
-Padding is no part of a sequence: how far one is padded changes nothing. A model that keeps this says so by
-``right_padded = True``, and is then given sequences of like length together, each as short as they allow.
+The outputs do not depend on the amount of padding. A model with this property declares ``right_padded =
+True``; sequences of similar length are then batched together and padded as little as possible.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class LastState(nn.Module):
     """Tokens -> embedding -> one LSTM layer -> its state after the last token -> the classes.
 
     Args:
-        vocabulary: V, tokens and padding.
-        classes: outputs.
-        embedding, hidden: the sizes of Du 2021, A.9: 64 and 128.
+        vocabulary: V, the number of tokens including the padding.
+        classes: the number of outputs.
+        embedding, hidden: the sizes; by default 64 and 128 as in Du 2021, A.9.
     """
 
     right_padded = True
@@ -31,7 +31,7 @@ class LastState(nn.Module):
         self.classes = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (n, classes) for tokens (n, length); a sequence without tokens is one of padding."""
+        """Outputs (n, classes) for tokens (n, length). An empty sequence counts as one padding token."""
         states, _ = self.lstm(self.embedding(x))
         last = (x != 0).sum(1).clamp(min=1) - 1
         state = states.gather(1, last[:, None, None].expand(-1, 1, states.shape[2]))
@@ -43,9 +43,9 @@ class MeanEmbedding(nn.Module):
     """Tokens -> the mean of their embeddings -> a hidden layer with ReLU -> the classes.
 
     Args:
-        vocabulary: V, tokens and padding.
-        classes: outputs.
-        size: of the embedding and of the hidden layer.
+        vocabulary: V, the number of tokens including the padding.
+        classes: the number of outputs.
+        size: the size of the embedding and of the hidden layer.
     """
 
     right_padded = True

@@ -255,14 +255,14 @@ def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None
         ("users_mine:CONSTANT", "a function or a class"),
         ("users_mine:broken", "OSError: no such file"),
         ("users_mine:ends", "SystemExit: 3"),
-        ("users_mine:number", "it gives int"),
+        ("users_mine:number", "it returns int"),
         ("users_mine:Keyed", "KeyError: 'no'"),
         ("users_mine:Paired", "give one tensor (n, ...)"),
         ("users_mine:Looking", "have gradients for each example alone"),
         ("users_mine:Resting", "work in training mode too (RuntimeError: for use alone, at "),
         ("users_mine:Unsteady", "be the same whenever it is built"),
-        ("users_mine:lazy", "know its layers' sizes (weight is lazy)"),
-        ("users_mine:undefined", "start from finite values (weight has others)"),
+        ("users_mine:lazy", "know the sizes of its layers (weight is lazy)"),
+        ("users_mine:undefined", "start from finite values (weight has NaN or infinity)"),
         ("users_mine:frozen", "have trainable parameters"),
         ("users_mine:wide", "take inputs (n, 5), as mine has them"),
         ("no-such", "module:name"),
@@ -281,7 +281,7 @@ def test_what_is_wrong_with_a_model_is_said(mine: Path, reference: str, said: st
     [
         ("users_mine:ends", "SystemExit: 3"),
         ("users_mine:unsteady", "give the same examples whenever it is called"),
-        ("users_mine:number", "it gives int, without"),
+        ("users_mine:number", "it returns int, which has no attribute"),
         ("users_mine:data_", "'data'"),
         ("no-such", "module:name"),
     ],
@@ -310,7 +310,7 @@ def test_python_refuses_a_model_as_the_command_does(mine: Path, monkeypatch: pyt
 
 
 def test_a_users_data_has_no_options(mine: Path) -> None:
-    with pytest.raises(ArgumentError, match="vocabulary is 5; it must be 0 for users_mine:data"):
+    with pytest.raises(ArgumentError, match="vocabulary=5 has no effect: the data set users_mine:data"):
         load("users_mine:data", vocabulary=5)
 
 

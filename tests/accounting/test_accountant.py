@@ -43,7 +43,7 @@ def test_a_plan_is_verified_once(evaluations: list[int]) -> None:
     assert budget_gate.spent() == epsilon(plan, BUDGET.delta)
 
 
-def test_a_charge_costs_the_same_late_in_a_long_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_charging_time_does_not_grow_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """ADP-SGD's releases are all distinct: looking at each of them in every round would be quadratic."""
     plan = [release(z) for z in np.linspace(3.0, 2.5, 2000)]
     budget_gate = Accountant(BUDGET, plan=plan)
@@ -62,7 +62,7 @@ def test_a_charge_costs_the_same_late_in_a_long_plan(monkeypatch: pytest.MonkeyP
     assert costs[-1] - costs[-100] <= 2 * costs[99]
 
 
-def test_the_plan_may_come_in_any_order_and_together(evaluations: list[int]) -> None:
+def test_the_plan_may_be_charged_in_any_order(evaluations: list[int]) -> None:
     plan = [release(z) for z in np.linspace(1.4, 1.0, 20)]
     budget_gate = Accountant(BUDGET, plan=plan)
     budget_gate.charge(plan[10:])
@@ -70,7 +70,7 @@ def test_the_plan_may_come_in_any_order_and_together(evaluations: list[int]) -> 
     assert len(evaluations) == 1
 
 
-def test_a_deviation_is_evaluated_and_refused_whole() -> None:
+def test_events_outside_the_plan_are_evaluated_and_refused_completely() -> None:
     plan = [release(1.0)] * 50
     budget_gate = Accountant(BUDGET, plan=plan)
     budget_gate.charge(plan[:40])
@@ -94,7 +94,7 @@ def test_a_constant_schedule_without_a_plan_takes_few_evaluations(evaluations: l
     assert len(evaluations) < np.log2(charged) ** 2
 
 
-def test_a_plan_that_does_not_fit_stops_in_time() -> None:
+def test_a_plan_that_exceeds_the_budget_stops_in_time() -> None:
     budget_gate = Accountant(Budget(3.0, 1e-5), plan=[release(1.0)] * 5000)
     while budget_gate.affords([release(1.0, 50)]):
         budget_gate.charge([release(1.0, 50)])
@@ -121,7 +121,7 @@ def test_a_refused_charge_is_not_in_the_ledger(tmp_path: Path) -> None:
     assert read(tmp_path / "ledger.jsonl").events == (release(1.0), release(2.0))
 
 
-def test_what_was_charged_before_counts() -> None:
+def test_earlier_charges_count() -> None:
     plan = [release(1.0)] * 100
     budget_gate = Accountant(BUDGET, plan=plan, charged=plan[:60])
     assert budget_gate.releases == 60

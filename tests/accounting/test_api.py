@@ -11,7 +11,7 @@ from fedpriv.accounting import UnsupportedEvent
 from fedpriv.accounting.api import account, calibration
 
 
-def test_account_has_the_promised_shape() -> None:
+def test_account_has_the_documented_keys() -> None:
     answer = account(0.01, 200, 0.5, 1e-5)
     assert json.loads(json.dumps(answer)) == answer
     assert list(answer) == ["delta", "methods"]
@@ -24,14 +24,14 @@ def test_account_has_the_promised_shape() -> None:
     assert (methods["pld"]["kind"], methods["gdp-clt"]["kind"]) == ("bound", "estimate")
 
 
-def test_one_multiplier_a_step() -> None:
+def test_one_multiplier_per_step() -> None:
     one = account(0.01, 3, [1.0, 1.0, 1.0], 1e-5, methods=["pld"])
     assert one == account(0.01, 3, 1.0, 1e-5, methods=["pld"])
-    with pytest.raises(ArgumentError, match="noise-multiplier is '2 values'; it must have 3"):
+    with pytest.raises(ArgumentError, match="noise-multiplier has 2 values for 3 steps"):
         account(0.01, 3, [1.0, 1.0], 1e-5)
 
 
-def test_methods_that_cannot_say_so_among_others_and_raise_alone() -> None:
+def test_an_unsupporting_method_gives_an_error_entry_or_raises_if_it_is_the_only_one() -> None:
     arguments = (0.1, 100, 1.0, 1e-5, "without-replacement", "replace-one")
     methods = account(*arguments)["methods"]
     assert "does not support" in methods["gdp-clt"]["error"]
@@ -40,7 +40,7 @@ def test_methods_that_cannot_say_so_among_others_and_raise_alone() -> None:
         account(*arguments, methods=["gdp-clt"])
 
 
-def test_sampling_none_needs_no_rate_and_infinity_is_text() -> None:
+def test_sampling_none_ignores_the_rate_and_infinity_is_text() -> None:
     assert account(0.3, 100, 1.0, 1e-5, "none", methods=["pld"])["methods"]["pld"][
         "epsilon"
     ] == pytest.approx(91.8, abs=0.05)
@@ -49,7 +49,7 @@ def test_sampling_none_needs_no_rate_and_infinity_is_text() -> None:
     assert account(0.1, 0, 1.0, 1e-5, methods=["pld"])["methods"]["pld"]["epsilon"] == 0
 
 
-def test_calibration_has_the_promised_shape() -> None:
+def test_calibration_has_the_documented_keys() -> None:
     answer = calibration(1.0, 1e-5, 0.01, 4, [1.0, 0.9, 0.8, 0.5])
     assert json.loads(json.dumps(answer)) == answer
     assert list(answer) == ["scale", "noise_multiplier_first", "noise_multiplier_last", "epsilon", "method"]

@@ -63,7 +63,7 @@ def test_a_schedule_of_many_multipliers_keeps_its_shape() -> None:
     assert 0.99 <= share(events, Budget(1.0, 4e-7)) <= 1
 
 
-def test_du_s_estimate_asks_for_less_noise_than_the_truth() -> None:
+def test_gdp_clt_calibrates_to_less_noise_than_pld() -> None:
     events = [Event(1.0, "poisson", "add-remove", 1e-3, count=1000)]
     scale = calibrate(events, Budget(1.0, 4e-7, "gdp-clt"))
     truth = epsilon([scaled(events[0], scale)], 4e-7).epsilon
@@ -71,19 +71,19 @@ def test_du_s_estimate_asks_for_less_noise_than_the_truth() -> None:
 
 
 @pytest.mark.slow
-def test_a_budget_that_epsilon_jumps_past_is_kept() -> None:
+def test_a_budget_that_epsilon_jumps_past_is_not_exceeded() -> None:
     """(1 + e^epsilon) times the truncation passes delta at 4.6, so no noise spends just 8."""
     event = Event(1.0, "poisson", "add-remove", 0.01, truncation=1e-10, count=100)
     assert 0 < share([event], Budget(8.0, 1e-6)) < 4.7 / 8
 
 
-def test_a_budget_that_no_method_resolves_is_kept() -> None:
-    """All of it is spent by delta: epsilon falls from 1e-9 to 0 at once."""
+def test_a_budget_below_the_resolution_is_not_exceeded() -> None:
+    """Delta alone covers the loss: epsilon falls from 1e-9 to 0 at once."""
     events = [Event(float(z), "poisson", "add-remove", 1e-3, count=10) for z in np.geomspace(2.0, 1.0, 10)]
     assert share(events, Budget(1e-15, 1e-6)) <= 1
 
 
-def test_no_budget_no_noise() -> None:
+def test_an_infinite_budget_needs_no_noise() -> None:
     assert calibrate([Event(1.0, "none", "add-remove")], Budget(math.inf, 1e-5)) == 0.0
 
 
@@ -96,17 +96,17 @@ def test_no_budget_no_noise() -> None:
         ([Event(1.0, "poisson", "add-remove", 0.1), Event(0.0, "none", "add-remove")], Budget(1.0, 1e-5)),
     ],
 )
-def test_budgets_that_no_noise_meets_are_said(events: list[Event], budget: Budget) -> None:
+def test_budgets_that_no_noise_meets_are_refused(events: list[Event], budget: Budget) -> None:
     with pytest.raises(ArgumentError):
         calibrate(events, budget)
 
 
-def test_the_budget_that_no_scale_meets_is_named() -> None:
-    with pytest.raises(ArgumentError, match="epsilon is 1e-09; it must be one that a noise scale"):
+def test_a_budget_that_no_scale_meets_is_named() -> None:
+    with pytest.raises(ArgumentError, match="epsilon=1e-09 at delta=1e-05 needs a noise scale above 1e9"):
         calibrate([Event(1.0, "none", "add-remove", count=4)], Budget(1e-9, 1e-5, "zcdp"))
 
 
-def test_an_epsilon_that_is_no_number_is_too_much() -> None:
+def test_a_nan_epsilon_counts_as_too_large() -> None:
     def excess(log_scale: float) -> float:
         return math.nan if log_scale < 0 else -5.0
 
@@ -124,7 +124,7 @@ def test_a_jump_is_found_by_halving() -> None:
     assert len(seen) < 50
 
 
-def test_unsupported_events_are_said() -> None:
+def test_unsupported_events_are_refused() -> None:
     event = Event(1.0, "poisson", "replace-one", 0.1)
     with pytest.raises(UnsupportedEvent, match="rdp"):
         calibrate([event], Budget(1.0, 1e-5, "rdp"))

@@ -74,7 +74,7 @@ def test_unknown_and_missing_fields_are_refused(record: dict[str, Any]) -> None:
 
 
 @given(EVENTS, st.floats(0, 10))
-def test_scaling_touches_the_multiplier_only(event: Event, scale: float) -> None:
+def test_scaling_changes_only_the_multiplier(event: Event, scale: float) -> None:
     other = scaled(event, scale)
     assert other.noise_multiplier == event.noise_multiplier * scale
     assert scaled(other, 1.0) == other
@@ -88,6 +88,6 @@ def test_tally_keeps_every_release(events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize(("name", "own"), [("fixed-size", "without-replacement"), ("everyone", "none")])
-def test_a_samplers_other_name_is_told(name: str, own: str) -> None:
-    with pytest.raises(ArgumentError, match=f"sampler is '{name}'.*it is '{own}' here"):
+def test_a_setting_name_of_a_sampler_gets_a_hint(name: str, own: str) -> None:
+    with pytest.raises(ArgumentError, match=f"sampler is '{name}'.*an event calls this sampler '{own}'"):
         Event(1.0, name, "replace-one")

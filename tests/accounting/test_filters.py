@@ -28,7 +28,7 @@ def budget(method: str, target: float = 2.0) -> Budget:
 @pytest.mark.parametrize("method", [pytest.param("rdp", marks=pytest.mark.slow), "zcdp"])
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.floats(1.0, 8), st.sampled_from([0.01, 0.3, 1.0])), min_size=1, max_size=60))
-def test_any_sequence_that_is_charged_is_within_the_budget(
+def test_every_charged_sequence_stays_within_the_budget(
     method: str, choices: list[tuple[float, float]]
 ) -> None:
     budget_gate = Filter(budget(method))
@@ -47,7 +47,7 @@ def test_any_sequence_that_is_charged_is_within_the_budget(
 
 
 @pytest.mark.parametrize("method", FILTERS)
-def test_equal_releases_get_as_far_as_composition_in_advance(method: str) -> None:
+def test_equal_releases_match_ordinary_composition(method: str) -> None:
     """Fully adaptive composition costs nothing here: the filter stops where the method itself does."""
     event = poisson(30.0, 1.0)
     budget_gate, count = Filter(budget(method), typical=event), 0
@@ -67,7 +67,7 @@ def test_the_typical_release_chooses_a_better_order() -> None:
     assert epsilon([poisson(0.8, 0.01, count)], 1e-5, "rdp").epsilon == pytest.approx(2.0, rel=0.02)
 
 
-def test_a_noise_chosen_from_answers_does_not_pass_the_budget() -> None:
+def test_noise_chosen_from_answers_does_not_exceed_the_budget() -> None:
     """An attacker who learns from Gaussian answers on two neighbours, 0 and 1, and asks for less noise when
     the answers so far look like 1. The exact privacy loss of the whole, simulated: delta(2) <= 1e-5.
 
@@ -90,7 +90,7 @@ def test_a_noise_chosen_from_answers_does_not_pass_the_budget() -> None:
     assert gaussian.log_delta(math.sqrt(12) / 4, 2.0) > math.log(1.5e-3)
 
 
-def test_charges_whole_or_not_at_all_and_into_the_ledger(tmp_path: Path) -> None:
+def test_charges_are_atomic_and_written_to_the_ledger(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
         budget_gate = Filter(budget("zcdp"), ledger=ledger)
         budget_gate.charge([poisson(8.0, 1.0), poisson(9.0, 0.1)])
@@ -112,15 +112,17 @@ def test_extremes() -> None:
 
 @pytest.mark.parametrize("method", ["pld", "gdp-clt", "tcdp", "advanced"])
 def test_methods_without_a_filter_are_refused_by_name(method: str) -> None:
-    message = f"accounting is '{method}'; it must be one of rdp, zcdp .no filter is known for the others"
+    message = (
+        f"accounting is '{method}'; it must be one of rdp, zcdp .the other methods have no privacy filter"
+    )
     with pytest.raises(ArgumentError, match=message):
         Filter(budget(method))
 
 
-def test_budgets_and_events_that_no_filter_can_hold() -> None:
+def test_unsupported_budgets_and_events_are_refused() -> None:
     with pytest.raises(ArgumentError, match="epsilon is inf"):
         Filter(Budget(math.inf, 1e-5, "zcdp"))
-    with pytest.raises(ArgumentError, match="be one that an order meets"):
+    with pytest.raises(ArgumentError, match="too small for the rdp filter"):
         Filter(Budget(1e-4, 1e-5, "rdp"))
     with pytest.raises(ArgumentError, match="typical event's noise-multiplier"):
         Filter(budget("rdp"), typical=poisson(0.0, 0.1))

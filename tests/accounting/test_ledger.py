@@ -74,7 +74,9 @@ def test_an_existing_file_is_not_overwritten(
 
 
 @LINKS
-def test_a_new_ledger_is_whole_and_held(tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_ledger_is_complete_and_locked(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "ledger.jsonl"
     if not links:
         without_links(monkeypatch)
@@ -107,13 +109,15 @@ def test_a_header_that_cannot_be_written_leaves_no_ledger(
 
 
 @pytest.mark.parametrize("cut", [1, 20, 80])
-def test_a_torn_last_line_is_dropped_and_said(path: Path, cut: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_incomplete_last_line_is_dropped_with_a_warning(
+    path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = path.read_bytes()
     keeps = cut == 1  # only the newline is missing: the record is whole, so it counts as charged
     path.write_bytes(whole[:-cut])
     ledger, record = Ledger.resume(path)
     assert record.torn == (None if keeps else 5)
-    assert ("dropped the incomplete line 5" in caplog.text) is not keeps
+    assert ("the incomplete last line 5 was dropped" in caplog.text) is not keeps
     assert record.events == tuple(EVENTS[: 4 if keeps else 3])
     ledger.record([EVENTS[3]])
     ledger.close()
@@ -175,11 +179,11 @@ def test_events_are_keyed_by_silo(tmp_path: Path) -> None:
     assert list(record.by_silo()) == ["0", "2", "10"]
 
 
-def test_an_event_of_no_silo_is_not_left_out_of_the_silos(path: Path) -> None:
+def test_an_event_without_a_silo_is_refused(path: Path) -> None:
     ledger, _ = Ledger.resume(path)
     ledger.record(EVENTS[:1], silos=[0])
     ledger.close()
-    with pytest.raises(LedgerError, match="line 2 of the ledger names no silo"):
+    with pytest.raises(LedgerError, match="Line 2 of the ledger has no label 'silos'"):
         read(path).by_silo()
 
 
@@ -192,7 +196,7 @@ def test_an_edited_silo_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_ledger_of_the_first_format_is_read(tmp_path: Path) -> None:
+def test_a_ledger_of_format_1_can_be_read(tmp_path: Path) -> None:
     chains = (
         "3d261759e5c56802796ad620b21992e358afa9665e54c746c6e5c63e7d17bc4c",
         "f1e8ee76ac5291cbc0469e79ff171ef082c7be4b644c2fbdb1ebdade26f13a55",

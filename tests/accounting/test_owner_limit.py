@@ -60,7 +60,7 @@ def delta_of_the_best_choice(fits: Callable[[Sequence[Event]], bool]) -> float:
     return float(likely @ np.max(seconds, axis=0))
 
 
-def test_the_owners_limit_holds_for_runs_that_are_chosen_by_earlier_answers() -> None:
+def test_the_limit_holds_for_adaptively_chosen_runs() -> None:
     """It does not for who adds events up, by PLD: one choice of four then takes delta beyond its limit."""
 
     def added(events: Sequence[Event]) -> bool:
@@ -70,7 +70,7 @@ def test_the_owners_limit_holds_for_runs_that_are_chosen_by_earlier_answers() ->
     assert 0.01 * LIMIT.delta < delta_of_the_best_choice(within) < LIMIT.delta
 
 
-def test_the_owners_limit_counts_what_is_cut_off_cohorts() -> None:
+def test_the_limit_counts_truncation() -> None:
     whole = Event(8.0, "poisson", "add-remove", rate=0.1)
     cut = replace(whole, truncation=1e-7)
     assert within([whole] * 5)
@@ -79,7 +79,7 @@ def test_the_owners_limit_counts_what_is_cut_off_cohorts() -> None:
 
 
 @pytest.mark.parametrize(("sampling", "rate"), [("none", 1.0), ("poisson", 1.0), ("poisson", 0.1)])
-def test_a_limit_is_of_examples_added_or_removed_whatever_a_run_says(sampling: str, rate: float) -> None:
+def test_the_limit_is_under_add_remove_for_every_relation_of_a_run(sampling: str, rate: float) -> None:
     """One noise std costs the same, alone and beside others: local noise, a silo's own and distributed."""
     own, same = (Event(16.0, sampling, relation, rate=rate) for relation in ("replace-one", "add-remove"))
     other = Event(8.0, "poisson", "add-remove", rate=0.1)
@@ -92,7 +92,7 @@ def test_a_limit_is_of_examples_added_or_removed_whatever_a_run_says(sampling: s
         assert share(LIMIT, [own] * 10) == budget_gate.used < 1
 
 
-def test_a_cohort_of_fixed_size_costs_what_it_costs_under_replace_one_beside_others_too() -> None:
+def test_fixed_size_cohorts_cost_their_replace_one_divergence_beside_other_events() -> None:
     fixed = Event(16.0, "without-replacement", "replace-one", rate=0.1, population=50, cohort=5)
     budget_gate = Filter(Budget(2.0, 5e-6, "rdp"))
     budget_gate.charge([fixed] * 10)
@@ -117,14 +117,14 @@ EVENTS = [
 
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 30)), max_size=6), st.sampled_from(EVENTS))
-def test_a_limit_is_never_less_spent_by_one_more_release(some: list[tuple[Event, int]], more: Event) -> None:
+def test_the_used_share_never_falls(some: list[tuple[Event, int]], more: Event) -> None:
     events = [replace(event, count=count) for event, count in some]
     before = share(LIMIT, events)
     for place in range(len(events) + 1):
         assert share(LIMIT, [*events[:place], more, *events[place:]]) >= before
 
 
-def test_a_release_of_other_neighbours_gives_nothing_of_a_spent_limit_back() -> None:
+def test_a_release_under_another_relation_refunds_nothing() -> None:
     local, cheap = Event(20.0, "none", "replace-one"), Event(200.0, "none", "add-remove")
     fit = next(n for n in range(1, 9999) if not within([local] * (n + 1)))
     assert within([local] * fit)
@@ -132,7 +132,7 @@ def test_a_release_of_other_neighbours_gives_nothing_of_a_spent_limit_back() -> 
     assert share(LIMIT, [local] * fit) < share(LIMIT, [cheap] + [local] * (fit - 1)) + share(LIMIT, [local])
 
 
-def test_a_kind_that_no_filter_knows_is_refused() -> None:
+def test_unsupported_mechanisms_are_refused() -> None:
     plain = Event(8.0, "none", "add-remove")
     with pytest.raises(UnsupportedEvent, match="noisy-max"):
         share(LIMIT, [plain, replace(plain, mechanism="noisy-max")])

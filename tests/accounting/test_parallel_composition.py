@@ -22,7 +22,7 @@ def test_silos_compose_in_parallel(relation: str) -> None:
     assert compose(schedules, DELTA, "rdp").epsilon == epsilon(schedules["b"], DELTA, "rdp").epsilon
 
 
-def test_a_replacement_elsewhere_touches_two_silos() -> None:
+def test_a_replacement_in_another_silo_composes_two_silos() -> None:
     schedules = {name: events(z, "replace-one") for name, z in (("a", 3.0), ("b", 1.5), ("c", 2.0))}
     both = epsilon(schedules["b"] + schedules["c"], DELTA)
     assert compose(schedules, DELTA, stays=False).epsilon == pytest.approx(both.epsilon, rel=1e-12)

@@ -31,7 +31,7 @@ def poisson(z: float, rate: float, count: int = 1) -> Event:
     st.sampled_from([("poisson", "add-remove"), ("without-replacement", "replace-one")]),
     st.sampled_from([1e-4, 1e-8]),
 )
-def test_no_bound_is_below_what_is_certainly_spent(
+def test_no_upper_bound_is_below_the_lower_bound(
     name: str, runs: list[tuple[float, int]], rate: float, kind: tuple[str, str], delta: float
 ) -> None:
     events = [Event(z, *kind, rate=rate, count=n) for z, n in runs]
@@ -41,7 +41,7 @@ def test_no_bound_is_below_what_is_certainly_spent(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_calibrate_then_account_lands_on_the_safe_side(name: str) -> None:
+def test_the_calibrated_noise_does_not_exceed_the_budget(name: str) -> None:
     events = [poisson(20.0 * r, 0.01, 50) for r in (1.0, 0.8, 0.6)]
     scale = calibrate(events, Budget(2.0, 1e-5, name))
     spent = epsilon([scaled(event, scale) for event in events], 1e-5, name).epsilon
@@ -50,7 +50,7 @@ def test_calibrate_then_account_lands_on_the_safe_side(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_an_accountant_in_any_order_ends_where_its_events_do(name: str) -> None:
+def test_the_order_of_charges_does_not_matter(name: str) -> None:
     events = [poisson(10.0 + (i % 7), 0.02) for i in range(60)]
     shuffled = random.Random(5).sample(events, len(events))
     budget_gate = Accountant(Budget(20.0, 1e-5, name), plan=events)

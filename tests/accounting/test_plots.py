@@ -18,7 +18,7 @@ def poisson(z: float, count: int = 1) -> Event:
 RUN = [poisson(3.0), poisson(2.0, 7), poisson(1.5), poisson(1.5), poisson(2.5, 15)]
 
 
-def test_each_point_is_epsilon_so_far() -> None:
+def test_each_point_is_epsilon_of_the_releases_so_far() -> None:
     found = curves(RUN, 1e-5, points=5)
     assert found.steps == (5, 10, 15, 20, 25)
     so_far = [poisson(3.0), poisson(2.0, 7), poisson(1.5, 2)]
@@ -48,7 +48,7 @@ def test_curves_that_coincide_share_a_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert labels == ["pld (upper bound)", "tcdp, zcdp (upper bound)", "gdp-clt (an estimate)"]
 
 
-def test_methods_that_cannot_are_named_and_infinities_are_not_drawn() -> None:
+def test_errors_name_their_method_and_infinities_are_not_drawn() -> None:
     found = curves([Event(1.0, "without-replacement", "replace-one", 0.1, count=3)], 1e-5, ["pld", "gdp-clt"])
     assert set(found.epsilon) == {"pld"}
     assert "does not support" in found.errors["gdp-clt"]

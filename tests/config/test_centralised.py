@@ -127,7 +127,9 @@ def test_data_that_is_not_there_is_refused(tmp_path: object) -> None:
 
 
 def test_silos_that_need_more_examples_than_there_are_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="clients is 2; it must be at most 1 for 1000 each of digits"):
+    with pytest.raises(
+        ArgumentError, match="clients is 2; it must be at most 1 with 1000 examples each: digits has 1437"
+    ):
         check(small(dataset="digits", unit="example", clients=2, examples_per_client=1000))
 
 
@@ -255,7 +257,7 @@ def test_a_model_that_diverges_has_no_score_and_says_so(
 @pytest.mark.parametrize(
     ("target", "changes", "message"),
     [
-        ("value", {"model": "mlp"}, "be one of factors, factors-biases for data that is ids"),
+        ("value", {"model": "mlp"}, "which are ids; use one of factors, factors-biases"),
         ("value", {"model": "factors", "input_mean": 0.1}, "input-mean is 0.1; it must be 0: toy is"),
         ("value", {"model": "factors", "input_std": 2.0}, "input-std is 2.0"),
         ("tags", {"model": "linear"}, "model is 'linear'; it must have 8 outputs for the tags of toy"),

@@ -83,7 +83,7 @@ def test_cards_are_found_in_a_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpriv.data.catalogue.__file__", str(package / "data" / "catalogue.py"))
     assert cards_folder() == package / "_datasets"
     (package / "_datasets").rmdir()
-    with pytest.raises(CardError, match="install the package anew"):
+    with pytest.raises(CardError, match="reinstall the package"):
         cards_folder()
 
 
@@ -93,7 +93,7 @@ def test_cards_are_found_in_a_wheel(tmp_path, monkeypatch):
         ("name = ", "not a data set card"),
         ('name = "toy"', "not a data set card"),
         (GOOD + 'colour = "red"', "colour"),
-        (GOOD.replace("toy", "joy"), "must agree"),
+        (GOOD.replace("toy", "joy"), "must equal the file's name"),
         (GOOD + '[[files]]\nname = "../../etc/passwd"', "plain file name"),
         (GOOD + '[[files]]\nname = ".bashrc"', "plain file name"),
         (GOOD + '[[files]]\nname = "a"\nsha256 = "ABC"', "is not a SHA-256"),

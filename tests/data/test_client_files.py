@@ -95,7 +95,7 @@ def test_damaged_files_are_refused_without_a_word_about_the_data(tmp_path):
         assert "examples x must be uint8 images" in refusal()
     for scalar in ({"x": x[0, 0, 0], "y": y}, {"x": x, "y": y[0]}):
         save(**scalar)
-        assert "a row for each example" in refusal()
+        assert "one row per example" in refusal()
     for fewer in ({"x": x[:0], "y": y[:1]}, {"x": x[:1], "y": y[:0]}):
         save(**fewer)
         assert "fewer or more" in refusal()
@@ -130,7 +130,7 @@ def test_other_refusals(tmp_path, source):
         write_client_file(tmp_path / "c.bin", source, np.array([400]))
     with pytest.raises(ArgumentError, match="at least one"):
         write_client_file(tmp_path / "c.npz", source, np.array([], np.int64))
-    with pytest.raises(DataError, match=r"an \.npz file or IDX"):
+    with pytest.raises(DataError, match=r"an \.npz file, or IDX"):
         ClientFile(tmp_path / "c.csv", DIGITS)
     (tmp_path / "images-idx3").write_bytes(b"\0\0\x08\x03\0\0")
     with pytest.raises(DataError, match="not an intact IDX file"):

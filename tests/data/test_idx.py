@@ -48,8 +48,8 @@ def test_gzip_is_recognised_by_content_not_name(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "0 bytes, too short"),
-        (b"\0\0\x08", "3 bytes, too short"),
+        (b"", "0 bytes are too short"),
+        (b"\0\0\x08", "3 bytes are too short"),
         (b"PK\x03\x04abcd", "0x504b0304 is not IDX"),
         (b"\0\0\x07\x01\0\0\0\0", "0x00000701 is not IDX"),
         (b"\0\0\x08\x03\0\0\0\x01", "cut short within its header of 3"),

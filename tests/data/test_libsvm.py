@@ -62,7 +62,7 @@ def test_anything_else_is_refused_without_a_word_of_it(text):
     with pytest.raises(DataError) as caught:
         parse(text.encode(), 9, "toy")
     assert str(caught.value) in {
-        "toy: is not LIBSVM text with labels -1 and +1; fetch it again",
+        "toy is not LIBSVM text with labels -1 and +1; fetch it again",
         "toy: indices must ascend within 1..9",
         "toy: a value is too large for a float32",
     }

@@ -136,9 +136,9 @@ def test_options_are_refused_where_there_are_none(tmp_path):
     assert dict(options("imdb")) == {"vocabulary": 10_000, "sequence-length": 256}
     assert not options("mnist")
     for given, message in (
-        ({"image_size": 64}, "image-size is 64; it must be 0 for digits"),
-        ({"vocabulary": 5}, "vocabulary is 5; it must be 0 for digits"),
-        ({"sequence_length": 5}, "sequence-length is 5; it must be 0 for digits"),
+        ({"image_size": 64}, "image-size=64 has no effect: the data set digits"),
+        ({"vocabulary": 5}, "vocabulary=5 has no effect: the data set digits"),
+        ({"sequence_length": 5}, "sequence-length=5 has no effect: the data set digits"),
     ):
         with pytest.raises(ArgumentError, match=message):
             load("digits", tmp_path, **given)

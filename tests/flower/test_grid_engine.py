@@ -24,7 +24,7 @@ from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.in_process import InProcessGrid, NodeError
 from fedpriv.flower.grids.ray import RayGrid
 from fedpriv.flower.serialization import MessageError, add_replies, read_reply, reply_content
-from fedpriv.flower.topology import EngineError, Node, deal, not_ready
+from fedpriv.flower.topology import EngineError, Node, assign, not_ready
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 
 APP = f"{summing.__name__}:app"
@@ -97,7 +97,7 @@ def test_an_empty_cohort_is_zero_and_asks_nobody(grid: HostedGrid) -> None:
 def test_every_chunk_is_dealt_once_and_the_load_is_even(shards: int, nodes: int, seed: int) -> None:
     homes = np.random.default_rng(seed).integers(-1, 7, shards)
     cohort = [Shard(i, np.arange(2), 2, None if h < 0 else int(h)) for i, h in enumerate(homes)]
-    hands = deal(cohort, [Node(100 - k, k, nodes) for k in range(nodes)])
+    hands = assign(cohort, [Node(100 - k, k, nodes) for k in range(nodes)])
     dealt = [shard.index for hand in hands.values() for shard in hand]
     assert sorted(dealt) == list(range(shards))
     free = [sum(shard.home is None for shard in hand) for hand in hands.values()]

@@ -46,7 +46,7 @@ class MethodSuite:
     def spent(self, *events: Event) -> PrivacyGuarantee:
         return epsilon(events, DELTA, self.method)
 
-    def test_says_its_name_and_kind(self) -> None:
+    def test_name_and_kind(self) -> None:
         answer = self.spent(self.event(1.0, 0.01, 10))
         assert (answer.method, answer.kind, answer.delta) == (self.method, self.kind, DELTA)
         assert answer.epsilon > 0
@@ -84,7 +84,7 @@ class MethodSuite:
         accountant = Accountant(Budget(enough, DELTA, self.method))
         accountant.charge([self.event(1.0, 0.02, 10)])
         before = accountant.spent()
-        with pytest.raises(BudgetExceeded, match=r"51 more release\(s\) would pass epsilon"):
+        with pytest.raises(BudgetExceeded, match=r"51 more release\(s\) would exceed epsilon"):
             accountant.charge([self.event(1.0, 0.02), self.event(0.05, 0.9, 50)])
         assert accountant.spent() == before
         assert accountant.releases == 10
@@ -113,7 +113,7 @@ class MethodSuite:
         other = epsilon([Event(1.0, "none", "add-remove", count=5)], DELTA, self.method).epsilon
         assert one == pytest.approx(other, rel=1e-12)
 
-    def test_truncated_cohorts_cost_what_they_may(self) -> None:
+    def test_truncation_raises_epsilon(self) -> None:
         event = Event(self.calm, "poisson", "add-remove", rate=0.02, truncation=1e-9, count=100)
         plain = Event(self.calm, "poisson", "add-remove", rate=0.02, count=100)
         value = self.spent(event).epsilon
@@ -123,7 +123,7 @@ class MethodSuite:
         assert value >= epsilon([plain], left, self.method).epsilon * (1 - 1e-6 - self.slack)
         assert self.spent(Event(1.0, "poisson", "add-remove", 0.02, truncation=1e-5)).epsilon == math.inf
 
-    def test_scaling_noise_up_never_costs(self) -> None:
+    def test_more_noise_never_raises_epsilon(self) -> None:
         events = [self.event(0.8, 0.05, 20), self.event(1.5, 0.05, 20)]
         values = [self.spent(*(scaled(event, s) for event in events)).epsilon for s in (0.5, 1, 2, 4)]
         assert values == sorted(values, reverse=True)

@@ -156,7 +156,7 @@ def test_the_demo_reaches_its_goal() -> None:
         ),
         (
             {"dataset": "digits", "unit": "example", "clients": 10, "examples_per_client": 10**5},
-            "^examples-per-client is 100000; it must be at most 143 for 10 clients of digits",
+            "^examples-per-client is 100000; it must be at most 143 for 10 clients: digits",
         ),
         ({"model": "transformer"}, "model is 'transformer'"),
         ({"device": "abacus"}, "device is 'abacus'"),

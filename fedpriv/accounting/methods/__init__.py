@@ -1,1 +1,1 @@
-"""Accounting methods: one module each, and the registry that names them."""
+"""Accounting methods, one module each, and the registry that lists them."""

@@ -1,13 +1,13 @@
-"""Advanced composition extended to unequal releases, and Wu's closed form for the noise.
+"""Advanced composition for unequal releases, and Wu's closed form for the noise.
 
 Wu 2021, lemma 2.2: releases that are (eps_i, delta_i)-DP compose to
 
     eps = sqrt(2 log(1/d) sum eps_i^2) + sum eps_i (e^eps_i - 1) / (e^eps_i + 1),
     delta = 1 - prod (1 - delta_i) + d  for every d in (0, 1),
 
-or to the sum of the eps_i (Kairouz, Oh & Viswanath 2017, theorem 3.5, has both without asking for
-eps_i < 1). Here every release gets an equal part of delta, its eps_i is the exact one of the Gaussian
-mechanism instead of lemma 2.1's, which needs eps_i < 1, and sampling a cohort makes (eps, delta) into
+or to the sum of the eps_i. Kairouz, Oh & Viswanath 2017 (theorem 3.5) prove both without the condition
+eps_i < 1. Here every release gets an equal part of delta. Its eps_i is the exact epsilon of the Gaussian
+mechanism instead of that of lemma 2.1, which needs eps_i < 1. Sampling a cohort turns (eps, delta) into
 (log(1 + q (e^eps - 1)), q delta) (Balle, Barthe & Gaboardi 2018, theorems 8 and 9).
 
 >>> from fedpriv.accounting.events import Event
@@ -28,9 +28,9 @@ from fedpriv._internal import validation
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.methods import gaussian, quantisation, relations
 
-# Parts of delta that the composition takes (d above); the best one is used.
+# Shares of delta that are tried for d above; the best one is used.
 _PARTS = (0.1, 0.5, 0.9)
-# An epsilon takes about 0.1 ms; more distinct multipliers than this are rounded down.
+# One epsilon takes about 0.1 ms. If there are more distinct multipliers than this, they are rounded down.
 DISTINCT = 128
 
 
@@ -39,13 +39,13 @@ class AdvancedProfile:
     """Releases (1/multiplier, sampling rate, count) that share delta equally.
 
     Attributes:
-        releases: one triple a kind.
+        releases: one triple for each distinct (1/multiplier, sampling rate).
     """
 
     releases: tuple[tuple[float, float, int], ...]
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
-        """(epsilon, None): the least over a few ways to split ``delta``."""
+        """(epsilon, None), where epsilon is the minimum over a few splits of ``delta``."""
         if delta <= 0:
             return math.inf, None
         return min(self._composed(part * delta, (1 - part) * delta) for part in _PARTS), None
@@ -68,13 +68,17 @@ class Advanced:
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
-        """All Gaussian releases but Poisson samples under replace-one, amplified in another form."""
+        """Why ``event`` is not supported, or None.
+
+        Supported are all Gaussian releases except Poisson sampling under replace-one, which the amplification
+        theorem above does not cover.
+        """
         return relations.not_gaussian(event) or relations.replaced_poisson(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
     ) -> list[AdvancedProfile]:
-        """Collects the releases so far. Beyond ``DISTINCT`` multipliers, close ones are rounded down."""
+        """The profile after each stage. Above ``DISTINCT`` multipliers, close ones are rounded down."""
         floors = quantisation.floors([event for counts in added for event in counts], DISTINCT)
         total: dict[tuple[float, float], int] = {}
         profiles = []
@@ -87,9 +91,9 @@ class Advanced:
 
 
 def _sampled(mu: float, rate: float, delta: float) -> float:
-    """Epsilon at ``delta`` of one release of mu-GDP over a cohort sampled with ``rate``."""
+    """Epsilon at ``delta`` of one mu-GDP release over a cohort sampled with ``rate``."""
     plain = gaussian.epsilon(mu, delta / rate)
-    if plain > 500:  # log(1 + q (e^eps - 1)) without overflow
+    if plain > 500:  # avoids overflow of e^eps
         return plain + math.log(rate)
     return math.log1p(rate * math.expm1(plain))
 
@@ -97,31 +101,36 @@ def _sampled(mu: float, rate: float, delta: float) -> float:
 def theorem_scale(events: Sequence[Event], epsilon: float, delta: float) -> float:
     """The scale s for which noise multipliers s z make the events (epsilon, delta)-DP by Wu's theorem.
 
-    Wu 2021, theorem 4.1, equation 6: one example of n is drawn at each of T steps, its gradient has norm at
-    most G, and noise of standard deviation sigma alpha_t on it suffices where
+    Source: Wu 2021, theorem 4.1, equation 6. One example of n is drawn at each of T steps, and its gradient
+    has norm at most G. Noise of standard deviation sigma alpha_t on it suffices if
 
         sigma^2 = (16 G)^2 / (n epsilon)^2 log(16 T / (n delta)) log(1.25 / delta) sum_t 1 / alpha_t^2.
 
     Here alpha_t is the events' relative noise, s = sigma / G and n = 1 / rate. The proof needs lemma 2.1 for
-    every release, so an eps_i below 1: beyond that the formula can understate several-fold (n = 1,000,
-    T = 2,000, alpha_t = (1 + t)^(1/4): "epsilon 4" costs 9.8), and is refused.
+    every release, which requires every eps_i < 1. Otherwise the formula can understate epsilon several-fold
+    (n = 1,000, T = 2,000, alpha_t = (1 + t)^(1/4): "epsilon 4" costs 9.8), so such an epsilon is refused.
 
     >>> steps = [Event((1 + t) ** 0.25, "without-replacement", "replace-one", 1e-3) for t in range(2000)]
     >>> round(theorem_scale(steps, 0.1, 1e-5), 1)
     19.9
 
-    Raises ArgumentError for events that are not of one rate below 1, for too few (16 T must be more than
-    n delta), and for an epsilon beyond the proof.
+    Raises ArgumentError if the events do not share one sampling rate below 1, for too few events (16 T must
+    exceed n delta), and for an epsilon that the proof does not cover.
     """
     validation.finite_positive("epsilon", epsilon)
     validation.between("delta", delta, 0, 1)
     counts = tally(events)
     rates = {event.rate for event in counts}
     if len(rates) != 1 or not 0 < max(rates) < 1:
-        raise validation.fail("sampling-rate", sorted(rates), "be one number between 0 and 1 for all events")
+        raise validation.ArgumentError(
+            f"Wu's theorem 4.1 needs one sampling rate between 0 and 1 for all events, not {sorted(rates)}."
+        )
     rate, steps = rates.pop(), sum(counts.values())
     if 16 * steps * rate <= delta:
-        raise validation.fail("steps", steps, "be more than delta / (16 q)", "calibrate by method advanced")
+        raise validation.ArgumentError(
+            f"Wu's theorem 4.1 needs more than delta / (16 q) steps, not {steps}. Calibrate by the method "
+            "'advanced' instead."
+        )
     least = min(validation.finite_positive("noise-multiplier", event.noise_multiplier) for event in counts)
     logs = math.log(16 * steps * rate / delta) * math.log(1.25 / delta)
     squares = math.fsum(n / event.noise_multiplier**2 for event, n in counts.items())
@@ -129,7 +138,8 @@ def theorem_scale(events: Sequence[Event], epsilon: float, delta: float) -> floa
     # Lemma 2.1 at the distance 2 G of a replaced gradient and at delta_i = n delta / (16 T).
     largest = 2 / (scale * least) * math.sqrt(2 * math.log(20 * steps * rate / delta))
     if largest >= 1:
-        raise validation.fail(
-            "epsilon", epsilon, f"be below {epsilon / largest:.3g} for theorem 4.1", "calibrate by pld"
+        raise validation.ArgumentError(
+            f"epsilon={epsilon:g} is outside the range of Wu's theorem 4.1, whose proof holds below "
+            f"{epsilon / largest:.3g} here. Lower epsilon, or calibrate by the method 'pld'."
         )
     return scale

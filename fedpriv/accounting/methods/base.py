@@ -1,4 +1,4 @@
-"""What an accounting method is, and what it answers.
+"""The interface of accounting methods and their result type.
 
 >>> PrivacyGuarantee(1.5, 1.49, "bound", "pld", 1e-5).epsilon
 1.5
@@ -15,7 +15,7 @@ from fedpriv.accounting.events import Event
 
 
 class UnsupportedEvent(FedprivError, ValueError):  # noqa: N818
-    """A method was asked about events that it cannot account for; the message names both."""
+    """An accounting method does not support an event; the message names both."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,12 @@ class PrivacyGuarantee:
     """The privacy loss of a sequence of events.
 
     Attributes:
-        epsilon: at ``delta``; infinite where nothing protects the units.
-        epsilon_lower: what no analysis can go below, or None where the method has no lower bound.
-        kind: ``bound`` (epsilon is certified) or ``estimate`` (it may understate).
-        method: which method answers.
-        delta: the delta that it was asked at.
+        epsilon: epsilon at ``delta``; infinite if there is no privacy guarantee.
+        epsilon_lower: a lower bound of the true epsilon, which no analysis can go below; None if the method
+            computes none.
+        kind: ``bound`` (epsilon is a certified upper bound) or ``estimate`` (epsilon may be understated).
+        method: the name of the accounting method.
+        delta: the delta of both values.
     """
 
     epsilon: float
@@ -38,20 +39,20 @@ class PrivacyGuarantee:
 
 
 class Profile(Protocol):
-    """The privacy curve of one composition, read at as many deltas as wanted."""
+    """The privacy curve of one composition, which can be evaluated at any delta."""
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
-        """(epsilon, its lower bound or None) at ``delta``; infinite where ``delta`` is 0 or less."""
+        """(epsilon, its lower bound or None) at ``delta``. Epsilon is infinite if ``delta`` <= 0."""
         ...
 
 
 class Method(Protocol):
-    """One way of accounting. The events it gets share one relation and have 0 < z < inf, rate > 0.
+    """An accounting method. Its events must share one relation and have 0 < z < inf and rate > 0.
 
     Attributes:
-        name: as settings have it.
-        label: as texts have it.
-        kind: of its answers.
+        name: the value of the setting ``accounting``.
+        label: the name in reports and plots.
+        kind: ``bound`` or ``estimate``, as in :class:`PrivacyGuarantee`.
     """
 
     name: str
@@ -59,15 +60,19 @@ class Method(Protocol):
     kind: str
 
     def refusal(self, event: Event) -> str | None:
-        """Why this method cannot account for ``event``, or None where it can."""
+        """Why this method does not support ``event``, or None if it does."""
         ...
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
     ) -> Sequence[Profile]:
-        """The privacy curve after each stage of a run that adds ``added``, one after the other.
+        """The privacy curve after each stage of a run.
 
-        Curves are most accurate near ``delta``. Without ``lower`` the lower bound may be left out to save
-        time. Truncation is not the method's business: the caller adds it.
+        Args:
+            added: for each stage, the events that it adds and their counts.
+            delta: curves are most accurate near it.
+            lower: whether lower bounds are needed; without them a method may save time.
+
+        The events' truncation is ignored here; the caller accounts for it.
         """
         ...

@@ -1,8 +1,8 @@
-"""The Gaussian mechanism without sampling, exactly.
+"""The exact privacy curve of the Gaussian mechanism without sampling.
 
 mu-GDP (Dong, Roth & Su 2019, corollary 1; Balle & Wang 2018, theorem 8; Du 2021, equation 1):
 delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2), mu = sensitivity / noise std.
-Compositions are again Gaussian, with mu^2 the sum of the squares.
+A composition is again Gaussian: its mu^2 is the sum of the releases' mu^2.
 
 >>> round(epsilon(0.5, 1e-5), 2)
 1.99
@@ -15,12 +15,12 @@ import math
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-# Beyond this mu epsilon is about mu^2 / 2 > 5e11, and double precision says no more than that.
-_LARGEST = 1e6
+# Above this mu, epsilon is about mu^2 / 2 > 5e11 and exceeds the precision of doubles.
+_MAX_MU = 1e6
 
 
 def log_delta(mu: float, epsilon: float) -> float:
-    """log delta(epsilon) of mu-GDP, for mu > 0; accurate far into the tail."""
+    """log delta(epsilon) of mu-GDP for mu > 0. It is accurate for very small delta, too."""
     high = float(log_ndtr(mu / 2 - epsilon / mu))
     low = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
     ratio = -math.expm1(min(low - high, 0.0))
@@ -28,16 +28,15 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The epsilon >= 0 of mu-GDP at ``delta`` in (0, 1), rounded up; infinite where delta <= 0
-    and, in effect, where mu > 1e6."""
+    """The epsilon >= 0 of mu-GDP at ``delta`` in (0, 1), rounded up; infinite if delta <= 0 or mu > 1e6."""
     if mu <= 0 or delta >= 1:
         return 0.0
-    if delta <= 0 or mu > _LARGEST:
+    if delta <= 0 or mu > _MAX_MU:
         return math.inf
     target = math.log(delta)
     if log_delta(mu, 0.0) <= target:
         return 0.0
-    # delta(eps) <= Phi(mu/2 - eps/mu), so this end always has a smaller delta than asked for.
+    # delta(eps) <= Phi(mu/2 - eps/mu), so delta(top) is always below the requested delta.
     top = mu * (mu / 2 + math.sqrt(2 * -target) + 1)
     root = float(brentq(lambda eps: log_delta(mu, eps) - target, 0.0, top, xtol=1e-14, rtol=1e-13))
     return root * (1 + 1e-9) + 1e-13

@@ -1,7 +1,7 @@
-"""Gaussian differential privacy with Du's extended central limit theorem: an estimate.
+"""Gaussian differential privacy with Du's extended central limit theorem: an estimate, not a bound.
 
-Du 2021, equation 7: mu_tot = q sqrt(sum_t (exp(mu_t^2) - 1)) with mu_t = 1 / z_t, turned into epsilon by
-equation 1. It is a limit for many small steps and can UNDERstate the privacy loss several-fold.
+Du 2021, equation 7: mu_tot = q sqrt(sum_t (exp(mu_t^2) - 1)) with mu_t = 1 / z_t, converted to epsilon by
+equation 1. It is the limit of many small steps and can UNDERstate the privacy loss several-fold.
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(0.5, "poisson", "add-remove", rate=0.01): 200}
@@ -43,7 +43,11 @@ class GdpClt:
     kind = "estimate"
 
     def refusal(self, event: Event) -> str | None:
-        """Sampled cohorts only under Poisson sampling with add/remove, as the theorem has them."""
+        """Why ``event`` is not supported, or None.
+
+        Supported are Gaussian releases without sampling, or with Poisson sampling under add/remove, the case
+        of the theorem.
+        """
         if event.mechanism != "gaussian":
             return relations.not_gaussian(event)
         if relations.unsampled(event) or (event.sampling == "poisson" and event.relation == "add-remove"):
@@ -53,12 +57,16 @@ class GdpClt:
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
     ) -> list[GdpProfile]:
-        """mu_tot of equation 7; unsampled events compose exactly and join as a sum of squares."""
+        """mu_tot of equation 7 after each stage.
+
+        Events without sampling compose exactly and add their mu^2.
+        """
         squares = [math.fsum(n * _squared(event) for event, n in counts.items()) for counts in added]
         return [GdpProfile(math.sqrt(total)) for total in itertools.accumulate(squares)]
 
 
 def _squared(event: Event) -> float:
+    """The event's contribution to mu_tot^2."""
     if relations.unsampled(event):
         return float(relations.plain_multiplier(event) ** -2)
     exponent = event.noise_multiplier**-2

@@ -1,7 +1,7 @@
-"""Few multipliers in place of many, on the safe side.
+"""Rounds many distinct noise multipliers down to a few.
 
-A schedule of thousands of distinct multipliers costs a transform (or a Renyi curve) each. Noise only ever
-helps: rounding a multiplier down within its group bounds the privacy loss from above, up from below.
+Each distinct multiplier of a schedule costs a transform or a Renyi curve. Less noise never lowers the privacy
+loss, so rounding multipliers down gives an upper bound of it, and rounding them up a lower bound.
 
 >>> from fedpriv.accounting.events import Event
 >>> events = [Event(z, "poisson", "add-remove", rate=0.1) for z in (1.0, 1.01, 2.0)]
@@ -20,10 +20,10 @@ from fedpriv.accounting.events import Event
 
 
 def floors(events: Iterable[Event], limit: int) -> dict[Event, Event]:
-    """Each event with its multiplier rounded down to that of an event of its group.
+    """{event: the event with its multiplier rounded down to the smallest in its group}.
 
-    At most ``limit`` groups, equally wide in log z; nothing changes where there are no more multipliers
-    than ``limit``. Multipliers are positive and finite.
+    There are at most ``limit`` groups of equal width in log z. If there are at most ``limit`` distinct
+    multipliers, nothing changes. Multipliers must be positive and finite.
     """
     events = list(dict.fromkeys(events))
     logs = np.log([event.noise_multiplier for event in events])

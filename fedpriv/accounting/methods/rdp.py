@@ -1,11 +1,10 @@
-"""Renyi differential privacy: a bound, on Google's dp-accounting.
+"""Renyi differential privacy: a bound, computed with Google's dp-accounting.
 
-Poisson sampling under add/remove by Mironov, Talwar & Zhang 2019, fixed-size sampling under replace-one
-by Wang, Balle & Kasiviswanathan 2019 (theorem 27), converted to epsilon by Canonne, Kamath & Steinke
-2020 (proposition 12). dp-accounting 0.6 takes a multiplier over the add/remove sensitivity but adds up
-replace-one as if nothing moved by more than that; the halved multiplier is passed to it, unless a newer
-one is found to halve it itself. It is imported when first needed, since that takes about a second, which
-every process of a federation would pay.
+Poisson sampling under add/remove follows Mironov, Talwar & Zhang 2019. Fixed-size sampling under replace-one
+follows Wang, Balle & Kasiviswanathan 2019 (theorem 27). The conversion to epsilon is that of Canonne, Kamath
+& Steinke 2020 (proposition 12). dp-accounting 0.6 does not double the sensitivity under replace-one, so the
+halved multiplier is passed to it, unless the installed version is found to do that itself. dp-accounting is
+imported on first use, since the import takes about a second in every process of a federation.
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(2.0, "none", "replace-one"): 1}
@@ -47,13 +46,13 @@ ORDERS = (
     768,
     1024,
 )
-# dp-accounting takes about 20 ms for one multiplier; more distinct ones than this are rounded down.
+# One multiplier takes dp-accounting about 20 ms. If there are more distinct ones, they are rounded down.
 DISTINCT = 48
 
 
 @dataclass(frozen=True)
 class RdpProfile:
-    """Renyi divergences of a composition.
+    """The Renyi divergences of a composition.
 
     Attributes:
         divergences: shape (orders,), at ``ORDERS``.
@@ -62,7 +61,7 @@ class RdpProfile:
     divergences: np.ndarray[Any, Any]
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
-        """(epsilon, None): the least over the orders of Canonne et al. 2020, proposition 12."""
+        """(epsilon, None): the minimum over the orders by Canonne et al. 2020, proposition 12."""
         if delta <= 0:
             return math.inf, None
         orders = np.array(ORDERS)
@@ -79,14 +78,21 @@ class Rdp:
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
-        """All Gaussian releases but Poisson sampling under replace-one, for which no theorem is at hand."""
+        """Why ``event`` is not supported, or None.
+
+        Supported are all Gaussian releases except Poisson sampling under replace-one, for which no theorem is
+        implemented.
+        """
         return relations.not_gaussian(event) or relations.replaced_poisson(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
     ) -> list[RdpProfile]:
-        """Sums of the events' divergences. Beyond ``DISTINCT`` multipliers, close ones are rounded down
-        to a common one, which can only raise them."""
+        """The sum of the events' divergences after each stage.
+
+        Above ``DISTINCT`` multipliers, close ones are rounded down to a common one, which can only raise the
+        divergences.
+        """
         floors = quantisation.floors([event for counts in added for event in counts], DISTINCT)
         total = np.zeros(len(ORDERS))
         profiles = []
@@ -101,7 +107,7 @@ class Rdp:
 
 @functools.lru_cache(maxsize=4096)
 def _divergences(sampling: str, rate: float, multiplier: float) -> np.ndarray[Any, Any]:
-    """Divergences at ORDERS of one event with an already converted multiplier."""
+    """The divergences at ORDERS of one event whose multiplier is already converted for its relation."""
     if sampling == "none" or rate == 1:
         return np.array(ORDERS) / 2 / multiplier**2
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
@@ -111,19 +117,21 @@ def _divergences(sampling: str, rate: float, multiplier: float) -> np.ndarray[An
             PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)),
             NeighboringRelation.ADD_OR_REMOVE_ONE,
         )
-    given = multiplier * (2 if upstream_halves() else 1)
-    return _upstream(_fixed_size(rate, given), NeighboringRelation.REPLACE_ONE)
+    passed = multiplier * (2 if upstream_halves() else 1)
+    return _upstream(_fixed_size(rate, passed), NeighboringRelation.REPLACE_ONE)
 
 
 def _fixed_size(rate: float, multiplier: float) -> DpEvent:
+    """dp-accounting's event of a fixed-size cohort with the given rate."""
     from dp_accounting import GaussianDpEvent, SampledWithoutReplacementDpEvent
 
-    # dp-accounting wants whole sizes but uses their ratio only; rounding up is on the safe side.
+    # dp-accounting requires integer sizes but uses only their ratio. Rounding up never understates the rate.
     size = 2**40
     return SampledWithoutReplacementDpEvent(size, math.ceil(rate * size), GaussianDpEvent(multiplier))
 
 
 def _upstream(event: DpEvent, relation: NeighboringRelation) -> np.ndarray[Any, Any]:
+    """The divergences at ORDERS by dp-accounting."""
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(ORDERS, relation)
@@ -134,31 +142,33 @@ def _upstream(event: DpEvent, relation: NeighboringRelation) -> np.ndarray[Any, 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Drops what this thread logs through absl meanwhile; nobody else's, and no setting changes.
+    """Suppresses this thread's absl warnings within the block. Other threads' logs are not affected.
 
-    dp-accounting warns of each order whose series does not converge, and leaves it out, as it should.
+    dp-accounting warns of each order whose series does not converge, and correctly ignores that order.
     """
     logger, own = logging.getLogger("absl"), threading.get_ident()
-    # Where the root has no handler, absl gives it one for good, which other packages' logs then go to.
+    # If the root logger has no handler, absl installs one permanently, which would print other packages'
+    # logs.
     handler = logging.NullHandler()
 
-    def others(record: logging.LogRecord) -> bool:
+    def passes(record: logging.LogRecord) -> bool:
         return record.thread != own or record.levelno > logging.WARNING
 
-    logger.addFilter(others)
+    logger.addFilter(passes)
     logging.root.addHandler(handler)
     try:
         yield
     finally:
         logging.root.removeHandler(handler)
-        logger.removeFilter(others)
+        logger.removeFilter(passes)
 
 
 @functools.cache
 def upstream_halves() -> bool:
-    """Whether dp-accounting doubles the sensitivity of fixed-size sampling under replace-one itself.
+    """Whether dp-accounting itself doubles the sensitivity of fixed-size sampling under replace-one.
 
-    Read off a cohort of everyone, which is the plain Gaussian: order / (2 z^2), or four times it.
+    It is tested on a cohort of all units, a Gaussian release without sampling, whose divergence is
+    order / (2 z^2), or four times that if the sensitivity is doubled.
     """
     from dp_accounting import NeighboringRelation
 

@@ -1,4 +1,4 @@
-"""The accounting methods by name, and the one function that asks them.
+"""The accounting methods by name, and ``epsilon``, the entry point to all of them.
 
 >>> from fedpriv.accounting.events import Event
 >>> release = Event(2.0, "none", "add-remove")
@@ -27,19 +27,19 @@ METHODS: dict[str, Method] = {
     method.name: method for method in (Pld(), Rdp(), GdpClt(), Tcdp(), Zcdp(), Advanced())
 }
 
-_LARGE = 1e-2  # a delta, near which advantages lie
+_ADVANTAGE_DELTA = 1e-2  # the order of magnitude of a membership advantage
 
 
 def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> PrivacyGuarantee:
-    """The privacy loss of all ``events`` together, in whatever order, at ``delta``.
+    """The privacy loss of all ``events`` together at ``delta``. Their order does not matter.
 
-    Events that touch nobody (rate 0) or drown in noise (z infinite) cost nothing; a release without noise
-    costs everything. Truncated Poisson cohorts add (1 + e^epsilon) times their total-variation distance
-    to delta (Chua et al. 2024).
+    Events with rate 0 or infinite z cost nothing; a release without noise costs an infinite epsilon.
+    Truncated Poisson cohorts add (1 + e^epsilon) times their total-variation distance to delta (Chua et
+    al. 2024).
 
     Raises:
         ArgumentError: for a delta outside (0, 1) or an unknown method.
-        UnsupportedEvent: where the method cannot account for an event, or relations are mixed.
+        UnsupportedEvent: if the method does not support an event, or if relations are mixed.
     """
     return epsilons([events], delta, method)[0]
 
@@ -47,47 +47,49 @@ def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> Priva
 def epsilons(
     added: Sequence[Iterable[Event]], delta: float, method: str = "pld", lower: bool = True
 ) -> list[PrivacyGuarantee]:
-    """``epsilon`` after each stage of a run that adds ``added``, one after the other, in one go.
+    """``epsilon`` after each stage of a run, computed together; stage i adds the events ``added[i]``.
 
-    Without ``lower`` the lower bounds are None, for half the work. Raises as ``epsilon`` does.
+    Without ``lower`` the lower bounds are None, which halves the time. Raises as ``epsilon`` does.
     """
     validation.between("delta", delta, 0, 1)
     chosen = METHODS[validation.choice("accounting", method, METHODS)]
     counts = [tally(events) for events in added]
     _refuse({event for stage in counts for event in stage}, chosen)
-    live = [{event: n for event, n in stage.items() if _costs(event)} for stage in counts]
-    noisy = [{event: n for event, n in stage.items() if event.noise_multiplier} for stage in live]
+    costly_events = [{event: n for event, n in stage.items() if _costs(event)} for stage in counts]
+    noisy = [{event: n for event, n in stage.items() if event.noise_multiplier} for stage in costly_events]
     profiles: Sequence[Profile] = [_NOTHING] * len(added)
     if any(noisy):
         profiles = chosen.stages(noisy, delta, lower)
     answers, distance, hidden = [], 0.0, 0.0
-    for profile, stage, costly in zip(profiles, counts, live, strict=True):
+    for profile, stage, costly in zip(profiles, counts, costly_events, strict=True):
         distance += math.fsum(event.truncation * n for event, n in stage.items())
         hidden += log_never_drawn({event: n for event, n in costly.items() if event.noise_multiplier == 0})
         upper, low = with_truncation(profile, delta, distance)
         if hidden < 0:
-            # Noise-free releases: infinite, surely so once one likely shows whether a unit is there.
+            # A release without noise: the upper bound is infinite, and so is the lower bound if the unit is
+            # sampled by one with a probability above delta.
             upper, low = math.inf, math.inf if -math.expm1(hidden) > delta + distance else low
         keeps = lower and method == "pld"
         answers.append(PrivacyGuarantee(upper, low if keeps else None, chosen.kind, method, delta))
     return answers
 
 
-def rising(answers: Sequence[PrivacyGuarantee]) -> list[float]:
-    """The epsilon of each stage of a run, none above a later one's.
+def non_decreasing(answers: Sequence[PrivacyGuarantee]) -> list[float]:
+    """The epsilon of each stage of a run, where no stage is above a later one.
 
-    Each stage is certified, but all are read on a lattice that is made for the last: an earlier one that came
-    out above a later one may be read as the later one.
+    The values of all stages are certified on a lattice chosen for the last stage, so the bound of an earlier
+    stage can come out above that of a later one. The later bound holds for the earlier stage, too.
     """
     return list(itertools.accumulate((answer.epsilon for answer in reversed(answers)), min))[::-1]
 
 
 def advantage(events: Iterable[Event]) -> float:
-    """The most that any guess whether a unit is there can be right more often than wrong, certified by PLD.
+    """A certified upper bound of any adversary's membership advantage, by PLD.
 
-    It is delta at epsilon 0, the total-variation distance of what neighbours release, and bounds the
-    membership advantage (true less false positive rate) of Yeom et al. 2018 ("Privacy risk in machine
-    learning"): who guesses a fair coin is right with a probability of at most (1 + advantage) / 2.
+    The membership advantage is the true positive rate minus the false positive rate (Yeom et al. 2018,
+    "Privacy risk in machine learning"). It is at most delta at epsilon 0, the total-variation distance of the
+    releases on neighbouring data. If a unit is a member with probability 1/2, a guess is right with a
+    probability of at most (1 + advantage) / 2.
 
     Raises UnsupportedEvent as ``epsilon`` does.
 
@@ -96,18 +98,27 @@ def advantage(events: Iterable[Event]) -> float:
     """
     counts, chosen = tally(events), Pld()
     _refuse(set(counts), chosen)
-    live = {event: n for event, n in counts.items() if _costs(event)}
-    if any(event.noise_multiplier == 0 for event in live):
+    costly_events = {event: n for event, n in counts.items() if _costs(event)}
+    if any(event.noise_multiplier == 0 for event in costly_events):
         return 1.0
-    seen = chosen.stages([live], _LARGE, lower=False)[0].advantage if live else 0.0
-    # Who is in no cohort is not seen, whatever the noise.
-    seen = min(seen, ever_drawn(live))
-    return min(1.0, seen + 2 * math.fsum(event.truncation * n for event, n in counts.items()))
+    if not costly_events:
+        bound = 0.0
+    else:
+        bound = chosen.stages([costly_events], _ADVANTAGE_DELTA, lower=False)[0].advantage
+    # A unit that is never sampled leaves no trace, whatever the noise.
+    bound = min(bound, ever_drawn(costly_events))
+    return min(1.0, bound + 2 * math.fsum(event.truncation * n for event, n in counts.items()))
 
 
 def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[float, float | None]:
-    """(epsilon, its lower bound or None) where all cohorts are ``distance`` in total variation from
-    those that ``profile`` has: the least epsilon with delta(epsilon) + (1 + e^epsilon) distance <= delta.
+    """(epsilon, its lower bound or None) with truncated cohorts.
+
+    Epsilon is the smallest with delta(epsilon) + (1 + e^epsilon) distance <= delta.
+
+    Args:
+        profile: the privacy curve without truncation.
+        delta: the delta at which epsilon is evaluated.
+        distance: total-variation distance of all truncated cohorts together from the untruncated ones.
 
     Source: Chua et al. 2024 ("Scalable DP-SGD: Shuffling vs. Poisson Subsampling", truncated Poisson
     batches): moving both neighbours' distributions by tau in total variation moves their hockey-stick
@@ -118,11 +129,11 @@ def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[fl
         return upper, lower
     if lower is not None and math.isinf(upper):
         return upper, 0.0
-    # Each turn raises epsilon to what the last one needs, and a little further each time: where the two
-    # sides nearly touch, or never do, it would else take for ever.
+    # Each turn raises epsilon to the value that the last turn needs, plus a growing margin. Without the
+    # margin the loop would not end if the two sides nearly touch or never meet.
     margin = 1e-7 * max(upper, 1e-3)
     while math.isfinite(upper):
-        # math.exp overflows past 709, where no positive delta is left anyway.
+        # math.exp overflows above 709, where no positive delta is left.
         cost = (1 + math.exp(min(upper, 700.0))) * distance
         needed = profile.epsilon(delta - cost)[0]
         if needed <= upper:
@@ -137,13 +148,16 @@ def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[fl
 
 def _refuse(events: set[Event], method: Method) -> None:
     if len({event.relation for event in events}) > 1:
-        raise UnsupportedEvent("events under add-remove and replace-one do not add up to one epsilon")
+        raise UnsupportedEvent(
+            "Events under add-remove and replace-one cannot be composed into one epsilon. "
+            "Account for each relation separately."
+        )
     for event in events:
         reason = method.refusal(event)
         if reason is not None:
             names = [name for name, other in METHODS.items() if other.refusal(event) is None]
             raise UnsupportedEvent(
-                f"accounting by {method.name} does not support {reason} (use {' or '.join(names)})"
+                f"accounting by {method.name} does not support {reason}; use {' or '.join(names)}"
             )
 
 
@@ -152,7 +166,7 @@ def _costs(event: Event) -> bool:
 
 
 class _Nothing:
-    """The privacy curve of no release at all."""
+    """The privacy curve of an empty composition."""
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
         return (0.0 if delta >= 0 else math.inf), 0.0

@@ -1,16 +1,17 @@
-"""Sums of independent privacy losses, by transforms, with every error bounded.
+"""Sums of independent privacy losses by Fourier transforms, with a bound on every numerical error.
 
-A :class:`Total` multiplies the transforms of tilted measures; a :class:`Curve` reads epsilon off the
-inverse. With K(s) = E[e^{sL}] of the whole sum, t the tilt and M the window, all errors of the tilted
-sum are at most eta in total, and of delta(epsilon) at most K(t) e^{-t epsilon} eta, where eta is
+A :class:`Total` multiplies the transforms of tilted measures; a :class:`Curve` evaluates epsilon from the
+inverse transform. Let K(s) = E[e^{sL}] be the moment of the whole sum, t the tilt and M the window length.
+All errors of the tilted sum are at most eta in total, and those of delta(epsilon) at most K(t) e^{-t epsilon}
+eta. eta is the sum of
 
-- the mass outside the window, which a cyclic sum folds into it: by Chernoff's bound at exponents below
-  and above t, with moments of the measures themselves;
+- the mass outside the window, which a cyclic convolution folds into it. It is bounded by Chernoff's
+  inequality at exponents below and above t, with the moments of the measures themselves;
 - round-off: N transforms of length M with entries at most 1 have errors below N (8 log2 M + 10) u in
   every entry (Higham 2002, section 24.1), hence below sqrt(M) times that in the sum of all masses.
 
->>> side = Side(1.0, 0.5, 2.0)
->>> total = Total(Frame(0.5, 256, -40.0, side, side), side)
+>>> direction = Direction(1.0, 0.5, 2.0)
+>>> total = Total(Lattice(0.5, 256, -40.0, direction, direction), direction)
 >>> total.add(np.array([[0.5, 0.5]]), np.zeros(1), np.array([[3]]), np.zeros(1))
 >>> curve = total.curves()[0]
 >>> 0.5 < curve.upper(0.1) < 1.0
@@ -25,26 +26,26 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.fft
 
-from fedpriv.accounting.pld.discretisation import WINDOW, Frame, Side
+from fedpriv.accounting.pld.discretisation import WINDOW_MASS, Direction, Lattice
 from fedpriv.accounting.pld.privacy_loss import Array
 
-_UNIT = 2.0**-53
-# Relative error of a measure's mass and absolute error of a loss, per release.
-_MASS, _LOSS = 1e-13, 1e-14
-_RANGE = 300.0  # of losses whose exponentials are held against each other in one sum
+_UNIT_ROUNDOFF = 2.0**-53
+# Relative error of a measure's mass, and absolute error of a loss, per release.
+_MASS_ERROR, _LOSS_ERROR = 1e-13, 1e-14
+_EXPONENT_RANGE = 300.0  # the largest range of losses whose exponentials are added in one cumulative sum
 
 
 @dataclass(frozen=True)
 class Curve:
-    """delta against epsilon of one sum.
+    """delta as a function of epsilon, for one sum of losses.
 
     Attributes:
         losses: shape (k,), ascending, from 0 or the bottom of the window.
-        beyond: shape (k,), mass above each loss; weighted: shape (k,), of the losses l' above each
-            loss l, their masses times e^(l - l').
-        infinite: mass at infinity.
+        beyond: shape (k,), the mass at or above each loss.
+        weighted: shape (k,), for each loss l the sum over the losses l' >= l of their mass times e^(l - l').
+        infinite: the mass at infinity.
         log_scale, tilt, outside, round_off: errors are below (outside + round_off)
-            exp(log_scale - tilt epsilon), from what the window leaves out and from arithmetic.
+            exp(log_scale - tilt epsilon), where ``outside`` is the mass outside the window.
         releases: N.
     """
 
@@ -59,23 +60,23 @@ class Curve:
     releases: int
 
     def upper(self, delta: float) -> float:
-        """An epsilon at which delta is certainly no more than ``delta``; infinite if out of reach."""
+        """An epsilon whose delta is certified to be at most ``delta``; infinite if there is none."""
         if delta <= self.infinite:
             return math.inf
         position = int(np.argmax(self._bounds(self.losses, 1) <= delta))
         if self._bounds(self.losses[position], 1) > delta:
             chernoff = (self.log_scale - math.log(delta - self.infinite)) / self.tilt
-            return chernoff + self.releases * _LOSS
+            return chernoff + self.releases * _LOSS_ERROR
         if position == 0:
             return max(float(self.losses[0]), 0.0)
         low, high = float(self.losses[position - 1]), float(self.losses[position])
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if self._bounds(middle, 1) <= delta else (middle, high)
-        return max(high, 0.0) + self.releases * _LOSS
+        return max(high, 0.0) + self.releases * _LOSS_ERROR
 
     def lower(self, delta: float) -> float:
-        """An epsilon >= 0 at which delta is certainly no less than ``delta``."""
+        """An epsilon >= 0 whose delta is certified to be at least ``delta``."""
         above = np.flatnonzero(self._bounds(self.losses, -1) >= delta)
         if not above.size or above[-1] + 1 == self.losses.size:
             return 0.0
@@ -83,31 +84,31 @@ class Curve:
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (middle, high) if self._bounds(middle, -1) >= delta else (low, middle)
-        return max(low - self.releases * _LOSS, 0.0)
+        return max(low - self.releases * _LOSS_ERROR, 0.0)
 
     def delta(self, epsilon: float) -> float:
-        """A delta that is certainly no less than that at ``epsilon`` >= 0."""
+        """A certified upper bound of delta at ``epsilon`` >= 0."""
         return float(self._bounds(epsilon, 1))
 
     def _bounds(self, epsilon: Array | float, sign: int) -> Array:
-        """delta at ``epsilon``, raised (sign 1) or lowered (sign -1) by all errors."""
+        """delta at ``epsilon`` plus (sign 1) or minus (sign -1) all error bounds."""
         at = np.searchsorted(self.losses, epsilon, side="right")
         beyond = np.append(self.beyond, 0.0)[at]
-        # e^epsilon times what is above it, weighted by e^-loss; either factor alone would leave the range.
+        # e^epsilon times the mass above it weighted by e^-loss; either factor alone could overflow.
         weighted = np.append(self.weighted, 0.0)[at] * np.exp(epsilon - np.append(self.losses, math.inf)[at])
         finite = np.maximum(beyond - weighted, 0.0)
         scale = np.exp(np.minimum(self.log_scale - self.tilt * np.asarray(epsilon), 700.0))
         error = (self.outside + self.round_off) * scale
-        return np.asarray(finite * (1 + sign * self.releases * _MASS) + sign * error + self.infinite)
+        return np.asarray(finite * (1 + sign * self.releases * _MASS_ERROR) + sign * error + self.infinite)
 
 
 class Total:
-    """The sums of losses after each of several stages of a run, in one direction."""
+    """The sum of losses after each of several stages of a run, in one direction."""
 
-    def __init__(self, frame: Frame, side: Side, stages: int = 1) -> None:
-        self._frame, self._side = frame, side
-        self._product = np.ones((stages, frame.points // 2 + 1), dtype=complex)
-        # Per stage: log K at the tilt, at the tilt below and at the one above; offset; mass at infinity.
+    def __init__(self, lattice: Lattice, direction: Direction, stages: int = 1) -> None:
+        self._lattice, self._direction = lattice, direction
+        self._product = np.ones((stages, lattice.points // 2 + 1), dtype=complex)
+        # Per stage: log K at the tilt, at the lower and at the upper tilt; offset; mass at infinity.
         self._logs = np.zeros((stages, 3))
         self._offset = np.zeros(stages)
         self._infinite = np.zeros(stages)
@@ -118,16 +119,16 @@ class Total:
 
         Args:
             measures: shape (n, k), masses at the losses first + j h.
-            first: shape (n,).
-            counts: shape (stages, n), releases that each stage adds.
+            first: shape (n,), the smallest loss of each measure.
+            counts: shape (stages, n), the number of releases that each stage adds.
             infinite: shape (n,), masses at infinity.
         """
-        side, steps = self._side, self._frame.width * np.arange(measures.shape[1])
-        tilted, logs = _tilted(measures, steps * side.tilt)
-        moments = [logs + side.tilt * first]
-        for exponent in (side.lower_tilt, side.upper_tilt):
+        direction, steps = self._direction, self._lattice.width * np.arange(measures.shape[1])
+        tilted, logs = _tilted(measures, steps * direction.tilt)
+        moments = [logs + direction.tilt * first]
+        for exponent in (direction.lower_tilt, direction.upper_tilt):
             moments.append(_tilted(measures, steps * exponent)[1] + exponent * first)
-        transforms = scipy.fft.rfft(tilted, self._frame.points, axis=1)
+        transforms = scipy.fft.rfft(tilted, self._lattice.points, axis=1)
         self._logs += counts @ np.stack(moments, axis=1)
         self._offset += counts @ first
         self._infinite += counts @ infinite
@@ -147,28 +148,28 @@ class Total:
         ]
 
     def _curve(self, product: Array, logs: Array, offset: float, infinite: float, releases: int) -> Curve:
-        side, width, points = self._side, self._frame.width, self._frame.points
+        direction, width, points = self._direction, self._lattice.width, self._lattice.points
         at, below, above = logs.tolist()
-        bottom = (at - below + math.log(WINDOW)) / (side.tilt - side.lower_tilt)
+        bottom = (at - below + math.log(WINDOW_MASS)) / (direction.tilt - direction.lower_tilt)
         shift = math.ceil((bottom - offset) / width)
         top = offset + (shift + points) * width
-        outside = WINDOW + math.exp(min(above - at - (side.upper_tilt - side.tilt) * top, 0.0))
-        round_off = math.sqrt(points) * releases * (8 * math.log2(points) + 10) * _UNIT
+        outside = WINDOW_MASS + math.exp(min(above - at - (direction.upper_tilt - direction.tilt) * top, 0.0))
+        round_off = math.sqrt(points) * releases * (8 * math.log2(points) + 10) * _UNIT_ROUNDOFF
         masses = np.maximum(np.roll(scipy.fft.irfft(product, points), -(shift % points)), 0.0)
         losses = offset + (shift + np.arange(points)) * width
         kept = losses >= min(0.0, losses[-1]) - width
         losses, masses = losses[kept], masses[kept]
-        masses = masses * np.exp(np.minimum(at - side.tilt * losses, 700.0))
+        masses = masses * np.exp(np.minimum(at - direction.tilt * losses, 700.0))
         beyond = np.cumsum(masses[::-1])[::-1]
         weighted = _weighted(losses, masses)
-        return Curve(losses, beyond, weighted, infinite, at, side.tilt, outside, round_off, releases)
+        return Curve(losses, beyond, weighted, infinite, at, direction.tilt, outside, round_off, releases)
 
 
 def _weighted(losses: Array, masses: Array) -> Array:
-    """Of the losses l' from each l on, the sums of their masses times e^(l - l'); losses ascend."""
+    """For each loss l, the sum over all losses l' >= l of their mass times e^(l - l'); losses ascend."""
     sums, above, start = np.empty_like(masses), 0.0, len(losses)
     while start:
-        end, least = start, losses[start - 1] - _RANGE
+        end, least = start, losses[start - 1] - _EXPONENT_RANGE
         start = int(np.searchsorted(losses, least))
         factors = np.exp(losses[start:end] - losses[start])
         own = np.cumsum((masses[start:end] / factors)[::-1])[::-1] * factors
@@ -178,7 +179,7 @@ def _weighted(losses: Array, masses: Array) -> Array:
 
 
 def _tilted(measures: Array, exponents: Array) -> tuple[Array, Array]:
-    """Measures (n, k) times exp(exponents), with mass 1, and the logs (n,) of their masses before."""
+    """(measures (n, k) times exp(exponents) normalised to mass 1, logs (n,) of their masses before that)."""
     shift = 0.0
     if np.abs(exponents).max() < 600:
         tilted = measures * np.exp(exponents)
@@ -192,7 +193,7 @@ def _tilted(measures: Array, exponents: Array) -> tuple[Array, Array]:
 
 
 def _power(values: Array, count: int) -> Array:
-    """values ** count by squaring."""
+    """values ** count by repeated squaring."""
     result = values if count & 1 else np.ones_like(values)
     while count := count >> 1:
         values = values * values

@@ -1,9 +1,9 @@
-"""Privacy loss distributions, with certified upper and lower bounds: the default method.
+"""Privacy loss distributions (PLD) with certified upper and lower bounds: the default method.
 
-Every release is dominated by a pair of distributions on the line (``losses``). Their privacy losses
-are rounded to a common lattice, once so that the privacy loss can only rise and once so that it can only
-fall (``rounding``), and summed by transforms whose errors are bounded (``convolution``), for both
-directions of the relation. Plain Gaussian releases join into one, exactly.
+Every release is dominated by a pair of distributions on the real line (``privacy_loss``). Their privacy
+losses are rounded to a common lattice twice: once so that the privacy loss can only rise, and once so that it
+can only fall (``rounding``). They are summed by transforms with bounded errors (``convolution``), for both
+directions of the relation. Gaussian releases without sampling are combined into one exactly.
 
 >>> from fedpriv.accounting.events import Event
 >>> counts = {Event(1.0, "poisson", "add-remove", rate=0.1): 100}
@@ -24,31 +24,32 @@ from fedpriv.accounting.events import Event
 from fedpriv.accounting.methods import gaussian, relations
 from fedpriv.accounting.pld import privacy_loss, rounding
 from fedpriv.accounting.pld.convolution import Curve, Total
-from fedpriv.accounting.pld.discretisation import TAIL, Frame, Group, choose
+from fedpriv.accounting.pld.discretisation import TAIL_MASS, Group, Lattice, choose
 from fedpriv.accounting.pld.privacy_loss import Array
 
-# Multipliers within this ratio of each other may share a node; there are at most this many nodes.
-_JOIN, _NODES = 2e-3, 768
-# Cells of log z in which nodes lie equally dense.
-_CELLS = 32
-# Masses that are worked on at a time.
-_CHUNK = 2**19
-# A sum that leaves out more is done again in a wider window.
-_OUTSIDE = 1e-7
-# Cells from the least loss that still count as near it.
-_NEAR = 8
-# The largest losses of plain releases that others' lattice reaches to: e^-x is no number soon after.
-_LARGEST = 600.0
+# Nodes are the multipliers that are transformed. Multipliers within this relative distance may share a node,
+# and there are at most this many nodes.
+_NODE_RATIO, _MAX_NODES = 2e-3, 768
+# The number of cells of log z, within each of which nodes are equally dense.
+_DENSITY_CELLS = 32
+# The number of masses processed at a time.
+_CHUNK_MASSES = 2**19
+# If more mass of a sum is outside the window, the sum is repeated with a wider window.
+_MAX_OUTSIDE = 1e-7
+# A start within this many cells of the smallest loss is aligned to it.
+_MARGIN_CELLS = 8
+# Gaussian releases with larger losses get no place on the lattice of the others: e^-x would underflow.
+_MAX_PLAIN_LOSS = 600.0
 
 
 @dataclass(frozen=True)
 class PldProfile:
-    """Upper and lower curves of a composition, in each direction that the relation has.
+    """Upper and lower curves of a composition, one per direction of the relation.
 
     Attributes:
-        uppers, lowers: the curves, epsilon being the largest over the directions; no lowers where they
-            were not asked for.
-        most: what the loss of adding a unit never passes, -log(1-q) a Poisson release.
+        uppers, lowers: the curves; epsilon is the maximum over the directions. ``lowers`` is empty if no
+            lower bound was requested.
+        most: the largest possible loss of adding a unit; -log(1-q) per Poisson release.
     """
 
     uppers: tuple[Curve, ...]
@@ -57,25 +58,27 @@ class PldProfile:
 
     @property
     def outside(self) -> float:
-        """The largest share of a tilted sum that the window leaves out."""
+        """The largest share of a tilted sum's mass that is outside the window."""
         return max(curve.outside for curve in self.uppers)
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
-        """(certified upper, certified lower) epsilon at ``delta``."""
+        """(certified upper bound, certified lower bound or None) of epsilon at ``delta``."""
         lower = max((curve.lower(delta) for curve in self.lowers), default=None)
         removal, *addition = (curve.upper(delta) for curve in self.uppers)
         return max([removal, *(min(upper, self.most) for upper in addition)]), lower
 
     @property
     def advantage(self) -> float:
-        """Delta at epsilon 0, or a little more. There both directions have one number, and what a removal
-        loses is what the curves are the most exact for."""
+        """An upper bound of delta at epsilon 0.
+
+        At epsilon 0 delta is equal in both directions; the curve of a removal is the more accurate one.
+        """
         return self.uppers[0].delta(0.0)
 
 
 @dataclass(frozen=True)
 class PlainProfile:
-    """The exact curve of plain Gaussian releases.
+    """The exact curve of Gaussian releases without sampling.
 
     Attributes:
         mu: the distance of the two Gaussians.
@@ -98,85 +101,90 @@ class PlainProfile:
 
 @dataclass(frozen=True)
 class JoinedProfile:
-    """Plain releases whose losses leave no lattice for those of the others: both by themselves.
+    """Gaussian releases with losses too large for the lattice of the others: both are computed separately.
 
     Attributes:
-        plain, others: what is added up, at half of delta each (basic composition).
+        plain, others: the two parts. Their epsilons at half of delta each add up (basic composition).
     """
 
     plain: PlainProfile
     others: PldProfile | PlainProfile | JoinedProfile
 
     def epsilon(self, delta: float) -> tuple[float, float | None]:
-        """(certified upper, certified lower) epsilon at ``delta``."""
+        """(certified upper bound, certified lower bound) of epsilon at ``delta``."""
         parts = (self.plain, self.others)
         lowers = [low for _, low in (part.epsilon(delta) for part in parts) if low is not None]
         return sum(part.epsilon(delta / 2)[0] for part in parts), max(lowers)
 
     @property
     def advantage(self) -> float:
-        """Delta at epsilon 0, or more."""
+        """An upper bound of delta at epsilon 0."""
         return min(self.plain.advantage + self.others.advantage, 1.0)
 
 
 class Pld:
-    """Privacy loss distributions."""
+    """Accounting by privacy loss distributions."""
 
     name = "pld"
     label = "PLD"
     kind = "bound"
 
     def refusal(self, event: Event) -> str | None:
-        """All Gaussian releases are supported."""
+        """Why ``event`` is not supported, or None. All Gaussian releases are supported."""
         return relations.not_gaussian(event)
 
     def stages(
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
     ) -> Sequence[PldProfile | PlainProfile | JoinedProfile]:
-        """The privacy curve after each stage of a run that adds ``added``, one after the other."""
+        """The privacy curve after each stage of a run; stage i adds the events ``added[i]``."""
         plain = [{event: n for event, n in part.items() if relations.unsampled(event)} for part in added]
-        apart = [PlainProfile(math.sqrt(square)) for square in np.cumsum(list(map(_square, plain))).tolist()]
+        squares = np.cumsum(list(map(_square, plain))).tolist()
+        plain_profiles = [PlainProfile(math.sqrt(square)) for square in squares]
         if plain == list(map(dict, added)):
-            return apart
-        mu = apart[-1].mu
-        if mu**2 / 2 + mu * math.sqrt(-2 * math.log(TAIL * delta)) > _LARGEST:
+            return plain_profiles
+        mu = plain_profiles[-1].mu
+        if mu**2 / 2 + mu * math.sqrt(-2 * math.log(TAIL_MASS * delta)) > _MAX_PLAIN_LOSS:
             pairs = zip(added, plain, strict=True)
-            others = [{event: n for event, n in part.items() if event not in alone} for part, alone in pairs]
-            found = self.stages(others, delta / 2, lower)
-            return [JoinedProfile(*parts) for parts in zip(apart, found, strict=True)]
+            others = [{event: n for event, n in all_.items() if event not in part} for all_, part in pairs]
+            other_profiles = self.stages(others, delta / 2, lower)
+            return [JoinedProfile(*parts) for parts in zip(plain_profiles, other_profiles, strict=True)]
         groups = _groups(added)
-        for room in (1, 2, 4, 8):
-            profiles = _sums(groups, len(added), choose(groups, delta, room), delta, lower)
-            if room == 8 or all(profile.outside < _OUTSIDE for profile in profiles):
+        for window_factor in (1, 2, 4, 8):
+            profiles = _sums(groups, len(added), choose(groups, delta, window_factor), delta, lower)
+            if window_factor == 8 or all(profile.outside < _MAX_OUTSIDE for profile in profiles):
                 break
         return [replace(profile, most=most) for profile, most in zip(profiles, _most(groups), strict=True)]
 
 
 def _most(groups: Sequence[Group]) -> list[float]:
-    """The largest loss of adding a unit after each stage; infinite with anything but Poisson sampling."""
+    """The largest loss of adding a unit after each stage; infinite unless all releases are
+    Poisson-sampled.
+    """
     if any(group.family != "poisson" or group.rate == 1 for group in groups):
         return [math.inf] * len(groups[0].counts)
     each = sum(-math.log1p(-group.rate) * group.counts.sum(axis=1) for group in groups)
     return [float(value) * (1 + 1e-12) for value in np.cumsum(each)]
 
 
-def _sums(groups: Sequence[Group], stages: int, frame: Frame, delta: float, lower: bool) -> list[PldProfile]:
+def _sums(
+    groups: Sequence[Group], stages: int, lattice: Lattice, delta: float, lower: bool
+) -> list[PldProfile]:
     """The profiles of all stages on one lattice."""
-    # Under replace-one the two neighbours are alike, and one direction is both.
-    sides = [frame.removal, frame.addition] if groups[0].directed else [frame.removal]
-    uppers = [Total(frame, side, stages) for side in sides]
+    # Under replace-one the relation is symmetric, so one direction suffices.
+    directions = [lattice.removal, lattice.addition] if groups[0].directed else [lattice.removal]
+    uppers = [Total(lattice, direction, stages) for direction in directions]
     if not lower or not any(group.family == "fixed" for group in groups):
-        lowers = [Total(frame, side, stages) for side in sides] if lower else []
+        lowers = [Total(lattice, direction, stages) for direction in directions] if lower else []
         for group in groups:
-            _add(group, frame, uppers, lowers)
+            _add(group, lattice, uppers, lowers)
         return _profiles(uppers, lowers)
-    # The worst data for all releases at once is not known: the lower bound is one pair of data
-    # sets, which shows a removal at the replace-one distance every time.
+    # For fixed-size sampling the worst pair of data sets over all releases is not known. The lower bound uses
+    # one valid pair: at each release the unit's removal moves the sum by the replace-one distance.
     attained = [replace(g, family="poisson") if g.family == "fixed" else g for g in groups]
     other = choose(attained, delta)
     lowers = [Total(other, other.removal, stages)]
     for group, witness in zip(groups, attained, strict=True):
-        _add(group, frame, uppers, [])
+        _add(group, lattice, uppers, [])
         _add(witness, other, [], lowers)
     return _profiles(uppers, lowers)
 
@@ -192,7 +200,7 @@ def _square(counts: Mapping[Event, int]) -> float:
 
 
 def _groups(added: Sequence[Mapping[Event, int]]) -> list[Group]:
-    """The releases of all stages by family and rate; plain Gaussians of a stage joined into one."""
+    """The releases of all stages by family and rate. The unsampled Gaussians of a stage form one release."""
     found: dict[tuple[str, float], dict[float, list[int]]] = {}
     for stage, counts in enumerate(added):
         plain = {event: n for event, n in counts.items() if relations.unsampled(event)}
@@ -218,21 +226,21 @@ def _family(event: Event) -> str:
     return "replace" if event.relation == "replace-one" else "poisson"
 
 
-def _add(group: Group, frame: Frame, uppers: Sequence[Total], lowers: Sequence[Total]) -> None:
-    """Adds a group's releases to the totals of each direction."""
-    nodes, down, up = _nodes(group, frame)
-    for begin, end, count in _chunks(group, nodes, frame):
+def _add(group: Group, lattice: Lattice, uppers: Sequence[Total], lowers: Sequence[Total]) -> None:
+    """Adds a group's releases to the totals of each direction (removal, addition)."""
+    nodes, down, up = _nodes(group, lattice)
+    for begin, end, count in _chunks(group, nodes, lattice):
         z, part = nodes[begin:end], slice(begin, end)
         family = "poisson" if group.family == "fixed" else group.family
-        _, top = privacy_loss.support(family, group.rate, z, frame.log_tail)
+        _, top = privacy_loss.support(family, group.rate, z, lattice.log_tail)
         if group.family == "fixed":
-            points, infinite = rounding.fixed_size(group.rate, z, frame.width, top)
-            first = -(points.shape[1] // 2) * frame.width
+            points, infinite = rounding.fixed_size(group.rate, z, lattice.width, top)
+            first = -(points.shape[1] // 2) * lattice.width
             uppers[0].add(points, np.full(z.shape, first), down[:, part], infinite)
             continue
-        cells = privacy_loss.cut(family, group.rate, z, _start(group, z, frame), frame.width, count).below(
-            top
-        )
+        cells = privacy_loss.cut(
+            family, group.rate, z, _start(group, z, lattice), lattice.width, count
+        ).below(top)
         last = -cells.edges[:, -1]
         if uppers:
             spread = rounding.spread(cells)
@@ -246,36 +254,42 @@ def _add(group: Group, frame: Frame, uppers: Sequence[Total], lowers: Sequence[T
                 lowers[1].add(addition[:, ::-1], last, up[:, part], np.zeros(len(z)))
 
 
-def _start(group: Group, z: Array, frame: Frame) -> Array:
-    low, _ = privacy_loss.support(group.family, group.rate, z, frame.log_tail)
-    start = np.floor(low / frame.width) * frame.width
+def _start(group: Group, z: Array, lattice: Lattice) -> Array:
+    low, _ = privacy_loss.support(group.family, group.rate, z, lattice.log_tail)
+    start = np.floor(low / lattice.width) * lattice.width
     if group.family == "poisson" and group.rate < 1:
-        # Where the least loss is within reach, most of the loss may lie just above it.
-        near = low < math.log1p(-group.rate) + _NEAR * frame.width
-        start[near] = rounding.start_of(group.rate, z[near], frame.width)
+        # If the lattice reaches the smallest loss, most of the mass may lie just above it.
+        near = low < math.log1p(-group.rate) + _MARGIN_CELLS * lattice.width
+        start[near] = rounding.start_of(group.rate, z[near], lattice.width)
     return start
 
 
-def _chunks(group: Group, nodes: Array, frame: Frame) -> Iterator[tuple[int, int, int]]:
-    """(begin, end, cells) of parts of the nodes, which are ascending: the first needs most cells."""
+def _chunks(group: Group, nodes: Array, lattice: Lattice) -> Iterator[tuple[int, int, int]]:
+    """(begin, end, number of cells) of consecutive parts of the nodes.
+
+    Nodes ascend, so the first node of a part needs the most cells.
+    """
     family = "poisson" if group.family == "fixed" else group.family
     begin = 0
     while begin < len(nodes):
-        low, high = privacy_loss.support(family, group.rate, nodes[begin : begin + 1], frame.log_tail)
+        low, high = privacy_loss.support(family, group.rate, nodes[begin : begin + 1], lattice.log_tail)
         length = float(high[0]) if group.family == "fixed" else float(high[0] - low[0])
-        count = math.ceil(length / frame.width) + _NEAR + 3
-        end = min(len(nodes), begin + max(1, _CHUNK // count))
+        count = math.ceil(length / lattice.width) + _MARGIN_CELLS + 3
+        end = min(len(nodes), begin + max(1, _CHUNK_MASSES // count))
         yield begin, end, count
         begin = end
 
 
-def _nodes(group: Group, frame: Frame) -> tuple[Array, Array, Array]:
-    """Multipliers to transform, and the counts (stages, nodes) with the group's rounded down and up."""
+def _nodes(group: Group, lattice: Lattice) -> tuple[Array, Array, Array]:
+    """(nodes, counts with multipliers rounded down, counts with multipliers rounded up).
+
+    Both counts have the shape (stages, nodes).
+    """
     span = math.log(group.z[-1] / group.z[0])
-    number = min(math.ceil(span / _JOIN), _NODES) + 1
+    number = min(math.ceil(span / _NODE_RATIO), _MAX_NODES) + 1
     if len(group.z) <= number + 1:
         return group.z, group.counts, group.counts
-    edges, density = _density(group, frame)
+    edges, density = _density(group, lattice)
     share = np.append(0.0, np.cumsum(density) / density.sum())
     nodes = np.exp(np.interp(np.linspace(0.0, 1.0, number), share, edges))
     nodes[0], nodes[-1] = group.z[0], group.z[-1]
@@ -287,16 +301,16 @@ def _nodes(group: Group, frame: Frame) -> tuple[Array, Array, Array]:
     return nodes, down, up
 
 
-def _density(group: Group, frame: Frame) -> tuple[Array, Array]:
-    """(edges (k+1,) of cells in log z, how dense nodes should lie in each (k,)).
+def _density(group: Group, lattice: Lattice) -> tuple[Array, Array]:
+    """(edges (k+1,) of cells in log z, the relative density of nodes in each cell (k,)).
 
-    Moving a multiplier by d log z moves the log moment at the tilt by w d log z, so with nodes of density n
-    the whole error is the integral of w / n, which is least for n in proportion to sqrt(w).
+    Moving a multiplier by d log z moves the log moment at the tilt by w d log z. With nodes of density n the
+    total error is the integral of w / n, which is minimal for n proportional to sqrt(w).
     """
-    edges = np.linspace(math.log(group.z[0]), math.log(group.z[-1]), _CELLS + 1)
-    tilt = np.array([frame.removal.tilt])
-    moments = privacy_loss.log_moments(group.family, group.rate, np.exp(edges), tilt, frame.log_tail)[:, 0]
+    edges = np.linspace(math.log(group.z[0]), math.log(group.z[-1]), _DENSITY_CELLS + 1)
+    tilt = np.array([lattice.removal.tilt])
+    moments = privacy_loss.log_moments(group.family, group.rate, np.exp(edges), tilt, lattice.log_tail)[:, 0]
     releases, _ = np.histogram(np.log(group.z), bins=edges, weights=group.counts.sum(axis=0))
     density = np.sqrt(np.maximum(moments[:-1] - moments[1:], 0.0) * releases)
-    # The quadrature is rough, so no part goes without nodes.
+    # The quadrature is rough, so every cell gets some nodes.
     return edges, density + 0.1 * density.mean() + 1e-300

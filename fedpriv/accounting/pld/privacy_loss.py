@@ -1,14 +1,14 @@
-"""Pairs of distributions that dominate one release, cut into cells of the privacy loss.
+"""Dominating pairs of distributions of one release, cut into cells of the privacy loss.
 
-A pair (P, Q) on the line has the loss L(x) = log dP/dQ (x), rising in x for every pair here, so that a
-cell of losses is an interval of x, and its masses under P and under Q are differences of normal tails.
+A pair (P, Q) on the real line has the loss L(x) = log dP/dQ (x). It increases in x for every pair here, so a
+cell of losses is an interval of x, and its masses under P and Q are differences of normal tails.
 In units of S, with z the noise multiplier and q the sampling rate:
 
-- ``poisson`` (add/remove; q = 1 is the plain Gaussian): P = (1-q) N(0, z^2) + q N(1, z^2) and
-  Q = N(0, z^2), which is removing a unit; adding one is (Q, P);
+- ``poisson`` (add/remove; q = 1 is the Gaussian without sampling): P = (1-q) N(0, z^2) + q N(1, z^2) and
+  Q = N(0, z^2). (P, Q) is the removal of a unit, (Q, P) the addition.
 - ``replace`` (Poisson sampling, replace-one): the same P and Q = (1-q) N(0, z^2) + q N(-1, z^2).
 
-Fixed-size sampling is made of ``poisson`` cells (see ``rounding``).
+Fixed-size sampling is built from ``poisson`` cells (see ``rounding``).
 
 >>> cells = cut("poisson", 1.0, np.array([1.0]), np.array([-9.0]), 0.5, 36)
 >>> bool(abs(cells.p.sum() - 1) < 1e-12), cells.p.shape
@@ -25,13 +25,13 @@ from scipy.special import ndtr, ndtri_exp
 
 Array = np.ndarray[Any, Any]
 
-# Normal tails are taken to be accurate to this relative error (scipy documents 3.4e-14).
+# The assumed relative error of normal tail probabilities (scipy documents 3.4e-14).
 TAIL_ERROR = 1e-13
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Losses of n multipliers in K cells [start + k h, start + (k+1) h].
+    """The losses of n multipliers, in K cells [start + k h, start + (k+1) h].
 
     Attributes:
         start: shape (n,).
@@ -53,11 +53,11 @@ class Cells:
 
     @property
     def edges(self) -> Array:
-        """Shape (n, K+1): the losses between cells."""
+        """The losses at the cells' boundaries, shape (n, K+1)."""
         return self.start[:, None] + self.width * np.arange(self.p.shape[1] + 1)
 
     def below(self, top: Array) -> Cells:
-        """These cells up to the losses ``top`` (n,) only; the masses of others are outside."""
+        """These cells restricted to losses below ``top`` (n,); the masses of all others count as above."""
         inside = self.edges[:, :-1] < top[:, None]
         above_p = self.above_p + np.where(inside, 0, self.p).sum(axis=1)
         above_q = self.above_q + np.where(inside, 0, self.q).sum(axis=1)
@@ -66,7 +66,9 @@ class Cells:
 
 
 def cut(family: str, rate: float, z: Array, start: Array, width: float, count: int) -> Cells:
-    """The cells of the ``family``'s loss at multipliers ``z`` (n,), from losses ``start`` (n,) upward."""
+    """``count`` cells of the ``family``'s loss for multipliers ``z`` (n,), upward from losses ``start``
+    (n,).
+    """
     edges = start[:, None] + width * np.arange(count + 1)
     x = position(family, rate, z[:, None], edges)
     zero = _masses(x, z)
@@ -79,8 +81,14 @@ def cut(family: str, rate: float, z: Array, start: Array, width: float, count: i
 
 @dataclass(frozen=True)
 class _Part:
-    """Masses inside the cells (n, K), the tails at their edges that they are differences of (n, K),
-    and the masses outside all cells (n,), (n,)."""
+    """Masses of one distribution.
+
+    Attributes:
+        inside: shape (n, K), the masses of the cells.
+        edge: shape (n, K), the sums of the tail probabilities at each cell's two edges, which scale its
+            error.
+        below, above: shape (n,), the masses outside all cells.
+    """
 
     inside: Array
     edge: Array
@@ -89,7 +97,7 @@ class _Part:
 
 
 def _masses(x: Array, z: Array) -> _Part:
-    """Masses of N(0, z^2) between the columns of x (n, K+1)."""
+    """The masses of N(0, z^2) between neighbouring columns of x (n, K+1)."""
     scores = x / z[:, None]
     right = scores >= 0
     tails = ndtr(-np.abs(scores))
@@ -99,7 +107,7 @@ def _masses(x: Array, z: Array) -> _Part:
 
 
 def _mixed(zero: _Part, one: _Part, rate: float) -> _Part:
-    """(1 - rate) times ``zero`` and rate times ``one``."""
+    """The mixture (1 - rate) ``zero`` + rate ``one``."""
     return _Part(
         (1 - rate) * zero.inside + rate * one.inside,
         (1 - rate) * zero.edge + rate * one.edge,
@@ -109,7 +117,7 @@ def _mixed(zero: _Part, one: _Part, rate: float) -> _Part:
 
 
 def position(family: str, rate: float, z: Array, losses: Array) -> Array:
-    """x with L(x) = loss; -inf below the least loss, log(1-q) of ``poisson``."""
+    """The x with L(x) = loss; -inf below the smallest loss, which is log(1-q) for ``poisson``."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if family == "poisson":
             inner = np.log1p(-(1 - rate) * np.exp(-losses))
@@ -125,7 +133,7 @@ def position(family: str, rate: float, z: Array, losses: Array) -> Array:
 
 
 def loss(family: str, rate: float, z: Array, x: Array) -> Array:
-    """L(x), shapes broadcast."""
+    """L(x); shapes broadcast."""
     up = np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + (2 * x - 1) / (2 * z**2))
     if family == "poisson":
         return np.asarray(up)
@@ -134,16 +142,18 @@ def loss(family: str, rate: float, z: Array, x: Array) -> Array:
 
 
 def support(family: str, rate: float, z: Array, log_tail: float) -> tuple[Array, Array]:
-    """Losses (n,), (n,) that L passes below and above with probability at most exp(log_tail) under P."""
+    """Losses (low (n,), high (n,)): under P, L is below low, or above high, with probability <=
+    exp(log_tail).
+    """
     reach = -z * ndtri_exp(log_tail)
     bottom = -reach
     return loss(family, rate, z, bottom), loss(family, rate, z, 1 + reach)
 
 
 def log_moments(family: str, rate: float, z: Array, exponents: Array, log_tail: float) -> Array:
-    """log E_P[e^{sL}] for multipliers z (n,) and exponents s (k,), tails cut: shape (n, k).
+    """log E_P[e^{sL}] for multipliers z (n,) and exponents s (k,) without the tails: shape (n, k).
 
-    A quadrature to choose windows and tilts by; nothing is certified with it.
+    This quadrature serves only to choose windows and tilts. No certified bound depends on it.
     """
     reach = -float(ndtri_exp(log_tail))
     points = np.linspace(-reach, reach, 241)
@@ -165,13 +175,16 @@ def log_moments(family: str, rate: float, z: Array, exponents: Array, log_tail: 
 def _fixed_moments(
     rate: float, z: Array, exponents: Array, x: Array, log_weights: Array, step: Array
 ) -> Array:
-    """``log_moments`` of fixed-size sampling: gains of P, losses of Q, and an atom at 0 (``rounding``)."""
+    """``log_moments`` of fixed-size sampling: positive losses of P, negative ones of Q, an atom at 0.
+
+    The pair is that of ``rounding.fixed_size``.
+    """
     losses = loss("poisson", rate, z[:, None], x)[:, :, None]
     log_q = (np.log(step) - x**2 / (2 * z[:, None] ** 2))[:, :, None]
     powers = np.logaddexp(log_weights[:, :, None] + losses * exponents, log_q - losses * exponents)
     powers = np.where(losses > 0, powers, -np.inf)
     top = powers.max(axis=1, keepdims=True)
     rest = np.log(np.exp(powers - top).sum(axis=1)) + top[:, 0]
-    with np.errstate(divide="ignore"):  # no atom where everyone takes part
+    with np.errstate(divide="ignore"):  # no atom if the rate is 1
         atom = np.log((1 - rate) * (1 - 2 * ndtr(-0.5 / z)))
     return np.asarray(np.logaddexp(rest, atom[:, None]))

@@ -1,14 +1,14 @@
-"""Privacy losses on a lattice: a little more privacy loss than there is, or a little less.
+"""Rounding of privacy losses to a lattice, for certified upper and lower bounds.
 
-A measure of losses on the points g_k = start + k h stands for a release. Two roundings certify:
+A measure on the points g_k = start + k h represents the losses of a release. There are two roundings:
 
-- ``spread`` (Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, "connect the dots"): what lies in the
-  cell [g_k, g_k+1] goes to its two ends so that its masses under P and under Q stay: the hockey-stick
-  divergence becomes the chords of the true one, and can only rise.
-- ``merged`` (ours): point g_k+1 collects a part u_k of the cell below it and a part 1 - u_k+1 of the cell
-  above. Merging outcomes is post-processing, so divergences can only fall; where the mean of what came
-  together is above g_k+1 it is rounded down to it, so they fall again. With balanced parts the mean IS
-  g_k+1, and the error is of second order in h, like that of ``spread``.
+- ``spread``, for upper bounds (Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, "connect the dots"): the
+  mass in the cell [g_k, g_k+1] moves to its two ends so that its masses under P and under Q are preserved.
+  The hockey-stick divergence becomes the piecewise linear interpolation of the true one and can only rise.
+- ``merged``, for lower bounds (derived here): point g_k+1 collects the share u_k of the cell below it and the
+  share 1 - u_k+1 of the cell above it. Merging outcomes is post-processing, so divergences can only fall. If
+  the mean loss of the collected mass is above g_k+1, it is rounded down to it, so they fall again. With
+  balanced shares the mean equals g_k+1, and the error is of second order in h, as for ``spread``.
 
 >>> cells = privacy_loss.cut("poisson", 1.0, np.array([1.0]), np.array([-9.0]), 0.5, 36)
 >>> up, (low, _) = spread(cells), merged(cells)
@@ -32,7 +32,7 @@ _SWEEPS = 4
 
 @dataclass(frozen=True)
 class Spread:
-    """Upper measures on the points.
+    """Measures on the lattice points for the upper bounds.
 
     Attributes:
         removal: shape (n, K+1), masses of the loss of (P, Q) at the points g_k.
@@ -47,12 +47,12 @@ class Spread:
 
 
 def spread(cells: Cells) -> Spread:
-    """Chords of the true divergence; masses outside the cells go up to the next point or to infinity."""
+    """The measures for upper bounds. Masses outside the cells move up to the next point or to infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         spare = cells.q * np.exp(cells.edges[:, 1:]) - cells.p
         low_p = (spare - cells.error) / np.expm1(cells.width)
         low_q = (spare + cells.error) / np.expm1(cells.width) * np.exp(-cells.edges[:, :-1])
-    # Round-off always moves mass towards the larger loss, which is the upper end for (P, Q) only.
+    # The round-off error moves mass towards the larger loss: the upper end for (P, Q), the lower for (Q, P).
     low_p = np.clip(np.nan_to_num(low_p, nan=0.0), 0.0, cells.p)
     low_q = np.clip(np.nan_to_num(low_q, nan=np.inf), 0.0, cells.q)
     shape = (len(low_p), low_p.shape[1] + 1)
@@ -61,18 +61,18 @@ def spread(cells: Cells) -> Spread:
     removal[:, 1:] += cells.p - low_p
     addition[:, 1:] += cells.q - low_q
     removal[:, 0] += cells.below_p
-    # The least losses of (Q, P): hardly any mass, so it may go all the way up.
+    # The smallest losses of (Q, P) have almost no mass, so moving it far up costs little.
     addition[:, 0] += cells.above_q
     return Spread(removal, addition, cells.above_p, cells.below_q)
 
 
 def merged(cells: Cells) -> tuple[Array, Array]:
-    """Lower measures (n, K+1): of the loss of (P, Q) at g_k, and of the loss of (Q, P) at -g_k.
+    """The measures (n, K+1) for lower bounds: of the loss of (P, Q) at g_k, and of (Q, P) at -g_k.
 
-    The least and the largest losses outside the cells are left out, or rounded down into them.
+    Losses outside the cells are dropped or rounded down into the cells.
     """
     scale = np.exp(-cells.edges[:, 1:-1])
-    # What cell k lacks for a mean loss of g_k+1, and what cell k+1 has beyond it (in masses of Q).
+    # The deficit of cell k for a mean loss of g_k+1, and the surplus of cell k+1 (in masses of Q).
     lack = np.maximum(cells.q[:, :-1] - cells.p[:, :-1] * scale, 0.0)
     beyond = np.maximum(cells.p[:, 1:] * scale - cells.q[:, 1:], 0.0)
     slack = scale * np.maximum(cells.error[:, :-1], cells.error[:, 1:])
@@ -96,10 +96,10 @@ def _collect(points: Array, masses: Array, up: Array) -> None:
 
 
 def _balanced(lack: Array, beyond: Array) -> Array:
-    """Parts u (n, K) with u_k lack_k near (1 - u_k+1) beyond_k, of the solution that does not oscillate.
+    """Shares u (n, K) with u_k lack_k close to (1 - u_k+1) beyond_k: the solution that does not oscillate.
 
-    Where masses fall from cell to cell the equation is solved downwards, where they rise upwards: both
-    contract. The first cell has nothing below it to share with, so all of it goes up.
+    Where masses decrease from cell to cell, the equation is solved downwards; where they increase, upwards.
+    Both iterations contract. All of the first cell moves up, since there is no point below it.
     """
     ratio = _ratio(lack, beyond)
     falling = ratio < 1
@@ -120,13 +120,13 @@ def _ratio(lack: Array, beyond: Array) -> Array:
 
 
 def fixed_size(rate: float, z: Array, width: float, top: Array) -> tuple[Array, Array]:
-    """Upper measures (n, 2 K + 1) on the points -K h .. K h of sampling a cohort of fixed size, and
-    their masses (n,) at infinity. Losses above ``top`` (n,) count as infinite.
+    """The measures for upper bounds of fixed-size sampling: (measures (n, 2 K + 1), masses (n,) at infinity).
 
-    ``z`` is the multiplier over the replace-one distance. Zhu, Dong & Wang 2022, theorem 11: with (P, Q)
-    the pair of the release without sampling, the divergence at e^eps is that of
-    ((1-q) Q + q P, Q) for eps >= 0 and of (Q, (1-q) Q + q P) below. So gains are those of removal,
-    losses those of addition, and what is left is an atom at 0. One measure serves both neighbours.
+    The measures lie on the points -K h .. K h. Losses above ``top`` (n,) count as infinite. ``z`` is the
+    multiplier over the replace-one distance. Zhu, Dong & Wang 2022, theorem 11: with (P, Q) the pair of the
+    release without sampling, the divergence at e^eps is that of ((1-q) Q + q P, Q) for eps >= 0 and of
+    (Q, (1-q) Q + q P) for eps < 0. So positive losses are those of a removal, negative losses those of an
+    addition, and the remaining mass is an atom at 0. One measure serves both neighbours.
     """
     count = math.ceil(float(top.max()) / width) + 1
     cells = privacy_loss.cut("poisson", rate, z, np.zeros_like(z), width, count).below(top)
@@ -139,11 +139,11 @@ def fixed_size(rate: float, z: Array, width: float, top: Array) -> tuple[Array, 
 
 
 def start_of(rate: float, z: Array, width: float) -> Array:
-    """Where the cells of a Poisson-sampled Gaussian best start, shape (n,): one cell below g_1.
+    """The best start of the cells of a Poisson-sampled Gaussian, shape (n,): one cell below g_1.
 
-    With a small rate most of the loss lies just above log(1-q). If it fell between two points, both
-    roundings would move it at every release. So the start is put where the two solutions that
-    ``_balanced`` joins, upwards from the first cell and downwards from the last, meet.
+    With a small rate most of the mass lies just above log(1-q). Between two points, both roundings would move
+    it at every release. Therefore the start is chosen so that the two solutions that ``_balanced`` joins,
+    upwards from the first cell and downwards from the last, agree.
     """
     edge = np.log1p(-rate)
     low, high = np.full(z.shape, edge), np.full(z.shape, edge + width)
@@ -159,7 +159,7 @@ def start_of(rate: float, z: Array, width: float) -> Array:
 
 
 def _mismatch(ratio: Array) -> Array:
-    """Which way the start has to move, shape (n,): up where positive."""
+    """The direction in which the start has to move, shape (n,): up if positive."""
     down = np.full(ratio.shape, 0.5)
     for k in range(ratio.shape[1] - 2, -1, -1):
         down[:, k] = np.minimum(ratio[:, k], 1) * (1 - down[:, k + 1])

@@ -1,7 +1,8 @@
-r"""CIFAR-10 and CIFAR-100 in their binary version, which holds no pickles.
+r"""CIFAR-10 and CIFAR-100 in their binary version, which contains no pickles.
 
-A file is records of one label byte (CIFAR-10), or of a coarse and a fine label byte (CIFAR-100; the fine
-one is used), and then 3,072 pixels: 1,024 red, 1,024 green, 1,024 blue, each row by row (Krizhevsky 2009).
+A file is a sequence of records. A record has one label byte (CIFAR-10), or a coarse and a fine label byte
+(CIFAR-100; the fine one is used), and then 3,072 pixel bytes: 1,024 red, 1,024 green and 1,024 blue ones,
+each plane row by row (Krizhevsky 2009).
 
 >>> x, y = parse(bytes([3]) + bytes(3072), 1, 10, "toy")
 >>> x.shape, y.tolist()
@@ -26,13 +27,15 @@ CIFAR_100 = ("train.bin", "test.bin")
 
 
 def parse(data: bytes, label_bytes: int, classes: int, name: str) -> tuple[Bytes, Indices]:
-    """Images (n, 3, 32, 32) and labels (n,), the last of the ``label_bytes`` of each record.
+    """Images (n, 3, 32, 32) and labels (n,). A label is the last of a record's ``label_bytes``.
 
-    Raises DataError unless it is one whole record or more with labels below ``classes``.
+    Raises DataError unless the data is one or more complete records with labels below ``classes``.
     """
     record = label_bytes + PIXELS
     if not data or len(data) % record:
-        raise DataError(f"{name}: is not whole records of {record} bytes; fetch it again")
+        raise DataError(
+            f"{name}: the file does not consist of complete records of {record} bytes; fetch it again"
+        )
     table = np.frombuffer(data, np.uint8).reshape(-1, record)
     labels = table[:, label_bytes - 1].astype(np.int64)
     if int(labels.max()) >= classes:
@@ -41,7 +44,10 @@ def parse(data: bytes, label_bytes: int, classes: int, name: str) -> tuple[Bytes
 
 
 def read(name: str, paths: Sequence[Path], label_bytes: int, classes: int) -> Arrays:
-    """The source of training files and, last, the test file. Raises DataError for a damaged one."""
+    """The source of the training files and the last file, the test file.
+
+    Raises DataError for a damaged file.
+    """
     parts = [parse(content(path), label_bytes, classes, str(path)) for path in paths]
     x, y = (np.concatenate(column) for column in zip(*parts[:-1], strict=True))
     return Arrays(name, x, y, *parts[-1], classes=classes)

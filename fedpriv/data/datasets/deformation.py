@@ -1,12 +1,12 @@
-"""Displacement fields and tangents, computed where the authors' binary files are not at hand.
+"""Displacement fields and tangents for InfiniteMNIST, computed if the authors' binary files are missing.
 
-Everything up to the last multiplication is integer arithmetic (or float32 on integers below 2^24,
-which is exact), so that one index is one image, byte for byte, on every machine and device and in
-every batch.
+Everything up to the last multiplication is integer arithmetic, or exact float32 arithmetic on integers below
+2^24. Therefore an index gives the same image, byte for byte, on every machine and device and in every batch.
 
-Loosli, Canu & Bottou 2007, "Training invariant support vector machines using selective sampling",
-use smoothed random fields and smoothed derivatives; their smoothing is not published with numbers,
-so the constants below are ours, chosen by eye to deform digits visibly and leave them legible.
+Loosli, Canu & Bottou 2007, "Training invariant support vector machines using selective sampling", use
+smoothed random fields and smoothed derivatives. They do not publish the parameters of the smoothing. The
+constants below
+were chosen by eye: they deform digits visibly and leave them legible.
 
 >>> f = fields(2)
 >>> tuple(f.shape), f.dtype
@@ -27,7 +27,7 @@ from torch import Tensor
 
 SIDE = 28
 FIELDS = 1522
-# The computed fields are part of the data set's definition: another seed is another data set.
+# The computed fields are part of the data set's definition: another seed would define another data set.
 FIELD_SEED = 20070101
 AMPLITUDE = 1.25  # standard deviation of a displacement, in pixels
 _BOX, _PASSES = 9, 3  # three box filters of width 9: nearly Gaussian, of std sqrt(20) = 4.5 pixels
@@ -42,13 +42,13 @@ def _box(values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 @functools.lru_cache(maxsize=2)
 def fields(count: int = FIELDS) -> Tensor:
-    """Smooth random displacements (count, 784) in pixels, float32; always the same ones.
+    """Fixed, smooth, pseudo-random displacements (count, 784) in pixels, float32.
 
-    Field k is the same whatever ``count``. The result is shared: do not write to it.
+    Field k does not depend on ``count``. The result is cached and shared: do not write to it.
     """
     canvas = SIDE + _PASSES * (_BOX - 1)
     pixels = count * canvas * canvas
-    # Raw bits, since NumPy promises that they never change, and does not promise it of generators.
+    # Raw bits: NumPy guarantees that they never change, but not that a generator's draws do not.
     raw = np.random.Philox(key=FIELD_SEED).random_raw(-(-pixels // 8)).astype("<u8")
     noise = raw.view(np.uint8)[:pixels].reshape(count, canvas, canvas).astype(np.int32) * 2 - 255
     for _ in range(_PASSES):
@@ -61,15 +61,15 @@ def fields(count: int = FIELDS) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(scaled.reshape(count, SIDE * SIDE)))
 
 
-_PITCH = SIDE + 2  # a row and a gap of zeros, so that flat shifts by one never meet a neighbour row
+_PITCH = SIDE + 2  # a row and a gap of zeros, so that a flat shift by one never reads a neighbouring row
 
 
 def tangents(images: Tensor) -> Tensor:
-    """Smoothed derivatives (n, 2, 784) in grey levels a pixel, float32, of byte images (n, 28, 28).
+    """Smoothed derivatives (n, 2, 784) in grey levels per pixel, float32, of byte images (n, 28, 28).
 
-    Plane 0 is d/dx (columns), plane 1 d/dy (rows): central differences along the one axis, weights
-    1 2 1 across (Sobel's operator over 8), zeros outside the image. Exact, so the device and the
-    batch make no difference.
+    Plane 0 is d/dx (columns), plane 1 is d/dy (rows): central differences along one axis, weights 1 2 1
+    across it (Sobel's operator divided by 8), zeros outside the image. The arithmetic is exact, so the result
+    does not depend on the device or the batch.
     """
     n = images.shape[0]
     pad = images.new_zeros((n, (SIDE + 2) * _PITCH + 2), dtype=torch.int16)

@@ -1,11 +1,10 @@
-"""scikit-learn's bundled handwritten digits, brought to MNIST's 28x28: no download.
+"""scikit-learn's bundled handwritten digits, scaled to MNIST's 28x28. They need no download.
 
 The 1797 digits of 8x8 pixels with 17 grey levels (Alpaydin & Kaynak 1998, UCI "Optical Recognition of
-Handwritten Digits", test part) are interpolated to 20x20, as large as MNIST's digits, within 28x28,
-and their contrast is raised to MNIST's. Of each 50 digits the first ten are held out as the public
-test part: 360 test and 1437 training digits. (Tens, because the bundle runs through 0..9 in order
-for long stretches.) The writers of the two parts are the same, so the test is easier than one on
-new writers.
+Handwritten Digits", test part) are interpolated to 20x20, the size of MNIST's digits, within 28x28, and their
+contrast is raised to that of MNIST. The first ten of every 50 digits are the public test part: 360 test and
+1437 training digits. (Ten at a time, because the bundle counts 0..9 for long stretches.) Both parts have the
+same writers, so the test is easier than one with new writers.
 
 >>> x, y, test_x, test_y = digits()
 >>> x.shape, test_x.shape, x.dtype.name, sorted(set(test_y.tolist()))
@@ -20,7 +19,7 @@ import numpy as np
 
 from fedpriv.data.source import Bytes, Indices
 
-_PITCH = 2.5  # 28x28 pixels between two of the 8x8
+_PITCH = 2.5  # distance of two original pixels, in pixels of the 28x28 image
 
 
 def _weights() -> Indices:
@@ -36,16 +35,16 @@ def _weights() -> Indices:
 @functools.lru_cache(maxsize=1)
 def digits() -> tuple[Bytes, Indices, Bytes, Indices]:
     """Training images uint8 (1437, 28, 28) and labels, then the 360 test images and labels."""
-    # A slow import that only this data set needs.
+    # This import is slow, and only this data set needs it.
     from sklearn.datasets import load_digits
 
     bundle = load_digits()
     small = bundle.images.astype(np.int64)
-    # Whole numbers throughout, so that every machine has the same bytes.
+    # Integer arithmetic throughout, so that every machine computes the same bytes.
     weights = _weights()
     large = np.einsum("ia,nab,jb->nij", weights, small, weights)
     full = 16 * 4096 * 4096
-    # Grey levels 0.2..0.75 are stretched to 0..1: strokes as crisp as MNIST's.
+    # Grey levels 0.2..0.75 are stretched to 0..1, so that strokes are as sharp as MNIST's.
     bright = (20 * large - 4 * full) * 255 // (11 * full)
     images = np.clip(bright, 0, 255).astype(np.uint8)
     labels = bundle.target.astype(np.int64)

@@ -1,15 +1,15 @@
-"""IMDB: film reviews, and whether the writer liked the film.
+"""IMDB: film reviews labelled as negative (0) or positive (1).
 
-The archive (Maas et al. 2011) holds a text a review, in ``aclImdb/{train,test}/{neg,pos}``, and
-``aclImdb/imdb.vocab``, its publishers' list of words, the most frequent first. That list is public, so no
-vocabulary is made from the reviews. A review is lower-cased, rid of line breaks in HTML, and cut into
+The archive (Maas et al. 2011) holds one text file per review in ``aclImdb/{train,test}/{neg,pos}``, and the
+public word list ``aclImdb/imdb.vocab``, sorted by descending frequency. Therefore no vocabulary is computed
+from the reviews. A review is converted to lower case, HTML line breaks are removed, and it is split into
 words (letters and digits, with apostrophes inside) and the marks ! and ?.
 
-``imdb``: a review is its first ``length`` words as tokens: 0 is the padding, 1 a word that is not on the
-list, 2 the most frequent word. Du 2021 state neither number; Bu, Dong, Long & Su 2020, whose experiment they
-take up, keep 10,000 words and 256 of a review.
-``imdb-bag``: which of the ``vocabulary`` most frequent words occur in the review, as 0 and 1: the 10,000
-features of Li 2023 (appendix C.1).
+``imdb``: the first ``length`` words of a review as tokens. 0 is the padding, 1 a word that is not in the
+vocabulary, 2 the most frequent word. Du 2021 state neither of the two sizes. Bu, Dong, Long & Su 2020, whose
+experiment they repeat, keep 10,000 words, and 256 words of a review.
+``imdb-bag``: whether each of the ``vocabulary`` most frequent words occurs in the review, as 0 and 1. These
+are the 10,000 features of Li 2023 (appendix C.1).
 
 >>> words("A<br />so-so film!  Isn't it?")
 ['a', 'so', 'so', 'film', '!', "isn't", 'it', '?']
@@ -47,25 +47,30 @@ def words(review: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Reviews in the public order, as the ranks of their words in the list; -1: not on it."""
+    """Reviews in the public order, as the ranks of their words in the word list (-1 if a word is not in
+    it).
+    """
 
     ranks: list[Indices]
     labels: Indices
 
 
 def find(folder: Path) -> Path:
-    """The archive, or the folder ``aclImdb`` that was unpacked from it. Raises MissingDataError."""
+    """The archive, or the folder ``aclImdb`` extracted from it.
+
+    Raises MissingDataError if both are missing.
+    """
     for path in (folder / ARCHIVE, folder / "aclImdb"):
         if path.exists():
             return path
     raise MissingDataError(
-        f"{folder} has neither {ARCHIVE} nor its folder aclImdb: run `fedpriv data fetch imdb`, or name the "
-        "folder that holds it with FEDPRIV_DATA"
+        f"{folder} has neither {ARCHIVE} nor its folder aclImdb: run `fedpriv data fetch imdb`, or set "
+        "FEDPRIV_DATA to the folder that contains imdb"
     )
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name within the archive and content of each review, and of the vocabulary."""
+    """(name within the archive, content) of each review and of the word list."""
     if path.is_dir():
         for file in (path / "imdb.vocab", *path.glob("t*/[np]*/*.txt")):
             if file.is_file():
@@ -79,11 +84,11 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 if stream is not None:
                     yield item.name, stream.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error):
-        raise DataError(f"{path}: is damaged; delete it and run `fedpriv data fetch imdb`") from None
+        raise DataError(f"{path} is damaged; delete it and run `fedpriv data fetch imdb`") from None
 
 
 def _read(path: Path, vocabulary: int) -> tuple[_Part, _Part]:
-    """The training and the test part, with the ``vocabulary`` most frequent words."""
+    """(training part, test part), with the ``vocabulary`` most frequent words."""
     reviews: dict[str, bytes] = {}
     listed: bytes | None = None
     for name, data in _files(path):
@@ -92,20 +97,20 @@ def _read(path: Path, vocabulary: int) -> tuple[_Part, _Part]:
         elif _REVIEW.fullmatch(name):
             reviews[name] = data
     if listed is None:
-        raise DataError(f"{path}: has no {_VOCABULARY}; delete it and run `fedpriv data fetch imdb`")
+        raise DataError(f"{path} has no {_VOCABULARY}; delete it and run `fedpriv data fetch imdb`")
     try:
         ranked = listed.decode("utf-8").split()[:vocabulary]
         rank = {word: place for place, word in reversed(list(enumerate(ranked)))}
         return _part(path, reviews, rank, "train"), _part(path, reviews, rank, "test")
     except UnicodeDecodeError:
-        raise DataError(f"{path}: holds a text that is not UTF-8; fetch it again") from None
+        raise DataError(f"{path} has a text that is not UTF-8; fetch it again") from None
 
 
 def _part(path: Path, reviews: Mapping[str, bytes], rank: Mapping[str, int], part: str) -> _Part:
     names = sorted(name for name in reviews if name.startswith(f"aclImdb/{part}/"))
     if not names:
-        raise DataError(f"{path}: has no reviews in aclImdb/{part}; fetch it again")
-    names = [names[row] for row in shuffled(len(names))]  # else the labels would come in two runs
+        raise DataError(f"{path} has no reviews in aclImdb/{part}; fetch it again")
+    names = [names[row] for row in shuffled(len(names))]  # the files are sorted by label
     ranks = [
         np.array([rank.get(word, -1) for word in words(reviews[name].decode("utf-8"))], np.int64)
         for name in names
@@ -119,7 +124,7 @@ def read(path: Path, vocabulary: int, length: int) -> Arrays:
     def tokens(part: _Part) -> npt.NDArray[np.int32]:
         table = np.zeros((len(part.ranks), length), np.int32)
         for row, ranks in enumerate(part.ranks):
-            table[row, : len(ranks[:length])] = ranks[:length] + 2  # of a rank of -1 it makes token 1
+            table[row, : len(ranks[:length])] = ranks[:length] + 2  # rank -1 becomes token 1
         return table
 
     train, test = _read(path, vocabulary - 2)

@@ -1,17 +1,19 @@
-"""InfiniteMNIST by index: an endless set of deformed digits that is never stored.
+"""InfiniteMNIST: an infinite set of deformed digits, computed from the index and never stored.
 
-Loosli, Canu & Bottou 2007. With n_test and n_train base images (10000 and 60000 for MNIST), index i is
+Source: Loosli, Canu & Bottou 2007. With n_test and n_train base images (10000 and 60000 for MNIST), index i
+is
 
-    i <  n_test                   test image i, as it is
-    i <  n_test + n_train         training image i - n_test, as it is
-    else                          training image a = (i - n_test) mod n_train, deformed:
+    i <  n_test                   test image i, undeformed
+    i <  n_test + n_train         training image i - n_test, undeformed
+    otherwise                     training image a = (i - n_test) mod n_train, deformed:
 
     k1 = ((i mod 2^32) * 131071 mod 2^32) mod (fields - 1),    k2 = (k1 + 1 + 2 i) mod fields
     x  = clamp(x_a + alpha (F[k1] T0 - F[k2] T1), 0, 255)       alpha negated when k1 + k2 is odd
 
-in float32 without fused multiply-add, cut to a byte and shifted by translation k1 mod 9. F are
-displacement fields, T0 and T1 the image's tangents. With the authors' two binary files the images
-are theirs, byte for byte; without them both are computed (:mod:`fedpriv.data.datasets.deformation`).
+in float32 without fused multiply-add, truncated to a byte and shifted by translation k1 mod 9. F are the
+displacement fields, T0 and T1 the image's tangents. With the authors' two binary files the images equal
+theirs byte for byte. Without the files, fields and tangents are computed
+(:mod:`fedpriv.data.datasets.deformation`).
 
 >>> from fedpriv.data.datasets.digits import digits
 >>> source = InfiniteMNIST("infinite-digits", *digits())
@@ -49,19 +51,19 @@ PIXELS = 784
 SIDE = 28
 FIELDS_FILE = "fields_float_1522x28x28.bin"
 TANGENTS_FILE = "tangVec_float_60000x28x28.bin"
-_STILL = 8  # the translation that moves nothing
-_MARGIN = SIDE + 1  # no translation goes further along the row
-_SMALL_BASE = 4096  # base images whose tangents are kept: 24 MiB
+_IDENTITY = 8  # the number of the translation that does not move the image
+_MARGIN = SIDE + 1  # the largest flat shift of any translation
+_SMALL_BASE = 4096  # up to this many base images, the tangents are kept in memory (24 MiB)
 
 
 @functools.lru_cache(maxsize=1)
 def _translations() -> Tensor:
-    """Where each pixel of each of the nine translations comes from, int64 (9, 784); 784 is black.
+    """The source pixel of each pixel for each of the nine translations, int64 (9, 784); 784 means black.
 
-    0: up, 1: down, 2: left, 3: right, 4..7: up-left, up-right, down-left, down-right, 8: none. The
-    original moves the image as one row of 784 pixels: left blackens column 0 and pixel 783 and lets
-    the next row's first pixel into column 27; right blackens column 1 and pixel 0 and lets the
-    previous row's last pixel into column 0.
+    0: up, 1: down, 2: left, 3: right, 4..7: up-left, up-right, down-left, down-right, 8: none. The original
+    implementation shifts the image as one row of 784 pixels. Therefore "left" makes column 0 and pixel 783
+    black and puts the next row's first pixel into column 27; "right" makes column 1 and pixel 0 black and
+    puts the previous row's last pixel into column 0.
     """
     at = np.arange(PIXELS)
     column = at % SIDE
@@ -86,42 +88,43 @@ def _translations() -> Tensor:
 
 @functools.lru_cache(maxsize=1)
 def _shifts() -> tuple[Tensor, Tensor]:
-    """The translations as (9,), how far away in the row a pixel comes from, and uint8 (9, 784), 255 where one
-    comes and 0 where it is black. A row that is read in one piece takes a tenth of one read by its pixels.
+    """The translations as flat shifts (9,) and masks uint8 (9, 784): 255, or 0 where the result is black.
+
+    Reading a shifted row in one piece takes a tenth of the time of gathering its pixels.
     """
     table = _translations()
     away, lit = table - torch.arange(PIXELS), table < PIXELS
-    steps = away.masked_fill(~lit, -PIXELS).amax(1)  # all lit pixels of a translation are as far away
+    steps = away.masked_fill(~lit, -PIXELS).amax(1)  # all lit pixels of a translation have the same shift
     return steps, torch.where(lit, 255, 0).to(torch.uint8)
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """What one device keeps resident: base images, labels, fields, translations, given tangents."""
+    """The tensors that stay on a device: base images, labels, fields, translations, stored tangents."""
 
     images: Tensor  # uint8 (n_test + n_train, 784)
     labels: Tensor  # int64 (n_test + n_train,)
     fields: Tensor  # float32 (fields, 784)
     steps: Tensor  # int64 (9,)
     lit: Tensor  # uint8 (9, 784)
-    tangents: Tensor | None  # float32 (n_train, 2, 784), or None: computed for each batch
+    tangents: Tensor | None  # float32 (n_train, 2, 784), or None if computed for each batch
 
 
 class InfiniteMNIST:
-    """The endless source over a base set of digits.
+    """The infinite source over a base set of digits.
 
     Args:
-        name: what to call it.
+        name: the name of the data set.
         x, y: base training images uint8 (n_train, 28, 28) and labels (n_train,).
-        test_x, test_y: base test images, which are the public test part.
+        test_x, test_y: base test images and labels, which are the public test part.
         classes: the number of labels.
-        alpha: strength of the deformations.
+        alpha: the strength of the deformations.
         fields: displacement fields float32 (an even number of at least 2, 784); None: computed.
-        tangents: float32 (n_train, 2, 784), planes T0 and T1; None: computed, once for a small base
-            and for each batch of a large one.
+        tangents: float32 (n_train, 2, 784), planes T0 and T1; None: computed, once for a small base set and
+            for each batch otherwise.
 
     Raises:
-        DataError: the arrays do not fit together.
+        DataError: the arrays' shapes or types do not match.
         ArgumentError: alpha is not a finite number.
     """
 
@@ -181,13 +184,13 @@ class InfiniteMNIST:
         return where, self._tables[where]
 
     def _rows(self, i: Tensor) -> Tensor:
-        """The base image (test images first) that each index shows."""
+        """The number of the base image (test images first) of each index."""
         return torch.where(i < self.first, i, (i - self.first) % self._base + self.first)
 
     def pixels(self, indices: Indices, device: torch.device | str = "cpu") -> Tensor:
         """The images at ``indices`` (n,) as bytes, uint8 (n, 28, 28).
 
-        Raises ArgumentError for a negative index, or one of 2^62 or more.
+        Raises ArgumentError for an index outside 0..2^62 - 1.
         """
         where, tables = self._on(device)
         i = torch.from_numpy(whole("indices", indices, below=2**62)).to(where)
@@ -196,7 +199,7 @@ class InfiniteMNIST:
     def batch(self, indices: Indices, device: torch.device | str = "cpu") -> Pair:
         """The examples at ``indices`` (n,) on ``device``, in that order.
 
-        Raises ArgumentError for a negative index, or one of 2^62 or more.
+        Raises ArgumentError for an index outside 0..2^62 - 1.
         """
         where, tables = self._on(device)
         i = torch.from_numpy(whole("indices", indices, below=2**62)).to(where)
@@ -205,17 +208,17 @@ class InfiniteMNIST:
         return Pair(unit_interval(grey.view(-1, SIDE, SIDE)), tables.labels.index_select(0, rows))
 
     def labels(self, indices: Indices) -> Indices:
-        """The labels (n,) at ``indices``, without making images."""
+        """The labels (n,) at ``indices``, without computing images."""
         i = whole("indices", indices, below=2**62)
         rows = np.where(i < self.first, i, (i - self.first) % self._base + self.first)
         return self._labels[rows]
 
     def test(self, device: torch.device | str = "cpu") -> Pair:
-        """The public test examples, undeformed: indices 0 to ``first``."""
+        """The public test examples, undeformed: the indices below ``first``."""
         return self.batch(np.arange(self.first), device)
 
     def _render(self, tables: _Tables, i: Tensor, rows: Tensor) -> Tensor:
-        """Bytes (n, 784) of the indices ``i``, which show the base images ``rows``."""
+        """Bytes (n, 784) of the images at ``i``, whose base images are ``rows``."""
         count = len(tables.fields)
         k1 = (i & 0xFFFFFFFF).mul_(131071).bitwise_and_(0xFFFFFFFF).remainder_(count - 1)
         k2 = torch.add(k1 + 1, i, alpha=2).remainder_(count)
@@ -227,28 +230,28 @@ class InfiniteMNIST:
             slopes = deformation.tangents(image.view(-1, SIDE, SIDE))
         else:
             slopes = tables.tangents.index_select(0, (rows - self.first).clamp_(min=0))
-        # One operation at a time: each rounds once, and none is fused with another.
+        # Separate operations: each rounds once, and none is fused with another.
         bent = tables.fields.index_select(0, k1).mul_(slopes[:, 0])
         bent.sub_(tables.fields.index_select(0, k2).mul_(slopes[:, 1]))
         bent.mul_(alpha).add_(image).clamp_(0, 255)
-        # By way of int16, which float32 becomes three times as fast, and bytes become of it.
+        # Converting float32 to uint8 via int16 is three times as fast as directly.
         padded = torch.nn.functional.pad(bent.to(torch.int16).to(torch.uint8), (_MARGIN, _MARGIN)).view(-1)
         windows = padded.as_strided((max(len(padded) - PIXELS + 1, 0), PIXELS), (1, 1))
-        move = (k1 % 9).masked_fill_(plain, _STILL)
+        move = (k1 % 9).masked_fill_(plain, _IDENTITY)
         starts = torch.arange(len(i), device=i.device).mul_(PIXELS + 2 * _MARGIN).add_(_MARGIN)
         moved = windows.index_select(0, starts.add_(tables.steps.index_select(0, move)))
         return moved.bitwise_and_(tables.lit.index_select(0, move))
 
 
 def read_floats(path: Path, *shape: int) -> Tensor:
-    """The authors' headerless little-endian float32 file of ``shape``, mapped, not read.
+    """The authors' little-endian float32 file of ``shape``, which has no header, as a memory map.
 
-    Raises DataError when the file's size is not that of the shape.
+    Raises DataError if the file's size does not match the shape.
     """
     expected = 4 * int(np.prod(shape))
     found = path.stat().st_size
     if found != expected:
-        raise DataError(f"{path}: {found} bytes where {expected} are expected; fetch it again")
-    # Copy-on-write, because torch refuses read-only memory; only rows that are used are read.
+        raise DataError(f"{path} has {found} bytes where {expected} are expected; fetch it again")
+    # Copy-on-write, because torch warns about read-only memory. Only rows that are used are read from disk.
     mapped = np.memmap(path, dtype="<f4", mode="c", shape=shape)
     return torch.from_numpy(np.asarray(mapped))

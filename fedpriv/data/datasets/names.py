@@ -1,13 +1,13 @@
-"""NAME: surnames of 18 languages, character by character.
+"""NAME: surnames from 18 languages as sequences of characters.
 
-The files of PyTorch's tutorial on classifying names with a character-level RNN, one a language with one
-name a line. As there, a name is brought to plain letters (accents fall away, and so does what is left
-outside ``LETTERS``). Tokens are 1 + the letter's place in ``LETTERS``, and 0 is the padding. Labels are the
-languages in alphabetical order.
+The data is that of PyTorch's tutorial on classifying names with a character-level RNN: one file per language
+with one name per line. As there, names are reduced to plain letters: accents and all characters outside
+``LETTERS`` are removed. A token is 1 + the letter's position in ``LETTERS``, and 0 is the padding. Labels are
+the languages in alphabetical order.
 
-Du 2021 (appendix A.9) train with the settings of Opacus' example on these files, and publish neither a
-split nor its size; that example trains on a random 80 % of the names. So do we, by our public split
-(:mod:`fedpriv.data.splits`): 16,059 names for training and 4,015 for the test.
+Du 2021 (appendix A.9) use the settings of Opacus' example on these files and publish neither a split nor its
+size. That example trains on a random 80 % of the names. Here 80 % are chosen by the public split of
+:mod:`fedpriv.data.splits`: 16,059 names for training and 4,015 for the test.
 
 >>> encode(["Ślusàrski", "O'Néàl"])[:, :7].tolist()
 [[45, 12, 21, 19, 1, 18, 19], [41, 57, 40, 5, 1, 12, 0]]
@@ -28,7 +28,7 @@ from fedpriv.data.source import Bytes, DataError
 from fedpriv.data.splits import split
 
 LETTERS = string.ascii_letters + " .,;'"
-LENGTH = 20  # the longest of the public names has 19 letters; longer ones are cut
+LENGTH = 20  # the longest public name has 19 letters; longer names are truncated
 LANGUAGES = (
     "Arabic",
     "Chinese",
@@ -52,7 +52,7 @@ LANGUAGES = (
 
 
 def plain(name: str) -> str:
-    """``name`` in ``LETTERS`` alone: decomposed, without accents and without anything else."""
+    """``name`` without accents and without any other character outside ``LETTERS``."""
     return "".join(letter for letter in unicodedata.normalize("NFD", name) if letter in LETTERS)
 
 
@@ -66,18 +66,21 @@ def encode(names: Sequence[str]) -> Bytes:
 
 
 def read_names(path: Path) -> list[str]:
-    """The names in one language's file. Raises DataError when it is not text, or empty."""
+    """The names in one language's file. Raises DataError if it is not UTF-8 text or is empty."""
     try:
         names = content(path).decode("utf-8").replace("\r\n", "\n").strip().split("\n")
     except UnicodeDecodeError:
-        raise DataError(f"{path}: is not UTF-8 text; fetch it again") from None
+        raise DataError(f"{path} is not UTF-8 text; fetch it again") from None
     if not any(names):
-        raise DataError(f"{path}: has no names; fetch it again")
+        raise DataError(f"{path} has no names; fetch it again")
     return names
 
 
 def read(paths: Sequence[Path]) -> Arrays:
-    """The source of the languages' files, in the order of ``LANGUAGES``. Raises DataError if damaged."""
+    """The source of the languages' files, in the order of ``LANGUAGES``.
+
+    Raises DataError for a damaged file.
+    """
     names = [read_names(path) for path in paths]
     x = encode([name for some in names for name in some])
     y = np.repeat(np.arange(len(names)), [len(some) for some in names])

@@ -1,19 +1,19 @@
-r"""Stack Overflow: which of the 500 most frequent tags a question has, from a sentence on it.
+r"""Stack Overflow: predicts the tags of a question (out of the 500 most frequent) from one of its sentences.
 
-Read from TensorFlow Federated's release, which needs nothing but SQLite: ``stackoverflow.sqlite`` (unpack it
-with ``xz --decompress --format=lzma stackoverflow.sqlite.lzma``) with tables ``client_metadata`` (client_id,
-split_name, num_examples) and ``examples`` (split_name, client_id, serialized_example_proto), and its public
-lists ``stackoverflow.word_count`` (a word and its count a line, the most frequent first) and
+The data is read from TensorFlow Federated's release with SQLite only: ``stackoverflow.sqlite`` (extract it
+with ``xz --decompress --format=lzma stackoverflow.sqlite.lzma``) with the tables ``client_metadata``
+(client_id, split_name, num_examples) and ``examples`` (split_name, client_id, serialized_example_proto), and
+the public lists ``stackoverflow.word_count`` (a word and its count per line, sorted by descending count) and
 ``stackoverflow.tag_count`` (JSON). A row is a tf.train.Example with the features tokens, title and tags.
 
-As in TFF's tag prediction, x is the mean of the one-hot vectors of the words of sentence and title, words
-that are not among the ``vocabulary`` most frequent counting as nothing, and y the tags that are among the
-500 most frequent.
+As in TFF's tag prediction, x is the mean of the one-hot vectors of the words of sentence and title. Words
+that are not among the ``vocabulary`` most frequent have a zero vector. y are the tags among the 500 most
+frequent.
 
-Of 135,818,730 training sentences of 342,477 users a public part is read: at most ``PER_USER`` of a user's
-first, of users in a fixed random order, until there are 246,092, as many as Li 2023 (appendix C.1) draw;
-which ones they draw is not published. A client is a user. The test part is 10,000 sentences of TFF's held-out
-users, since its split ``test`` is later sentences of the training users themselves.
+There are 135,818,730 training sentences of 342,477 users. A fixed part is read: users in a fixed random
+order, at most the first ``PER_USER`` sentences of each, until there are 246,092, the number that Li 2023
+(appendix C.1) draw. They do not publish which ones they draw. A client is a user. The test part is 10,000
+sentences of TFF's held-out users, since TFF's split ``test`` contains later sentences of the training users.
 
 >>> texts(b"\n\x10\n\x0e\n\x05title\x12\x05\n\x03\n\x01a")
 {'title': 'a'}
@@ -39,13 +39,13 @@ FILES = ("stackoverflow.sqlite", "stackoverflow.word_count", "stackoverflow.tag_
 TRAIN, TEST, PER_USER = 246_092, 10_000, 100
 TAGS = 500
 
-_Bag = tuple[Counter[int], int, set[int]]  # words and how often, words in all, tags
+_Bag = tuple[Counter[int], int, set[int]]  # (count of each known word, number of all words, tags)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of the length-delimited fields of a protocol buffer message.
+    """(number, content) of the length-delimited fields of a protocol buffer message.
 
-    Raises ValueError where it is cut short or has a group or fixed-size field, which an Example has not.
+    Raises ValueError if the message is truncated, or has a group or fixed-size field: an Example has none.
     """
     at = 0
     while at < len(message):
@@ -72,16 +72,16 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def texts(example: bytes) -> dict[str, str]:
-    """The features of a serialised tf.train.Example that are one string each.
+    """The features of a serialised tf.train.Example that consist of one string: {name: string}.
 
-    Raises ValueError where it is none (UnicodeDecodeError is one).
+    Raises ValueError (or its subclass UnicodeDecodeError) if it is not an Example.
     """
     found: dict[str, str] = {}
     for _, features in _fields(example):
         for _, entry in _fields(features):
             parts = dict(_fields(entry))
             for kind, values in _fields(parts.get(2, b"")):
-                if kind == 1:  # a list of strings; numbers are kinds 2 and 3
+                if kind == 1:  # a list of strings; fields 2 and 3 are lists of numbers
                     strings = [value for _, value in _fields(values)]
                     if len(strings) == 1:
                         found[parts.get(1, b"").decode()] = strings[0].decode()
@@ -98,7 +98,7 @@ def _bag(example: bytes, words: Mapping[str, int], tags: Mapping[str, int]) -> _
 def _read_part(
     database: sqlite3.Connection, split: str, wanted: int, words: Mapping[str, int], tags: Mapping[str, int]
 ) -> tuple[list[_Bag], list[int]]:
-    """At least one and at most ``wanted`` sentences, and the number of each one's user."""
+    """(at most ``wanted`` sentences, the number of each sentence's user)."""
     query = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id"
     users = [row[0] for row in database.execute(query, (split,))]
     bags: list[_Bag] = []
@@ -130,24 +130,24 @@ def _arrays(bags: Sequence[_Bag], width: int) -> tuple[SparseRows, SparseRows]:
 
 
 def read_words(path: Path, count: int) -> dict[str, int]:
-    """The ``count`` most frequent words, and their places. Raises DataError where there are fewer."""
+    """The ``count`` most frequent words: {word: rank}. Raises DataError if there are fewer."""
     try:
         with path.open(encoding="utf-8") as file:
             found = [line.split()[0] for line, _ in zip(file, range(count), strict=False)]
     except (IndexError, UnicodeDecodeError):
-        raise DataError(f"{path}: is not words and counts, one a line; fetch it again") from None
+        raise DataError(f"{path} is not a list of words and counts, one per line; fetch it again") from None
     if len(set(found)) < count:
         raise DataError(f"{path}: must list at least {count} words; fetch it again")
     return {word: place for place, word in enumerate(found)}
 
 
 def read_tags(path: Path) -> dict[str, int]:
-    """The ``TAGS`` most frequent tags, and their places. Raises DataError where there are fewer."""
+    """The ``TAGS`` most frequent tags: {tag: rank}. Raises DataError if there are fewer."""
     try:
         counts = dict[str, int](json.loads(path.read_text(encoding="utf-8")))
         ranked = sorted(counts, key=lambda tag: -counts[tag])[:TAGS]
     except (ValueError, TypeError):
-        raise DataError(f"{path}: is not a JSON table of tags and counts; fetch it again") from None
+        raise DataError(f"{path} is not a JSON table of tags and counts; fetch it again") from None
     if len(ranked) < TAGS:
         raise DataError(f"{path}: must list at least {TAGS} tags; fetch it again")
     return {tag: place for place, tag in enumerate(ranked)}
@@ -164,10 +164,10 @@ def read(paths: Sequence[Path], vocabulary: int) -> Arrays:
         finally:
             database.close()
     except (sqlite3.Error, KeyError, ValueError, TypeError):
-        # Without the cause: its text may quote the data.
-        raise DataError(f"{paths[0]}: is not TFF's Stack Overflow database; fetch it again") from None
+        # The cause is dropped, because its text may quote the data.
+        raise DataError(f"{paths[0]} is not TFF's Stack Overflow database; fetch it again") from None
     if not train or not test:
-        raise DataError(f"{paths[0]}: has no sentences of train or heldout users; fetch it again")
+        raise DataError(f"{paths[0]} has no sentences of train or heldout users; fetch it again")
     parts = (*_arrays(train, vocabulary), *_arrays(test, vocabulary))
     owned: Indices = np.array(owners)
     return Arrays("stackoverflow-tags", *parts, classes=TAGS, target="tags", owners=owned)

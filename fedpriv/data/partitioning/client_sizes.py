@@ -1,4 +1,4 @@
-"""How many examples a client has.
+"""The number of examples of each client.
 
 >>> Sizes("equal", mean=3).of(0, np.array([5, 10**12])).tolist()
 [3, 3]
@@ -18,7 +18,7 @@ from fedpriv._internal import validation
 from fedpriv.data.keyed import uniform
 from fedpriv.data.source import Indices
 
-_SIZE = -1  # a column that no label or position has, so that sizes are independent of other draws
+_SIZE = -1  # a hash column that no label or position uses, so that sizes are independent of other draws
 KINDS = ("equal", "lognormal", "uniform")
 
 
@@ -29,8 +29,9 @@ class Sizes:
     Attributes:
         kind: "equal"; "lognormal": mean * exp(spread Z - spread^2 / 2), Z standard normal; or
             "uniform" over 1..2 mean - 1.
-        mean: examples of a client, before the cap; ignored where a finite data set is divided.
-        spread: standard deviation of the log size (lognormal).
+        mean: the mean number of examples of a client, before the cap; ignored if a finite data set is
+            divided.
+        spread: the standard deviation of the log size (lognormal).
         cap: no client has more than ``cap * mean`` examples (a public bound).
 
     Raises ArgumentError for an unknown kind, mean < 1, spread <= 0 or cap < 1.
@@ -62,7 +63,7 @@ class Sizes:
         return np.minimum(drawn, self.cap)
 
     def of(self, seed: int, client: Indices) -> Indices:
-        """Sizes (k,), between 1 and ``most``, of the clients ``client`` (k,) of an endless source."""
+        """Sizes (k,), between 1 and ``most``, of the clients ``client`` (k,) of an infinite source."""
         if self.kind == "uniform":
             u = uniform(seed, client, np.full(len(client), _SIZE))
             return np.floor(1 + u * (2 * self.mean - 1)).astype(np.int64)
@@ -70,18 +71,18 @@ class Sizes:
         return np.clip(wanted, 1, self.most).astype(np.int64)
 
     def shares(self, total: int, clients: int, seed: int) -> Indices:
-        """Sizes (clients,), each at least 1, that add up to ``total``: a finite set divided.
+        """Sizes (clients,), each at least 1, with the sum ``total``, for dividing a finite data set.
 
-        Raises ArgumentError when there are more clients than examples.
+        Raises ArgumentError if there are more clients than examples.
         """
         if validation.integer("clients", clients, 1) > total:
-            hint = "or take an infinite data set"
-            raise validation.fail("clients", clients, f"be at most {total}, one example each", hint)
+            hint = "each client needs an example; an infinite data set allows more clients"
+            raise validation.fail("clients", clients, f"be at most {total}", hint)
         weights = self._relative(seed, np.arange(clients))
         ideal = (total - clients) * weights / weights.sum()
         sizes = np.floor(ideal).astype(np.int64)
         left = total - clients - int(sizes.sum())
-        # The largest remainders first; stable, so that ties go to the lowest client number.
+        # Largest remainders first. The sort is stable, so ties go to the lowest client number.
         sizes[np.argsort(sizes - ideal, kind="stable")[:left]] += 1
         shares: Indices = sizes + 1
         return shares

@@ -1,8 +1,8 @@
-"""How labels are spread over clients: alike (iid), Dirichlet(alpha), or a few labels each (shards).
+"""The distribution of labels over clients: iid, Dirichlet(alpha), or a few labels per client (shards).
 
-Each skew does two things. ``counts`` divides a finite data set: how many examples of each label each
-client gets, exhaustively. ``draw`` says, for any of up to 10^12 clients of an endless source, which
-label each of its examples has, from (seed, client) alone.
+Each skew has two methods. ``counts`` divides a finite data set completely: it gives the number of examples of
+each label for each client. ``draw`` gives the labels of the examples of any of up to 10^12 clients of an
+infinite source; they depend only on (seed, client).
 
 >>> stock = np.array([6, 6])
 >>> Shards(1).counts(np.array([6, 6]), stock, np.random.default_rng(0)).tolist()
@@ -22,29 +22,29 @@ from fedpriv._internal import validation
 from fedpriv.data.keyed import permuted, uniform
 from fedpriv.data.source import Indices
 
-_LABEL, _GAMMA, _BOOST, _CHOICE = 1, 2, 3, 4  # purposes, so that no draw is used twice
+_LABEL, _GAMMA, _BOOST, _CHOICE = 1, 2, 3, 4  # hash columns for separate purposes, so that no draw repeats
 
 
 class Skew(Protocol):
-    """A way to spread G labels over clients."""
+    """A distribution of G labels over clients."""
 
     def counts(self, sizes: Indices, stock: Indices, generator: np.random.Generator) -> Indices:
-        """Examples (clients, G) of each label for each client.
+        """The number of examples of each label for each client, (clients, G).
 
-        Rows add up to ``sizes`` (clients,) and columns to ``stock`` (G,), the examples that there
-        are of each label; both add up to the same total.
+        Rows add up to ``sizes`` (clients,), and columns to ``stock`` (G,), the number of examples of each
+        label. Both have the same total.
         """
 
     def draw(self, seed: int, client: Indices, place: Indices, stock: Indices) -> Indices:
-        """The label (n,) of the example at ``place`` (n,) = 0, 1, ... of ``client`` (n,)."""
+        """The labels (n,) of the examples ``place`` (n,) = 0, 1, ... of the clients ``client`` (n,)."""
 
 
 @dataclass(frozen=True)
 class Iid:
-    """Labels are blind to clients."""
+    """Labels are independent of clients."""
 
     def counts(self, sizes: Indices, stock: Indices, generator: np.random.Generator) -> Indices:
-        """A random deal of all examples."""
+        """A random assignment of all examples."""
         labels = generator.permutation(np.repeat(np.arange(len(stock)), stock))
         return _tally(np.repeat(np.arange(len(sizes)), sizes), labels, len(sizes), len(stock))
 
@@ -59,8 +59,8 @@ class Iid:
 class Dirichlet:
     """Each client's label proportions are a draw from a Dirichlet distribution (Hsu et al. 2019).
 
-    Its concentrations are ``alpha * G * (share of the label in the data)``: ``alpha`` each when the
-    labels are equally frequent. Small alpha: about one label a client; large alpha: iid.
+    The concentrations are ``alpha * G * (share of the label in the data)``, so ``alpha`` each if all labels
+    are equally frequent. A small alpha gives about one label per client, a large alpha is close to iid.
     Raises ArgumentError unless 0 < alpha < infinity.
     """
 
@@ -72,7 +72,7 @@ class Dirichlet:
     def _proportions(self, seed: int, client: Indices, stock: Indices) -> npt.NDArray[np.float64]:
         """Dirichlet draws (k, G) of the clients ``client`` (k,).
 
-        Gamma(a) = Gamma(a + 1) U^(1/a), in logarithms, since for small a the draws underflow.
+        Gamma(a) = Gamma(a + 1) U^(1/a) is computed in logarithms, since draws underflow for small a.
         """
         k, labels = len(client), len(stock)
         shape = np.tile(self.alpha * labels * stock / stock.sum(), k)
@@ -85,9 +85,10 @@ class Dirichlet:
         return proportions
 
     def counts(self, sizes: Indices, stock: Indices, generator: np.random.Generator) -> Indices:
-        """Clients, in random order, draw their labels from what is left.
+        """Clients draw labels in random order from the remaining examples.
 
-        A client whose labels have run out takes what there is, so the last ones are less skewed.
+        If a client's labels are used up, it draws from all remaining examples, so the last clients are less
+        skewed.
         """
         seed = int(generator.integers(2**62))
         wishes = self._proportions(seed, np.arange(len(sizes)), stock)
@@ -105,7 +106,7 @@ class Dirichlet:
         return counts
 
     def draw(self, seed: int, client: Indices, place: Indices, stock: Indices) -> Indices:
-        """Labels in the client's own proportions."""
+        """Labels drawn with the client's proportions."""
         distinct, row = np.unique(client, return_inverse=True)
         cumulative = np.cumsum(self._proportions(seed, distinct, stock), axis=1)[:, :-1]
         u = uniform(seed, client, place, np.full(len(client), _LABEL))
@@ -115,10 +116,10 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Shards:
-    """Each client has ``labels`` pieces of the label-sorted data (McMahan et al. 2017).
+    """Each client has ``labels`` pieces of the data sorted by label (McMahan et al. 2017).
 
-    In a finite data set a piece may straddle two labels; in an endless one each client has exactly
-    ``labels`` labels, or all where there are fewer. Raises ArgumentError unless labels >= 1.
+    In a finite data set a piece may contain two labels. In an infinite one each client has exactly ``labels``
+    labels, or all labels if there are fewer. Raises ArgumentError unless labels >= 1.
     """
 
     labels: int = 2
@@ -127,7 +128,7 @@ class Shards:
         validation.integer("labels-per-client", self.labels, 1)
 
     def counts(self, sizes: Indices, stock: Indices, generator: np.random.Generator) -> Indices:
-        """The sorted data cut into clients x labels pieces, dealt at random."""
+        """The sorted data is cut into clients x labels pieces, which are assigned at random."""
         pieces = sizes[:, None] // self.labels + (np.arange(self.labels) < sizes[:, None] % self.labels)
         order = generator.permutation(pieces.size)
         owners = np.repeat(order // self.labels, pieces.ravel()[order])
@@ -135,12 +136,12 @@ class Shards:
         return _tally(owners, labels, len(sizes), len(stock))
 
     def draw(self, seed: int, client: Indices, place: Indices, stock: Indices) -> Indices:
-        """The client's own labels in turn, so that its examples alternate between them."""
+        """The client's labels in turn, so that its examples alternate between them."""
         labels = np.full(len(client), len(stock))
         turn = place % np.minimum(self.labels, labels)
         return permuted(seed, turn, labels, client, np.full(len(client), _CHOICE))
 
 
 def _tally(owners: Indices, labels: Indices, clients: int, classes: int) -> Indices:
-    """How often each (owner, label) occurs, (clients, classes)."""
+    """The number of occurrences of each (owner, label), (clients, classes)."""
     return np.bincount(owners * classes + labels, minlength=clients * classes).reshape(clients, classes)

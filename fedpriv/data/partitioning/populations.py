@@ -1,9 +1,11 @@
-"""Who owns which example: a population maps client numbers to example indices, and stores as little
-as it can.
+"""Populations: they map client numbers to the examples that each client owns, with little memory.
 
-All of it is fixed, and decided by a partition seed, never by a run's key. It counts as public, as does what
-it is made from: ``iid``, ``dirichlet`` and ``shards`` deal by the labels of all examples, so that another
-label would deal others' examples otherwise. That is for simulations; data that clients own is not dealt.
+A population is fixed by the partition seed and does not depend on a run's key. It counts as public
+information,
+and so do the labels from which it is made: ``iid``, ``dirichlet`` and ``shards`` assign examples by the
+    labels
+of all examples, so another label would change the assignment of other examples. Such partitions are for
+simulations. Data that deployed clients own is not partitioned.
 
 >>> billion = OneExample(10**9, first=360)
 >>> billion.examples(np.array([0, 999_999_999]))
@@ -36,16 +38,16 @@ class Population(Protocol):
         """The number of clients, N."""
 
     def examples(self, client_ids: Indices) -> tuple[Indices, Indices]:
-        """The examples of ``client_ids`` (k,): their indices (total,) and owners (total,).
+        """The examples of ``client_ids`` (k,): (indices (total,), owners (total,)).
 
-        An owner is the POSITION in ``client_ids`` of the client that the example belongs to,
-        ascending. Raises ArgumentError for a client number outside 0..clients-1.
+        An owner is the POSITION in ``client_ids`` of the client that owns the example, ascending.
+        Raises ArgumentError for a client number outside 0..clients-1.
         """
 
 
 @dataclass(frozen=True)
 class OneExample:
-    """Client c owns example ``first + c`` and no other (Du et al. 2021); nothing is stored.
+    """Client c owns exactly the example ``first + c`` (Du et al. 2021). Nothing is stored.
 
     Raises ArgumentError unless clients >= 1 and first >= 0.
     """
@@ -58,17 +60,17 @@ class OneExample:
         validation.integer("first", self.first)
 
     def examples(self, client_ids: Indices) -> tuple[Indices, Indices]:
-        """One example a client: ``first + client_ids`` and the owners 0, 1, ..., k - 1."""
+        """One example per client: the indices ``first + client_ids`` and the owners 0, 1, ..., k - 1."""
         ids = whole("client_ids", client_ids, below=self.clients)
         return ids + self.first, np.arange(len(ids), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Silos:
-    """``silos`` clients that own ``examples_per_silo`` examples each, silo s a contiguous range.
+    """``silos`` clients that own ``examples_per_silo`` consecutive examples each.
 
-    The ranges are public. For examples as the privacy unit, unit u is example ``first + u``, and
-    belongs to silo ``u // examples_per_silo``; :meth:`units` is the population to sample from.
+    The ranges are public. If examples are the privacy unit, unit u is example ``first + u`` and belongs to
+    silo ``u // examples_per_silo``; :meth:`units` is the population to sample from.
 
     Raises ArgumentError unless silos >= 1, examples_per_silo >= 1 and first >= 0.
     """
@@ -88,7 +90,7 @@ class Silos:
         return self.silos
 
     def units(self) -> OneExample:
-        """All examples of all silos, each as a unit of its own."""
+        """The population in which each example of each silo is one unit."""
         return OneExample(self.silos * self.examples_per_silo, self.first)
 
     def silo_of(self, unit_ids: Indices) -> Indices:
@@ -97,7 +99,7 @@ class Silos:
         return ids // self.examples_per_silo
 
     def bounds(self, silo: int) -> tuple[int, int]:
-        """The units of ``silo``: from the first up to, not including, the second."""
+        """(low, high): the units of ``silo`` are low..high-1."""
         whole("silo", [silo], below=self.silos)
         return silo * self.examples_per_silo, (silo + 1) * self.examples_per_silo
 
@@ -121,23 +123,24 @@ def population(
     labels_per_client: int = 2,
     seed: int = 0,
 ) -> Population:
-    """Share ``source`` out to ``clients`` clients.
+    """Divides ``source`` among ``clients`` clients.
 
     Args:
-        kind: "one-example", "silos" (equal contiguous ranges), "natural" (a client is who the source
-            says, such as a user), or a partition: "iid", "dirichlet", "shards". A finite source is
-            divided whole; of an endless one each client has a part.
-        source: what is shared out.
+        kind: "one-example", "silos" (equal contiguous ranges), "natural" (the clients of the source, such as
+            users), or a partition: "iid", "dirichlet", "shards". A partition divides a finite source
+            completely and gives each client a part of an infinite one.
+        source: the data set.
         clients: N, or the number of silos.
-        examples_per_client: examples of a silo, or the mean of a client of an endless source.
+        examples_per_client: the examples of a silo, or a client's mean number of examples of an infinite
+            source.
         sizes: "equal", "lognormal" or "uniform" client sizes, for partitions.
-        alpha: label skew of "dirichlet".
-        labels_per_client: of "shards".
+        alpha: the label skew of "dirichlet".
+        labels_per_client: the labels per client of "shards".
         seed: the (public) partition seed.
 
     Raises:
-        ArgumentError: an argument is outside its range, a finite source has too few examples or labels, or
-            the source has no labels or natural clients where the kind needs them.
+        ArgumentError: if an argument is outside its range, a finite source has too few examples or labels, or
+            the source has no labels or natural clients although the kind needs them.
     """
     validation.choice("partition", kind, KINDS)
     validation.integer("clients", clients, 1)
@@ -164,26 +167,30 @@ def population(
         labels = source.labels(np.arange(source.first, source.first + source.base_size))
         return Implicit(labels, clients, skew, spread, seed, source.first)
     if source.size is None:
-        raise validation.fail("partition", kind, f"be one-example or silos for {source.name}")
+        raise validation.fail(
+            "partition", kind, f"be one-example or silos for the infinite data set {source.name}"
+        )
     if source.target == "label":
         labels = source.labels(np.arange(source.first, source.first + source.size))
     elif kind == "iid":
-        labels = np.zeros(source.size, np.int64)  # which it is blind to
+        labels = np.zeros(source.size, np.int64)  # iid does not depend on labels
     else:
-        allowed = f"be another than {kind}, which deals by label, for {source.name}"
-        raise validation.fail(
-            "partition", kind, allowed, f"its target is {source.target}; iid needs no label"
+        raise validation.ArgumentError(
+            f"partition={kind} assigns examples by label, but the target of {source.name} is "
+            f"{source.target}; use partition=iid"
         )
-    return Partition.deal(labels, clients=clients, skew=skew, sizes=spread, seed=seed, first=source.first)
+    return Partition.assign(labels, clients=clients, skew=skew, sizes=spread, seed=seed, first=source.first)
 
 
 def _natural(source: Source, clients: int) -> Partition:
     if source.owners is None:
-        allowed = f"be another than natural for {source.name}, whose examples have no clients of their own"
-        raise validation.fail("partition", "natural", allowed)
+        raise validation.ArgumentError(
+            f"partition=natural needs examples that belong to clients, such as users; {source.name} has "
+            "none. Use another partition, such as iid."
+        )
     people = Partition.natural(source.owners, source.first)
     if clients != people.clients:
-        allowed = f"be {people.clients} with partition natural, the clients that {source.name} has"
+        allowed = f"be {people.clients} with partition=natural, the number of clients in {source.name}"
         raise validation.fail("clients", clients, allowed)
     return people
 
@@ -191,11 +198,12 @@ def _natural(source: Source, clients: int) -> Partition:
 def _require_enough(source: Source, clients: int, each: int) -> None:
     if source.size is None or clients * each <= source.size:
         return
-    name, value, hint = "clients", clients, "or take an infinite data set"
-    allowed = f"be at most {source.size // each} for {each} each of {source.name}"
+    name, value, hint = "clients", clients, "an infinite data set allows more"
+    size = f"{source.name} has {source.size} examples"
+    allowed = f"be at most {source.size // each} with {each} examples each: {size}"
     if clients > source.size:
-        allowed = f"be at most {source.size} for the examples of {source.name}"
-    elif each > source.size:  # for which no number of clients would do
+        allowed = f"be at most {source.size}: {size}"
+    elif each > source.size:  # no number of clients would be small enough
         name, value = "examples-per-client", each
-        allowed = f"be at most {source.size // clients} for {clients} clients of {source.name}"
+        allowed = f"be at most {source.size // clients} for {clients} clients: {size}"
     raise validation.fail(name, value, allowed, hint)

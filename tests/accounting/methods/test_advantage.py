@@ -50,7 +50,7 @@ def test_few_releases_agree_with_dp_accounting(rounds: int) -> None:
     assert ours == pytest.approx(one.self_compose(rounds).get_delta_for_epsilon(0.0), rel=2e-3)
 
 
-def test_no_guess_beats_it() -> None:
+def test_no_threshold_test_exceeds_the_advantage() -> None:
     """The likelihood-ratio test of 4 sampled releases, on a million draws."""
     z, rate, rounds, draws = 0.8, 0.3, 4, 10**6
     generator = np.random.default_rng(0)
@@ -64,19 +64,19 @@ def test_no_guess_beats_it() -> None:
     assert found == pytest.approx(bound, abs=4 / math.sqrt(draws))
 
 
-def test_nothing_and_no_noise() -> None:
+def test_no_events_and_no_noise() -> None:
     assert advantage([]) == advantage([Event(1.0, "poisson", "add-remove", rate=0.0)]) == 0
     assert advantage([Event(0.0, "none", "add-remove")]) == 1
 
 
-def test_a_cut_cohort_costs_its_distance() -> None:
+def test_a_truncated_cohort_adds_its_distance() -> None:
     plain = Event(2.0, "poisson", "add-remove", rate=0.1, population=1000)
     cut = Event(2.0, "poisson", "add-remove", rate=0.1, population=1000, truncation=1e-3)
     assert advantage([cut] * 3) == pytest.approx(advantage([plain] * 3) + 6e-3)
 
 
-def test_what_pld_cannot_account_for_is_refused() -> None:
-    with pytest.raises(UnsupportedEvent, match="do not add up"):
+def test_unsupported_events_are_refused() -> None:
+    with pytest.raises(UnsupportedEvent, match="cannot be composed"):
         advantage([Event(1.0, "none", "add-remove"), Event(1.0, "none", "replace-one")])
     with pytest.raises(UnsupportedEvent):
         advantage([Event(1.0, "none", "add-remove", mechanism="noisy-max")])

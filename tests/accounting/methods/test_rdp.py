@@ -57,7 +57,7 @@ def test_fixed_size_sampling_has_the_doubled_sensitivity() -> None:
     assert epsilon(events, 1e-5, "rdp").epsilon == pytest.approx(83.9, abs=0.1)
 
 
-def test_everyone_is_the_plain_gaussian_for_each_sampler() -> None:
+def test_rate_one_is_the_unsampled_gaussian_for_each_sampler() -> None:
     plain = epsilon([Event(2.0, "none", "replace-one")], 1e-5, "rdp").epsilon
     everyone = epsilon([Event(2.0, "without-replacement", "replace-one", rate=1.0)], 1e-5, "rdp").epsilon
     assert everyone == plain == pytest.approx(epsilon([poisson(1.0, 1.0)], 1e-5, "rdp").epsilon)
@@ -88,11 +88,11 @@ def test_upstream_mending_its_sensitivity_does_not_halve_twice(monkeypatch: pyte
 
 
 def test_refuses_poisson_under_replace_one_by_name() -> None:
-    with pytest.raises(UnsupportedEvent, match=r"rdp does not support poisson.*replace-one \(use pld or z"):
+    with pytest.raises(UnsupportedEvent, match=r"rdp does not support poisson.*replace-one; use pld or z"):
         epsilon([Event(1.0, "poisson", "replace-one", rate=0.1)], 1e-5, "rdp")
 
 
-def test_many_multipliers_are_rounded_to_the_safe_side() -> None:
+def test_rounding_many_multipliers_gives_an_upper_bound() -> None:
     z = np.linspace(1.5, 1.0, 200)
     many = epsilon([poisson(float(s), 0.01) for s in z], 1e-5, "rdp").epsilon
     least = epsilon([poisson(1.5, 0.01, 200)], 1e-5, "rdp").epsilon
@@ -101,7 +101,7 @@ def test_many_multipliers_are_rounded_to_the_safe_side() -> None:
     assert least < exact * 0.999 < many < exact * 1.02 < most
 
 
-def test_it_leaves_the_root_logger_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_logger_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """absl gives a root without handlers one of its own, and Flower's debug lines would come out of it."""
     monkeypatch.setattr(logging.root, "handlers", [])
     event = PoissonSampledDpEvent(0.5, GaussianDpEvent(0.5))
@@ -111,7 +111,7 @@ def test_it_leaves_the_root_logger_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
     assert logging.root.handlers  # what it does by itself
 
 
-def test_it_is_quiet_where_a_series_does_not_converge_and_silences_nobody_else(
+def test_convergence_warnings_of_this_thread_alone_are_suppressed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     logger = logging.getLogger("absl")
@@ -138,7 +138,7 @@ def test_it_is_quiet_where_a_series_does_not_converge_and_silences_nobody_else(
 
 
 @pytest.mark.slow
-def test_dp_accounting_is_imported_when_it_is_needed() -> None:
+def test_dp_accounting_is_imported_on_first_use() -> None:
     code = (
         "import sys, fedpriv.config.builders, fedpriv.config.plan; "
         "from fedpriv.accounting import Event, epsilon; "

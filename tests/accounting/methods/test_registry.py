@@ -10,11 +10,11 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS, Event, PrivacyGuarantee, UnsupportedEvent, epsilon
 from fedpriv.accounting.methods import gaussian
 from fedpriv.accounting.methods.gdp_clt import GdpProfile
-from fedpriv.accounting.methods.registry import epsilons, rising, with_truncation
+from fedpriv.accounting.methods.registry import epsilons, non_decreasing, with_truncation
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 1.2])
-def test_truncation_is_the_least_epsilon_that_covers_it(mu: float) -> None:
+def test_truncation_gives_the_smallest_sufficient_epsilon(mu: float) -> None:
     delta, distance = 1e-5, 1e-8
     value, _ = with_truncation(GdpProfile(mu), delta, distance)
     used = math.exp(gaussian.log_delta(mu, value)) + (1 + math.exp(value)) * distance
@@ -60,7 +60,7 @@ def test_every_sampler_and_relation_has_a_method() -> None:
         able = {name for name, method in METHODS.items() if method.refusal(event) is None}
         assert any(epsilon([event], 1e-5, name).kind == "bound" for name in able)
         for name in set(METHODS) - able:
-            with pytest.raises(UnsupportedEvent, match=rf"by {name} does not support .* \(use "):
+            with pytest.raises(UnsupportedEvent, match=rf"by {name} does not support .*use "):
                 epsilon([event], 1e-5, name)
 
 
@@ -78,5 +78,5 @@ def test_stages_and_their_lower_bounds() -> None:
 def test_no_stage_is_above_a_later_one() -> None:
     values = [1.0, 2.5, 2.0, 3.0, 3.0]
     answers = [PrivacyGuarantee(value, None, "bound", "pld", 1e-5) for value in values]
-    assert rising(answers) == [1.0, 2.0, 2.0, 3.0, 3.0]
-    assert rising([]) == []
+    assert non_decreasing(answers) == [1.0, 2.0, 2.0, 3.0, 3.0]
+    assert non_decreasing([]) == []

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedpriv.accounting.pld.convolution import Curve, Total
-from fedpriv.accounting.pld.discretisation import Frame, Side
+from fedpriv.accounting.pld.discretisation import Direction, Lattice
 
-SIDE = Side(1.0, -1.0, 3.0)
-FRAME = Frame(0.25, 512, -40.0, SIDE, SIDE)
+DIRECTION = Direction(1.0, -1.0, 3.0)
+LATTICE = Lattice(0.25, 512, -40.0, DIRECTION, DIRECTION)
 
 
 def delta_of(masses: np.ndarray, losses: np.ndarray, eps: float) -> float:
@@ -26,7 +26,7 @@ def summed(times: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def curves(stages: list[int], infinite: float = 0.0) -> list[Curve]:
-    total = Total(FRAME, SIDE, len(stages))
+    total = Total(LATTICE, DIRECTION, len(stages))
     counts = np.array(stages)[:, None]
     total.add(np.array([[0.2, 0.5, 0.0, 0.3]]), np.array([-0.3]), counts, np.array([infinite]))
     return total.curves()
@@ -43,20 +43,20 @@ def test_epsilon_of_the_sum(times: int) -> None:
         assert lower == 0 or delta_of(masses, losses, lower) >= delta
 
 
-def test_stages_are_sums_so_far() -> None:
+def test_stages_are_cumulative_sums() -> None:
     for curve, times in zip(curves([2, 5, 3]), (2, 7, 10), strict=True):
         assert curve.upper(1e-3) == pytest.approx(curves([times])[0].upper(1e-3), abs=1e-6)
         assert curve.releases == times
 
 
-def test_mass_at_infinity_is_delta_that_no_epsilon_buys_back() -> None:
+def test_mass_at_infinity_is_a_lower_bound_of_delta() -> None:
     curve = curves([4], infinite=1e-4)[0]
     assert curve.upper(4e-4) == math.inf
     assert curve.upper(4e-4 + 1e-3) == pytest.approx(curves([4])[0].upper(1e-3), abs=1e-6)
 
 
-def test_a_window_that_is_too_small_shows_in_the_error_and_stays_safe() -> None:
-    small = Total(Frame(0.25, 32, -40.0, SIDE, SIDE), SIDE)
+def test_too_small_a_window_widens_the_bounds() -> None:
+    small = Total(Lattice(0.25, 32, -40.0, DIRECTION, DIRECTION), DIRECTION)
     small.add(np.array([[0.2, 0.5, 0.0, 0.3]]), np.array([-0.3]), np.array([[60]]), np.zeros(1))
     curve, whole = small.curves()[0], curves([60])[0]
     assert curve.upper(1e-4) >= whole.lower(1e-4)

@@ -16,12 +16,12 @@ def group(z: float, rate: float, count: int, family: str = "poisson") -> Group:
 @pytest.mark.parametrize("delta", [1e-2, 1e-12])
 def test_tilts_are_ordered_and_lattices_bounded(z: float, delta: float) -> None:
     for family in ("poisson", "replace", "fixed"):
-        frame = choose([group(z, 0.01, 100, family)], delta)
-        for side in (frame.removal, frame.addition):
-            assert side.lower_tilt < side.tilt < side.upper_tilt
-            assert side.tilt > 0
-        assert frame.width > 0
-        assert 2**14 <= frame.points <= 2**20 + 2**18
+        lattice = choose([group(z, 0.01, 100, family)], delta)
+        for direction in (lattice.removal, lattice.addition):
+            assert direction.lower_tilt < direction.tilt < direction.upper_tilt
+            assert direction.tilt > 0
+        assert lattice.width > 0
+        assert 2**14 <= lattice.points <= 2**20 + 2**18
 
 
 def test_more_releases_want_a_finer_lattice() -> None:

@@ -81,7 +81,7 @@ def test_brackets_dp_accounting(events: list[Event]) -> None:
 
 
 @pytest.mark.slow
-def test_brackets_dp_accounting_on_sixteen_groups() -> None:
+def test_brackets_dp_accounting_for_sixteen_groups() -> None:
     events = [poisson(float(z), 2e-3, 50) for z in np.geomspace(1.2, 0.6, 16)]
     answer, theirs = epsilon(events, 1e-6), upstream(events, 1e-6, 1e-4)
     assert answer.epsilon_lower is not None
@@ -131,7 +131,7 @@ def test_thousands_of_distinct_multipliers() -> None:
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_losses_beyond_what_a_lattice_holds_are_bounded_on_both_sides(relation: str) -> None:
+def test_losses_too_large_for_the_lattice_are_bounded_on_both_sides(relation: str) -> None:
     """Plain releases of hundreds of epsilon beside sampled ones ended in NaN."""
     loud = Event(0.6, "none", relation, count=900)
     sampled = Event(1.0, "poisson", relation, rate=0.01, count=100)
@@ -204,7 +204,7 @@ def test_extremes_are_answered(event: Event, delta: float, least: float, most: f
 
 
 @pytest.mark.parametrize("size", [600, 720, 760, 1500])
-def test_bounds_hold_where_exponentials_of_epsilon_leave_floats(size: float) -> None:
+def test_bounds_hold_where_exp_epsilon_overflows(size: float) -> None:
     """Of two releases, each sampled with probability q, where delta is all of both having been sampled."""
     rate, delta = 0.6, 1e-5
     z = optimize.brentq(lambda z: 1 / z**2 + 4.3 * math.sqrt(2) / z - size, 1e-3, 1)
@@ -221,13 +221,13 @@ def test_bounds_hold_where_exponentials_of_epsilon_leave_floats(size: float) -> 
     assert answer.epsilon - answer.epsilon_lower < 0.2
 
 
-def test_no_noise_is_surely_infinite_only_where_it_shows() -> None:
+def test_the_lower_bound_without_noise_is_infinite_only_if_a_unit_is_likely_sampled() -> None:
     assert epsilon([poisson(0.0, 0.1, 5)], 1e-5).epsilon_lower == math.inf
     hidden = epsilon([poisson(0.0, 1e-9)], 1e-5)
     assert (hidden.epsilon, hidden.epsilon_lower) == (math.inf, 0.0)
 
 
-def test_stages_agree_with_one_at_a_time() -> None:
+def test_stages_agree_with_separate_computations() -> None:
     events = [poisson(float(z), 0.01) for z in np.linspace(1.2, 0.8, 60)]
     stages = [events[:10], events[10:40], events[40:]]
     for answer, end in zip(epsilons(stages, 1e-5), (10, 40, 60), strict=True):

@@ -39,7 +39,7 @@ def test_brackets_the_integral_of_one_release(q: float, z: float, h: float) -> N
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.3, 5), st.floats(1e-4, 0.9), st.floats(0.002, 0.2), st.booleans())
-def test_masses_are_kept(z: float, q: float, h: float, replaced: bool) -> None:
+def test_masses_are_preserved(z: float, q: float, h: float, replaced: bool) -> None:
     family = "replace" if replaced else "poisson"
     multipliers = np.array([z, z * 1.3])
     low, high = privacy_loss.support(family, q, multipliers, -25.0)

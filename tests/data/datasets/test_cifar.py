@@ -35,9 +35,9 @@ def test_images_come_file_after_file(tmp_path, name):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "whole records of 3073 bytes"),
-        (bytes(3072), "whole records"),
-        (bytes(3074), "whole records"),
+        (b"", "records of 3073 bytes"),
+        (bytes(3072), "records of 3073 bytes"),
+        (bytes(3074), "records of 3073 bytes"),
         (bytes([10]) + bytes(3072), r"labels must lie in 0\.\.9"),
     ],
 )

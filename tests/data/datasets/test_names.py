@@ -34,13 +34,13 @@ def test_a_language_is_a_file(tmp_path):
     for letters, label in zip([*x.numpy(), *test.x.numpy()], [*y.tolist(), *test.y.tolist()], strict=True):
         assert decode(letters)[:-1] == LANGUAGES[label]
     (folder / "Dutch.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match=r"Dutch\.txt: is not UTF-8"):
+    with pytest.raises(DataError, match=r"Dutch\.txt is not UTF-8"):
         load("names", tmp_path)
     (folder / "Dutch.txt").write_bytes(b" \n")
-    with pytest.raises(DataError, match=r"Dutch\.txt: has no names"):
+    with pytest.raises(DataError, match=r"Dutch\.txt has no names"):
         load("names", tmp_path)
     (folder / "Dutch.txt").unlink()
-    with pytest.raises(MissingDataError, match=r"no Dutch\.txt.* `fedpriv data fetch names`"):
+    with pytest.raises(MissingDataError, match=r"no file Dutch\.txt.* `fedpriv data fetch names`"):
         load("names", tmp_path)
 
 

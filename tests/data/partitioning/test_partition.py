@@ -26,13 +26,13 @@ SKEWS = st.sampled_from([Iid(), Dirichlet(0.1), Dirichlet(5.0), Shards(1), Shard
 )
 def test_finite_partitions_are_disjoint_and_exhaustive(labels, skew, kind, seed, first, data):
     clients = data.draw(st.integers(1, len(labels)))
-    deal = {"clients": clients, "skew": skew, "sizes": Sizes(kind), "seed": seed, "first": first}
-    parts = Partition.deal(np.array(labels), **deal)
+    options = {"clients": clients, "skew": skew, "sizes": Sizes(kind), "seed": seed, "first": first}
+    parts = Partition.assign(np.array(labels), **options)
     index, owner = parts.examples(np.arange(clients))
     assert sorted((index - first).tolist()) == list(range(len(labels)))
     assert np.bincount(owner, minlength=clients).min() >= 1
     assert (np.diff(owner) >= 0).all()
-    again = Partition.deal(np.array(labels), **deal)
+    again = Partition.assign(np.array(labels), **options)
     assert np.array_equal(again.order, parts.order)
 
 
@@ -104,14 +104,14 @@ def test_seeds_and_clients_matter():
 
     assert not np.array_equal(draw(0, np.arange(5)), draw(1, np.arange(5)))
     assert not np.array_equal(draw(0, np.array([1])) % 90, draw(0, np.array([2])) % 90)
-    parts = [Partition.deal(np.arange(90) % 9, clients=9, skew=Iid(), seed=s).order for s in (0, 1)]
+    parts = [Partition.assign(np.arange(90) % 9, clients=9, skew=Iid(), seed=s).order for s in (0, 1)]
     assert not np.array_equal(*parts)
 
 
 def test_order_within_a_client_is_mixed():
     """Local steps take examples in order, which must not be by label."""
     labels = np.arange(2000) % 2
-    index, _ = Partition.deal(labels, clients=2, skew=Iid()).examples(np.array([0]))
+    index, _ = Partition.assign(labels, clients=2, skew=Iid()).examples(np.array([0]))
     changes = np.count_nonzero(np.diff(labels[index]))
     assert abs(changes - 500) < 6 * np.sqrt(250)
 
@@ -124,8 +124,8 @@ def test_ranges():
 
 def test_bad_arguments():
     with pytest.raises(ArgumentError, match=r"client_ids is 3; .* below 3"):
-        Partition.deal(np.zeros(9, np.int64), clients=3, skew=Iid()).examples(np.array([3]))
+        Partition.assign(np.zeros(9, np.int64), clients=3, skew=Iid()).examples(np.array([3]))
     with pytest.raises(ArgumentError, match="clients is 10; it must be at most 9"):
-        Partition.deal(np.zeros(9, np.int64), clients=10, skew=Iid())
+        Partition.assign(np.zeros(9, np.int64), clients=10, skew=Iid())
     with pytest.raises(ArgumentError, match="be smaller"):
         Implicit(np.zeros(60_000, np.int64), 10**14, Iid())
