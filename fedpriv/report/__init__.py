@@ -1,1 +1,1 @@
-"""What a run says about itself: the summary, its privacy statement, and its plots."""
+"""Reports of runs: the summary (report.json), its text (report.md), comparisons and plots."""

@@ -1,6 +1,6 @@
-"""Who is a run's adversary, and what its charged events tell them: the epsilons of a report.
+"""The adversaries of a run and the epsilon against each of them, for its report.
 
-All from public configuration and charged events.
+Everything is computed from public configuration and charged events.
 """
 
 from __future__ import annotations
@@ -18,15 +18,37 @@ METHODS = ("pld", "rdp", "gdp-clt")
 
 Table = dict[str, dict[str, Any]]
 
+# The values of "against" in report.json. Reports of different versions are compared by them, so they stay.
+_MODELS = "who sees the released models"
+_SERVER = "the server, for the unit that lost most"
+_OTHER_SILOS = "everyone but an example's own silo, for the silo that lost most"
+_MOVED = "the same, if an example may be replaced by one of another silo"
 
-def all_methods(events: Sequence[Event], delta: float, held: str) -> Table:
-    """Epsilon of the events at ``delta`` by every method, ``held`` among them, or why one does not answer."""
-    return _table(lambda method: epsilon(events, delta, method), held)
+_DESCRIPTIONS = {
+    _MODELS: "anyone who sees the released models",
+    _SERVER: "the server, for the client with the largest privacy loss",
+    _OTHER_SILOS: "everyone except an example's own silo, for the silo with the largest privacy loss",
+    _MOVED: "the same adversary, if an example may be replaced by one in another silo",
+}
 
 
-def _table(by: Callable[[str], PrivacyGuarantee], held: str) -> Table:
+def described(against: str) -> str:
+    """The adversary of a report's value ``against``, for readers.
+
+    >>> described("who sees the released models")
+    'anyone who sees the released models'
+    """
+    return _DESCRIPTIONS.get(against, against)
+
+
+def all_methods(events: Sequence[Event], delta: float, enforced: str) -> Table:
+    """Epsilon of the events at ``delta`` by METHODS and ``enforced``, or a method's reason for refusal."""
+    return _table(lambda method: epsilon(events, delta, method), enforced)
+
+
+def _table(by: Callable[[str], PrivacyGuarantee], enforced: str) -> Table:
     table: Table = {}
-    for method in dict.fromkeys((*METHODS, held)):
+    for method in dict.fromkeys((*METHODS, enforced)):
         try:
             answer = by(method)
         except UnsupportedEvent as error:
@@ -39,8 +61,8 @@ def _table(by: Callable[[str], PrivacyGuarantee], held: str) -> Table:
 
 
 def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
-    """The charged events as who sees only the models has them."""
-    # By multiplier, not by number: a release that failed was charged and asked again.
+    """The charged events in the view of an adversary who sees only the models."""
+    # Matched by multiplier and not by position: a failed release was charged and then repeated.
     planned = plan.mechanism.optimizer.planned(plan.mechanism.rounds)
     factors: dict[float, float] = {}
     for p in planned:
@@ -52,9 +74,10 @@ def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
     ]
     if not plan.capped or all(event.sampling == "poisson" for event in seen):
         return seen
-    # Whom the cap leaves out follows from earlier cohorts, and those of a fixed size tie clients together:
-    # later releases tell of earlier cohorts then, so sampling is given no credit. Poisson cohorts do not:
-    # given all that was released, a client still gives data with probability q at most.
+    # The cap excludes clients by their earlier participations, and in cohorts of fixed size the clients
+    # depend on each other. Then later releases reveal information about earlier cohorts, so sampling gets no
+    # credit. Poisson cohorts do not have this problem: given all releases, a client takes part with
+    # probability <= q.
     plain = [replace(event, sampling="none", rate=1.0, cohort=None) for event in seen]
     return list(plan.of_worst_client(plain))
 
@@ -62,39 +85,45 @@ def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
 def views(
     plan: Plan, events: Sequence[Event], silos: Mapping[str, Sequence[Event]] | None = None
 ) -> list[dict[str, Any]]:
-    """What the gate's ``events`` tell each adversary; ``silos`` are each silo's own, at the client level."""
+    """Epsilon against each adversary, as the entries of "views" in report.json.
+
+    Args:
+        plan: the run's plan.
+        events: the events that the enforced guarantee charged.
+        silos: each silo's own events, if silos take private steps.
+    """
     if plan.budget is None or not events:
         return []
-    delta, held, cap = plan.budget.delta, plan.budget.method, plan.max_participations
+    delta, enforced, cap = plan.budget.delta, plan.budget.method, plan.max_participations
     if silos is not None:
-        return _of_silos(silos, delta, held, events[0].relation)
+        return _of_silos(silos, delta, enforced, events[0].relation)
     models = {
-        "against": "who sees the released models",
+        "against": _MODELS,
         "gates the budget": cap is None,
         "delta": delta,
-        "epsilon": all_methods(observer_events(plan, events) if cap else events, delta, held),
+        "epsilon": all_methods(observer_events(plan, events) if cap else events, delta, enforced),
     }
     if cap is None:
         return [models]
     server = {
-        "against": "the server, for the unit that lost most",
+        "against": _SERVER,
         "gates the budget": True,
         "delta": delta,
-        "epsilon": all_methods(plan.of_worst_client(events), delta, held),
+        "epsilon": all_methods(plan.of_worst_client(events), delta, enforced),
     }
     return [server, models]
 
 
 def _of_silos(
-    silos: Mapping[str, Sequence[Event]], delta: float, held: str, relation: str
+    silos: Mapping[str, Sequence[Event]], delta: float, enforced: str, relation: str
 ) -> list[dict[str, Any]]:
-    """Disjoint silos compose in parallel, or two of them together where a replacement may move."""
+    """The views for disjoint silos: parallel composition, or two silos together if a replacement may move."""
 
     def view(against: str, stays: bool) -> dict[str, Any]:
-        table = _table(lambda method: compose(silos, delta, method, stays), held)
+        table = _table(lambda method: compose(silos, delta, method, stays), enforced)
         return {"against": against, "gates the budget": stays, "delta": delta, "epsilon": table}
 
-    found = [view("everyone but an example's own silo, for the silo that lost most", stays=True)]
+    found = [view(_OTHER_SILOS, stays=True)]
     if relation == "replace-one" and len(silos) > 1:
-        found.append(view("the same, if an example may be replaced by one of another silo", stays=False))
+        found.append(view(_MOVED, stays=False))
     return found

@@ -68,8 +68,8 @@ class Run:
         """As :func:`fedpriv.report.summary.gate`. Epsilon is the budget's where the run may have been ended
         for what
         it had released: what was spent by then is no bound."""
-        found = summary.gate(self.report)
-        if found and not summary.in_one_piece(self.report["result"]):
+        found = summary.enforced_guarantee(self.report)
+        if found and not summary.ended_on_its_own(self.report["result"]):
             found["epsilon"] = self.report["privacy"]["budget"]["epsilon"]
         return found
 

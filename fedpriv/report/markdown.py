@@ -1,4 +1,4 @@
-"""A run's report for people: what report.md says."""
+"""The text of a run's report: report.md, made from report.json."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import Any
 from fedpriv.accounting import METHODS
 from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.report.summary import in_one_piece
+from fedpriv.report.adversaries import described
+from fedpriv.report.summary import ended_on_its_own
 from fedpriv.tasks import metrics
 
 
 def markdown(summary: Mapping[str, Any]) -> str:
-    """report.md."""
+    """The text of report.md for the dict of report.json."""
     result, privacy = summary["result"], summary["privacy"]
     lines = ["# Run report", ""]
     if summary["remark"]:
         lines += [f"> **{summary['remark']}**", ""]
     if summary["reproducibility"]["seed"] is not None:
         lines += [
-            "> Who holds the seed can subtract the noise. What is said below holds for the same run without "
-            "a seed.",
+            "> Anyone who knows the seed can subtract the noise. The guarantees below hold only for the same "
+            "run without a seed.",
             "",
         ]
     lines += [_headline(result, privacy, summary["optimizer"]), ""]
-    lines += _absences_markdown(privacy)
+    lines += _absences(privacy)
     lines += ["## What is protected", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(summary)), ""]
-    lines += _views_markdown(privacy, result)
+    lines += _guarantees(privacy, result)
     lines += ["## What is not covered", "", *(f"- {text}" for text in privacy["not covered"]), ""]
     lines += ["## Versions", "", ", ".join(f"{k} {v}" for k, v in summary["versions"].items()), ""]
     return "\n".join(lines)
 
 
 def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The first table's."""
+    """The rows of the first table: (name, value)."""
     privacy = summary["privacy"]
     rows = [
         ("privacy unit", privacy["unit"]),
@@ -58,17 +59,18 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
         *_averaging_rows(summary["averaging"]),
         (
             f"releases charged{' to each silo' if privacy['silos'] else ''}",
-            f"{privacy['releases']}{', also to those that were absent' if privacy[availability.KEY] else ''}",
+            f"{privacy['releases']}{', including absent nodes' if privacy[availability.KEY] else ''}",
         ),
         (
-            "noise multiplier, first and last (noise std over the most that one unit adds)",
+            "noise multiplier of the first and the last release (noise std / largest norm that one unit "
+            "adds)",
             _pair(privacy["noise multiplier"]),
         ),
     ]
     if privacy["placement"] == "distributed":
-        rows.append(("fewest replies that are released, n_min", privacy["fewest replies"]))
+        rows.append(("smallest number of replies for a release, n_min", privacy["fewest replies"]))
     if privacy["max participations"] is not None:
-        rows.append(("releases a client gives data to, at most", privacy["max participations"]))
+        rows.append(("largest number of releases that a client takes part in", privacy["max participations"]))
     return rows
 
 
@@ -82,14 +84,15 @@ def _start_rows(path: str | None) -> list[tuple[str, str]]:
 def _regulariser_rows(regulariser: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if regulariser is None:
         return []
-    text = f"{regulariser['kind']}, lambda {regulariser['lambda']:g}; it touches no data, and is not clipped"
+    text = f"{regulariser['kind']}, lambda {regulariser['lambda']:g}; it uses no data and is not clipped"
     return [("regulariser", text)]
 
 
 def _averaging_rows(decay: float | None) -> list[tuple[str, str]]:
     if decay is None:
         return []
-    return [("model", f"an average of all released models, decay {decay:g}, which costs no privacy")]
+    text = f"exponential moving average of all released models, decay {decay:g}; this costs no privacy"
+    return [("model", text)]
 
 
 def _silo_rows(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -98,11 +101,11 @@ def _silo_rows(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     size = metrics.counted(silos["examples of each"], "example")
     each = f"{metrics.counted(silos['number'], 'silo')} of {size}, disjoint"
-    steps = f"{metrics.counted(silos['private steps a round'], 'private step')} a round in each silo"
-    return [("who takes private steps", f"{each}; {steps}, whose change the server averages")]
+    steps = f"{metrics.counted(silos['private steps a round'], 'private step')} per round in each silo"
+    return [("who takes private steps", f"{each}; {steps}; the server averages the silos' model changes")]
 
 
-_DRAWN = "all rounds up to the one that had been drawn at random were run"
+_DRAWN = "all rounds up to the randomly drawn last round were run"
 
 
 def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: str) -> str:
@@ -111,7 +114,7 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
     reached = f"Test {measure.said(result[measure.key])}" if evaluated else "No model was evaluated"
     reached += f" after {metrics.counted(result['rounds'], 'round')} (public test set)"
     if resumed := result["resumed after rounds"]:
-        reached += f", taken up again after round {', '.join(map(str, resumed))}"
+        reached += f", resumed after round {', '.join(map(str, resumed))}"
     ending, budget = StopReason(result["stopped"]), privacy["budget"]
     drawn = ending == StopReason.ROUNDS and optimizer == "rrpsgd"
     reached += f"; {_DRAWN if drawn else ending.sentence}"
@@ -119,76 +122,78 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
         return f"{reached}. **No privacy: epsilon is infinite.**"
     return (
         f"{reached}. Budget: epsilon {budget['epsilon']:g} at delta "
-        f"{budget['delta']:.3g}, held by {METHODS[budget['held by']].label}."
+        f"{budget['delta']:.3g}, enforced by {METHODS[budget['held by']].label} accounting."
     )
 
 
-_SPANS = 5  # absences of one node that are told one by one
+_MAX_SPANS = 5  # absences of one node that are listed one by one
 
 
-def _absences_markdown(privacy: Mapping[str, Any]) -> list[str]:
-    """Which nodes gave nothing to which releases, and what that means."""
+def _absences(privacy: Mapping[str, Any]) -> list[str]:
+    """The section on absent nodes: who contributed nothing to which releases, and what this means."""
     absent = privacy[availability.KEY]
     if not absent:
         return []
     steps = privacy["silos"]["private steps a round"] if privacy["silos"] else None
     lines = []
-    for partition in sorted({told["partition"] for told in absent}):
-        spans = [told for told in absent if told["partition"] == partition]
-        missed = sum(told["to release"] - told["from release"] + 1 for told in spans)
-        said = [_span(told, steps) for told in spans[:_SPANS]]
-        if len(spans) > _SPANS:
-            said.append(f"and {len(spans) - _SPANS} times more")
+    for partition in sorted({dropout["partition"] for dropout in absent}):
+        spans = [dropout for dropout in absent if dropout["partition"] == partition]
+        missed = sum(dropout["to release"] - dropout["from release"] + 1 for dropout in spans)
+        texts = [_span(dropout, steps) for dropout in spans[:_MAX_SPANS]]
+        if len(spans) > _MAX_SPANS:
+            texts.append(f"and {len(spans) - _MAX_SPANS} more times")
         of_all = f"{missed} of {privacy['releases']} releases"
-        lines.append(f"- partition {partition}, {of_all}: {'; '.join(said)}")
+        lines.append(f"- partition {partition}, {of_all}: {'; '.join(texts)}")
     others = (
-        "the model moved by the mean of the others' changes"
+        "the server averaged the model changes of the other silos only"
         if steps
-        else "the sum was of the others' examples alone, and divided as if all had been there"
+        else "the sum contained only the other nodes' examples, but was divided as if all nodes had replied"
     )
     return [
-        "## Who was absent",
+        "## Absent nodes",
         "",
-        "The nodes of these partitions gave nothing, for any silo that they hold:",
+        "The nodes of these partitions contributed nothing, for any of their silos:",
         "",
         *lines,
         "",
-        f"In these releases {others}. What was charged for the absent stands, in the server's ledger and in "
-        "the numbers below, though they gave nothing: the server pays before it asks, and an answer may have "
-        "been on its way. The ledger of a node that keeps one has what it answered.",
+        f"In these releases {others}. The server's ledger and the numbers below still include the charges "
+        "for absent nodes: the server charges before it sends a request, and an absent node may have "
+        "answered. If a node keeps its own ledger, that ledger lists what the node answered.",
         "",
     ]
 
 
-def _span(told: Mapping[str, Any], steps: int | None) -> str:
-    """One absence, in rounds where each is of ``steps`` releases."""
-    first, last = told["from release"], told["to release"]
+def _span(dropout: Mapping[str, Any], steps: int | None) -> str:
+    """The text of one absence, in rounds if a round has ``steps`` releases, otherwise in releases."""
+    first, last = dropout["from release"], dropout["to release"]
     if steps:
         first, last = (first - 1) // steps + 1, last // steps
     name = "round" if steps else "release"
-    why = ", then ".join(told["why"])
-    if not told["back"]:
+    why = ", then ".join(dropout["why"])
+    if not dropout["back"]:
         return f"from {name} {first} on ({why})"
     span = f"in {name} {first}" if first == last else f"in {name}s {first} to {last}"
-    return f"{span} ({why}), and then back"
+    return f"{span} ({why}), then back"
 
 
-def _views_markdown(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+def _guarantees(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     lines = ["## Epsilon", ""]
     if not privacy["views"]:
         none = privacy["budget"] is None
-        return [*lines, "Infinite: no noise was added." if none else "Nothing was released.", ""]
+        return [*lines, "Epsilon is infinite: no noise was added." if none else "Nothing was released.", ""]
     lines += [
         *_meaning(privacy, result),
-        "A bound is certified: the true epsilon is at most that (and at least the lower bound, where there "
-        "is one). An estimate is not: GDP-CLT can understate several-fold and is shown as the number that "
-        "papers print.",
+        "A bound is certified: the true epsilon is at most this number, and at least the lower bound if "
+        "there is one. An estimate is not certified: GDP-CLT can understate epsilon several-fold. It is "
+        "shown for comparison with papers that report it.",
         "",
-        "| against | method | epsilon | lower bound | kind |",
+        "| adversary | method | epsilon | lower bound | kind |",
         "|---|---|---|---|---|",
     ]
     for view in privacy["views"]:
-        against = view["against"] + (" (gates the budget)" if view["gates the budget"] else "")
+        against = described(view["against"])
+        if view["gates the budget"]:
+            against += " (the enforced guarantee)"
         for method, cell in view["epsilon"].items():
             if "error" in cell:
                 lines.append(f"| {against} | {METHODS[method].label} | not supported | | |")
@@ -199,40 +204,41 @@ def _views_markdown(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> li
 
 
 def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
-    """The gate's epsilon as a sentence: what it lets an adversary learn about one unit.
+    """The enforced guarantee as a sentence: a bound on what an adversary can conclude about one unit.
 
-    A person who ends a run by what it has released chooses among epsilons: then only the budget's holds, as
-    of a filter; what was spent so far would need an odometer (Rogers et al. 2016).
+    If somebody stops a run because of its results, the spent epsilon depends on the data. Then only the
+    budget's epsilon is a valid bound; the spent one would need a privacy odometer (Rogers et al. 2016).
     """
-    held = privacy["budget"]["held by"]
+    enforced = privacy["budget"]["held by"]
     view = next(view for view in privacy["views"] if view["gates the budget"])
-    value = view["epsilon"][held].get("epsilon")
+    value = view["epsilon"][enforced].get("epsilon")
     if not isinstance(value, float):
         return []
     lines = []
-    if not in_one_piece(result):
+    if not ended_on_its_own(result):
         lines = [
-            f"The run did not go through in one piece, and {value:.4g} is what it spent. Where it was ended "
-            "for what it had released, that is no bound; the budget's epsilon is one, whenever a run ends:",
+            f"The run was stopped or resumed, and it spent epsilon {value:.4g}. If you stopped it because of "
+            "its results, report the full budget: the smaller spent epsilon holds only for runs that end on "
+            "their own. The statement for the full budget:",
             "",
         ]
         value = privacy["budget"]["epsilon"]
     unit = privacy["unit"].split(":")[0]
-    with_or_without = f"with any one {unit} in the data as without it"
+    change = f"any one {unit} is added to the data or removed from it"
     if privacy["relation"] == "replace-one":
-        with_or_without = f"with any one {unit} as with another in its place"
-    hedge = "" if view["epsilon"][held]["kind"] == "bound" else ", IF the estimate were right"
+        change = f"any one {unit} is replaced by another"
+    hedge = "" if view["epsilon"][enforced]["kind"] == "bound" else ", but only IF the estimate is right"
     return [
         *lines,
-        f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {view['against']}: whatever they see and "
-        f"know, anything that they could conclude is at most e^{value:.4g}{_power(value)} times as likely, "
-        f"plus delta, {with_or_without}, and the other way round{hedge}.",
+        f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {described(view['against'])}: whatever "
+        f"they see and know, the probability of any conclusion grows to at most e^{value:.4g}{_power(value)} "
+        f"times its value, plus delta, if {change}{hedge}.",
         "",
     ]
 
 
 def _power(value: float) -> str:
-    """e^value, where it is a number that a float holds."""
+    """The text " = e^value", or nothing if a float cannot hold the number."""
     return f" = {math.exp(value):.3g}" if value < 700 else ""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv._internal import plotting
 from fedpriv.accounting import METHODS
 from fedpriv.report.notices import noise
-from fedpriv.report.summary import gate
+from fedpriv.report.summary import enforced_guarantee
 from fedpriv.tasks import metrics as metrics_module
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def draw(
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
         across = right.get_yaxis_transform()
         right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)
-        kind = gate(summary).get("kind", "")
+        kind = enforced_guarantee(summary).get("kind", "")
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
         held = METHODS[budget["held by"]].label
         bound = "" if kind == "estimate" else ", at most"

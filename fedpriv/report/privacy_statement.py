@@ -1,6 +1,6 @@
-"""What a run promises to whom, in words: whose trust it takes, which unit it is of, and what it leaves out.
+"""The privacy statement of a run: who is trusted, the privacy unit, the sampling, and what is not covered.
 
-From public configuration alone.
+Everything follows from public configuration.
 """
 
 from __future__ import annotations
@@ -11,66 +11,74 @@ from fedpriv.mechanism.sampling import FixedSize
 from fedpriv.tasks import metrics
 
 TRUST = {
-    "none": "Nobody is protected: no noise is added.",
+    "none": "There is no protection: no noise is added.",
     "central": (
-        "Clients trust the server, which sees their exact contributions, and the channel to it. Protected "
-        "against everyone who sees the released models, all rounds of them."
+        "Clients trust the server, which sees their exact contributions, and the channel to it. The "
+        "guarantee holds against everyone who sees the released models of all rounds."
     ),
     "local": (
-        "Clients trust nobody: each adds all of the noise to its own message. Protected against the "
-        "server and everyone else."
+        "Clients trust nobody: each client adds all of the noise to its own message. The guarantee holds "
+        "against the server and everyone else."
     ),
     "distributed": (
-        "Clients trust that at least n_min of them add their share of the noise. Protected against "
-        "everyone who sees the released models, all rounds of them; against the server ONLY if it sees "
-        "nothing but the sum, as under secure aggregation, which this run does not itself provide, AND "
-        "everyone takes part in every release: it draws the cohorts, so that sampling hides nobody from it."
+        "Clients trust that at least n_min of them add their share of the noise. The guarantee holds against "
+        "everyone who sees the released models of all rounds. Against the server it holds ONLY if the server "
+        "sees nothing but the sum, as under secure aggregation, which this run does not provide, AND every "
+        "unit takes part in every release: the server draws the cohorts, so sampling hides nobody from it."
     ),
 }
 
 BY_SILO = (
-    "Each silo trusts itself alone: it adds all the noise to its own sums before anything leaves it. "
-    "Examples are protected against the server, the other silos and everyone who sees the models, all "
-    "rounds of them; not against their own silo."
+    "Each silo trusts only itself: it adds all the noise to its own sums before anything leaves it. The "
+    "guarantee for an example holds against the server, the other silos and everyone who sees the models of "
+    "all rounds. It does not hold against the example's own silo."
 )
 
 CENTRALISED = (
-    "Centralised: one party holds all examples, trains the model and adds the noise, and whoever gave an "
-    "example trusts it. Protected against everyone who sees the released models, all rounds of them."
+    "Centralised: one party holds all examples, trains the model and adds the noise. Everyone whose example "
+    "is in the data trusts this party. The guarantee holds against everyone who sees the released models of "
+    "all rounds."
+)
+
+_TEST_SCORE = (
+    "the test score: it did not influence this run, but it is optimistic if it is used to choose among runs"
 )
 
 _SILO_NOTES = (
-    "a silo's own people, who see its examples",
-    "an example that lies in several silos: their epsilons add; so do those of one person's examples",
+    "members of a silo: they see its examples",
+    "an example that is in several silos, and several examples of one person: the guarantee is weaker for "
+    "them, since their epsilons add up, and delta grows, too",
     "which silos replied, and when",
 )
 
 NOT_COVERED = (
-    "hyper-parameters, architecture and data set: choosing them on private data costs privacy that is "
-    "not counted here",
-    "the number of runs: this epsilon is of this run alone; runs on the same data compose",
-    "the test score steered nothing here, but if it is used to choose among runs it is optimistic",
+    "the choice of hyper-parameters, architecture and data set: choosing them on private data costs privacy "
+    "that is not accounted for here",
+    "other runs: this epsilon is for this run alone; several runs on the same data compose to a larger "
+    "epsilon",
+    _TEST_SCORE,
     "side channels: timing, message sizes and who was online",
 )
 
 FAST_NOISE = (
-    "floating-point noise is simulation grade: an adversary who reads the last bits, or who finds out what "
-    "the generator will draw, may learn more (noise-draws=exact is made against both)"
+    "attacks on floating-point noise: it is simulation grade. An adversary who examines the last bits, or "
+    "who predicts the random generator, may learn more than epsilon allows (noise-draws=exact is designed "
+    "against both)"
 )
 
 EXACT_NOISE = (
-    "the rounding of sums while they are formed in floating point, beyond the 2000th of their "
-    "sensitivity that exact noise makes up for: data made for it pass that in cohorts of some thousands"
+    "rounding errors of floating-point sums beyond 1/2000 of their sensitivity: exact noise compensates for "
+    "errors up to that size, but data constructed for this purpose exceeds it in cohorts of some thousands"
 )
 
 NOTHING_COVERED = (
-    "anything: no noise is added, so nothing bounds what the released models tell of any unit",
-    "the test score steered nothing here, but if it is used to choose among runs it is optimistic",
+    "everything: no noise is added, so nothing bounds what the released models reveal about a unit",
+    _TEST_SCORE,
 )
 
 
 def trust(config: Config) -> str:
-    """Whom the units of a run trust, and against whom they are protected."""
+    """Whom the units of a run must trust, and against whom the guarantee holds."""
     if config.level == "client" and config.placement == "central":
         return BY_SILO
     if config.centralised and config.placement == "central":
@@ -80,48 +88,54 @@ def trust(config: Config) -> str:
 
 
 def _colluding(config: Config) -> str:
-    """What the other parties are taken to know, where they know more than the models."""
+    """Whether the guarantee holds against other parties of the run, who know more than the models."""
     parties = ("client", "silo")[config.unit == "example"]
     if not config.colluding_parties:
-        return f" Other {parties}s are not meant: they know what they did themselves, which is not counted."
+        return (
+            f" Other {parties}s are not covered as adversaries: they know their own participation and noise, "
+            "which this epsilon does not account for."
+        )
     number = metrics.counted(min(config.colluding_parties, config.clients - 1), parties)
-    that = "What is said of the released models" if config.placement == "local" else "That"
-    return f" {that} holds against {number} who may pool what they know of themselves (colluding-parties)."
+    subject = "The guarantee for the released models" if config.placement == "local" else "It"
+    return f" {subject} also holds against {number} with pooled knowledge of themselves (colluding-parties)."
 
 
 def unit(plan: Plan) -> str:
-    """What the privacy unit is."""
+    """The privacy unit: its name, a colon and a description."""
     if plan.config.centralised and not plan.by_silo:
         return "example: one example of the training set"
     if plan.config.unit == "example":
         return "example: one example of one silo"
     if plan.config.partition == "one-example":
-        return "client: a client and its one example"
+        return "client: a client with its single example"
     if plan.config.partition == "natural":
         return "client: a user of the data set with all their training examples"
     return "client: a client with all its examples"
 
 
 def sampling(plan: Plan) -> str:
-    """How each release's cohort is drawn."""
+    """How the cohort of each release is sampled."""
     sampler, event = plan.mechanism.sampler, plan.mechanism.observer_event(1.0)
     if isinstance(sampler, FixedSize):
         text = f"fixed size {sampler.size} of {sampler.population}, without replacement"
         if sampler.known:
-            text += f"; counted as {event.cohort} of the {event.population} whom no colluder knows"
+            text += (
+                f"; accounted for as {event.cohort} of the {event.population} that no colluding party knows "
+                "about"
+            )
     else:
         kinds = {
             "poisson": f"Poisson, each unit with probability {event.rate:g}",
-            "none": "everyone in every release",
+            "none": "none: every unit takes part in every release",
         }
         text = kinds[event.sampling]
     if event.truncation:
-        text += f", cut to the public cap of {plan.mechanism.placement.shares}"
-    return f"{text}; each silo draws its own, secretly" if plan.by_silo else text
+        text += f", truncated to the public cap of {plan.mechanism.placement.shares}"
+    return f"{text}; each silo samples its own cohort and keeps it secret" if plan.by_silo else text
 
 
 def not_covered(plan: Plan) -> list[str]:
-    """What the run's epsilon says nothing of."""
+    """What the run's epsilon does not cover, as list items."""
     if plan.budget:
         noise = EXACT_NOISE if plan.mechanism.placement.exact else FAST_NOISE
         return [*_notes(plan), *NOT_COVERED, noise]
@@ -132,23 +146,27 @@ def _notes(plan: Plan) -> list[str]:
     notes = list(_SILO_NOTES) if plan.by_silo else []
     if plan.config.dataset.startswith("infinite"):
         notes.append(
-            "images deformed from one source digit count as separate units: the unit is the drawn image, "
-            "not the person who wrote the digit"
+            "the person who wrote a digit: images deformed from one source digit count as separate units, "
+            "since the unit is the generated image"
         )
     elif not plan.by_silo and (plan.config.unit == "example" or plan.config.partition == "one-example"):
-        notes.append("a person who gave several examples: each is a unit of its own, and their epsilons add")
+        notes.append(
+            "a person with several examples: each example is a separate unit, and the guarantee for the "
+            "person is weaker, since their epsilons add up, and delta grows, too"
+        )
     if plan.config.partition == "natural":
         notes.append(
-            "what a user has in the public test part: it is scored, and public examples taken from it"
+            "a user's examples in the public test part: models are scored on them, and public examples are "
+            "taken from them"
         )
     if plan.config.public_examples:
         notes.append(
-            f"{plan.config.public_examples} public examples, out of the test part: the optimizer learns from "
-            "them as they are, and the score is of the others"
+            f"the {plan.config.public_examples} public examples, taken from the test part: the optimizer "
+            "uses them without noise, and the score is computed on the remaining test examples"
         )
     if plan.mechanism.placement.min_replies and plan.mechanism.observer_event(1.0).truncation:
         notes.append(
-            "dropouts: where too few clients reply, a round releases nothing; that this happened tells "
-            "something of the cohort's size, which is counted only for the case that all reply"
+            "dropouts: if too few clients reply, a round releases nothing. This reveals some information "
+            "about the cohort's size, which is accounted for only if all clients reply"
         )
     return notes

@@ -1,6 +1,6 @@
-"""What a run's epsilon means, in numbers; in words in :mod:`fedpriv.report.markdown`.
+"""The summary of a run (report.json); :mod:`fedpriv.report.markdown` turns it into text.
 
-``summarise`` makes report.json from public configuration, charged events and public test-set metrics alone.
+``summarise`` uses only public configuration, charged events and metrics on the public test set.
 """
 
 from __future__ import annotations
@@ -31,9 +31,17 @@ def summarise(
     resumed: Sequence[int] = (),
     absent: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Everything report.json holds. ``events`` are the gate's, as charged; ``silos`` are each silo's, at the
-    client level; ``resumed`` are the rounds after which the run was taken up again; ``absent`` are its
-    absences (:mod:`fedpriv.federated.availability`)."""
+    """The content of report.json.
+
+    Args:
+        plan: the run's plan.
+        events: the charged events of the enforced guarantee.
+        metrics: the run's metrics on the public test set, one record per evaluation.
+        stopped: why the run ended.
+        silos: each silo's charged events, if silos take private steps.
+        resumed: the rounds after which the run was resumed.
+        absent: the absences of nodes (:mod:`fedpriv.federated.availability`).
+    """
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
     return {
@@ -91,7 +99,7 @@ def _privacy(
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package and of what its numbers depend on."""
+    """The versions of this package, of Python and of the libraries that its numbers depend on."""
     names = ("torch", "numpy", "scipy", "flwr", "ray", "dp-accounting")
     return {
         "fedpriv": __version__,
@@ -101,7 +109,7 @@ def versions() -> dict[str, str]:
 
 
 def _participations(plan: Plan, events: Sequence[Event]) -> int | None:
-    """The most releases that a client can have given data to, under local noise."""
+    """The largest number of releases that a client can have taken part in, under local noise."""
     if plan.max_participations is None or plan.capped:
         return plan.max_participations
     return len(events)
@@ -116,7 +124,7 @@ def _silos(config: Config) -> dict[str, int]:
 
 
 def _absences(config: Config, absent: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
-    """Who was absent; None where that is private."""
+    """The absences; None if the privacy unit is a client, since they are then private."""
     return list(absent) if config.unit == "example" else None
 
 
@@ -125,15 +133,19 @@ def _relation(events: Sequence[Event], plan: Plan) -> str:
     return event.relation
 
 
-def in_one_piece(result: Mapping[str, Any]) -> bool:
-    """Whether a report's result is of a run that ended by itself and was never taken up: nobody has ended it
-    for what it had released."""
+def ended_on_its_own(result: Mapping[str, Any]) -> bool:
+    """Whether the run ended on its own and was never resumed, so that nobody stopped it because of
+    results.
+    """
     return StopReason(result["stopped"]).whole and not result["resumed after rounds"]
 
 
-def gate(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What the view that gates the budget says by the method that holds it: "against", "delta", "epsilon",
-    "kind"; {} where there is no noise, or no release."""
+def enforced_guarantee(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The enforced guarantee of a report: {"against", "delta", "epsilon", "kind", ...}.
+
+    It is the view that gates the budget, by the accounting method of the budget. It is {} if there was no
+    noise or no release.
+    """
     privacy = summary["privacy"]
     for view in privacy["views"]:
         if view["gates the budget"]:

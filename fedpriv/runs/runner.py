@@ -320,7 +320,7 @@ class _Job:
         told = [*self.absent_before, *self.absent.told()]
         about = stopped, by_silo, self.resumed, told
         summary = summary_module.summarise(self.plan, charged.events, self.metrics, *about)
-        if (spent := summary_module.gate(summary).get("epsilon")) is not None:
+        if (spent := summary_module.enforced_guarantee(summary).get("epsilon")) is not None:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
         before = [{"round": 0, **self.untrained, "epsilon": 0.0}] if self.untrained else []
         if self.folder is not None:

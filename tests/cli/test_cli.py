@@ -473,13 +473,16 @@ def test_an_engine_that_fails_is_one_line_and_exit_code_1(
 
 
 NOTES: list[Any] = [
-    ({"placement": "none", "epsilon": 1}, "epsilon=1.0 counts for nothing: placement=none adds no noise"),
+    ({"placement": "none", "epsilon": 1}, "epsilon=1.0 has no effect: placement=none adds no noise"),
     ({"placement": "none", "delta": 1e-7, "accounting": "rdp"}, "delta=1e-07, accounting=rdp count"),
-    ({"epsilon": 1e6}, "epsilon 1e+06 promises next to nothing: another unit's data may make what"),
+    ({"epsilon": 1e6}, "epsilon 1e+06 gives almost no protection: one unit's data may make an outcome"),
     ({"epsilon": 20.5}, "e^20.5 times as likely"),
-    ({"clients": 99}, "delta 0.00101 is large: it would allow one unit in 990"),
-    ({"sampling-rate": 0.002}, "a cohort has 0.8 units in expectation"),
-    ({"sampler": "fixed-size", "sampling-rate": 0.0037}, "cohorts are of 1 of 400 units, a rate of 0.0025"),
+    ({"clients": 99}, "delta 0.00101 is large: publishing the data of one unit in 990"),
+    ({"sampling-rate": 0.002}, "the expected cohort size is 0.8"),
+    (
+        {"sampler": "fixed-size", "sampling-rate": 0.0037},
+        "the cohort size is rounded to 1 of 400 units",
+    ),
 ]
 
 
@@ -507,7 +510,7 @@ def test_compare_notes_what_is_odd_about_the_runs_with_noise_once(tmp_path: Path
     result = call("compare", *chosen, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert [line for line in result.stdout.splitlines() if line.startswith("NOTE: ")] == [
-        "NOTE: delta 0.002 is large: it would allow one unit in 500 to be published; more units allow a "
+        "NOTE: delta 0.002 is large: publishing the data of one unit in 500 would satisfy it; choose a "
         "smaller delta"
     ]
 

@@ -261,7 +261,7 @@ def test_a_model_that_diverges_has_no_score_and_says_so(
         ("value", {"model": "factors", "input_mean": 0.1}, "input-mean is 0.1; it must be 0: toy is"),
         ("value", {"model": "factors", "input_std": 2.0}, "input-std is 2.0"),
         ("tags", {"model": "linear"}, "model is 'linear'; it must have 8 outputs for the tags of toy"),
-        ("label", {"model": "factors"}, "be one of lstm, mlp-text"),
+        ("label", {"model": "factors"}, "use one of lstm, mlp-text"),
     ],
 )
 def test_a_model_that_does_not_suit_the_data_is_refused(
@@ -284,4 +284,4 @@ def test_the_report_says_who_adds_the_noise_and_what_one_unit_is(placement: str)
     assert (central in text) == (placement == "central")
     assert "Clients" not in summary["privacy"]["trust"]
     if placement == "central":
-        assert "with any one example in the data as without it" in text
+        assert "if any one example is added to the data or removed from it" in text

@@ -323,11 +323,11 @@ def test_a_report_says_which_silo_was_absent_and_until_when(tmp_path: Path) -> N
     assert rows == [None, [gone | {"to release": 6}], [gone | {"to release": 9}], None, [last]]
     text = (tmp_path / "run" / "report.md").read_text()
     for said in (
-        "- partition 1, 9 of 15 releases: in rounds 2 to 3 (no reply in time), and then back; from round 5 "
+        "- partition 1, 9 of 15 releases: in rounds 2 to 3 (no reply in time), then back; from round 5 "
         "on (no reply in time)\n",
-        "| releases charged to each silo | 15, also to those that were absent |",
-        "In these releases the model moved by the mean of the others' changes. What was charged for the "
-        "absent stands, in the server's ledger and in the numbers below, though they gave nothing: ",
+        "| releases charged to each silo | 15, including absent nodes |",
+        "In these releases the server averaged the model changes of the other silos only. The server's "
+        "ledger and the numbers below still include the charges for absent nodes: ",
     ):
         assert said in text
     assert read(tmp_path / "run" / "ledger.jsonl").by_silo()["1"] == make_plan(config).events

@@ -229,20 +229,21 @@ def test_a_replacement_from_another_silo_costs_both() -> None:
     for view, events in ((stays, plan.events), (moves, plan.events * 2)):
         expected = epsilon(events, 1e-4, "pld").epsilon
         assert view["epsilon"]["pld"]["epsilon"] == pytest.approx(expected, rel=1e-6)
-    assert "one of another silo" in markdown.markdown(summary)
+    assert "one in another silo" in markdown.markdown(summary)
 
 
-def test_the_report_says_who_is_protected_against_whom() -> None:
+def test_the_report_states_the_adversaries_of_silos() -> None:
     plan = plan_of()
     ledger = {str(silo): plan.events for silo in range(3)}
     text = markdown.markdown(summary_module.summarise(plan, plan.events, [], "rounds", ledger))
     for said in (
-        "Each silo trusts itself alone",
-        "not against their own silo",
-        "3 silos of 60 examples, disjoint; 4 private steps a round in each silo",
-        "everyone but an example's own silo, for the silo that lost most (gates the budget)",
+        "Each silo trusts only itself",
+        "It does not hold against the example's own silo",
+        "3 silos of 60 examples, disjoint; 4 private steps per round in each silo",
+        "everyone except an example's own silo, for the silo with the largest privacy loss (the enforced "
+        "guarantee)",
         "| releases charged to each silo | 12 |",
-        "an example that lies in several silos: their epsilons add",
+        "an example that is in several silos, and several examples of one person",
     ):
         assert said in text
 

@@ -365,7 +365,10 @@ def test_a_folder_that_cannot_be_read_is_told(
     [
         ("here.pdf", "--out is '{1}'; it must end in .png"),
         (".", "--out is '{1}'; it must be a PNG file, not a folder"),
-        ("afile/x.png", "--out is '{1}'; it must be a file in a folder to write to ({0}/afile is no folder)"),
+        (
+            "afile/x.png",
+            "--out is '{1}'; it must be a file in a folder to write to ({0}/afile is not a folder)",
+        ),
     ],
 )
 def test_a_picture_that_cannot_be_is_refused_before_runs_are_read(

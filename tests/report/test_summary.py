@@ -34,10 +34,10 @@ def both(**changes: object) -> tuple[dict[str, Any], str]:
 
 
 TRUST = {
-    "none": "Nobody is protected",
+    "none": "There is no protection",
     "central": "Clients trust the server, which sees their exact contributions",
     "local": "Clients trust nobody",
-    "distributed": "AND everyone takes part in every release: it draws the cohorts, so that sampling hides",
+    "distributed": "AND every unit takes part in every release: the server draws the cohorts",
 }
 
 
@@ -75,12 +75,12 @@ def test_a_cap_over_cohorts_of_fixed_size_gets_no_credit_for_sampling() -> None:
 
 
 @pytest.mark.parametrize("placement", ["central", "local", "distributed"])
-def test_the_view_that_gates_spends_the_budget(placement: str) -> None:
+def test_the_enforced_guarantee_spends_the_budget(placement: str) -> None:
     summary, text = both(placement=placement)
     gates = [view for view in summary["privacy"]["views"] if view["gates the budget"]]
     assert len(gates) == 1
     assert 0.99 * 3 <= gates[0]["epsilon"]["pld"]["epsilon"] <= 3
-    assert f"{gates[0]['against']} (gates the budget)" in text
+    assert f"{adversaries.described(gates[0]['against'])} (the enforced guarantee)" in text
 
 
 def test_local_noise_has_both_views() -> None:
@@ -92,7 +92,7 @@ def test_local_noise_has_both_views() -> None:
     assert models["epsilon"]["pld"]["epsilon"] < server["epsilon"]["pld"]["epsilon"] / 5
 
 
-def test_all_epsilons_of_a_report_are_about_the_same_neighbours() -> None:
+def test_all_epsilons_of_a_report_have_one_relation() -> None:
     """Under local noise one client is replaced, for who sees the models no less than for the server."""
     plan = make_plan(small(placement="local"))
     summary, text = both(placement="local")
@@ -112,7 +112,7 @@ def test_all_epsilons_of_a_report_are_about_the_same_neighbours() -> None:
     )
 
 
-def test_bounds_and_estimates_are_told_apart() -> None:
+def test_bounds_and_estimates_are_distinguished() -> None:
     summary, text = both()
     cells: Mapping[str, Any] = summary["privacy"]["views"][0]["epsilon"]
     assert {name: cell["kind"] for name, cell in cells.items()} == {
@@ -122,48 +122,51 @@ def test_bounds_and_estimates_are_told_apart() -> None:
     }
     assert cells["pld"]["epsilon_lower"] <= cells["pld"]["epsilon"] < cells["rdp"]["epsilon"]
     assert cells["gdp-clt"]["epsilon"] < cells["pld"]["epsilon_lower"]  # why it is not a bound
-    assert "GDP-CLT can understate several-fold" in text
+    assert "GDP-CLT can understate epsilon several-fold" in text
     row = next(line for line in text.splitlines() if "| GDP-CLT |" in line)
     assert row.endswith("| estimate |")
 
 
-def test_epsilon_is_said_in_words() -> None:
+def test_epsilon_is_explained_in_a_sentence() -> None:
     text = both()[1]
-    assert "times as likely, plus delta, with any one client in the data as without it, and the other" in text
-    assert "IF the estimate were right" not in text
-    assert "IF the estimate were right" in both(accounting="gdp-clt")[1]
+    assert "times its value, plus delta, if any one client is added to the data or removed from it." in text
+    assert "IF the estimate is right" not in text
+    assert "IF the estimate is right" in both(accounting="gdp-clt")[1]
     fixed = both(sampler="fixed-size", unit="example", clients=4, examples_per_client=100)[1]
-    assert "with any one example as with another in its place, and the other way round." in fixed
+    assert "plus delta, if any one example is replaced by another." in fixed
 
 
 @pytest.mark.parametrize("placement", [pytest.param("central", marks=pytest.mark.slow), "distributed"])
-def test_what_the_other_parties_know_is_said(placement: str) -> None:
+def test_the_statement_covers_colluding_parties(placement: str) -> None:
     fixed = {"placement": placement, "sampler": "fixed-size"}
     summary = both(**fixed)[0]
-    text = "That holds against 1 client who may pool what they know of themselves (colluding-parties)."
+    text = "It also holds against 1 client with pooled knowledge of themselves (colluding-parties)."
     assert summary["privacy"]["trust"].endswith(text)
-    assert "fixed size 40 of 400, without replacement; counted as 40 of the 399 whom" in both(**fixed)[1]
+    assert "fixed size 40 of 400, without replacement; accounted for as 40 of the 399" in both(**fixed)[1]
     alone = both(**fixed, colluding_parties=0)[0]["privacy"]
-    assert alone["trust"].endswith("they know what they did themselves, which is not counted.")
+    assert alone["trust"].endswith("which this epsilon does not account for.")
     assert alone["sampler"] == "fixed size 40 of 400, without replacement"
     assert "pool" not in both(placement="central")[0]["privacy"]["trust"]
 
 
 @pytest.mark.parametrize(("stopped", "resumed"), [("interrupted", ()), ("failed", ()), ("rounds", (2,))])
-def test_a_run_that_somebody_ended_is_bounded_by_its_budget(stopped: str, resumed: tuple[int, ...]) -> None:
+def test_a_stopped_or_resumed_run_states_the_full_budget(stopped: str, resumed: tuple[int, ...]) -> None:
     plan = make_plan(small())
     events = plan.mechanism.planned_events()[:3]
     text = markdown.markdown(summary_module.summarise(plan, events, [], stopped, resumed=resumed))
     spent = epsilon(events, 1 / 4000).epsilon
     assert spent < 2.5
-    assert f"{spent:.4g} is what it spent. Where it was ended for what it had released, that is no" in text
-    assert "Epsilon 3 at delta 0.00025 against who sees the released models" in text
-    assert "what it spent" not in markdown.markdown(summary_module.summarise(plan, events, [], "budget"))
+    assert (
+        f"it spent epsilon {spent:.4g}. If you stopped it because of its results, report the full budget"
+        in text
+    )
+    assert "Epsilon 3 at delta 0.00025 against anyone who sees the released models" in text
+    assert "it spent" not in markdown.markdown(summary_module.summarise(plan, events, [], "budget"))
 
 
-def test_an_epsilon_whose_power_is_no_number_is_said_without_it() -> None:
+def test_an_overflowing_power_of_epsilon_is_omitted() -> None:
     text = both(epsilon=2000.0)[1]
-    assert re.search(r"could conclude is at most e\^19\d\d times as likely", text), text
+    assert re.search(r"grows to at most e\^19\d\d times its value, plus delta", text), text
 
 
 def test_the_numbers_are_the_accountants() -> None:
@@ -174,12 +177,12 @@ def test_the_numbers_are_the_accountants() -> None:
 
 
 @pytest.mark.parametrize("method", ["zcdp", "tcdp"])
-def test_the_method_that_holds_the_budget_is_in_the_table(method: str) -> None:
+def test_the_method_that_enforces_the_budget_is_in_the_table(method: str) -> None:
     summary, text = both(accounting=method)
     cell = summary["privacy"]["views"][0]["epsilon"][method]
     assert 1 < cell["epsilon"] <= 3
     label = {"zcdp": "zCDP", "tcdp": "tCDP"}[method]
-    assert f"held by {label}" in text
+    assert f"enforced by {label} accounting" in text
     assert f"| {label} |" in text
     assert cell["kind"] == "bound"
 
@@ -190,32 +193,32 @@ def test_a_method_that_does_not_support_the_sampler_says_so() -> None:
     assert "| GDP-CLT | not supported | | |" in text
 
 
-def test_unit_relation_sampler_and_delta_are_said() -> None:
+def test_unit_relation_sampler_and_delta_are_stated() -> None:
     summary, text = both()
     privacy = summary["privacy"]
-    assert privacy["unit"] == "client: a client and its one example"
+    assert privacy["unit"] == "client: a client with its single example"
     assert (privacy["relation"], privacy["units"]) == ("add-remove", 400)
     assert privacy["sampler"] == "Poisson, each unit with probability 0.1"
     assert privacy["budget"] == {"epsilon": 3.0, "delta": 1 / 4000, "held by": "pld"}
     assert "| neighbouring data | add/remove one unit |" in text
     fixed, text = both(sampler="fixed-size")
-    assert fixed["privacy"]["sampler"].startswith("fixed size 40 of 400, without replacement; counted")
+    assert fixed["privacy"]["sampler"].startswith("fixed size 40 of 400, without replacement; accounted for")
     assert "| neighbouring data | replace one unit |" in text
     silos, _ = both(unit="example", clients=4, examples_per_client=100)
     assert silos["privacy"]["unit"] == "example: one example of one silo"
     several, _ = both(partition="iid", examples_per_client=3)
     assert several["privacy"]["unit"] == "client: a client with all its examples"
-    assert "cut to the public cap of" in both(placement="distributed")[0]["privacy"]["sampler"]
+    assert "truncated to the public cap of" in both(placement="distributed")[0]["privacy"]["sampler"]
 
 
-def test_deformations_of_one_digit_are_said_to_be_separate_units() -> None:
+def test_deformations_of_one_digit_are_separate_units() -> None:
     note = "images deformed from one source digit count as separate units"
     assert note in both()[1]
     assert note not in both(dataset="digits")[1]
 
 
-def test_whose_examples_are_not_protected_together_is_said() -> None:
-    apart, tested = "a person who gave several examples", "what a user has in the public test part"
+def test_persons_with_several_examples_are_mentioned() -> None:
+    apart, tested = "a person with several examples", "a user's examples in the public test part"
     for changes, named in (
         ({"dataset": "digits"}, (True, False)),
         ({"dataset": "digits", "unit": "example", "clients": 4, "examples_per_client": 100}, (True, False)),
@@ -230,14 +233,14 @@ def test_whose_examples_are_not_protected_together_is_said() -> None:
 def test_a_regulariser_is_named() -> None:
     summary, text = both(regulariser="nonconvex", regularisation=0.01)
     assert summary["regulariser"] == {"kind": "nonconvex", "lambda": 0.01}
-    assert "| regulariser | nonconvex, lambda 0.01; it touches no data, and is not clipped |" in text
+    assert "| regulariser | nonconvex, lambda 0.01; it uses no data and is not clipped |" in text
     assert both()[0]["regulariser"] is None
     assert "regulariser" not in both()[1]
 
 
 def test_what_is_not_covered_is_listed() -> None:
     text = both()[1]
-    for words in ("hyper-parameters", "number of runs", "floating-point noise", "side channels"):
+    for words in ("hyper-parameters", "other runs", "floating-point noise", "side channels"):
         assert words in text.partition("## What is not covered")[2]
 
 
@@ -250,20 +253,20 @@ def test_what_is_not_covered_is_listed() -> None:
         ("failed", "FAILED"),
     ],
 )
-def test_how_it_ended_is_said(stopped: str, words: str) -> None:
+def test_the_stop_reason_is_stated(stopped: str, words: str) -> None:
     summary = summary_of(make_plan(small()), 3, stopped)
     assert words in markdown.markdown(summary)
     assert summary["privacy"]["releases"] == 3
     assert summary["privacy"]["views"][0]["epsilon"]["pld"]["epsilon"] < 2
 
 
-def test_a_run_of_random_length_says_so_and_a_distributed_one_how_many_must_reply() -> None:
+def test_a_random_length_and_the_smallest_number_of_replies_are_stated() -> None:
     drawn = both(optimizer="rrpsgd", learning_rate=0.1)[1]
-    assert "all rounds up to the one that had been drawn at random were run" in drawn
+    assert "all rounds up to the randomly drawn last round were run" in drawn
     summary, text = both(placement="distributed")
     fewest = summary["privacy"]["fewest replies"]
     assert fewest > 0
-    assert f"| fewest replies that are released, n_min | {fewest} |" in text
+    assert f"| smallest number of replies for a release, n_min | {fewest} |" in text
 
 
 def test_nothing_released_is_no_epsilon() -> None:
@@ -277,7 +280,7 @@ def test_no_noise_is_infinite() -> None:
     assert summary["privacy"]["budget"] is None
     assert "**No privacy: epsilon is infinite.**" in text
     assert summary["remark"] == "not private: no noise is added"
-    assert "- anything: no noise is added" in text
+    assert "- everything: no noise is added" in text
     assert "floating-point noise" not in text
     assert "data set and model | infinite-digits, logistic" in text
 
@@ -288,7 +291,7 @@ def test_a_seed_is_named_and_both_marks_can_stand() -> None:
     assert summary["remark"] == "not private: no noise is added; reproducible, not private (seed 8)"
     assert summary["remark"] in text
     assert summary["reproducibility"]["seed"] == 8
-    assert "Who holds the seed can subtract the noise" in text
+    assert "Anyone who knows the seed can subtract the noise" in text
 
 
 @pytest.mark.parametrize("placement", TRUST)
@@ -414,7 +417,7 @@ def absence(partition: int, first: int, last: int, back: bool) -> dict[str, Any]
     return {**span, "back": back, "why": ["no reply in time", "gone offline"]}
 
 
-def test_who_was_absent_is_said_in_short_however_often_it_was() -> None:
+def test_long_lists_of_absences_are_shortened() -> None:
     often = [absence(2, release, release, True) for release in range(1, 30, 4)]
     told = [*often, absence(0, 5, 8, True)]
     silos = {"unit": "example", "clients": 4, "examples-per-client": 50, "rounds": 30}
@@ -422,11 +425,11 @@ def test_who_was_absent_is_said_in_short_however_often_it_was() -> None:
     summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=told)
     assert summary["privacy"]["absences"] == told
     text = markdown.markdown(summary)
-    why = "(no reply in time, then gone offline), and then back"
+    why = "(no reply in time, then gone offline), then back"
     assert f"- partition 0, 4 of 30 releases: in releases 5 to 8 {why}\n" in text
     assert f"- partition 2, 8 of 30 releases: in release 1 {why}; " in text
-    assert f"in release 17 {why}; and 3 times more\n" in text
-    assert "| releases charged | 30, also to those that were absent |" in text
+    assert f"in release 17 {why}; and 3 more times\n" in text
+    assert "| releases charged | 30, including absent nodes |" in text
 
 
 def test_who_was_absent_is_said_of_silos_alone() -> None:

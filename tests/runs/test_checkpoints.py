@@ -154,7 +154,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, way: s
     assert [m for m in records(tmp_path / "parts") if m["round"] in scores] == whole.metrics
     assert last.report["privacy"] == whole.report["privacy"]
     assert last.report["result"]["resumed after rounds"] == [end_after]
-    assert "taken up again after round" in (tmp_path / "parts" / "report.md").read_text()
+    assert "resumed after round" in (tmp_path / "parts" / "report.md").read_text()
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_anything_else_is_refused_without_a_word_of_it(text):
         parse(text.encode(), "toy")
     assert str(caught.value) in {
         "toy is not MovieLens-100k's u.data; fetch it again",
-        "toy: users must be 1..943 and items 1..1682",
+        "toy: users must be 1..943 and items 1..1682; fetch it again",
     }
 
 

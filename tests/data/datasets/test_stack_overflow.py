@@ -139,7 +139,7 @@ def test_other_damage_is_named(tmp_path):
         (FILES[2], "{", "not a JSON table"),
         (FILES[2], '{"a": "b"}', "not a JSON table"),
         (FILES[2], '{"a": 1}', "at least 500 tags"),
-        (FILES[1], "a 1\n\nb 2\n", "not words and counts"),
+        (FILES[1], "a 1\n\nb 2\n", "not a list of words and counts"),
         (FILES[1], "a 1\n", "at least 3 words"),
         (FILES[0], "not a database", "not TFF's Stack Overflow database"),
     ):
