@@ -474,7 +474,7 @@ def test_an_engine_that_fails_is_one_line_and_exit_code_1(
 
 NOTES: list[Any] = [
     ({"placement": "none", "epsilon": 1}, "epsilon=1.0 has no effect: placement=none adds no noise"),
-    ({"placement": "none", "delta": 1e-7, "accounting": "rdp"}, "delta=1e-07, accounting=rdp count"),
+    ({"placement": "none", "delta": 1e-7, "accounting": "rdp"}, "delta=1e-07, accounting=rdp has no effect"),
     ({"epsilon": 1e6}, "epsilon 1e+06 gives almost no protection: one unit's data may make an outcome"),
     ({"epsilon": 20.5}, "e^20.5 times as likely"),
     ({"clients": 99}, "delta 0.00101 is large: publishing the data of one unit in 990"),
