@@ -65,7 +65,7 @@ class Run:
 
     @property
     def gate(self) -> dict[str, Any]:
-        """As :func:`fedpriv.report.summary.gate`. Epsilon is the budget's where the run may have been ended
+        """As :func:`fedpriv.report.summary.enforced_guarantee`. Epsilon is the budget's where the run may have been ended
         for what
         it had released: what was spent by then is no bound."""
         found = summary.enforced_guarantee(self.report)

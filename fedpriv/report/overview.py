@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpriv.accounting import METHODS
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.report.summary import gate, in_one_piece
+from fedpriv.report.summary import ended_on_its_own, enforced_guarantee
 from fedpriv.tasks import metrics
 
 _NEIGHBOURS = {"add-remove": "add or remove one unit", "replace-one": "replace one unit"}
@@ -18,10 +18,10 @@ _NEIGHBOURS = {"add-remove": "add or remove one unit", "replace-one": "replace o
 def epsilon(report: Mapping[str, Any]) -> float:
     """Epsilon by the method that holds the budget; the budget's where the run was interrupted or resumed, for
     its end may depend on what it released. Infinite without noise."""
-    found, budget = gate(report), report["privacy"]["budget"]
+    found, budget = enforced_guarantee(report), report["privacy"]["budget"]
     if budget is None:
         return math.inf
-    if found and in_one_piece(report["result"]):
+    if found and ended_on_its_own(report["result"]):
         return float(found["epsilon"])
     return float(budget["epsilon"]) if found else 0.0
 
@@ -29,7 +29,7 @@ def epsilon(report: Mapping[str, Any]) -> float:
 def sentence(report: Mapping[str, Any]) -> str:
     """Score, epsilon and what ran, in one line."""
     parts = [_score(report), _spent(report), f"{report['optimizer']} on {report['data set']}"]
-    found = gate(report)
+    found = enforced_guarantee(report)
     if found:
         parts[1] += f" against {found['against']}"
     return "; ".join([*parts, *([report["remark"]] if report["remark"] else [])])
@@ -37,7 +37,7 @@ def sentence(report: Mapping[str, Any]) -> str:
 
 def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a person wants to know first, as names and values."""
-    privacy, found = report["privacy"], gate(report)
+    privacy, found = report["privacy"], enforced_guarantee(report)
     table = [("score", _score(report)), ("ended", StopReason(report["result"]["stopped"]).sentence)]
     table.append(("epsilon", _spent(report)))
     if found:
@@ -72,7 +72,7 @@ def _score(report: Mapping[str, Any]) -> str:
 
 def _spent(report: Mapping[str, Any]) -> str:
     """Epsilon against its budget, with delta, and whether it is a bound."""
-    budget, found = report["privacy"]["budget"], gate(report)
+    budget, found = report["privacy"]["budget"], enforced_guarantee(report)
     if budget is None:
         return "epsilon infinite: no noise was added"
     kind = f" ({_kind(found['kind'])})" if found else ""
