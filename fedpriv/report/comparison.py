@@ -65,9 +65,11 @@ class Run:
 
     @property
     def gate(self) -> dict[str, Any]:
-        """As :func:`fedpriv.report.summary.enforced_guarantee`. Epsilon is the budget's where the run may have been ended
-        for what
-        it had released: what was spent by then is no bound."""
+        """The enforced guarantee, as :func:`fedpriv.report.summary.enforced_guarantee`.
+
+        If somebody may have stopped the run because of its results, epsilon is that of the budget: the spent
+        epsilon is then not a valid bound.
+        """
         found = summary.enforced_guarantee(self.report)
         if found and not summary.ended_on_its_own(self.report["result"]):
             found["epsilon"] = self.report["privacy"]["budget"]["epsilon"]
