@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from typer.testing import CliRunner
+
+from fedpriv.cli.app import app
 
 PACKAGE = Path(__file__).parent.parent / "fedpriv"
 
@@ -28,7 +34,7 @@ LAYERS = [
     {"cli"},
     {"__init__", "__main__"},
 ]
-MOST_ROOMS, MOST_LAYERS = 30, 15
+MOST_ROOMS, MOST_LAYERS, MOST_FILES_OF_A_CLIP_NORM = 30, 15, 12
 LAYER_OF = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 IMPORTS = ast.Import, ast.ImportFrom
@@ -120,6 +126,38 @@ def test_clipping_has_no_circle_behind_imports_in_functions_or_for_types() -> No
     clipping = [path for path in MODULES if room_of(path) == "clipping" and path.name != "__init__.py"]
     inside = {module_of(path) for path in clipping}
     longest_chain({module_of(path): imported_modules(path) & inside for path in clipping})
+
+
+def files_that_name(names: set[str], work: Callable[[], object]) -> set[str]:
+    """The files of fedpriv whose functions run in ``work`` and name one of these, class bodies aside."""
+    found: set[str] = set()
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        is_function = code.co_flags & inspect.CO_OPTIMIZED
+        if event == "call" and is_function and code.co_filename.startswith(str(PACKAGE)):
+            texts = {constant for constant in code.co_consts if isinstance(constant, str)}
+            if names & {*code.co_names, *code.co_varnames, *texts}:
+                found.add(str(Path(code.co_filename).relative_to(PACKAGE)))
+
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_a_clip_norm_passes_few_files_from_the_command_line_to_the_clip(tmp_path: Path) -> None:
+    settings = {"dataset": "digits", "model": "logistic", "clients": 400, "rounds": 2, "optimizer": "dp-sgd"}
+    settings |= {"engine": "in-process", "sampling-rate": 0.1, "clip-norm": 0.5}
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    command = ["simulate", *options, "--out", str(tmp_path / "run")]
+    passed = files_that_name(
+        {"clip_norm", "clip_norms", "clip-norm"}, lambda: CliRunner().invoke(app, command)
+    )
+    assert (tmp_path / "run" / "report.json").exists()
+    assert 3 <= len(passed) <= MOST_FILES_OF_A_CLIP_NORM, sorted(passed)
 
 
 # Two guards read what a file imports, names and calls; attributes by their name, whoever they are asked of.
