@@ -39,7 +39,7 @@ class UserCodeError(validation.ArgumentError):
     __module__ = "fedpriv"
 
 
-HINT = "one of your own is named module:name"
+HINT = "your own is named module:name"
 IN_MEMORY = "in-memory"  # no module has this name, for it is no identifier
 
 _objects: ContextVar[Mapping[str, Any]] = ContextVar("fedpriv-objects", default={})  # noqa: B039

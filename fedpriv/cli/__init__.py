@@ -33,4 +33,4 @@ def main() -> None:
     """The ``fedpriv`` command."""
     logging.basicConfig(level=logging.WARNING)
     tune_allocator()
-    app()
+    app(prog_name="fedpriv")

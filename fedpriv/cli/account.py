@@ -22,13 +22,13 @@ Delta = Annotated[float, typer.Option(help="Delta, in (0, 1).")]
 Rate = Annotated[float | None, typer.Option(help="Sampling rate q, in [0, 1].", show_default=False)]
 Steps = Annotated[
     int | None,
-    typer.Option(help="Number of releases T [default: as many as a CSV has numbers].", show_default=False),
+    typer.Option(help="Number of releases T [default: the length of the CSV].", show_default=False),
 ]
 Noise = Annotated[
     str | None,
     typer.Option(
-        help="Noise multiplier z, or a CSV with one a step: the noise's std over the clip norm, also where "
-        "neighbours replace one unit, which moves a sum by two clip norms.",
+        help="Noise multiplier z, or a CSV with one number a step. z is the standard deviation of the noise "
+        "over the clip norm, under both relations.",
         show_default=False,
     ),
 ]
@@ -37,27 +37,29 @@ _SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyon
 SamplerName = Annotated[
     str | None,
     typer.Option(
-        help="poisson, fixed-size (without-replacement) or everyone (none), as of a run [default: poisson].",
+        help="poisson, fixed-size (or without-replacement), everyone (or none) [default: poisson].",
         show_default=False,
     ),
 ]
-Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [default: the sampler's].")]
+Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [default: by the sampler].")]
 
-_ACCOUNT_HELP = """Epsilon of a schedule of subsampled Gaussian releases or of a ledger, by one method or all.
+_ACCOUNT_HELP = """Compute epsilon of subsampled Gaussian releases, from a schedule or from a run's ledger.
 
-pld, rdp, tcdp, zcdp and advanced are bounds: epsilon is at most that. gdp-clt is an ESTIMATE that can
-understate several-fold. A ledger is verified first; an edited line is refused with its number, but that
-lines are missing at the end cannot be noticed. Releases over everyone count under add-remove where a ledger
-has releases of both kinds of neighbours.
+The methods pld, rdp, tcdp, zcdp and advanced give upper bounds. gdp-clt gives an ESTIMATE, which can be
+several times too small. A ledger is verified first: a changed line is refused with its number. Lines that
+are missing at the end cannot be detected. Where a ledger has releases of both relations, releases over
+everyone count under add-remove.
 
 \b
 Examples:
-  fedpriv account --sampling-rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5
-  fedpriv account --ledger runs/demo/ledger.jsonl --delta 1e-6 --plot epsilon.png
+  fedpriv account --sampling-rate 0.01 --steps 1000 --noise-multiplier 1 \\
+                  --delta 1e-5
+  fedpriv account --ledger runs/demo/ledger.jsonl --delta 1e-6 \\
+                  --plot epsilon.png
 """
 
 
-@app.command(help=_ACCOUNT_HELP)
+@app.command(help=_ACCOUNT_HELP, short_help="Compute epsilon of a schedule or a ledger.")
 def account(
     delta: Delta,
     sampling_rate: Rate = None,
@@ -72,7 +74,7 @@ def account(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="PNG file of epsilon against releases, in a folder that is made where it is missing.",
+            help="PNG file to draw of epsilon against releases.",
             show_default=False,
         ),
     ] = None,
@@ -155,30 +157,34 @@ def _print(result: dict[str, Any], title: str) -> None:
     print_table(("method", "epsilon", "lower bound", "kind"), rows, title)
 
 
-_CALIBRATE_HELP = """The noise that makes a schedule spend a budget, and not more; or the steps, or the rate.
+_CALIBRATE_HELP = """Find the noise by which a schedule spends a budget, or its number of steps, or its rate.
 
 \b
 Examples:
   fedpriv calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 1000
-  fedpriv calibrate --solve-for steps --noise-multiplier 1 --epsilon 1 --delta 1e-5 --sampling-rate 0.01
-  fedpriv calibrate --solve-for sampling-rate --noise-multiplier 1 --epsilon 1 --delta 1e-5 --steps 1000
+  fedpriv calibrate --solve-for steps --noise-multiplier 1 \\
+                    --epsilon 1 --delta 1e-5 --sampling-rate 0.01
+  fedpriv calibrate --solve-for sampling-rate --noise-multiplier 1 \\
+                    --epsilon 1 --delta 1e-5 --steps 1000
 """
 
 
-@app.command(help=_CALIBRATE_HELP)
+@app.command(help=_CALIBRATE_HELP, short_help="Find the noise that spends a budget.")
 def calibrate(
     epsilon: Annotated[float, typer.Option(help="The budget's epsilon.")],
     delta: Delta,
     sampling_rate: Rate = None,
     steps: Steps = None,
     relative_noise: Annotated[
-        str | None, typer.Option(help="CSV of relative noise r_t, one a step [default: constant].")
+        str | None, typer.Option(help="CSV of relative noise r_t, one number a step [default: constant].")
     ] = None,
-    solve_for: Annotated[str, typer.Option(help="noise, steps or sampling-rate.")] = "noise",
+    solve_for: Annotated[str, typer.Option(help="What to find: noise, steps or sampling-rate.")] = "noise",
     noise_multiplier: Noise = None,
     sampler: SamplerName = None,
     relation: Relation = None,
-    method: Annotated[str, typer.Option(help="As of `fedpriv account`; gdp-clt is an estimate.")] = "pld",
+    method: Annotated[
+        str, typer.Option(help="A method of `fedpriv account`; gdp-clt is an estimate.")
+    ] = "pld",
     as_json: AsJson = False,
 ) -> None:
     from fedpriv.accounting import METHODS, api
@@ -235,7 +241,7 @@ def _sentence(result: dict[str, Any]) -> str:
 
 def _given(name: str, value: _T | None) -> _T:
     if value is None:
-        raise validation.ArgumentError(f"{name} is missing; it must be given")
+        raise validation.ArgumentError(f"{name} is missing; a schedule needs it")
     return value
 
 

@@ -30,7 +30,13 @@ typer.core.HAS_RICH = False
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands; an unknown one is refused with the one that was most likely meant."""
+    """The commands, in the order in which people need them; an unknown one is refused with the one that was
+    most likely meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """As click, in our order."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -45,12 +51,17 @@ class Commands(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+_ORDER = (
+    "simulate", "train", "compare", "results", "resume", "audit", "bench", "account", "calibrate",
+    "optimizers", "data",
+)  # fmt: skip
+
 # Commands of other programs, and ours.
 _MEANT = {"download": "fetch", "epsilon": "account", "fit": "train", "plot": "results", "run": "simulate"}
 
 app = typer.Typer(
     cls=Commands,
-    help="Differentially private federated learning: simulate, train, compare, audit, account.",
+    help="Differentially private federated learning: simulate, compare, audit, account.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -58,7 +69,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(
     cls=Commands,
-    help="Data sets: what there is, how to get it, what it looks like.",
+    help="List, download and show data sets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

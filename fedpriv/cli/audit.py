@@ -17,31 +17,36 @@ from fedpriv.tasks.metrics import counted
 if TYPE_CHECKING:
     from fedpriv.auditing.auditor import Finding
 
-_HELP = """Attack a run with these settings, and see whether it leaks more than its ledger says.
+_HELP = """Attack a run with these settings, and test whether it leaks more than its ledger claims.
 
-Every client (or example, by unit) becomes a canary that is there or not by a fair coin; the best adversary
-who sees all that is released guesses which were there. More right guesses than the ledger's releases allow
-are a violation, as are noise and cohorts that are not what was accounted; the exit code is then 1. Settings
-are those of `fedpriv simulate`; data and model are not looked at. It takes central or distributed noise.
+A fair coin decides for each client (or example, by unit) whether it takes part as a canary. The strongest
+adversary who sees all releases guesses which canaries took part. The run is in violation if more guesses are
+right than the ledger's releases allow, or if noise or cohorts are not the accounted ones; the exit code is
+then 1. Settings are those of `fedpriv simulate`; data and model are not used. The placement must be central
+or distributed.
 
 \b
 Examples:
   fedpriv audit
-  fedpriv audit --set optimizer=dp-srm --set epsilon=8 --set rounds=20 --set sampling-rate=0.05
+  fedpriv audit --set optimizer=dp-srm --set epsilon=8 \\
+                --set rounds=20 --set sampling-rate=0.05
 """
 
 
-@app.command(cls=OfSettings, help=_HELP)
+@app.command(cls=OfSettings, help=_HELP, short_help="Test whether a run leaks more than it claims.")
 def audit(
     config_file: ConfigFile = None,
     settings: Settings = None,
     canaries: Annotated[
         int,
         typer.Option(
-            help="How many; 0: one for each unit, up to 100,000 (5,000 with local steps). More see finer."
+            help="Number of canaries; 0: one for each unit, at most 100,000 (5,000 with local steps). More "
+            "canaries detect smaller leaks."
         ),
     ] = 0,
-    confidence: Annotated[float, typer.Option(help="Of the verdict and of each bound, in (0, 1).")] = 0.99,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the verdict and of each bound, in (0, 1).")
+    ] = 0.99,
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:

@@ -19,20 +19,21 @@ from fedpriv.tasks.metrics import counted
 if TYPE_CHECKING:
     from fedpriv.bench import Figures
 
-_HELP = """Time a simulation's rounds on this machine by their parts, and say what would make them cheaper.
+_HELP = """Measure how long each part of a simulated round takes on this machine, and suggest faster settings.
 
-Takes the settings of `fedpriv simulate` and runs some rounds as it would, ledger and all. How long a cohort
-takes tells how large it was: the figures are for whoever holds the data.
+Settings are those of `fedpriv simulate`. The rounds are run as in a simulation, with a ledger. The time of a
+round reveals the size of its cohort: show the figures only to those who may see the data.
 
 \b
 Examples:
   fedpriv bench
   fedpriv bench --set model=mlp --set optimizer=dp2-rmsprop
-  fedpriv bench --set clients=1000000000 --set sampling-rate=2.5e-7 --set actors=2 --rounds 100
+  fedpriv bench --set clients=1000000000 --set sampling-rate=2.5e-7 \\
+                --set actors=2 --rounds 100
 """
 
 
-@app.command(cls=OfSettings, help=_HELP)
+@app.command(cls=OfSettings, help=_HELP, short_help="Measure the parts of a round on this machine.")
 def bench(
     config_file: ConfigFile = None,
     settings: Settings = None,

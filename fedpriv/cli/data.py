@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedpriv.data.catalogue import File
 
 
-@data_app.command("list", help="The data sets that there are, and which are at hand.")
+@data_app.command("list", help="List the data sets, and which of them are on this machine.")
 def data_list(as_json: AsJson = False) -> None:
     from fedpriv import data
     from fedpriv.data import catalogue, loaders
@@ -37,8 +37,8 @@ def data_list(as_json: AsJson = False) -> None:
         return
     print_table(tuple(sets[0]), [[_said(cell) for cell in row.values()] for row in sets])
     typer.echo(
-        f"data folder: {data.data_folder()}; `fedpriv data info NAME` tells options, licence and source\n"
-        "one of your own is named module:name, here and as a run's dataset"
+        f"data folder: {data.data_folder()}; `fedpriv data info NAME` shows options, licence and source\n"
+        "Your own data set is named module:name, here and as a run's dataset."
     )
 
 
@@ -46,10 +46,10 @@ def _said(cell: object) -> str:
     return ("no", "yes")[cell] if isinstance(cell, bool) else str(cell)
 
 
-_NAME = "A name from `fedpriv data list`, or module:name of your own."
+_NAME = "A name from `fedpriv data list`, or your own as module:name."
 
 
-@data_app.command("info", help="What is known of a data set: its kind, options, files, licence, citation.")
+@data_app.command("info", help="Show a data set's kind, options, files, licence and citation.")
 def data_info(name: Annotated[str, typer.Argument(help=_NAME)], as_json: AsJson = False) -> None:
     from fedpriv._internal import user_code
     from fedpriv.data import catalogue
@@ -141,15 +141,16 @@ def _vouched(file: File) -> str:
     return "no hash known: a fetch needs --sha256"
 
 
-@data_app.command("fetch", help="Download a data set, verified against the hash of its card.")
+@data_app.command("fetch", help="Download a data set and verify its hashes.")
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A name from `fedpriv data list`.")],
     folder: Annotated[
         str | None, typer.Option(help="Data folder [default: $FEDPRIV_DATA, else ~/.cache/fedpriv].")
     ] = None,
-    optional: Annotated[bool, typer.Option("--optional", help="Also the files it works without.")] = False,
+    optional: Annotated[bool, typer.Option("--optional", help="Download the optional files, too.")] = False,
     sha256: Annotated[
-        list[str] | None, typer.Option(metavar="FILE=DIGEST", help="Digest of a file the card lacks one for.")
+        list[str] | None,
+        typer.Option(metavar="FILE=DIGEST", help="SHA-256 of a file that has no known hash."),
     ] = None,
 ) -> None:
     from fedpriv import data
@@ -185,7 +186,7 @@ Examples:
 """
 
 
-@data_app.command("show", help=_SHOW_HELP)
+@data_app.command("show", help=_SHOW_HELP, short_help="Show a data set's first examples and labels.")
 def data_show(
     name: Annotated[str, typer.Argument(help=_NAME)],
     out: Annotated[

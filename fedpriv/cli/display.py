@@ -8,6 +8,7 @@ from pathlib import Path
 from fedpriv.accounting import METHODS
 from fedpriv.cli.app import note, say
 from fedpriv.cli.progress import Bar
+from fedpriv.config.builders import make_source
 from fedpriv.config.plan import Plan, number_of_actors
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason, divergence
@@ -26,7 +27,7 @@ def announce(plan: Plan, resumed: Checkpoint | None, odd: Sequence[str], err: bo
     standard error where ``err``."""
     config = plan.config
     clients = counted(config.clients, "client")
-    who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients} on"
+    who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients}{_each(config)} on"
     rounds, added = counted(plan.rounds, "round"), noise(config.placement)
     if plan.by_silo:
         each = counted(config.examples_per_client, "example")
@@ -54,6 +55,16 @@ def announce(plan: Plan, resumed: Checkpoint | None, odd: Sequence[str], err: bo
         for key in resumed.changed:
             code = plan.config.table()[key]
             note(f"the file of {key}={code} has changed since the run was interrupted", err)
+
+
+def _each(config: Config) -> str:
+    """How many examples a client has on average, where clients share a data set out: it follows from public
+    numbers. A finite data set is divided whole, whatever examples-per-client says."""
+    if config.unit != "client" or config.partition == "one-example":
+        return ""
+    size = make_source(config).size
+    mean = config.examples_per_client if size is None else size / config.clients
+    return f" of {mean:.4g} examples on average"
 
 
 def engine_start(config: Config) -> str:

@@ -19,7 +19,7 @@ Examples:
 """
 
 
-@app.command(help=_HELP)
+@app.command(help=_HELP, short_help="List the private optimizers and their settings.")
 def optimizers(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", show_default=False, help="An optimizer, or module:name.")

@@ -27,7 +27,7 @@ Examples:
 """
 
 
-@app.command(help=_HELP)
+@app.command(help=_HELP, short_help="Put runs side by side, from their folders.")
 def results(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Output folders of runs.")],
     out: Annotated[Path | None, typer.Option(help="PNG file to draw.", show_default=False)] = None,

@@ -15,11 +15,13 @@ from fedpriv.config.schema import Config, read_file
 if TYPE_CHECKING:
     from fedpriv.cli.simulate import Job
 
-_HELP = """Go on with a run of `fedpriv simulate` or `train` that was interrupted, failed or was killed.
+_HELP = """Continue a run of `fedpriv simulate` or `fedpriv train` that was interrupted, failed or was killed.
 
-FOLDER is its output folder. The run goes on from its last evaluation under what is left of its budget: what
-was charged stays charged, also for rounds after that evaluation, which are made again. Without a seed all
-that is random from there on is new; nothing is drawn twice in any case.
+FOLDER is its output folder. The run continues from its last evaluation with what is left of its budget.
+Charged releases stay charged, also those after that evaluation, whose rounds are repeated. No noise is used
+twice; without a seed all randomness after the evaluation is new.
+
+Runs of a deployment, of level=client and with max-participations cannot be resumed.
 
 \b
 Example:
@@ -27,7 +29,7 @@ Example:
 """
 
 
-@app.command(help=_HELP)
+@app.command(help=_HELP, short_help="Continue an interrupted run.")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder of the run.")],
     as_json: AsJson = False,

@@ -29,36 +29,39 @@ ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", show_default=False, help="TOML file of settings.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; repeatable.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting. May be repeated.")
 ]
 Out = Annotated[str | None, typer.Option(help="Output folder [default: runs/<date and time>].")]
 Seed = Annotated[int | None, typer.Option(help="Make the run reproducible, and NOT private.")]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an existing output folder, its ledger too.")
+    bool, typer.Option("--overwrite", help="Replace an existing output folder and its ledger.")
 ]
 
 
 _SIMULATE_HELP = """Run a simulated federation until its rounds or its privacy budget end.
 
-Without arguments it runs the demo: 100,000 virtual clients with one handwritten digit each (data that
-comes with the installation), central noise, epsilon 3. Training never logs anything about clients' data;
-the model is measured on the public test set.
+Without arguments it runs the demo: 100,000 virtual clients, each with one handwritten digit (the data comes
+with the installation), central noise, epsilon 3. No statistic of clients' data is logged. The model is
+evaluated on the public test set.
 
-The output folder gets config.toml (resolved), metrics.jsonl, ledger.jsonl, model.safetensors,
-state.safetensors, report.md, report.json and curves.png. Ctrl-C ends the run cleanly and leaves a valid
-folder, from which `fedpriv resume` goes on.
+The output folder receives config.toml (with all defaults filled in), metrics.jsonl, ledger.jsonl,
+model.safetensors, state.safetensors, report.md, report.json and curves.png. Ctrl-C ends the run after its
+round and leaves a valid folder; `fedpriv resume` continues the run.
+
+Where a setting is given twice, the last one counts.
 
 \b
 Examples:
   fedpriv simulate
   fedpriv simulate --set epsilon=1 --set rounds=300 --out runs/tight
-  fedpriv simulate --set dataset=infinite-mnist --set clients=250000 --set sampling-rate=0.001
-  fedpriv simulate --set unit=example --set clients=10 --set examples-per-client=5000
+  fedpriv simulate --set dataset=infinite-mnist --set clients=250000
+  fedpriv simulate --set unit=example --set clients=10 \\
+                   --set examples-per-client=5000
   fedpriv simulate my.toml --seed 1 --json
 """
 
 
-@app.command(cls=OfSettings, help=_SIMULATE_HELP)
+@app.command(cls=OfSettings, help=_SIMULATE_HELP, short_help="Run a simulated federation.")
 def simulate(
     config_file: ConfigFile = None,
     settings: Settings = None,
@@ -145,18 +148,25 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 @app.command(
     cls=OfSettings,
+    short_help="Compare placements of the noise at one budget.",
     help="""Run the same federation with no, central, distributed and local noise at the same budget.
 
-Each budget is read against the adversary that the placement defends against; the table has both views.
-Settings are those of `fedpriv simulate`.
+Each placement spends the budget against the adversary that it defends against. The table shows epsilon
+against the server and against those who see the models. Settings are those of `fedpriv simulate`. The
+placement `client` stands for level=client: each silo adds noise to its own steps.
+
+\b
+Examples:
+  fedpriv compare
+  fedpriv compare --placements none,central,local --set epsilon=8
 """,
 )
 def compare(
     config_file: ConfigFile = None,
     settings: Settings = None,
-    placements: Annotated[str, typer.Option(help="Comma-separated placements; client: silos.")] = (
-        "none,central,distributed,local"
-    ),
+    placements: Annotated[
+        str, typer.Option(help="Comma-separated: none, central, distributed, local, client.")
+    ] = ("none,central,distributed,local"),
     out: Out = None,
     seed: Seed = None,
     overwrite: Overwrite = False,

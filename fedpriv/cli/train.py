@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedpriv.cli.app import AsJson, OfSettings, app
+from typing import TYPE_CHECKING
+
+from fedpriv.cli.app import AsJson, OfSettings, app, refusing
 from fedpriv.cli.simulate import (
     ConfigFile,
     Out,
@@ -13,25 +15,30 @@ from fedpriv.cli.simulate import (
     new,
     run_one,
 )
+from fedpriv.config.schema import Config
 
-_HELP = """Train without federation: one party holds all examples, and one example is the privacy unit.
+if TYPE_CHECKING:
+    from fedpriv.cli.simulate import Job
 
-The baseline of a federated run, as in the papers' tables: any model, data set and optimizer of
-`fedpriv simulate`, the same ledger, report and output folder. Whoever holds the data adds the noise.
-The whole training set is used; examples-per-client=N takes N examples, and is needed where the data set has
-no end. The keys unit, clients, partition, work and engine are set already.
+_HELP = """Train without federation: one party holds all examples, and the privacy unit is an example.
 
-placement=none with clip-norm=inf is the optimizer without privacy: the upper limit.
+This is the baseline of a federated run, as in the papers' tables. It takes any model, data set and optimizer
+of `fedpriv simulate`, and leaves the same ledger, report and output folder. The party that holds the data
+adds the noise. It trains on the whole training set. With examples-per-client=N it trains on N examples;
+endless data sets need that setting. The settings unit, clients, partition, work and engine are fixed.
+
+With placement=none and clip-norm=inf the optimizer runs without privacy: the upper limit.
 
 \b
 Examples:
   fedpriv train --set dataset=digits --set sampling-rate=0.1 --set epsilon=8
   fedpriv train --set dataset=infinite-digits --set examples-per-client=50000
-  fedpriv train --set dataset=digits --set sampling-rate=0.1 --set placement=none --set clip-norm=inf
+  fedpriv train --set dataset=digits --set sampling-rate=0.1 \\
+                --set placement=none --set clip-norm=inf
 """
 
 
-@app.command(cls=OfSettings, help=_HELP)
+@app.command(cls=OfSettings, help=_HELP, short_help="Train without federation, as a baseline.")
 def train(
     config_file: ConfigFile = None,
     settings: Settings = None,
@@ -40,6 +47,13 @@ def train(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.config.centralised import settle
+    with refusing():  # before the slow imports of a run
+        values = given(config_file, settings, out, seed, overwrite)
+        Config.parse(values)
 
-    run_one(lambda: new(settle(given(config_file, settings, out, seed, overwrite))), as_json)
+    def prepared() -> Job:
+        from fedpriv.config.centralised import settle
+
+        return new(settle(values))
+
+    run_one(prepared, as_json)

@@ -202,7 +202,9 @@ def _used(config: Config) -> dict[str, Any]:
     """The settings that the run uses, "auto" for a value that follows from the others."""
     table = config.table()
     table |= {key: "auto" for key, value in config.derived().items() if table[key] == value}
-    idle = config.without_effect()
+    idle = set(config.without_effect())
+    if config.unit == "client" and config.partition != "one-example" and config.examples_per_client == 1:
+        idle.add("examples-per-client")  # a finite data set is divided whole: 1 is not the clients' size
     return {key: value for key, value in table.items() if key not in idle}
 
 

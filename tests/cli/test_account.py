@@ -174,8 +174,8 @@ def test_calibrate_solves_for_steps_and_for_the_rate() -> None:
 
 
 REFUSALS: list[tuple[list[object], str]] = [
-    (["account", "--delta", 1e-5], "--noise-multiplier is missing; it must be given"),
-    (["account", "--delta", 1e-5, "--noise-multiplier", 1], "--steps is missing; it must be given"),
+    (["account", "--delta", 1e-5], "--noise-multiplier is missing; a schedule needs it"),
+    (["account", "--delta", 1e-5, "--noise-multiplier", 1], "--steps is missing; a schedule needs it"),
     (["account", "--delta", 1e-5, "--steps", 3, "--noise-multiplier", 1], "--sampling-rate is missing"),
     (["account", "--delta", 1e-5, "--ledger", "none"], "--ledger is 'none'; it must be an existing"),
     (["account", "--delta", 1e-5, "--ledger", "a", "--relation", "replace-one"], "be given without"),
@@ -189,8 +189,8 @@ REFUSALS: list[tuple[list[object], str]] = [
     (["calibrate", *BUDGET, "--steps", 3], "--noise-multiplier is '1'; it must be left out"),
     (["calibrate", *BUDGET, "--solve-for", "delta"], "--solve-for is 'delta'"),
     (["calibrate", *BUDGET, "--solve-for", "steps", "--steps", 3], "--steps is 3; it must be left out"),
-    (["calibrate", *BUDGET, "--solve-for", "steps"], "--sampling-rate is missing; it must be given"),
-    (["calibrate", *BUDGET, "--solve-for", "sampling-rate"], "--steps is missing; it must be given"),
+    (["calibrate", *BUDGET, "--solve-for", "steps"], "--sampling-rate is missing; a schedule needs it"),
+    (["calibrate", *BUDGET, "--solve-for", "sampling-rate"], "--steps is missing; a schedule needs it"),
     (
         ["calibrate", *BUDGET, "--solve-for", "sampling-rate", "--steps", 3, "--sampling-rate", 1],
         "--sampling-rate is 1.0; it must be left out",

@@ -74,6 +74,20 @@ def test_simulate_prints_plain_lines_and_leaves_a_folder(tmp_path: Path) -> None
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILES)
 
 
+def test_simulate_says_how_many_examples_clients_truly_have(tmp_path: Path) -> None:
+    """A finite data set is divided whole, whatever examples-per-client says."""
+    dealt = {"partition": "dirichlet", "clients": 100, "rounds": 1, "sampling_rate": 0.1}
+    for changes, sizes in (
+        ({"dataset": "digits"}, "100 clients of 14.37 examples on average on digits, "),
+        ({"examples_per_client": 20}, "100 clients of 20 examples on average on infinite-digits, "),
+    ):
+        result = call(
+            "simulate", *settings(**dealt, **changes), "--out", tmp_path / str(len(changes)), "--overwrite"
+        )
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(sizes)
+
+
 def test_simulate_says_what_silos_do_by_themselves_and_account_reads_their_ledger(tmp_path: Path) -> None:
     silos = {"level": "client", "unit": "example", "clients": 3, "examples_per_client": 50, "silo_steps": 2}
     result = call("simulate", *settings(**silos), "--out", tmp_path / "out")
@@ -417,8 +431,8 @@ def test_data_info_and_show_know_data_of_ones_own(tmp_path: Path, monkeypatch: p
         assert document["files"] == []
     assert "to predict: 2 labels" in call("data", "info", "infos_own:images").stdout
     assert "classes is None" in refused("data", "info", "infos_own:broken")
-    assert "one of your own is named module:name" in refused("data", "info", "own")
-    assert "one of your own is named module:name" in call("data", "list").stdout
+    assert "your own is named module:name" in refused("data", "info", "own")
+    assert "Your own data set is named module:name" in call("data", "list").stdout
     new = tmp_path / "new" / "folder" / "x.png"
     assert call("data", "show", "infos_own:images", "--count", 2, "--out", new).exit_code == 0
     assert new.is_file()

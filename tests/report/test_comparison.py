@@ -121,6 +121,15 @@ def test_labels_leave_out_what_a_run_does_not_use() -> None:
     assert methods[::2] == ["optimizer=dynamic-dp-sgd", "optimizer=dp-srm, srm-gamma=0.2"]
 
 
+def test_a_finite_data_set_is_divided_whole_whatever_examples_per_client_says() -> None:
+    dealt = {"partition": "dirichlet", "clients": 100}
+    finite, endless = name_of({**dealt, "dataset": "digits"}, {**dealt, "examples_per_client": 20})
+    assert finite == "dataset=digits"
+    assert endless == "dataset=infinite-digits"
+    several = name_of(*({**dealt, "examples_per_client": each} for each in (20, 30)))
+    assert several == ["examples-per-client=20", "examples-per-client=30"]
+
+
 def test_runs_that_differ_in_what_neither_uses_are_repetitions() -> None:
     open_runs = [{"placement": "none", "epsilon": epsilon} for epsilon in (1.0, 8.0)]
     assert name_of(*open_runs, {})[:2] == ["placement=none"] * 2
