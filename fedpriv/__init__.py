@@ -4,7 +4,7 @@ The front door. Each name is imported when it is first used, so that ``import fe
 import torch.
 
 - :func:`simulate` runs a federation, :func:`train` trains without one, :func:`compare` runs the same
-  federation under several placements of the noise, :func:`audit` attacks a run.
+  federation under several placements of the noise, :func:`audit` attacks a run, :func:`resume` continues one.
 - :func:`account` computes epsilon, :func:`calibrate` the noise for a budget.
 - :class:`Config` holds all settings of a run; :class:`Result` is what a run returns, and :func:`load_result`
   opens the folder of an earlier run.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedpriv.accounting.answers import account, calibrate
     from fedpriv.config.schema import Config
     from fedpriv.runs.result import Result, load_result
-    from fedpriv.simulation.api import audit, compare, simulate, train
+    from fedpriv.simulation.api import audit, compare, resume, simulate, train
 
 __version__ = "0.1.0"
 
@@ -51,6 +51,7 @@ __all__ = [
     "data",
     "load_result",
     "optimizers",
+    "resume",
     "simulate",
     "train",
 ]
@@ -68,6 +69,7 @@ _HOMES = {
     "calibrate": "accounting.answers",
     "compare": "simulation.api",
     "load_result": "runs.result",
+    "resume": "simulation.api",
     "simulate": "simulation.api",
     "train": "simulation.api",
 }

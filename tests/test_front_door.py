@@ -6,6 +6,8 @@ import importlib
 import pickle
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -262,3 +264,27 @@ def test_account_and_calibrate() -> None:
             )
     with pytest.raises(fedpriv.ArgumentError, match="give two of steps, sampling_rate, noise_multiplier"):
         fedpriv.calibrate(epsilon=1.0, delta=1e-5)
+
+
+def test_a_run_of_objects_is_resumed_with_them(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    few = {"model": net(), "optimizer": Halving(), "sampling_rate": 0.1, "evaluate_every": 1, "seed": 3}
+
+    def stop(status: Any) -> None:
+        if status.round == 2:
+            raise KeyboardInterrupt
+
+    begun = fedpriv.simulate(dataset=mine(), **few, rounds=4, folder=folder, progress=stop)
+    assert begun.stopped == "interrupted"
+    assert begun.epsilon == 3  # the budget's, since somebody ended it
+    with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; give it again"):
+        fedpriv.resume(folder)
+    objects = {"dataset": mine(), "model": few["model"], "optimizer": few["optimizer"]}
+    result = fedpriv.resume(folder, **objects)
+    assert (result.stopped, result.metrics[-1]["round"]) == ("rounds", 4)
+    whole = fedpriv.simulate(dataset=mine(), **few, rounds=4)
+    torch.testing.assert_close(result.params, whole.params)
+    with pytest.raises(fedpriv.ArgumentError, match=r"^folder is .*all 4 were run"):
+        fedpriv.resume(folder, **objects)
+    with pytest.raises(fedpriv.ArgumentError, match=r"^folder is .*no config\.toml"):
+        fedpriv.resume(tmp_path)

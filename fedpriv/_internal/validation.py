@@ -175,6 +175,7 @@ def _in_python(text: str, keys: list[str], words: list[str]) -> str:
     >>> _in_python("clip-norm is 0; it must be greater than 0 (see --clip-norm)", ["clip-norm"], [])
     'clip_norm is 0; it must be greater than 0 (see clip_norm)'
     """
+    text = re.sub("^FOLDER is ", "folder is ", text)
     hyphened = sorted((key for key in keys if "-" in key), key=len, reverse=True)
     anywhere = "|".join(map(re.escape, (key for key in hyphened if key not in words))) or "(?!)"
     first = "|".join(map(re.escape, hyphened)) or "(?!)"

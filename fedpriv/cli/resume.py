@@ -10,7 +10,6 @@ import typer
 from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, app
 from fedpriv.cli.simulate import run_one
-from fedpriv.config.schema import Config, read_file
 
 if TYPE_CHECKING:
     from fedpriv.cli.simulate import Job
@@ -38,19 +37,11 @@ def resume(
 
 
 def _taken_up(folder: Path) -> Job:
-    from fedpriv.config.builders import make_source, make_task
-    from fedpriv.config.plan import make_plan
-    from fedpriv.runs import checkpoints
-    from fedpriv.simulation.run import check
+    from fedpriv.simulation.run import resumed
 
     if not (folder / "config.toml").is_file():
         raise validation.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
-    config = Config.parse(read_file(folder / "config.toml"))
-    plan = make_plan(config)
-    checkpoint = checkpoints.read(folder, plan)
-    odd = check(config)
-    if checkpoint.changed:
-        checkpoint.require_model(config, make_task(config, make_source(config)).layout)
+    plan, checkpoint, odd = resumed(folder)
     return plan, folder, checkpoint, odd
 
 

@@ -30,7 +30,7 @@ from fedpriv.optimizers.base import PrivateOptimizer
 from fedpriv.report import notices
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
-from fedpriv.runs.runner import Status
+from fedpriv.runs.runner import Status, execute
 from fedpriv.simulation import compare as comparisons
 from fedpriv.simulation import run
 from fedpriv.simulation.comparison import Comparison
@@ -93,6 +93,45 @@ def simulate(
     with _prepared(settings, given, changes) as (values, objects):
         config = Config.parse({**_population(values, objects), **values})
         return _run(config, folder, progress)
+
+
+def resume(
+    folder: str | Path,
+    /,
+    *,
+    dataset: Source | Any = None,
+    model: Model | None = None,
+    optimizer: Optimizer | None = None,
+    progress: Progress = None,
+) -> Result:
+    """Continue a run that was interrupted, failed or was killed, from its output folder.
+
+    It continues from its last evaluation under what is left of its budget: what was charged stays charged.
+
+    Args:
+        folder: the output folder of the run.
+        dataset, model, optimizer: the objects that the run was given, where it was given any.
+        progress: as of :func:`simulate`.
+
+    Returns:
+        the result of the whole run.
+
+    Raises ArgumentError where the run cannot be resumed, or LedgerError where its ledger was changed.
+    """
+    path = Path(folder)
+    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    objects = {key: value for key, value in given.items() if value is not None}
+    if "dataset" in objects:
+        objects["dataset"] = as_source(objects["dataset"])
+    with validation.python_names(Config.keys(), VALUES), user_code.objects(objects):
+        if not (path / "config.toml").is_file():
+            raise validation.fail(
+                "folder", str(folder), "be the output folder of a run", "no config.toml is in it"
+            )
+        plan, checkpoint, notes = run.resumed(path)
+        with _showing(progress) as show:
+            result = execute(plan, run.make_engine(plan.config), RunFolder(path), show, checkpoint)
+    return replace(result, notes=tuple(notes))
 
 
 def train(

@@ -13,11 +13,13 @@ import torch
 from fedpriv._internal import user_code, validation
 from fedpriv.config.builders import choose_device, make_public, make_source, make_task, make_view, make_work
 from fedpriv.config.plan import Plan, gpu_share, make_plan, number_of_actors
-from fedpriv.config.schema import Config
+from fedpriv.config.schema import Config, read_file
 from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import SiloEngine, make_silo_worker
+from fedpriv.runs import checkpoints
+from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
@@ -166,3 +168,17 @@ def simulate(
     if isinstance(folder, str | Path):
         folder = RunFolder.create(folder, plan.config.overwrite)
     return execute(plan, make_engine(plan.config), folder, show)
+
+
+def resumed(folder: Path) -> tuple[Plan, Checkpoint, list[str]]:
+    """What the run in ``folder`` is resumed by: its plan, where it continues, and what :func:`check` says.
+
+    Raises ArgumentError or LedgerError where it cannot be resumed (:func:`fedpriv.runs.checkpoints.read`).
+    """
+    config = Config.parse(read_file(folder / "config.toml"))
+    plan = make_plan(config)
+    checkpoint = checkpoints.read(folder, plan)
+    notes = check(config)
+    if checkpoint.changed:
+        checkpoint.require_model(config, make_task(config, make_source(config)).layout)
+    return plan, checkpoint, notes
