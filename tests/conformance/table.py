@@ -14,6 +14,7 @@ from fedpriv.optimizers import (
     L2,
     Adadp,
     AdaDps,
+    AdaGrad,
     Adam,
     AdaptiveClipping,
     Dp2,
@@ -30,6 +31,7 @@ from fedpriv.optimizers import (
     RmsProp,
     Scheduled,
     Sgd,
+    Yogi,
     adaptive_adp_sgd,
     adp_sgd,
     dp_adagrad,
@@ -106,12 +108,18 @@ def _dynamic() -> dict[str, Row]:
     momentum, falling = textbook.sgd(RATE, 0.5), PolynomialDecay(0.2, 1.0, ROUNDS)
     adam, rmsprop = textbook.adam(RATE), textbook.rmsprop(RATE)
     return {
-        "dynamic dp-sgd": Row(lambda c: dynamic_dp_sgd(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), PLAIN),
-        "dynamic dp-sgd with momentum": Row(
+        "dynamic-dp-sgd": Row(lambda c: dynamic_dp_sgd(Sgd(), RATE, c, ROUNDS, rho_c=2.0, rho_mu=3.0), PLAIN),
+        "dynamic-dp-sgd with momentum": Row(
             lambda c: dynamic_dp_sgd(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0), momentum
         ),
-        "dynamic dp-adam": Row(lambda c: dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, 2.0, 3.0), adam),
-        "dynamic dp-rmsprop": Row(lambda c: dynamic_dp_sgd(RmsProp(), RATE, c, ROUNDS, 2.0, 3.0), rmsprop),
+        "dynamic-dp-adam": Row(lambda c: dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, 2.0, 3.0), adam),
+        "dynamic-dp-rmsprop": Row(lambda c: dynamic_dp_sgd(RmsProp(), RATE, c, ROUNDS, 2.0, 3.0), rmsprop),
+        "dynamic-dp-adagrad": Row(
+            lambda c: dynamic_dp_sgd(AdaGrad(), RATE, c, ROUNDS, 2.0, 3.0), textbook.adagrad(RATE)
+        ),
+        "dynamic-dp-yogi": Row(
+            lambda c: dynamic_dp_sgd(Yogi(), RATE, c, ROUNDS, 2.0, 3.0), textbook.yogi(RATE)
+        ),
         "growing mu": Row(lambda c: growing_mu(Sgd(), RATE, c, ROUNDS, 3.0), PLAIN),
         "sensitivity decay": Row(lambda c: sensitivity_decay(Sgd(), RATE, c, ROUNDS, 2.0), PLAIN),
         "sigma ~ sqrt(C)": Row(lambda c: square_root_noise(Sgd(), RATE, c, ROUNDS, 2.0), PLAIN, HUGE),
@@ -129,7 +137,7 @@ def _papers(public: Public) -> dict[str, Row]:
     chosen = NormalisedStep(0.5)
     return {
         "adp-sgd": Row(lambda c: adp_sgd(2 * RATE, c, Polynomial(3.0, 0.1)), wu),
-        "adaptive adp-sgd": Row(lambda c: adaptive_adp_sgd(2.0, c, 1.0, 0.5), textbook.by_norm(2.0, 1.0)),
+        "adaptive-adp-sgd": Row(lambda c: adaptive_adp_sgd(2.0, c, 1.0, 0.5), textbook.by_norm(2.0, 1.0)),
         "adadp": Row(lambda c: Adadp(RATE, c, tolerance=0.5), textbook.extrapolating(RATE, 0.5)),
         "adadp with discards, then decay": Row(
             lambda c: Adadp(RATE, c, tolerance=0.08, discard=True, decay_after=10, epoch=3),
@@ -161,7 +169,7 @@ def _wrapped() -> dict[str, Row]:
     halves, sixths = Geometric(1.0, 0.5, ROUNDS), Geometric(1.0, 0.6, ROUNDS)
     small, bumpy = L2(0.01), Nonconvex(0.01)
     return {
-        "dynamic dp-srm": Row(lambda c: Scheduled(srm()(c), halves, sixths), textbook.storm(RATE, 0.5)),
+        "dynamic-dp-srm": Row(lambda c: Scheduled(srm()(c), halves, sixths), textbook.storm(RATE, 0.5)),
         "adaptive clipping": Row(lambda c: AdaptiveClipping(dp_sgd(RATE, c)), PLAIN, HUGE),
         "adaptive clipping of dynamic dp-adam": Row(
             lambda c: AdaptiveClipping(dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, rho_mu=3.0)),
