@@ -17,14 +17,70 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.validation import ArgumentError
 
-SAMPLINGS = ("poisson", "without-replacement", "none")
-RELATIONS = ("add-remove", "replace-one")
 MECHANISMS = ("gaussian", "noisy-max")
+
+
+class Relation(StrEnum):
+    """Which data sets are neighbours; a string, as ledgers and settings have it."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+
+    def __repr__(self) -> str:
+        """The word in quotes."""
+        return repr(self.value)
+
+    @property
+    def moves(self) -> int:
+        """By how many times a unit's bound a sum over given units differs between neighbours: 1 or 2."""
+        return 2 if self is Relation.REPLACE_ONE else 1
+
+
+class Sampling(StrEnum):
+    """How a release's cohort is drawn; a string, as ledgers have it."""
+
+    POISSON = "poisson"
+    WITHOUT_REPLACEMENT = "without-replacement"
+    NONE = "none"
+
+    def __repr__(self) -> str:
+        """The word in quotes."""
+        return repr(self.value)
+
+    @property
+    def samples(self) -> bool:
+        """Whether some units are left out, so that a rate is needed."""
+        return self is not Sampling.NONE
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether every cohort has the same size, which is public."""
+        return self is Sampling.WITHOUT_REPLACEMENT
+
+    @property
+    def random_size(self) -> bool:
+        """Whether the cohort's size is random, so that a public cap truncates it."""
+        return self is Sampling.POISSON
+
+    @property
+    def relation(self) -> Relation:
+        """The relation where none is asked for. The size of a fixed-size cohort is public, which neighbours
+        by adding or removing a unit do not share."""
+        return Relation.REPLACE_ONE if self.fixed_size else Relation.ADD_REMOVE
+
+    def allows(self, relation: Relation) -> bool:
+        """Whether a release over such a cohort can be accounted for under the relation."""
+        return relation is Relation.REPLACE_ONE or not self.fixed_size
+
+
+SAMPLINGS = tuple(Sampling)
+RELATIONS = tuple(Relation)
 
 
 @dataclass(frozen=True)
@@ -36,7 +92,7 @@ class Event:
         sampling: ``poisson`` (each unit joins independently with probability ``rate``),
             ``without-replacement`` (a cohort of fixed size) or ``none`` (all units take part).
         relation: neighbouring data sets differ by one unit added or removed (``add-remove``) or by one
-            unit replaced (``replace-one``).
+            unit replaced (``replace-one``). Both are given as members or as their words.
         rate: the sampling rate in [0, 1]: q for ``poisson``, m/N for a fixed size, 1 for ``none``.
         population: N, informative only; None if it is not public.
         cohort: m of a fixed-size cohort, informative only; ``rate`` is then m/N.
@@ -54,8 +110,8 @@ class Event:
     """
 
     noise_multiplier: float
-    sampling: str
-    relation: str
+    sampling: Sampling
+    relation: Relation
     rate: float = 1.0
     population: int | None = None
     cohort: int | None = None
@@ -63,18 +119,40 @@ class Event:
     count: int = 1
     mechanism: str = "gaussian"
 
+    if TYPE_CHECKING:  # the fields hold members; a word is taken for one
+
+        def __init__(
+            self,
+            noise_multiplier: float,
+            sampling: str,
+            relation: str,
+            rate: float = 1.0,
+            population: int | None = None,
+            cohort: int | None = None,
+            truncation: float = 0.0,
+            count: int = 1,
+            mechanism: str = "gaussian",
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         validation.non_negative("noise-multiplier", self.noise_multiplier)
         event_name = {"fixed-size": "without-replacement", "everyone": "none"}.get(self.sampling)
         hint = f"an event calls this sampler {event_name!r}" if event_name else ""
         validation.choice("sampler", self.sampling, SAMPLINGS, hint)
         validation.choice("relation", self.relation, RELATIONS)
+        object.__setattr__(self, "sampling", Sampling(self.sampling))
+        object.__setattr__(self, "relation", Relation(self.relation))
         validation.probability("sampling-rate", self.rate)
         validation.probability("truncation", self.truncation)
         validation.integer("count", self.count, 1)
         validation.choice("mechanism", self.mechanism, MECHANISMS)
         self._check_sizes()
         self._check_pairs()
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a unit may be left out, so that the release is not a plain Gaussian mechanism."""
+        return self.sampling.samples and self.rate != 1
 
     def _check_sizes(self) -> None:
         if self.population is not None:
@@ -88,27 +166,27 @@ class Event:
             )
 
     def _check_pairs(self) -> None:
-        if self.sampling == "none" and self.rate != 1:
+        if not self.sampling.samples and self.rate != 1:
             raise validation.fail("sampling-rate", self.rate, "be 1 if sampling is 'none'")
-        if self.sampling == "without-replacement" and self.relation == "add-remove":
+        if not self.sampling.allows(self.relation):
             raise validation.fail(
                 "relation",
                 self.relation,
                 "be replace-one for fixed-size sampling",
                 "use sampler poisson with add-remove",
             )
-        if self.sampling != "poisson" and self.truncation:
+        if self.truncation and not self.sampling.random_size:
             raise validation.fail("truncation", self.truncation, "be 0 unless the sampler is poisson")
-        if self.sampling != "none" and self.mechanism != "gaussian":
+        if self.sampling.samples and self.mechanism != "gaussian":
             raise validation.fail("sampler", self.sampling, f"be 'none' for the mechanism {self.mechanism}")
-        if self.sampling != "without-replacement" and self.cohort is not None:
+        if self.cohort is not None and not self.sampling.fixed_size:
             raise validation.fail("cohort", self.cohort, "be None unless sampling is 'without-replacement'")
 
     def to_json(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as a JSON-serialisable dict."""
-        return {
-            name: getattr(self, name) for name, default in _DEFAULTS.items() if getattr(self, name) != default
-        }
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        values |= {"sampling": self.sampling.value, "relation": self.relation.value}
+        return {name: values[name] for name, default in _DEFAULTS.items() if values[name] != default}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Event:

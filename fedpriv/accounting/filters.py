@@ -29,7 +29,7 @@ import numpy as np
 
 from fedpriv._internal import validation
 from fedpriv.accounting.accountant import Budget, BudgetExceeded
-from fedpriv.accounting.events import Event, tally
+from fedpriv.accounting.events import Event, Relation, tally
 from fedpriv.accounting.ledger import Ledger
 from fedpriv.accounting.methods import zcdp
 from fedpriv.accounting.methods.base import UnsupportedEvent
@@ -66,7 +66,7 @@ class Filter:
         validation.finite_positive("epsilon", budget.epsilon)
         self.budget = budget
         self._ledger = ledger
-        self._relation: str | None = None
+        self._relation: Relation | None = None
         self._spent = 0.0
         self._order = 0
         self._limit = _largest_rho(budget)

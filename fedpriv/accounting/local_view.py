@@ -22,7 +22,7 @@ def costliest(events: Sequence[Event], participations: int) -> tuple[Event, ...]
     """
     validation.integer("participations", participations, minimum=1)
     for event in events:
-        if event.sampling != "none" or event.count != 1:
+        if event.sampling.samples or event.count != 1:
             raise validation.ArgumentError(
                 f"{event} is not a release in the server's view: it must have sampling 'none' and count 1."
             )

@@ -87,7 +87,7 @@ def sampling_rate(events_at_rate_one: Sequence[Event], budget: Budget) -> float:
     """
     counts = tally(events_at_rate_one)
     for event in counts:
-        if event.sampling == "none" or event.truncation:
+        if not event.sampling.samples or event.truncation:
             raise ArgumentError(
                 f"No sampling rate can be found for {event}: the event must be sampled and its cohort must "
                 "not be truncated."

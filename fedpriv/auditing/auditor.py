@@ -50,13 +50,14 @@ from scipy import optimize, special, stats
 from fedpriv._internal import validation
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.api import number
-from fedpriv.accounting.events import ever_drawn
+from fedpriv.accounting.events import Relation, ever_drawn
 from fedpriv.auditing.canaries import LARGEST, SUSPECTED, Canaries, Watched, nodes_of
 from fedpriv.auditing.one_run import proved_epsilon
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.loop import run
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
 
@@ -195,9 +196,10 @@ def _require_visible(config: Config) -> None:
     """Raises ArgumentError where a run's models are not what its noise defends, or need public data."""
     if config.level != "aggregation":
         raise validation.fail("level", config.level, "be aggregation to be audited")
-    if config.placement not in ("central", "distributed"):
+    placement = PLACEMENTS[config.placement]
+    if placement.server_view or not placement.adds_noise:
         hint = "under local noise each message would have to be looked at"
-        hint = hint if config.placement == "local" else "without noise there is nothing to audit"
+        hint = hint if placement.adds_noise else "without noise there is nothing to audit"
         raise validation.fail("placement", config.placement, "be central or distributed to be audited", hint)
     for key in config.method.clip_norms:
         if (clip_norm := float(config.table()[key])) > LARGEST:
@@ -226,7 +228,7 @@ def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
 ) -> tuple[Watched, tuple[Event, ...], StopReason]:
     """The run, with an adversary watching; what its ledger says afterwards, and how it ended."""
-    units = Canaries(there, plan.mechanism.sampler.event(1.0).relation == "replace-one")
+    units = Canaries(there, plan.mechanism.sampler.event(1.0).relation is Relation.REPLACE_ONE)
     side = nodes_of(plan, units)
     watched = Watched(plan, side, units)
     mechanism = replace(plan.mechanism, optimizer=watched)

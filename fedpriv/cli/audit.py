@@ -72,7 +72,7 @@ def _told(config: Config, found: Finding) -> str:
 
     unit = "clients" if config.unit == "client" else "examples"
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
-    cut = "" if found.stopped.whole else f" ({found.stopped.short})"
+    cut = "" if found.stopped.complete else f" ({found.stopped.short})"
     verdict = f"VIOLATED: it leaks more than its ledger says, {surely}"
     if not found.leaks:
         verdict = f"VIOLATED: there is {found.oddest}, {surely}"

@@ -11,7 +11,7 @@ from fedpriv.cli.progress import Bar
 from fedpriv.config.builders import make_source
 from fedpriv.config.plan import Plan, number_of_actors
 from fedpriv.config.schema import Config
-from fedpriv.federated.stop_reason import StopReason, divergence
+from fedpriv.federated.stop_reason import divergence
 from fedpriv.report.notices import noise, notes, remark
 from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.runs.result import Result
@@ -115,11 +115,7 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     if diverged := divergence(result.stopped, result.metrics):
         note(diverged)
     rounds_left = last.get("round", 0) < plan.mechanism.rounds
-    if (
-        rounds_left
-        and result.stopped in (StopReason.INTERRUPTED, StopReason.UNANSWERED)
-        and obstacle(plan) is None
-    ):
+    if rounds_left and result.stopped.resumable and obstacle(plan) is None:
         say(f"`fedpriv resume {folder}` continues the run")
     say(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
 

@@ -13,14 +13,14 @@ from functools import cached_property
 
 from fedpriv._internal import hardware, validation
 from fedpriv.accounting import Budget, calibrate
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.local_view import costliest
 from fedpriv.config import consistency
 from fedpriv.config.context import build_context
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import PLACEMENTS, AtParties, Placement
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
 from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
 from fedpriv.rng import Key
@@ -151,12 +151,11 @@ def _make_plan(config: Config) -> Plan:
     sampler = make_sampler(config, units, delta)
     config.method.check_sampler(config.own, sampler, context)
     placement = make_placement(config, sampler)
-    local = config.placement == "local"
-    cap = (config.max_participations or config.rounds) if local else None
+    cap = (config.max_participations or config.rounds) if placement.server_view else None
     optimizer = make_optimizer(config, context)
-    unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds, server_view=local)
+    unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds)
     rounds = config.method.run_rounds(config.rounds, context)
-    if config.placement == "none":
+    if not placement.adds_noise:
         mechanism = replace(unscaled, scale=0.0, rounds=rounds)
         return Plan(config, mechanism, None, units, None, optimizer)
     budget = Budget(config.epsilon, delta, config.accounting)
@@ -211,7 +210,7 @@ def make_sampler(config: Config, units: int, delta: float) -> Sampler:
         return Everyone(units, relation)
     if config.sampler == "fixed-size":
         return FixedSize(units, max(1, round(rate * units)), _known(config))
-    if config.placement in ("local", "distributed") and config.unit == "client":
+    if PLACEMENTS[config.placement].at_parties and config.unit == "client":
         # (1 + e^epsilon) * rounds * tail stays a small share of delta.
         spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
         tail = _TRUNCATION_SHARE * delta / (2 * spread)
@@ -229,25 +228,26 @@ def _known(config: Config) -> int:
     return _colluders(config) * (config.examples_per_client if config.unit == "example" else 1)
 
 
-def _relation(config: Config) -> str:
+def _relation(config: Config) -> Relation:
     if config.sampler == "fixed-size":
-        if config.relation == "add-remove":
+        if config.relation == Relation.ADD_REMOVE.value:
             raise validation.fail("relation", config.relation, "be replace-one with sampler fixed-size")
-        return "replace-one"
-    return "add-remove" if config.relation == "auto" else config.relation
+        return Relation.REPLACE_ONE
+    return Relation.ADD_REMOVE if config.relation == "auto" else Relation(config.relation)
 
 
 def make_placement(config: Config, sampler: Sampler) -> Placement:
     """The placement with its public numbers m (shares) and n_min."""
-    if config.placement in ("none", "central"):
+    kind = PLACEMENTS[config.placement]
+    if not issubclass(kind, AtParties):
         if config.min_replies:
             raise validation.fail("min-replies", config.min_replies, "be 0 unless clients add the noise")
-        return Placement(config.placement, exact=config.exact_noise)
+        return kind(exact=config.exact_noise)
     if config.unit == "example":
         shares = floor = config.clients
     elif isinstance(sampler, TruncatedPoisson):
         shares, floor = sampler.cap, sampler.floor
-        if config.placement == "distributed" and floor < 1:
+        if floor < kind.fewest_replies:
             raise validation.fail(
                 "sampling-rate",
                 config.sampling_rate,
@@ -260,7 +260,6 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
             )
     else:
         shares = floor = round(sampler.expected_size)
-    known = config.unit == "client", _colluders(config), config.exact_noise
-    if config.placement == "local":
-        return Placement("local", shares, config.min_replies, *known)
-    return Placement("distributed", shares, config.min_replies or floor, *known)
+    replies = config.min_replies or (floor if kind.fewest_replies else 0)
+    per_unit = config.unit == "client"
+    return kind(shares, replies, per_unit, _colluders(config), exact=config.exact_noise)

@@ -49,10 +49,11 @@ from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv.accounting import Event, Filter
+from fedpriv.accounting.events import RELATIONS, Relation, Sampling
 from fedpriv.clipping.dropout import example_seeds
 from fedpriv.federated.client_update import OneGradient, clipped_sum
 from fedpriv.mechanism import release
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
@@ -127,15 +128,15 @@ class _Curator:
     y: Tensor
     settings: DpAgd
     budget_gate: Filter
-    relation: str
+    relation: Relation
     key: Key
     releases: int = 0
     sums: dict[int, Tensor] = field(default_factory=dict)
 
     def event(self, rho: float, mechanism: str = "gaussian") -> Event:
         """The event of rho as the filter adds it up, whatever the relation."""
-        z = (2 if self.relation == "replace-one" else 1) / math.sqrt(2 * rho)
-        return Event(z, "none", self.relation, mechanism=mechanism)
+        z = self.relation.moves / math.sqrt(2 * rho)
+        return Event(z, Sampling.NONE, self.relation, mechanism=mechanism)
 
     def pay(self, event: Event) -> int | None:
         """The number of the release that is now paid for, or None where the budget does not afford it."""
@@ -158,7 +159,7 @@ class _Curator:
             sums = clipped_sum(OneGradient(), self.task, query, self.x, self.y, seeds=seeds)
             self.sums = {step: sums[0]}
         answer = release.release(
-            (self.sums[step],), 1, query, event.noise_multiplier, Placement("central"), 1.0, self.key, index
+            (self.sums[step],), 1, query, event.noise_multiplier, Central(), 1.0, self.key, index
         )
         return None if answer is None else answer[0]
 
@@ -211,7 +212,8 @@ def descend(
     Raises ArgumentError where the filter is not of zCDP.
     """
     validation.choice("accounting", budget_gate.budget.method, ("zcdp",), "DP-AGD chooses by pure privacy")
-    curator = _Curator(task, x, y, settings, budget_gate, relation, key)
+    validation.choice("relation", relation, RELATIONS)
+    curator = _Curator(task, x, y, settings, budget_gate, Relation(relation), key)
     rho, largest = settings.gradient_share * budget_gate.limit, settings.largest_step
     steps: list[float] = []
     while len(steps) < settings.most_steps:

@@ -29,8 +29,9 @@ import numpy as np
 
 from fedpriv._internal import validation
 from fedpriv.accounting import Budget, calibrate
+from fedpriv.accounting.events import Relation
 from fedpriv.federated.loop import Mechanism
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Sampler
 from fedpriv.optimizers import FirstOrder, Sgd
 from fedpriv.optimizers.random_rounds import draw_rounds
@@ -57,9 +58,9 @@ class Baseline:
 
         Raises ArgumentError or UnsupportedEvent as ``accounting.calibrate`` does.
         """
-        whole = Mechanism(self.optimizer, self.sampler, Placement("central"), 1.0, self.planned_rounds)
+        whole = Mechanism(self.optimizer, self.sampler, Central(), 1.0, self.planned_rounds)
         scale = calibrate(whole.planned_events(), budget)
-        return Mechanism(self.optimizer, self.sampler, Placement("central"), scale, self.rounds)
+        return Mechanism(self.optimizer, self.sampler, Central(), scale, self.rounds)
 
 
 def dp_gd(
@@ -67,7 +68,7 @@ def dp_gd(
     learning_rate: float,
     clip_norm: float,
     rounds: int,
-    relation: str = "add-remove",
+    relation: Relation = Relation.ADD_REMOVE,
     random_iterate: np.random.Generator | None = None,
 ) -> Baseline:
     """DP-GD: full-batch gradient descent on noisy sums of clipped gradients.

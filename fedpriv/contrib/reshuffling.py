@@ -39,7 +39,7 @@ from fedpriv.accounting import Budget, Event, Filter, calibrate, scaled
 from fedpriv.clipping.dropout import example_seeds
 from fedpriv.federated.client_update import OneGradient, clipped_sum
 from fedpriv.mechanism import release
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.query import Query
 from fedpriv.optimizers import PrivateOptimizer, State
 from fedpriv.optimizers.schedules import Schedule, TimeDecay
@@ -185,7 +185,7 @@ def _step(
     query = _require_plain(optimizer, state)
     seeds = example_seeds(key.integer("draws", index), torch.arange(len(x)))
     sums = clipped_sum(OneGradient(), task, query, x, y, seeds=seeds)
-    central = Placement("central")
+    central = Central()
     answer = release.release(sums, 1, query, noise_multiplier, central, batch, key, index)
     assert answer is not None  # the central placement always releases
     return optimizer.update(state, answer)

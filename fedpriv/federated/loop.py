@@ -10,7 +10,7 @@ fresh noise, because its number is new.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor
@@ -41,7 +41,6 @@ class Mechanism:
         placement: who adds the noise.
         scale: the calibrated factor; release t has multiplier scale * r_t.
         rounds: how many releases at most.
-        server_view: whether the gate is the server's view (local placement): per client, unamplified.
     """
 
     optimizer: PrivateOptimizer
@@ -49,35 +48,19 @@ class Mechanism:
     placement: Placement
     scale: float
     rounds: int
-    server_view: bool = False
 
     def event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
-        """The event that gates the budget, for the adversary that the placement defends against.
+        """The event that the budget is held to, for the adversary that the placement defends against.
 
         Raises ArgumentError where the sampler draws no cohort of this factor, whoever the adversary is.
         """
         sampler = self.sampler.resized(rate_factor)
-        if self.server_view:
-            return Event(
-                noise_multiplier,
-                sampling="none",
-                relation="replace-one",
-                population=self.sampler.population,
-            )
-        return sampler.event(noise_multiplier)
+        return self.placement.resized(rate_factor).enforced_event(sampler, noise_multiplier)
 
     def observer_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
-        """The event as who sees only the models has it: amplified, on the constant summed noise.
-
-        For local noise that is sqrt(m) z, or sqrt(m - c) z where c parties know their own. Surplus noise of
-        the distributed placement is not credited.
-        Neighbours are those of the gate's event, so that one report's epsilons are about the same ones.
-        """
-        placement = self.placement.resized(rate_factor)
-        secret = max(placement.shares - placement.colluders, 1)
-        factor = secret**0.5 if placement.kind == "local" else 1.0
-        event = self.sampler.resized(rate_factor).event(noise_multiplier * factor)
-        return replace(event, relation="replace-one") if self.server_view else event
+        """The event as who sees only the models has it (:meth:`Placement.observer_event`)."""
+        sampler = self.sampler.resized(rate_factor)
+        return self.placement.resized(rate_factor).observer_event(sampler, noise_multiplier)
 
     @cached_property
     def planned(self) -> tuple[PlannedRelease, ...]:

@@ -1,7 +1,7 @@
 """How a run ends: one word in its report and its results, and what is said of it.
 
 >>> ending = StopReason("interrupted")
->>> ending == "interrupted", f"{ending}", ending.whole
+>>> ending == "interrupted", f"{ending}", ending.complete
 (True, 'interrupted', False)
 >>> StopReason.ROUNDS.sentence
 'all rounds done'
@@ -11,54 +11,65 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
+
+ADVICE = "a smaller learning-rate may help"
 
 
 class StopReason(StrEnum):
-    """How a run ended; a string, as JSON has it."""
+    """How a run ended; a string, as JSON has it.
 
-    ROUNDS = "rounds"
-    BUDGET = "budget"
-    UNANSWERED = "unanswered"
-    DIVERGED = "diverged"
-    INTERRUPTED = "interrupted"
-    FAILED = "failed"
+    Attributes:
+        sentence: what is said of it after what the run reached.
+        short: the same in a few words.
+        complete: whether the run ended on its own.
+        resumable: whether a run that ended so has rounds and budget left.
+    """
+
+    sentence: str
+    short: str
+    complete: bool
+    resumable: bool
+
+    def __new__(
+        cls, word: str, sentence: str = "", short: str = "", complete: bool = False, resumable: bool = False
+    ) -> Self:
+        """The member whose value is ``word``."""
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.sentence, member.short = sentence, short
+        member.complete, member.resumable = complete, resumable
+        return member
+
+    ROUNDS = "rounds", "all rounds done", "all rounds", True
+    BUDGET = (
+        "budget",
+        "stopped before the release that would have passed the budget",
+        "the budget",
+        True,
+    )
+    UNANSWERED = (
+        "unanswered",
+        "stopped: too few clients replied, again and again",
+        "too few clients replied",
+        False,
+        True,
+    )
+    DIVERGED = (
+        "diverged",
+        f"stopped: the model was no longer finite; {ADVICE}",
+        "the model was no longer finite",
+    )
+    INTERRUPTED = "interrupted", "interrupted; what was charged stays charged", "interrupted", False, True
+    FAILED = "failed", "FAILED before its end; what was charged stays charged", "failed", False, True
 
     def __repr__(self) -> str:
         """The word, so that results show it as their report does."""
         return repr(self.value)
 
-    @property
-    def whole(self) -> bool:
-        """Whether the run ended by itself."""
-        return self in (StopReason.ROUNDS, StopReason.BUDGET)
 
-    @property
-    def sentence(self) -> str:
-        """What is said of it after what the run reached."""
-        return _SAID[self][0]
-
-    @property
-    def short(self) -> str:
-        """The same in a few words."""
-        return _SAID[self][1]
-
-
-_SAID = {
-    StopReason.ROUNDS: ("all rounds done", "all rounds"),
-    StopReason.BUDGET: ("stopped before the release that would have passed the budget", "the budget"),
-    StopReason.UNANSWERED: ("stopped: too few clients replied, again and again", "too few clients replied"),
-    StopReason.DIVERGED: (
-        "stopped: the model was no longer finite; a smaller learning-rate may help",
-        "the model was no longer finite",
-    ),
-    StopReason.INTERRUPTED: ("interrupted; what was charged stays charged", "interrupted"),
-    StopReason.FAILED: ("FAILED before its end; what was charged stays charged", "failed"),
-}
-
-
-_FAR, _HUGE = 100, 1e6  # times the smallest loss of a run; and of labels and tags, whatever it was before
-_ADVICE = "a smaller learning-rate may help"
+_DIVERGED_FACTOR = 100  # times the smallest loss of a run
+_DIVERGED_LOSS = 1e6  # of labels and tags, whatever it was before
 
 
 def divergence(ending: StopReason, metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -72,11 +83,11 @@ def divergence(ending: StopReason, metrics: Sequence[Mapping[str, Any]]) -> str:
         return ""
     last = metrics[-1].get("loss", 0.0)
     if last is None:
-        return f"the public test loss is not finite: the model has diverged; {_ADVICE}"
+        return f"the public test loss is not finite: the model has diverged; {ADVICE}"
     smallest = min((loss for record in metrics if (loss := record.get("loss")) is not None), default=0.0)
     # Losses far below 1 may rise a hundredfold and be small; those of values have whatever unit they have.
-    if last > max(1.0, _FAR * smallest):
-        return f"the public test loss is {last:.3g} and was {smallest:.3g}: the model has diverged; {_ADVICE}"
-    if last > _HUGE and "mse" not in metrics[-1]:
-        return f"the public test loss is {last:.3g}: the model has diverged; {_ADVICE}"
+    if last > max(1.0, _DIVERGED_FACTOR * smallest):
+        return f"the public test loss is {last:.3g} and was {smallest:.3g}: the model has diverged; {ADVICE}"
+    if last > _DIVERGED_LOSS and "mse" not in metrics[-1]:
+        return f"the public test loss is {last:.3g}: the model has diverged; {ADVICE}"
     return ""

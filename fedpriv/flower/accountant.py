@@ -34,16 +34,17 @@ from flwr.supercore.privacy_accounting import (
 
 from fedpriv._internal import validation
 from fedpriv.accounting import METHODS, Accountant, Budget, Event, epsilon
+from fedpriv.accounting.events import Relation, Sampling
 
 _SCHEMA = 1
 _RELATIONS = {
-    NeighboringRelation.ADD_OR_REMOVE_ONE: "add-remove",
-    NeighboringRelation.REPLACE_ONE: "replace-one",
+    NeighboringRelation.ADD_OR_REMOVE_ONE: Relation.ADD_REMOVE,
+    NeighboringRelation.REPLACE_ONE: Relation.REPLACE_ONE,
 }
 _SAMPLINGS = {
-    SamplingMethod.POISSON: "poisson",
-    SamplingMethod.WITHOUT_REPLACEMENT: "without-replacement",
-    SamplingMethod.NO_AMPLIFICATION: "none",
+    SamplingMethod.POISSON: Sampling.POISSON,
+    SamplingMethod.WITHOUT_REPLACEMENT: Sampling.WITHOUT_REPLACEMENT,
+    SamplingMethod.NO_AMPLIFICATION: Sampling.NONE,
 }
 
 
@@ -153,7 +154,7 @@ class FlowerAccountant:
                 "population_size", event.population_size, f"be the configured {self._config.population_size}"
             )
         sampling = _SAMPLINGS[self._config.sampling_method]
-        fixed = sampling == "without-replacement"
+        fixed = sampling.fixed_size
         return Event(
             event.noise_multiplier,
             sampling,

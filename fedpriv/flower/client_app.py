@@ -31,6 +31,7 @@ from fedpriv.federated.worker import Worker
 from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.serialization import MessageError, read_ask, reply_content
 from fedpriv.flower.silo_serialization import changes_content, read_memories, read_training, write_memories
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.node.factory import SiloFile, make_worker
 from fedpriv.node.ledger import NodeLedger, held, open_node_ledger
 from fedpriv.node.policy import as_taken
@@ -152,7 +153,8 @@ def _check_noise(request: SumRequest, run_config: UserConfig) -> None:
     """A node that owes noise never answers without it, or without a clip, whatever the ask says."""
     if run_config.get("level") == "client":
         raise MessageError("this run's silos train by themselves, and answer for no sums")
-    if run_config.get("placement") not in ("local", "distributed"):
+    placement = PLACEMENTS.get(str(run_config.get("placement")))
+    if placement is None or not placement.at_parties:
         return
     if not (request.party_stds and all(std > 0 for std in request.party_stds)):
         raise MessageError("this run's parties add noise, and the ask names none")

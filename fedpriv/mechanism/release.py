@@ -1,20 +1,7 @@
 """The only place that draws noise: bounded sums + query + placement -> noisy answer.
 
-Noise std on a block's sum is ``query.noise_stds(z)``, always; a placement says who adds it.
-
-| placement | each party (a client, or a silo) adds | the server adds | noise on the sum |
-|---|---|---|---|
-| none | nothing | nothing | 0: not private |
-| central | nothing | one whole noise | std |
-| local | one whole noise | the missing of m whole noises | sqrt(m) std |
-| distributed | std / sqrt(n) | the missing of m such shares | sqrt(m / n) std >= std |
-
-m is public: the size of a fixed-size cohort, the cap of a truncated Poisson one, or the number of silos.
-The server tops up to exactly m shares, so the noise on the sum never depends on who took part or
-replied. Fewer than n_min replies: no release, and the charge stands. Surplus noise is never credited.
-A party that looks at the released models knows the share that it added itself: n = n_min - c (at least 1)
-counts the shares that c colluding parties do not know (Kairouz et al. 2021, section 4). c = 0 protects
-against those who are no party alone.
+Noise std on a block's sum is ``query.noise_stds(z)``, always. A placement
+(:mod:`fedpriv.mechanism.placement`) says who adds it.
 
 A choice of the least of several numbers takes Laplace noise: :func:`choose_least`.
 
@@ -28,9 +15,6 @@ among 5,000 examples, and by 0.008 S among 50,000).
 
 k noises that one node owes are drawn as one Gaussian of k times the variance, which has the same law for
 whoever sees the sum.
-
->>> Placement("distributed", shares=9, min_replies=4).party_stds((2.0,))
-(1.0,)
 """
 
 from __future__ import annotations
@@ -84,7 +68,7 @@ def add_party_noise(
 
 def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | Rounded | None:
     """Start drawing what the server may have to add to this release, while others are waited for."""
-    return None if placement.kind == "none" else _draws(query, placement, key, index)
+    return _draws(query, placement, key, index) if placement.adds_noise else None
 
 
 def _draws(query: Query, placement: Placement, key: Key, index: int) -> Normals | Rounded:
@@ -146,7 +130,7 @@ def release(
     """
     if ahead is not None and ahead.label != (SERVER, index):
         raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
-    if placement.at_parties and replies < placement.min_replies:
+    if not placement.releases(replies):
         return None
     owed, dtype = query.noise_stds(noise_multiplier), query.points[0].dtype
     stds = placement.server_stds(owed, replies)

@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedpriv._internal import validation
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import RELATIONS, Event, Relation, Sampling
 
 Indices = NDArray[np.int64]
 
 LARGEST_POPULATION = 10**12
-RELATIONS = ("add-remove", "replace-one")
 
 
 class Sampler(Protocol):
@@ -64,12 +63,12 @@ class Poisson:
 
     population: int
     rate: float
-    relation: str = "add-remove"
+    relation: Relation = Relation.ADD_REMOVE
 
     def __post_init__(self) -> None:
         _check_population(self.population)
         validation.probability("sampling-rate", self.rate)
-        validation.choice("relation", self.relation, RELATIONS)
+        _set_relation(self)
 
     @property
     def expected_size(self) -> float:
@@ -85,7 +84,7 @@ class Poisson:
         """A Poisson-subsampled Gaussian."""
         return Event(
             noise_multiplier,
-            sampling="poisson",
+            sampling=Sampling.POISSON,
             relation=self.relation,
             rate=self.rate,
             population=self.population,
@@ -117,7 +116,12 @@ class TruncatedPoisson(Poisson):
 
     @classmethod
     def covering(
-        cls, population: int, rate: float, tail: float, relation: str = "add-remove", known: int = 0
+        cls,
+        population: int,
+        rate: float,
+        tail: float,
+        relation: Relation = Relation.ADD_REMOVE,
+        known: int = 0,
     ) -> TruncatedPoisson:
         """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
         # Not by scipy's inverses, which know no tail below 1e-16.
@@ -187,8 +191,8 @@ class FixedSize:
         drawn = min(self.size, others)
         return Event(
             noise_multiplier,
-            sampling="without-replacement",
-            relation="replace-one",
+            sampling=Sampling.WITHOUT_REPLACEMENT,
+            relation=Relation.REPLACE_ONE,
             rate=drawn / others,
             population=others,
             cohort=drawn,
@@ -204,11 +208,11 @@ class Everyone:
     """All units in every release: no sampling, no amplification."""
 
     population: int
-    relation: str = "add-remove"
+    relation: Relation = Relation.ADD_REMOVE
 
     def __post_init__(self) -> None:
         _check_population(self.population)
-        validation.choice("relation", self.relation, RELATIONS)
+        _set_relation(self)
 
     @property
     def expected_size(self) -> float:
@@ -223,7 +227,7 @@ class Everyone:
         """A plain Gaussian release."""
         return Event(
             noise_multiplier,
-            sampling="none",
+            sampling=Sampling.NONE,
             relation=self.relation,
             population=self.population,
         )
@@ -252,6 +256,12 @@ def draw_distinct(population: int, size: int, generator: np.random.Generator) ->
     if surplus:
         found = np.delete(found, generator.choice(len(found), size=surplus, replace=False))
     return found
+
+
+def _set_relation(sampler: Poisson | Everyone) -> None:
+    """Make the sampler's relation, which may be given as a word, a Relation."""
+    relation = Relation(validation.choice("relation", sampler.relation, RELATIONS))
+    object.__setattr__(sampler, "relation", relation)
 
 
 def _check_known(known: int, population: int) -> None:

@@ -15,6 +15,7 @@ from fedpriv.config.builders import choose_device, make_source, make_task, make_
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.federated.worker import Units, Worker
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.rng import Key
 
 _MAKING = 8  # copies of an example that making it may take at once
@@ -55,7 +56,7 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
         own=own,
         memory=config.memory_budget * 2**20,
         unit_memory=_unit_memory(config, source),
-        noisy=config.placement != "none",
+        noisy=PLACEMENTS[config.placement].adds_noise,
         exact=config.exact_noise,
     )
 

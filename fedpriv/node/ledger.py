@@ -30,7 +30,7 @@ from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv.accounting import Budget, Ledger, epsilon
-from fedpriv.accounting.events import Event, tally
+from fedpriv.accounting.events import Event, Sampling, tally
 from fedpriv.accounting.ledger import Record, read
 from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.accounting.owner_limit import share
@@ -91,7 +91,7 @@ def answered(plan: Plan, planned: PlannedRelease) -> Event:
     own = mechanism.placement.resized(factor).party_stds((mechanism.scale * planned.relative_noise,))
     assert own is not None
     event = mechanism.event(own[0], factor)
-    return replace(event, sampling="none", rate=1.0, cohort=None, truncation=0.0)
+    return replace(event, sampling=Sampling.NONE, rate=1.0, cohort=None, truncation=0.0)
 
 
 def own_events(plan: Plan) -> tuple[Event, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedpriv.accounting import PrivacyGuarantee, UnsupportedEvent, api, epsilon
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import Event, Relation, Sampling
 from fedpriv.accounting.parallel_composition import compose
 from fedpriv.config.plan import Plan
 
@@ -72,13 +72,13 @@ def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
         plan.mechanism.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
         for event in events
     ]
-    if not plan.capped or all(event.sampling == "poisson" for event in seen):
+    if not plan.capped or all(event.sampling.random_size for event in seen):
         return seen
     # The cap excludes clients by their earlier participations, and in cohorts of fixed size the clients
     # depend on each other. Then later releases reveal information about earlier cohorts, so sampling gets no
     # credit. Poisson cohorts do not have this problem: given all releases, a client takes part with
     # probability <= q.
-    plain = [replace(event, sampling="none", rate=1.0, cohort=None) for event in seen]
+    plain = [replace(event, sampling=Sampling.NONE, rate=1.0, cohort=None) for event in seen]
     return list(plan.of_worst_client(plain))
 
 
@@ -115,7 +115,7 @@ def views(
 
 
 def _of_silos(
-    silos: Mapping[str, Sequence[Event]], delta: float, enforced: str, relation: str
+    silos: Mapping[str, Sequence[Event]], delta: float, enforced: str, relation: Relation
 ) -> list[dict[str, Any]]:
     """The views for disjoint silos: parallel composition, or two silos together if a replacement may move."""
 
@@ -124,6 +124,6 @@ def _of_silos(
         return {"against": against, "gates the budget": stays, "delta": delta, "epsilon": table}
 
     found = [view(_OTHER_SILOS, stays=True)]
-    if relation == "replace-one" and len(silos) > 1:
+    if relation is Relation.REPLACE_ONE and len(silos) > 1:
         found.append(view(_MOVED, stays=False))
     return found

@@ -61,7 +61,7 @@ class Run:
     @property
     def whole(self) -> bool:
         """Whether it ended by itself."""
-        return self.ended.whole
+        return self.ended.complete
 
     @property
     def gate(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import FixedSize
 
 NOT_PRIVATE = "reproducible, not private"
@@ -24,7 +25,7 @@ def remark(config: Config) -> str | None:
     'reproducible, not private (seed 7)'
     """
     notes = []
-    if config.placement == "none":
+    if not PLACEMENTS[config.placement].adds_noise:
         notes.append(NO_NOISE)
     if config.seed >= 0:
         notes.append(f"{NOT_PRIVATE} (seed {config.seed})")
@@ -37,7 +38,7 @@ def noise(placement: str) -> str:
     >>> noise("none"), noise("central")
     ('no noise', 'central noise')
     """
-    return f"{'no' if placement == 'none' else placement} noise"
+    return f"{placement if PLACEMENTS[placement].adds_noise else 'no'} noise"
 
 
 def notes(plan: Plan) -> list[str]:

@@ -7,26 +7,9 @@ from __future__ import annotations
 
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
-from fedpriv.mechanism.sampling import FixedSize
+from fedpriv.mechanism.placement import PLACEMENTS, Central
+from fedpriv.mechanism.sampling import FixedSize, TruncatedPoisson
 from fedpriv.tasks import metrics
-
-TRUST = {
-    "none": "There is no protection: no noise is added.",
-    "central": (
-        "Clients trust the server, which sees their exact contributions, and the channel to it. The "
-        "guarantee holds against everyone who sees the released models of all rounds."
-    ),
-    "local": (
-        "Clients trust nobody: each client adds all of the noise to its own message. The guarantee holds "
-        "against the server and everyone else."
-    ),
-    "distributed": (
-        "Clients trust that at least n_min of them add their share of the noise. The guarantee holds against "
-        "everyone who sees the released models of all rounds. Against the server it holds ONLY if the server "
-        "sees nothing but the sum, as under secure aggregation, which this run does not provide, AND every "
-        "unit takes part in every release: the server draws the cohorts, so sampling hides nobody from it."
-    ),
-}
 
 BY_SILO = (
     "Each silo trusts only itself: it adds all the noise to its own sums before anything leaves it. The "
@@ -79,12 +62,14 @@ NOTHING_COVERED = (
 
 def trust(config: Config) -> str:
     """Whom the units of a run must trust, and against whom the guarantee holds."""
-    if config.level == "client" and config.placement == "central":
+    placement = PLACEMENTS[config.placement]
+    central = issubclass(placement, Central)
+    if config.level == "client" and central:
         return BY_SILO
-    if config.centralised and config.placement == "central":
+    if config.centralised and central:
         return CENTRALISED
-    among = config.sampler == "fixed-size" if config.placement == "central" else config.placement != "none"
-    return TRUST[config.placement] + (_colluding(config) if among and config.clients > 1 else "")
+    among = config.sampler == "fixed-size" if central else placement.at_parties
+    return placement.trust + (_colluding(config) if among and config.clients > 1 else "")
 
 
 def _colluding(config: Config) -> str:
@@ -96,7 +81,7 @@ def _colluding(config: Config) -> str:
             "which this epsilon does not account for."
         )
     number = metrics.counted(min(config.colluding_parties, config.clients - 1), parties)
-    subject = "The guarantee for the released models" if config.placement == "local" else "It"
+    subject = "The guarantee for the released models" if PLACEMENTS[config.placement].server_view else "It"
     return f" {subject} also holds against {number} with pooled knowledge of themselves (colluding-parties)."
 
 
@@ -124,13 +109,10 @@ def sampling(plan: Plan) -> str:
                 "about"
             )
     else:
-        kinds = {
-            "poisson": f"Poisson, each unit with probability {event.rate:g}",
-            "none": "none: every unit takes part in every release",
-        }
-        text = kinds[event.sampling]
-    if event.truncation:
-        text += f", truncated to the public cap of {plan.mechanism.placement.shares}"
+        drawn = f"Poisson, each unit with probability {event.rate:g}"
+        text = drawn if event.sampling.samples else "none: every unit takes part in every release"
+    if event.truncation and isinstance(sampler, TruncatedPoisson):
+        text += f", truncated to the public cap of {sampler.cap}"
     return f"{text}; each silo samples its own cohort and keeps it secret" if plan.by_silo else text
 
 

@@ -137,7 +137,7 @@ def ended_on_its_own(result: Mapping[str, Any]) -> bool:
     """Whether the run ended on its own and was never resumed, so that nobody stopped it because of
     results.
     """
-    return StopReason(result["stopped"]).whole and not result["resumed after rounds"]
+    return StopReason(result["stopped"]).complete and not result["resumed after rounds"]
 
 
 def enforced_guarantee(summary: Mapping[str, Any]) -> dict[str, Any]:

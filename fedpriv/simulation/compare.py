@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
+from fedpriv.accounting.events import Relation
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed
 from fedpriv.report.notices import remark
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
@@ -49,10 +51,7 @@ HEADER = (
     "epsilon against who sees the models",
 )
 _AGAINST = {
-    "none": "nobody",
-    "central": "who sees the models",
-    "distributed": "who sees the models",
-    "local": "the server",
+    **{name: placement.against for name, placement in PLACEMENTS.items()},
     SILOS: "all but its own silo",
 }
 
@@ -98,7 +97,7 @@ class Row:
         return "estimate" if "estimate" in kinds else next(iter(kinds), None)
 
 
-def plans(config: Config, placements: Sequence[str] = PLACEMENTS) -> list[Plan]:
+def plans(config: Config, placements: Sequence[str] = tuple(PLACEMENTS)) -> list[Plan]:
     """The plans to compare, of placements at the aggregation level and of the client level (``client``, with
     the configuration's ``silo-steps``); all are checked before any runs."""
     return [make_plan(_placed(config, placement)) for placement in placements]
@@ -106,17 +105,18 @@ def plans(config: Config, placements: Sequence[str] = PLACEMENTS) -> list[Plan]:
 
 def _placed(config: Config, placement: str) -> Config:
     changes: dict[str, Any] = {"max_participations": 0, "min_replies": 0}
-    drawn = placement == "central" and config.sampler == "fixed-size"
-    if not drawn and placement not in ("local", "distributed"):  # there nothing depends on it
+    drawn = placement == Central.name and config.sampler == "fixed-size"
+    at_parties = placement != SILOS and PLACEMENTS[placement].at_parties
+    if not drawn and not at_parties:  # there nothing depends on it
         changes["colluding_parties"] = Config.parse({}).colluding_parties
     if placement == SILOS:
-        return config.changed(level="client", placement="central", **changes)
+        return config.changed(level="client", placement=Central.name, **changes)
     changes |= {"level": "aggregation", "silo_steps": 1, "placement": placement}
-    if placement == "local":
+    if PLACEMENTS[placement].server_view:
         expected = math.ceil(config.sampling_rate * config.rounds)
         changes["max_participations"] = config.max_participations or min(expected, config.rounds)
-        changes["relation"] = "auto" if config.relation == "add-remove" else config.relation
-    if placement == "distributed":
+        changes["relation"] = "auto" if config.relation == Relation.ADD_REMOVE.value else config.relation
+    elif at_parties:
         changes["min_replies"] = config.min_replies
     return config.changed(**changes)
 
@@ -153,7 +153,7 @@ def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
         f"{row.result.stopped.short}: {row.placement} was last scored at round "
         f"{row.result.metrics[-1]['round'] if row.result.metrics else 0} of {row.plan.config.rounds}"
         for row in rows
-        if not row.result.stopped.whole
+        if not row.result.stopped.complete
     ]
     missing = [name(plan) for plan in chosen[len(rows) :]]
     return "; ".join([*cut, *([f"not run: {', '.join(missing)}"] if missing else [])])
@@ -203,7 +203,7 @@ def cells(row: Row) -> list[str]:
 def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
     if value is not None:
         return f"{value:.3g}" + (" (an ESTIMATE)" if kind == "estimate" else "")
-    if row.placement == "distributed" and against == "the server":
+    if row.placement == Distributed.name and against == "the server":
         everyone = row.plan.config.sampler == "everyone"
         return "as the next, if it sees sums only" if everyone else "none promised: it draws the cohorts"
     return "infinite"

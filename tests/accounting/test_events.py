@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Event, scaled, tally
+from fedpriv.accounting.events import Relation, Sampling
 
 FIXED = {"sampling": "without-replacement", "relation": "replace-one"}
 EVENTS = st.one_of(
@@ -91,3 +94,21 @@ def test_tally_keeps_every_release(events: list[Event]) -> None:
 def test_a_setting_name_of_a_sampler_gets_a_hint(name: str, own: str) -> None:
     with pytest.raises(ArgumentError, match=f"sampler is '{name}'.*an event calls this sampler '{own}'"):
         Event(1.0, name, "replace-one")
+
+
+def test_words_become_members_that_are_their_words() -> None:
+    event = Event(1.0, "poisson", "replace-one", rate=0.5)
+    assert (event.sampling, event.relation) == (Sampling.POISSON, Relation.REPLACE_ONE)
+    assert event == Event(1.0, Sampling.POISSON, Relation.REPLACE_ONE, rate=0.5)
+    assert hash(event) == hash(replace(event))
+    assert {type(value) for value in event.to_json().values()} == {float, str}
+    assert repr(event.relation) == "'replace-one'"
+
+
+@pytest.mark.parametrize("sampling", Sampling)
+@pytest.mark.parametrize("relation", Relation)
+def test_a_sampling_knows_its_relations(sampling: Sampling, relation: Relation) -> None:
+    assert sampling.allows(sampling.relation)
+    rate = 0.5 if sampling.samples else 1.0
+    with nullcontext() if sampling.allows(relation) else pytest.raises(ArgumentError, match="relation"):
+        assert Event(1.0, sampling, relation, rate).sampled == (rate < 1)

@@ -26,7 +26,7 @@ from fedpriv.cli import app
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.mechanism.gaussian import Normals
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central, Distributed
 from fedpriv.mechanism.query import Query, Term
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.rng import Key
@@ -123,11 +123,11 @@ def _half_charged(right: Any, budget_gate: RunAccountant, events: Sequence[Event
 
 FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any]]] = {
     "less noise on the sum": (
-        LOUD, Placement, "server_stds", lambda right, *a: tuple(0.8 * std for std in right(*a)),
+        LOUD, Central, "server_stds", lambda right, *a: tuple(0.8 * std for std in right(*a)),
     ),
     "less noise of the parties": (
         {**LOUD, "sampler": "fixed-size", "placement": "distributed"},
-        Placement, "party_stds",
+        Distributed, "party_stds",
         lambda right, *a: None if right(*a) is None else tuple(0.4 * std for std in right(*a)),
     ),
     "noise for half the sensitivity": (
@@ -168,7 +168,7 @@ def test_a_fault_is_found_by_guesses(fault: str) -> None:
 CALLS = itertools.count()
 ODD: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
     "one release without noise": (
-        LOUD, Placement, "server_stds",
+        LOUD, Central, "server_stds",
         lambda right, *a: tuple((next(CALLS) % 6 != 3) * std for std in right(*a)),
         "noise that is too small, in release 4",
     ),
@@ -190,7 +190,7 @@ ODD: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
         lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor), "cohort that was there before",
     ),
     "an exact bit": (
-        {**LOUD, "adaptive_quantile": 0.5}, Placement, "server_stds",
+        {**LOUD, "adaptive_quantile": 0.5}, Central, "server_stds",
         lambda right, *a: (right(*a)[0], 0.0), "noise that is ",
     ),
     "cohorts half as large again": (
@@ -222,7 +222,7 @@ def test_a_fault_is_found_in_what_is_left(fault: str) -> None:
 
 
 def test_one_round_is_audited_too() -> None:
-    with patched(Placement, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
+    with patched(Central, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
         found = found_in({**LOUD, "rounds": 1})
     assert found.leaks
     assert found.allowed < 0.61
@@ -230,7 +230,7 @@ def test_one_round_is_audited_too() -> None:
 
 def test_a_run_without_its_noise_is_proved_to_leak() -> None:
     """The proof that assumes nothing takes more than a factor of a few."""
-    with patched(Placement, "server_stds", lambda right, *a: tuple(0.1 * std for std in right(*a))):
+    with patched(Central, "server_stds", lambda right, *a: tuple(0.1 * std for std in right(*a))):
         found = found_in({**EVERYONE, "delta": 1e-8})
     assert found.proved > found.claimed
 
@@ -342,7 +342,7 @@ def test_the_command_tells_and_ends_by_its_verdict(monkeypatch: pytest.MonkeyPat
     as_data = json.loads(CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1", "--json"]).stdout)
     assert as_data["violated"] is False
     assert f"right {as_data['right'] / 5000:.2%} of the time" in shown.stdout
-    with patched(Placement, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
+    with patched(Central, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
         shown = CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1"])
     assert shown.exit_code == 1
     assert "VIOLATED: it leaks more than its ledger says" in shown.stdout

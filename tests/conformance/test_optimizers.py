@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, Outcome, advance, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central, Distributed, Local, NoNoise
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
 from fedpriv.optimizers import PrivateOptimizer, State
@@ -37,10 +37,10 @@ SAMPLERS: dict[str, Sampler] = {
     "all": Everyone(UNITS),
 }
 PLACEMENTS = {
-    "none": Placement("none"),
-    "central": Placement("central"),
-    "local": Placement("local", shares=8),
-    "distributed": Placement("distributed", shares=8, min_replies=6),
+    "none": NoNoise(),
+    "central": Central(),
+    "local": Local(shares=8),
+    "distributed": Distributed(shares=8, min_replies=6),
 }
 # How much of the first mean loss may be left under noise.
 LEFT = {"quadratic": 0.75, "logistic": 0.85, "network": 0.85}
@@ -111,7 +111,7 @@ def numbers(query: Query) -> list[object]:
 @every
 @pytest.mark.parametrize(("target", "sampler"), SAMPLED)
 def test_events_are_public_and_as_planned(name: str, target: str, sampler: str) -> None:
-    mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Placement("central"), 0.8, ROUNDS)
+    mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Central(), 0.8, ROUNDS)
     charged = []
     for seed in (1, 2):
         world, budget_gate = TARGETS[target], CountingBooks()
@@ -146,7 +146,7 @@ def stored_and_read(state: State) -> State:
 @every
 @everywhere
 def test_a_run_that_is_stored_half_way_ends_as_one_that_is_not(name: str, target: str) -> None:
-    mechanism = Mechanism(made(target, name), SAMPLERS["poisson"], Placement("central"), 0.5, ROUNDS)
+    mechanism = Mechanism(made(target, name), SAMPLERS["poisson"], Central(), 0.5, ROUNDS)
     whole, world, half = outcome_of(mechanism, TARGETS[target]), TARGETS[target], ROUNDS // 2 + 1
     engine, budget_gate = world.engine(world.data(1)), CountingBooks()
     state = mechanism.optimizer.init(world.start)
@@ -175,7 +175,7 @@ def test_updates_are_functions(name: str) -> None:
 @pytest.mark.parametrize(("target", "sampler"), SAMPLED)
 def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: str) -> None:
     """24 clients, or the examples of 3 silos of 8: the same data, the same trajectory under noise."""
-    mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Placement("central"), 0.5, ROUNDS)
+    mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Central(), 0.5, ROUNDS)
     ends = [outcome_of(mechanism, TARGETS[target], silo_size=size).state.params for size in (None, 8)]
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-8, atol=1e-10)
 
@@ -204,7 +204,7 @@ def test_every_placement_runs_and_parties_owe_what_the_query_says(
 @everywhere
 def test_it_converges_under_noise(name: str, target: str) -> None:
     world = TARGETS[target]
-    mechanism = Mechanism(made(target, name, 2.0), Everyone(UNITS), Placement("central"), 0.5, ROUNDS)
+    mechanism = Mechanism(made(target, name, 2.0), Everyone(UNITS), Central(), 0.5, ROUNDS)
     data = world.data(1)
     end = outcome_of(mechanism, world).state.params
     assert float(world.loss(data, end)) < LEFT[target] * float(world.loss(data, world.start))

@@ -23,7 +23,7 @@ from fedpriv.accounting.methods.rdp import ORDERS
 from fedpriv.contrib.private_selection import Selection, Winner, calibrate, select, selected_divergences
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import dp_sgd
 from fedpriv.rng import Key
@@ -250,7 +250,7 @@ def test_it_finds_a_step_size_for_dp_sgd() -> None:
     z = selection.run[0].noise_multiplier
 
     def train(rate: float, key: Key) -> torch.Tensor:
-        mechanism = Mechanism(dp_sgd(rate, 1.0), sampler, Placement("central"), z, rounds)
+        mechanism = Mechanism(dp_sgd(rate, 1.0), sampler, Central(), z, rounds)
         budget_gate = CountingBooks()
         end = run(mechanism, START, Holder(*examples(3)), budget_gate, key, CohortSampler(sampler, key, 1000))
         assert tally(budget_gate.charged) == tally(selection.run)

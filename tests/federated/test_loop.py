@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from fedpriv.accounting.ledger import read
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.loop import MAX_EMPTY_RELEASES, Mechanism, Outcome, Progress, advance, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import PLACEMENTS as PLACEMENT_TYPES
+from fedpriv.mechanism.placement import Central, Distributed, Local, NoNoise, Placement
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
 from fedpriv.optimizers import AdaptiveClipping, DpSrm, PlannedRelease, State, dp_adam, dp_sgd, dynamic_dp_sgd
@@ -58,9 +60,9 @@ OPTIMIZERS = {
     "adaptive": AdaptiveClipping(dp_sgd(0.2, 1.0)),
 }
 PLACEMENTS = {
-    "central": Placement("central"),
-    "local": Placement("local", shares=12),
-    "distributed": Placement("distributed", shares=12, min_replies=10),
+    "central": Central(),
+    "local": Local(shares=12),
+    "distributed": Distributed(shares=12, min_replies=10),
 }
 
 
@@ -76,7 +78,7 @@ def test_the_plain_loop_is_the_vectorised_engine(name: str, placement: str) -> N
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_events_do_not_depend_on_the_data(name: str) -> None:
-    mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Placement("central"), 0.8, 25)
+    mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Central(), 0.8, 25)
     charged = []
     for seed in (1, 2):
         budget_gate = CountingBooks()
@@ -88,14 +90,14 @@ def test_events_do_not_depend_on_the_data(name: str) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_converges_under_noise(name: str) -> None:
     rows = world(1)
-    mechanism = Mechanism(OPTIMIZERS[name], Everyone(40), Placement("central"), 0.5, 25)
+    mechanism = Mechanism(OPTIMIZERS[name], Everyone(40), Central(), 0.5, 25)
     end = go(mechanism, RowsEngine(rows)).state.params
     assert float((end - rows.mean(0)).norm()) < 0.6 * float(rows.mean(0).norm())
 
 
 def test_it_stops_before_the_release_that_would_pass_the_budget() -> None:
     engine, budget_gate = RowsEngine(world(1)), CountingBooks(limit=4)
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 10)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Central(), 1.0, 10)
     outcome = go(mechanism, engine, budget_gate)
     assert (outcome.stopped, outcome.releases, outcome.state.step) == ("budget", 4, 4)
     assert len(engine.asks) == len(budget_gate.charged) == 4
@@ -110,7 +112,7 @@ def test_it_charges_before_it_asks() -> None:
             return super().gather(request)
 
     go(
-        Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5),
+        Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Central(), 1.0, 5),
         Watcher(world(1)),
         budget_gate,
     )
@@ -126,7 +128,7 @@ def test_a_failed_gathering_leaves_its_charge_standing() -> None:
                 raise RuntimeError("lost")
             return super().gather(request)
 
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 5)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Central(), 1.0, 5)
     with pytest.raises(RuntimeError, match="lost"):
         go(mechanism, Failing(world(1)), budget_gate)
     assert len(budget_gate.charged) == 3
@@ -139,7 +141,7 @@ def test_too_few_replies_are_charged_and_do_not_count() -> None:
             return super().gather(request)
 
     budget_gate, seen = CountingBooks(), []
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 5)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Distributed(12, 12), 1.0, 5)
     outcome = run(
         mechanism,
         START,
@@ -160,14 +162,14 @@ def test_a_federation_that_never_answers_ends_the_run() -> None:
             return super().gather(request)
 
     budget_gate = CountingBooks()
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Placement("distributed", 12, 12), 1.0, 50)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Distributed(12, 12), 1.0, 50)
     outcome = go(mechanism, Deaf(world(1)), budget_gate)
     assert (outcome.stopped, outcome.state.step) == ("unanswered", 2)
     assert outcome.releases == len(budget_gate.charged) == 2 + MAX_EMPTY_RELEASES
 
 
 def test_ctrl_c_keeps_the_state() -> None:
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Placement("central"), 1.0, 50)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Central(), 1.0, 50)
 
     def observe(progress: Progress) -> None:
         if progress.round == 3:
@@ -197,12 +199,12 @@ def test_a_larger_first_cohort_is_drawn_divided_by_and_charged(sampler: Sampler)
     rows, factor = world(1), 3.0
     method = DpSrm(Constant(1.0), math.inf, math.inf, 0.5, first_cohort=factor)
     engine, budget_gate = RowsEngine(rows), CountingBooks()
-    outcome = go(Mechanism(method, sampler, Placement("none"), 0.0, 1), engine, budget_gate)
+    outcome = go(Mechanism(method, sampler, NoNoise(), 0.0, 1), engine, budget_gate)
     cohort = sampler.resized(factor).draw(KEY.generator("cohort", 0))
     assert sum(len(shard.ids) for shard in engine.asks[0].shards) == len(cohort)
     expected = START - (START - rows[cohort]).sum(0) / (factor * sampler.expected_size)
     torch.testing.assert_close(outcome.state.params, expected, rtol=1e-10, atol=1e-12)
-    noisy = Mechanism(DpSrm(Constant(1.0), 1.0, 0.5, 0.5, factor), sampler, Placement("central"), 0.7, 4)
+    noisy = Mechanism(DpSrm(Constant(1.0), 1.0, 0.5, 0.5, factor), sampler, Central(), 0.7, 4)
     budget_gate = CountingBooks()
     go(noisy, RowsEngine(rows), budget_gate)
     first, *later = budget_gate.charged
@@ -212,10 +214,14 @@ def test_a_larger_first_cohort_is_drawn_divided_by_and_charged(sampler: Sampler)
     assert (first.rate, later[0].rate) == (pytest.approx(0.45), pytest.approx(0.15))
 
 
+def at_parties(kind: str, **numbers: Any) -> Placement:
+    return PLACEMENT_TYPES[kind](**numbers)
+
+
 @pytest.mark.parametrize("kind", ["local", "distributed"])
 def test_parties_of_a_larger_cohort_share_its_noise(kind: str) -> None:
     """m and n_min follow the cohort where clients add the noise; silos are as many as ever."""
-    placement = Placement(kind, shares=6, min_replies=4)
+    placement = at_parties(kind, shares=6, min_replies=4)
     method = DpSrm(Constant(1.0), 2.0, 0.5, 0.5, first_cohort=3.0)
     mechanism = Mechanism(method, FixedSize(40, 6), placement, 0.7, 3)
     engine = RowsEngine(world(1))
@@ -228,7 +234,7 @@ def test_parties_of_a_larger_cohort_share_its_noise(kind: str) -> None:
     observer = mechanism.observer_event(2.1, 3.0)
     assert observer.noise_multiplier == pytest.approx(2.1 * (18**0.5 if kind == "local" else 1))
     assert observer.cohort == 18
-    silos = Placement(kind, shares=6, min_replies=6, per_unit=False)
+    silos = at_parties(kind, shares=6, min_replies=6, per_unit=False)
     assert silos.resized(3.0) == silos
 
 
@@ -256,7 +262,7 @@ def test_a_step_of_two_releases_is_begun_only_where_both_can_be_made(
     rounds: int, limit: int, stopped: str, releases: int
 ) -> None:
     budget_gate = CountingBooks(limit=limit)
-    mechanism = Mechanism(Pairs(), Everyone(40), Placement("central"), 1.0, rounds)
+    mechanism = Mechanism(Pairs(), Everyone(40), Central(), 1.0, rounds)
     outcome = go(mechanism, RowsEngine(world(1)), budget_gate)
     assert (outcome.stopped, outcome.releases, outcome.state.step) == (stopped, releases, releases)
     assert len(budget_gate.charged) == releases
@@ -281,7 +287,7 @@ def test_the_only_silo_draws_its_own_units_under_the_federations_numbers() -> No
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_in_parts_is_the_run(name: str) -> None:
-    mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Placement("central"), 0.5, 9)
+    mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Central(), 0.5, 9)
     whole, engine, budget_gate = go(mechanism, RowsEngine(world(1))), RowsEngine(world(1)), CountingBooks()
     state = mechanism.optimizer.init(START)
     for until in (2, 2, 7, 9):
@@ -305,9 +311,7 @@ def test_chunks_hold_the_cohort_once(sampler: Sampler, shard: int) -> None:
 
 
 def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:
-    mechanism = Mechanism(
-        dp_sgd(0.1, 1.0), FixedSize(400, 9), Placement("local", 9), 2.0, 5, server_view=True
-    )
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(400, 9), Local(9), 2.0, 5)
     gate, observer = mechanism.event(2.0), mechanism.observer_event(2.0)
     assert (gate.sampling, gate.relation, gate.noise_multiplier) == ("none", "replace-one", 2.0)
     assert (observer.sampling, observer.noise_multiplier) == ("without-replacement", 6.0)
@@ -341,7 +345,7 @@ def test_an_unseeded_key_serves_one_run() -> None:
     sampler, key, budget_gate = Poisson(40, 0.5), Key.fresh(), CountingBooks()
 
     def go_on(key: Key, cohorts: Key, budget_gate: CountingBooks) -> Outcome:
-        mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 2)
+        mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Central(), 1.0, 2)
         return run(
             mechanism, START, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, cohorts, 7)
         )
@@ -368,7 +372,7 @@ def test_children_of_an_unseeded_key_remember_what_they_drew() -> None:
 def test_a_run_that_goes_on_takes_new_numbers() -> None:
     """After releases that nobody answered, the number of steps is not the number of releases."""
     sampler, key = Poisson(40, 0.5), Key.fresh()
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Placement("central"), 1.0, 4)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Central(), 1.0, 4)
     state = State(START, 1)
     budget_gate = CountingBooks(charged=[mechanism.event(1.0)] * 3)
     end = advance(
@@ -389,7 +393,7 @@ def test_a_run_that_goes_on_takes_new_numbers() -> None:
 
 
 def test_cohorts_of_another_sampler_than_the_one_accounted_are_refused() -> None:
-    mechanism = Mechanism(dp_sgd(0.1, 1.0), Poisson(40, 0.1), Placement("central"), 1.0, 2)
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Poisson(40, 0.1), Central(), 1.0, 2)
     budget_gate = CountingBooks()
     for sampler in (Everyone(40), Poisson(40, 0.2), FixedSize(40, 4)):
         with pytest.raises(ArgumentError, match=r"cohorts is .*be drawn by the setup's sampler"):
@@ -417,7 +421,7 @@ class Choosing:
 
 @pytest.mark.parametrize("ledgered", [False, True])
 def test_an_accountant_is_a_budget_gate_as_it_is(tmp_path: Path, ledgered: bool) -> None:
-    mechanism = Mechanism(dp_sgd(0.2, 1.0), Poisson(40, 0.5), Placement("central"), 4.0, 50)
+    mechanism = Mechanism(dp_sgd(0.2, 1.0), Poisson(40, 0.5), Central(), 4.0, 50)
     whole, budget = mechanism.planned_events(), Budget(3.0, 1e-5)
     path = tmp_path / "ledger.jsonl"
     with Ledger.create(path, {}) if ledgered else nullcontext() as ledger:
@@ -432,7 +436,7 @@ def test_an_accountant_is_a_budget_gate_as_it_is(tmp_path: Path, ledgered: bool)
 
 
 def test_a_filter_is_a_budget_gate_as_it_is_and_holds_noise_chosen_from_answers() -> None:
-    mechanism = Mechanism(Choosing(), Everyone(40), Placement("central"), 30.0, 100)
+    mechanism = Mechanism(Choosing(), Everyone(40), Central(), 30.0, 100)
     budget = Budget(1.0, 1e-5, "zcdp")
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)
     gate = Filter(budget)
@@ -446,7 +450,7 @@ def test_a_filter_is_a_budget_gate_as_it_is_and_holds_noise_chosen_from_answers(
 
 
 def test_noise_that_follows_from_answers_needs_a_filter() -> None:
-    mechanism = Mechanism(Choosing(), Poisson(40, 0.5), Placement("central"), 1.0, 4)
+    mechanism = Mechanism(Choosing(), Poisson(40, 0.5), Central(), 1.0, 4)
     budget_gate = CountingBooks()
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)
     with pytest.raises(ArgumentError, match=r"of Choosing at step 1 is \(0\.5, 1\.0\).* a privacy filter"):

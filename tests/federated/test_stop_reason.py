@@ -22,9 +22,17 @@ def test_an_ending_is_its_word(ending: StopReason) -> None:
 
 
 def test_a_run_ends_by_itself_at_its_rounds_or_budget_alone() -> None:
-    assert {ending.value for ending in StopReason if ending.whole} == {"rounds", "budget"}
+    assert {ending.value for ending in StopReason if ending.complete} == {"rounds", "budget"}
     with pytest.raises(ValueError, match="epochs"):
         StopReason("epochs")
+
+
+def test_a_run_that_ended_on_its_own_or_diverged_is_not_resumed() -> None:
+    assert {ending.value for ending in StopReason if ending.resumable} == {
+        "unanswered",
+        "interrupted",
+        "failed",
+    }
 
 
 def test_a_loss_that_is_not_finite_is_told_once() -> None:

@@ -12,7 +12,7 @@ from fedpriv.accounting.events import Event
 from fedpriv.clipping import sum_rows, sum_rows_loop
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.loop import Mechanism
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import NoNoise
 from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.release import add_party_noise
 from fedpriv.mechanism.sampling import Everyone, Sampler
@@ -82,4 +82,4 @@ def world(seed: int, units: int = 40, dimension: int = 20) -> torch.Tensor:
 
 
 def noise_free(optimizer: object, rounds: int, sampler: Sampler | None = None) -> Mechanism:
-    return Mechanism(optimizer, sampler or Everyone(40), Placement("none"), 0.0, rounds)  # type: ignore[arg-type]
+    return Mechanism(optimizer, sampler or Everyone(40), NoNoise(), 0.0, rounds)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from fedpriv.mechanism.gaussian import PIECE, Normals
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central, NoNoise
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.mechanism.release import PARTY, SERVER, draw_ahead, release
 from fedpriv.rng import Key
@@ -52,7 +52,7 @@ def test_a_seed_repeats_them_and_a_shorter_draw_is_a_prefix() -> None:
 
 def test_noise_drawn_ahead_is_the_noise_that_is_released() -> None:
     query = Query((torch.zeros(LONG),), (SumBlock((Term(clip_norm=2.0),)),))
-    sums, central = (torch.ones(LONG),), Placement("central")
+    sums, central = (torch.ones(LONG),), Central()
     ahead = draw_ahead(query, central, KEY, 3)
     assert ahead is not None
     one = release(sums, 0, query, 1.5, central, 4.0, KEY, 3, ahead)
@@ -62,7 +62,7 @@ def test_noise_drawn_ahead_is_the_noise_that_is_released() -> None:
     assert torch.equal(one[0], two[0])
     [sample] = draw((SERVER, 3), LONG)
     np.testing.assert_allclose(one[0].numpy(), (1 + 3 * sample) / 4, rtol=1e-5, atol=1e-6)
-    assert draw_ahead(query, Placement("none"), KEY, 3) is None
+    assert draw_ahead(query, NoNoise(), KEY, 3) is None
     for taken in (2, 4):
         with pytest.raises(ValueError, match="cannot serve"):
             release(sums, 5, query, 1.0, central, 10.0, KEY, taken, ahead)

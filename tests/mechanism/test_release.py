@@ -13,7 +13,7 @@ from scipy import stats
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.mechanism.grid import noise_step, rounded
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central, Distributed, Local, NoNoise, Placement
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.mechanism.release import MARGIN, add_party_noise, release
 from fedpriv.mechanism.rounded_gaussian import Rounded
@@ -45,10 +45,10 @@ def has_std(noise: torch.Tensor | None, std: float) -> bool:
 
 
 PLACEMENTS = [
-    (Placement("central"), Z * CLIP),
-    (Placement("local", shares=9), 3 * Z * CLIP),
-    (Placement("distributed", shares=9, min_replies=4), 1.5 * Z * CLIP),
-    (Placement("distributed", shares=9, min_replies=9), Z * CLIP),
+    (Central(), Z * CLIP),
+    (Local(shares=9), 3 * Z * CLIP),
+    (Distributed(shares=9, min_replies=4), 1.5 * Z * CLIP),
+    (Distributed(shares=9, min_replies=9), Z * CLIP),
 ]
 PLACEMENTS += [(replace(placement, exact=True), std) for placement, std in PLACEMENTS]
 
@@ -71,17 +71,17 @@ def test_noise_on_the_sum_does_not_depend_on_replies(placement: Placement, std: 
 
 
 def test_dropouts_never_shrink_the_noise_and_too_few_release_nothing() -> None:
-    placement = Placement("distributed", shares=9, min_replies=4)
+    placement = Distributed(shares=9, min_replies=4)
     assert released(placement, 3) is None
-    assert has_std(released(Placement("local", shares=9), 0), 3 * Z * CLIP)
+    assert has_std(released(Local(shares=9), 0), 3 * Z * CLIP)
 
 
 def test_an_empty_central_cohort_is_a_noise_only_release() -> None:
-    assert has_std(released(Placement("central"), 0), Z * CLIP)
+    assert has_std(released(Central(), 0), Z * CLIP)
 
 
 def test_no_placement_no_noise() -> None:
-    noise = released(Placement("none"), 9)
+    noise = released(NoNoise(), 9)
     assert noise is not None
     assert float(noise.abs().max()) == 0
 
@@ -104,9 +104,7 @@ def test_two_blocks_get_noise_by_their_shares() -> None:
     key = KEY
     bits = []
     for index in range(2000):
-        answer = release(
-            (torch.zeros(2), torch.zeros(())), 0, query, Z, Placement("central"), 1.0, key, index
-        )
+        answer = release((torch.zeros(2), torch.zeros(())), 0, query, Z, Central(), 1.0, key, index)
         assert answer is not None
         bits.append(float(answer[1]))
     assert np.std(bits) == pytest.approx(Z * 0.5 / math.sqrt(0.1), rel=0.1)
@@ -115,7 +113,7 @@ def test_two_blocks_get_noise_by_their_shares() -> None:
 @pytest.mark.parametrize("colluders", [0, 1, 3, 8, 20])
 def test_the_shares_that_no_colluder_knows_are_the_whole_noise(colluders: int) -> None:
     """Of nine shares on the sum, and of n_min where nobody tops them up, at least one is a unit's own."""
-    placement = Placement("distributed", shares=9, min_replies=4, colluders=colluders)
+    placement = Distributed(shares=9, min_replies=4, colluders=colluders)
     [share] = placement.party_stds((2.0,)) or ()
     for carried in (4, 9):
         assert math.sqrt(max(carried - colluders, 1)) * share >= 2.0 * (1 - 1e-12)
@@ -126,9 +124,7 @@ def test_the_shares_that_no_colluder_knows_are_the_whole_noise(colluders: int) -
 def test_the_noisy_sum_is_rounded_and_not_the_sum() -> None:
     """Else one unit more would not show in a large sum, or show twice, whatever noise came after."""
     large = torch.full((D,), 2.0**25, dtype=torch.float64)
-    first, more = (
-        release((sums,), 0, QUERY, 20.0, Placement("central"), 1.0, KEY, 0) for sums in (large, large + 1)
-    )
+    first, more = (release((sums,), 0, QUERY, 20.0, Central(), 1.0, KEY, 0) for sums in (large, large + 1))
     assert first is not None
     assert more is not None
     assert first[0].dtype == torch.float32  # in steps of four there
@@ -136,33 +132,32 @@ def test_the_noisy_sum_is_rounded_and_not_the_sum() -> None:
 
 
 def test_the_denominator_is_the_public_one() -> None:
-    answer = release((torch.ones(D),), 3, QUERY, 0.0, Placement("none"), 250.0, KEY, 0)
+    answer = release((torch.ones(D),), 3, QUERY, 0.0, NoNoise(), 250.0, KEY, 0)
     assert answer is not None
     assert torch.allclose(answer[0], torch.full((D,), 1 / 250))
 
 
 def test_no_two_releases_share_noise_and_a_seed_repeats_them() -> None:
-    first, second = released(Placement("central"), 0, 0), released(Placement("central"), 0, 1)
+    first, second = released(Central(), 0, 0), released(Central(), 0, 1)
     assert first is not None
     assert second is not None
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 5 / D**0.5
-    again = released(Placement("central"), 0, 0)
+    again = released(Central(), 0, 0)
     assert again is not None
     assert torch.equal(first, again)
 
 
 def test_more_replies_than_shares_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"replies is '\.\.\.'; it must be at most"):
-        released(Placement("local", shares=9), 10)
+        released(Local(shares=9), 10)
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: Placement("cloud"), "placement"),
-        (lambda: Placement("local", shares=0), "shares"),
-        (lambda: Placement("distributed", shares=5, min_replies=0), "min-replies"),
-        (lambda: Placement("distributed", shares=5, min_replies=6), "min-replies"),
+        (lambda: Local(shares=0), "shares"),
+        (lambda: Distributed(shares=5, min_replies=0), "min-replies"),
+        (lambda: Distributed(shares=5, min_replies=6), "min-replies"),
     ],
 )
 def test_bad_values_are_named(call: Callable[[], object], name: str) -> None:
@@ -188,7 +183,7 @@ def noisy_sum(placement: Placement, sums: torch.Tensor, replies: int, index: int
     return answer[0]
 
 
-@pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.kind)
+@pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.name)
 @pytest.mark.parametrize("replies", [4, 8, 9])
 def test_exact_releases_are_whole_steps_however_many_replied(placement: Placement, replies: int) -> None:
     """The step is of public numbers alone; floating-point noise leaves no step."""
@@ -204,7 +199,7 @@ def test_exact_releases_are_whole_steps_however_many_replied(placement: Placemen
     assert step < CLIP * 2**-24
 
 
-@pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.kind)
+@pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.name)
 def test_sums_that_are_the_same_in_whole_steps_release_the_same(placement: Placement) -> None:
     """Post-processing of the rounded sum: what is below a step leaves no trace, a step moves it by a step."""
     owed = QUERY.noise_stds(Z)
@@ -224,7 +219,7 @@ def test_exact_noise_is_above_what_is_owed_by_what_rounding_moves(z: float) -> N
     zeros = torch.zeros(D, dtype=torch.float64)
     step, std = noise_step(QUERY.blocks[0], z * CLIP), z * CLIP
     [whole] = Rounded(KEY, ("server-noise", 3), [zeros]).take([std / step])
-    exact = Placement("central", exact=True)
+    exact = Central(exact=True)
     query = replace(QUERY, points=(zeros,))
     answer = release((zeros,), 0, query, z, exact, 1.0, KEY, 3)
     assert answer is not None

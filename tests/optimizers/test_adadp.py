@@ -13,7 +13,7 @@ from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import Adadp, State, default_tolerance, scaled_error
 from fedpriv.rng import Key
@@ -133,7 +133,7 @@ def test_without_noise_and_clipping_it_is_algorithm_1_on_gradient_descent() -> N
 
 
 def test_both_releases_of_a_step_have_cohorts_and_noise_of_their_own() -> None:
-    mechanism = Mechanism(Adadp(0.5, 1.0), Poisson(40, 0.3), Placement("central"), 0.7, 6)
+    mechanism = Mechanism(Adadp(0.5, 1.0), Poisson(40, 0.3), Central(), 0.7, 6)
     engine, budget_gate = RowsEngine(world(1)), CountingBooks()
     cohorts = CohortSampler(mechanism.sampler, KEY, 100)
     start = torch.zeros(20, dtype=torch.float64)
@@ -152,7 +152,7 @@ def test_planned_releases_are_those_that_are_made(
     rounds: int, decay_after: int | None, releases: int
 ) -> None:
     method = Adadp(0.1, 1.0, decay_after=decay_after)
-    mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, rounds)
+    mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, rounds)
     budget_gate = CountingBooks()
     start, cohorts = torch.zeros(20, dtype=torch.float64), CohortSampler(mechanism.sampler, KEY, 100)
     outcome = run(mechanism, start, RowsEngine(world(1)), budget_gate, KEY, cohorts)

@@ -12,7 +12,7 @@ from helpers.toys import CountingBooks, RowsEngine, noise_free, world
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
     AdaptiveAdpSgd,
@@ -90,7 +90,7 @@ def test_adaptive_steps_equal_a_transcription() -> None:
 
 
 def trained(optimizer: PrivateOptimizer) -> torch.Tensor:
-    mechanism = Mechanism(optimizer, Poisson(40, 0.3), Placement("central"), 0.8, 25)
+    mechanism = Mechanism(optimizer, Poisson(40, 0.3), Central(), 0.8, 25)
     start = torch.zeros(20, dtype=torch.float64)
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)
     return run(mechanism, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params

@@ -14,7 +14,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import Dp2, ExtraQuery, PrivateOptimizer, dp_sgd
 from fedpriv.optimizers.schedules import Constant, Given
@@ -190,7 +190,7 @@ def test_the_sgd_phase_is_dp_sgd() -> None:
     """With s1 as long as the run, to the bit."""
     start, ends = torch.zeros(20, dtype=torch.float64), []
     for method in (Dp2("rmsprop", Constant(0.2), Constant(0.1), C_1, C_2, 25, 1), dp_sgd(0.2, C_1)):
-        mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, 25)
+        mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, 25)
         cohorts = CohortSampler(mechanism.sampler, KEY, 7)
         ends.append(run(mechanism, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params)
     assert torch.equal(*ends)

@@ -16,7 +16,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import DpSrm, NormalisedStep, dp_sgd, draw_output_step
 from fedpriv.optimizers.schedules import Constant, Schedule
@@ -113,7 +113,7 @@ def test_without_noise_and_clipping_it_is_storm() -> None:
 def test_gamma_one_is_dp_sgd() -> None:
     start, ends = torch.zeros(20, dtype=torch.float64), []
     for method in (DpSrm(Constant(0.2), C_1, C_2, 1.0), dp_sgd(0.2, C_1)):
-        mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, 25)
+        mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, 25)
         cohorts = CohortSampler(mechanism.sampler, KEY, 7)
         engine = RowsEngine(world(1))
         ends.append(run(mechanism, start, engine, CountingBooks(), KEY, cohorts).state.params)

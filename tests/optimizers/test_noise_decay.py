@@ -15,7 +15,7 @@ from fedpriv.accounting import Budget, calibrate, epsilon
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.gaussian import Normals
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.release import SERVER
 from fedpriv.mechanism.sampling import Everyone, Poisson, Sampler
 from fedpriv.optimizers import Sgd, noise_decay
@@ -58,7 +58,7 @@ def test_a_run_is_noise_of_that_size_and_nothing_else(form: str) -> None:
     schedule, formula = FORMS[form]
     key, rows, rate, clip, z = Key.from_seed(5), world(3), 0.3, 0.8, 2.0
     optimizer = noise_decay(Sgd(), rate, clip, schedule, epoch=EPOCH)
-    mechanism = Mechanism(optimizer, Everyone(40), Placement("central"), z, ROUNDS)
+    mechanism = Mechanism(optimizer, Everyone(40), Central(), z, ROUNDS)
     start = torch.zeros(20, dtype=torch.float64)
     cohorts = CohortSampler(mechanism.sampler, key, 40)
     end = run(mechanism, start, RowsEngine(rows), CountingBooks(), key, cohorts).state.params
@@ -80,7 +80,7 @@ def test_their_accountants_hold_the_budget(form: str, sampler: Sampler, method: 
     optimizer = noise_decay(Sgd(), 0.1, 1.0, schedule)
     events = [sampler.event(p.relative_noise) for p in optimizer.planned(ROUNDS)]
     scale = calibrate(events, Budget(1.2, 1e-5, method))
-    charged = Mechanism(optimizer, sampler, Placement("central"), scale, ROUNDS).planned_events()
+    charged = Mechanism(optimizer, sampler, Central(), scale, ROUNDS).planned_events()
     assert 0.98 * 1.2 < epsilon(charged, 1e-5, method).epsilon <= 1.2
     assert epsilon(charged, 1e-5, "pld").epsilon <= 1.2
     if method == "zcdp":  # in closed form: no credit for sampling

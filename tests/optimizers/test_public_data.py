@@ -14,7 +14,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.gaussian import Normals
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.release import SERVER
 from fedpriv.mechanism.sampling import Everyone
 from fedpriv.optimizers import AdaDps, PdaDpmd, PrivateOptimizer
@@ -31,7 +31,7 @@ def public(theta: torch.Tensor, step: int) -> torch.Tensor:
 
 
 def trained(optimizer: PrivateOptimizer, rows: torch.Tensor) -> np.ndarray:
-    mechanism = Mechanism(optimizer, Everyone(40), Placement("central"), Z, ROUNDS)
+    mechanism = Mechanism(optimizer, Everyone(40), Central(), Z, ROUNDS)
     cohorts = CohortSampler(mechanism.sampler, KEY, 40)
     return run(mechanism, START, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params.numpy()
 

@@ -14,7 +14,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.config.plan import make_plan
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
     L2,
@@ -115,7 +115,7 @@ def test_it_is_outside_the_clip_and_the_noise() -> None:
     inner, regulariser = dp_sgd(RATE, 0.5), Nonconvex(LAMBDA)
     ends = {}
     for name, method in (("inner", inner), ("regularised", Regularised(inner, regulariser))):
-        mechanism = Mechanism(method, Poisson(40, 0.3), Placement("central"), 0.7, 1)
+        mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, 1)
         budget_gate, cohorts = CountingBooks(), CohortSampler(mechanism.sampler, KEY, 7)
         state = run(mechanism, START, RowsEngine(100 * world(1)), budget_gate, KEY, cohorts).state
         ends[name] = state.params

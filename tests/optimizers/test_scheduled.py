@@ -11,7 +11,7 @@ from helpers.toys import CountingBooks, RowsEngine, world
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import (
     Adadp,
@@ -34,7 +34,7 @@ CLIP, NOISE = Geometric(1.0, 1 / 4, 25), Geometric(1.0, 1 / 2, 25)
 
 
 def trained(optimizer: PrivateOptimizer, budget_gate: CountingBooks) -> torch.Tensor:
-    mechanism = Mechanism(optimizer, Poisson(40, 0.3), Placement("central"), 0.8, 25)
+    mechanism = Mechanism(optimizer, Poisson(40, 0.3), Central(), 0.8, 25)
     start = torch.zeros(20, dtype=torch.float64)
     end = run(
         mechanism, start, RowsEngine(world(1)), budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 7)
@@ -73,7 +73,7 @@ def test_the_noise_of_a_first_cohort_is_kept_in_proportion() -> None:
     inner = DpSrm(Constant(0.2), 1.0, 0.5, 0.5, first_cohort=3.0)
     method = Scheduled(inner, relative_noise=Given((2.0, 1.0, 0.5)))
     assert [(p.relative_noise, p.rate_factor) for p in method.planned(3)] == [(6, 3), (1, 1), (0.5, 1)]
-    mechanism = Mechanism(method, FixedSize(40, 6), Placement("central"), 1.0, 3)
+    mechanism = Mechanism(method, FixedSize(40, 6), Central(), 1.0, 3)
     budget_gate, cohorts = CountingBooks(), CohortSampler(mechanism.sampler, KEY, 100)
     run(mechanism, torch.zeros(20, dtype=torch.float64), RowsEngine(world(1)), budget_gate, KEY, cohorts)
     assert [event.noise_multiplier for event in budget_gate.charged] == [6, 1, 0.5]

@@ -23,7 +23,7 @@ def test_table_4_is_run_in_the_papers_setting(column: str) -> None:
         assert (plan.budget.delta, plan.budget.method) == (1 / (10 * cell.clients), "gdp-clt")
         assert (plan.config.own.rho_c > 1) == (cell.method in ("sensitivity-decay", "dynamic"))
         assert (plan.config.own.rho_mu > 1) == (cell.method in ("growing-mu", "dynamic"))
-        assert plan.mechanism.placement.kind == ("distributed" if column == "distributed" else "central")
+        assert plan.mechanism.placement.name == ("distributed" if column == "distributed" else "central")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import Pair
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
-from fedpriv.mechanism.placement import Placement
+from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import AdaDps, PdaDpmd
 from fedpriv.optimizers.schedules import Constant
@@ -68,7 +68,7 @@ def test_they_learn_with_a_few_public_examples(name: str) -> None:
         else PdaDpmd(Constant(1.0), 1.0, public, 30)
     )
     key = Key.from_seed(1)
-    mechanism = Mechanism(method, Poisson(400, 0.2), Placement("central"), 2.0, 30)
+    mechanism = Mechanism(method, Poisson(400, 0.2), Central(), 2.0, 30)
     end = run(
         mechanism,
         START,

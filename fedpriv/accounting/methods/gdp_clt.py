@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.methods import gaussian, relations
 
 
@@ -50,7 +50,8 @@ class GdpClt:
         """
         if event.mechanism != "gaussian":
             return relations.not_gaussian(event)
-        if relations.unsampled(event) or (event.sampling == "poisson" and event.relation == "add-remove"):
+        drawn = event.sampling.random_size and event.relation is Relation.ADD_REMOVE
+        if drawn or not event.sampled:
             return None
         return f"{event.sampling} sampling under {event.relation}"
 
@@ -67,7 +68,7 @@ class GdpClt:
 
 def _squared(event: Event) -> float:
     """The event's contribution to mu_tot^2."""
-    if relations.unsampled(event):
+    if not event.sampled:
         return float(relations.plain_multiplier(event) ** -2)
     exponent = event.noise_multiplier**-2
     return event.rate**2 * math.expm1(exponent) if exponent < 700 else math.inf

@@ -14,12 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedpriv.accounting.events import Event
-
-
-def unsampled(event: Event) -> bool:
-    """Whether all units take part, so that the release is a Gaussian mechanism without sampling."""
-    return event.sampling == "none" or event.rate == 1
+from fedpriv.accounting.events import Event, Relation
 
 
 def added_or_removed(event: Event) -> Event:
@@ -31,7 +26,8 @@ def added_or_removed(event: Event) -> Event:
     >>> added_or_removed(Event(2.0, "poisson", "replace-one", rate=0.1)).relation
     'add-remove'
     """
-    return event if event.sampling == "without-replacement" else replace(event, relation="add-remove")
+    joined = event.sampling.allows(Relation.ADD_REMOVE)
+    return replace(event, relation=Relation.ADD_REMOVE) if joined else event
 
 
 def under_one_relation(events: Sequence[Event]) -> list[Event]:
@@ -51,7 +47,7 @@ def plain_multiplier(event: Event) -> float:
 
     It does not apply to Poisson sampling under replace-one with rate < 1 (see the module docstring).
     """
-    return event.noise_multiplier / (2 if event.relation == "replace-one" else 1)
+    return event.noise_multiplier / event.relation.moves
 
 
 def not_gaussian(event: Event) -> str | None:
@@ -61,6 +57,6 @@ def not_gaussian(event: Event) -> str | None:
 
 def replaced_poisson(event: Event) -> str | None:
     """The reason for refusal if the event is Poisson-sampled under replace-one; otherwise None."""
-    if event.sampling == "poisson" and event.relation == "replace-one" and not unsampled(event):
+    if event.sampled and event.sampling.random_size and event.relation is Relation.REPLACE_ONE:
         return "poisson sampling under replace-one"
     return None

@@ -126,7 +126,7 @@ def _amplified(event: Event) -> tuple[float, float]:
     """(rho, omega) of a release over a sampled cohort; (its plain rho, 0) if the theorem does not apply."""
     plain, rate = rho(event), event.rate
     if (
-        relations.unsampled(event)
+        not event.sampled
         or plain > _MAX_RHO
         or rate > _MAX_RATE
         or -math.log(rate) < 3 * plain * (2 - math.log2(plain))

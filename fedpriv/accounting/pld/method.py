@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.methods import gaussian, relations
 from fedpriv.accounting.pld import privacy_loss, rounding
 from fedpriv.accounting.pld.convolution import Curve, Total
@@ -137,7 +137,7 @@ class Pld:
         self, added: Sequence[Mapping[Event, int]], delta: float, lower: bool = True
     ) -> Sequence[PldProfile | PlainProfile | JoinedProfile]:
         """The privacy curve after each stage of a run; stage i adds the events ``added[i]``."""
-        plain = [{event: n for event, n in part.items() if relations.unsampled(event)} for part in added]
+        plain = [{event: n for event, n in part.items() if not event.sampled} for part in added]
         squares = np.cumsum(list(map(_square, plain))).tolist()
         plain_profiles = [PlainProfile(math.sqrt(square)) for square in squares]
         if plain == list(map(dict, added)):
@@ -203,7 +203,7 @@ def _groups(added: Sequence[Mapping[Event, int]]) -> list[Group]:
     """The releases of all stages by family and rate. The unsampled Gaussians of a stage form one release."""
     found: dict[tuple[str, float], dict[float, list[int]]] = {}
     for stage, counts in enumerate(added):
-        plain = {event: n for event, n in counts.items() if relations.unsampled(event)}
+        plain = {event: n for event, n in counts.items() if not event.sampled}
         if plain:
             z = _square(plain) ** -0.5
             found.setdefault(("poisson", 1.0), {}).setdefault(z, [0] * len(added))[stage] += 1
@@ -213,7 +213,7 @@ def _groups(added: Sequence[Mapping[Event, int]]) -> list[Group]:
                 z = relations.plain_multiplier(event) if family == "fixed" else event.noise_multiplier
                 row = found.setdefault((family, event.rate), {}).setdefault(z, [0] * len(added))
                 row[stage] += n
-    directed = all(event.relation == "add-remove" for counts in added for event in counts)
+    directed = all(event.relation is Relation.ADD_REMOVE for counts in added for event in counts)
     return [
         Group(family, rate, np.array(sorted(rows)), np.array([rows[z] for z in sorted(rows)]).T, directed)
         for (family, rate), rows in found.items()
@@ -221,9 +221,9 @@ def _groups(added: Sequence[Mapping[Event, int]]) -> list[Group]:
 
 
 def _family(event: Event) -> str:
-    if event.sampling == "without-replacement":
+    if event.sampling.fixed_size:
         return "fixed"
-    return "replace" if event.relation == "replace-one" else "poisson"
+    return "replace" if event.relation is Relation.REPLACE_ONE else "poisson"
 
 
 def _add(group: Group, lattice: Lattice, uppers: Sequence[Total], lowers: Sequence[Total]) -> None:
