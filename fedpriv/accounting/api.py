@@ -17,7 +17,7 @@ from fedpriv._internal import validation
 from fedpriv.accounting import solving
 from fedpriv.accounting.accountant import Budget
 from fedpriv.accounting.calibration import calibrate
-from fedpriv.accounting.events import Event, scaled
+from fedpriv.accounting.events import Event, Sampling, scaled
 from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.accounting.methods.registry import METHODS, epsilon
 
@@ -34,7 +34,7 @@ def schedule(
     Raises ArgumentError if the number of multipliers is not ``steps``, and for values that Event refuses.
     """
     validation.integer("steps", steps)
-    rate = 1.0 if sampler == "none" else sampling_rate
+    rate = 1.0 if sampler == Sampling.NONE else sampling_rate
     if isinstance(noise_multiplier, Sequence):
         if len(noise_multiplier) != steps:
             raise validation.ArgumentError(

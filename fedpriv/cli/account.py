@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fedpriv._internal import validation
+from fedpriv.accounting.events import Sampling
 from fedpriv.cli.app import AsJson, app, note, print_table, refusing
 from fedpriv.tasks.metrics import counted
 
@@ -33,7 +34,11 @@ Noise = Annotated[
     ),
 ]
 # A run's samplers, and what the accountant calls what they do.
-_SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
+_SAMPLERS = {
+    "poisson": Sampling.POISSON,
+    "fixed-size": Sampling.WITHOUT_REPLACEMENT,
+    "everyone": Sampling.NONE,
+}
 SamplerName = Annotated[
     str | None,
     typer.Option(
@@ -106,13 +111,13 @@ def account(
 
 
 def _schedule(
-    rate: float | None, steps: int | None, noise: str | None, sampler: str, relation: str | None
+    rate: float | None, steps: int | None, noise: str | None, sampler: Sampling, relation: str | None
 ) -> list[Event]:
     from fedpriv.accounting import api
 
     multipliers = _number_or_file("--noise-multiplier", _given("--noise-multiplier", noise), steps)
     steps = _steps(steps, multipliers)
-    relation = relation or _default_relation(sampler)
+    relation = relation or sampler.relation
     return api.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
 
 
@@ -196,7 +201,7 @@ def calibrate(
             "delta": delta,
             "method": validation.choice("--method", method, METHODS),
             "sampler": drawn,
-            "relation": relation or _default_relation(drawn),
+            "relation": relation or drawn.relation,
         }
         validation.choice("--solve-for", solve_for, ("noise", "steps", "sampling-rate"))
         if solve_for == "noise":
@@ -214,7 +219,7 @@ def calibrate(
         else:
             _absent("--sampling-rate", sampling_rate, solve_for)
             _absent("--relative-noise", relative_noise, solve_for)
-            if drawn == "none":
+            if not drawn.samples:
                 raise validation.fail("--sampler", sampler, "draw cohorts where --solve-for is sampling-rate")
             multipliers = _number_or_file(
                 "--noise-multiplier", _given("--noise-multiplier", noise_multiplier), steps
@@ -255,21 +260,17 @@ def _absent(name: str, value: object, solve_for: str) -> None:
         raise validation.fail(name, value, f"be left out where --solve-for is {solve_for}")
 
 
-def _sampler(name: str | None) -> str:
+def _sampler(name: str | None) -> Sampling:
     """The accountant's name of a sampler that was given by either of its names, or not."""
     name = name or "poisson"
     names = dict.fromkeys((*_SAMPLERS, *_SAMPLERS.values()))
-    return _SAMPLERS.get(name) or validation.choice("--sampler", name, names)
+    return _SAMPLERS.get(name) or Sampling(validation.choice("--sampler", name, names))
 
 
-def _rate(rate: float | None, sampler: str) -> float:
-    if sampler == "none" and rate not in (None, 1):
+def _rate(rate: float | None, sampler: Sampling) -> float:
+    if not sampler.samples and rate not in (None, 1):
         raise validation.fail("--sampling-rate", rate, "be left out, or 1, where everyone takes part")
-    return 1.0 if sampler == "none" and rate is None else _given("--sampling-rate", rate)
-
-
-def _default_relation(sampler: str) -> str:
-    return "replace-one" if sampler == "without-replacement" else "add-remove"
+    return 1.0 if not sampler.samples and rate is None else _given("--sampling-rate", rate)
 
 
 def _figure(value: float | str | None) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv.config.builders import make_source
 from fedpriv.config.schema import Config
+from fedpriv.mechanism.placement import PLACEMENTS
 
 SET = {
     "level": "aggregation",
@@ -56,7 +57,7 @@ def settle(values: Mapping[str, Any]) -> Config:
             hint = "leave it out, or use `fedpriv simulate`"
             raise validation.fail(key, values[key], f"be {only} without federation", hint)
     config = Config.parse({**values, **SET})
-    if config.placement not in ("none", "central"):
+    if PLACEMENTS[config.placement].at_parties:
         allowed = "be none or central without federation"
         raise validation.fail("placement", config.placement, allowed, "who holds the data adds the noise")
     return config.changed(examples_per_client=_examples(config, _SIZE in values))

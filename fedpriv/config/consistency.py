@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 
 from fedpriv._internal import validation
+from fedpriv.accounting.events import Relation
 from fedpriv.config.schema import Config, unused
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.query import check_range
 from fedpriv.optimizers import BuildContext, wrappers
 
@@ -30,26 +32,27 @@ def check_optimizer(config: Config, context: BuildContext) -> None:
 
 def check_privacy(config: Config, units: int, delta: float) -> None:
     """Refuse what gives no protection, or none that could be said: delta, clip norms, budget, unit."""
-    if delta >= 1 / units and config.placement != "none":
+    placement = PLACEMENTS[config.placement]
+    if delta >= 1 / units and placement.adds_noise:
         raise validation.fail("delta", delta, f"be below 1 / units = {1 / units:g}", "0 means 1 / (10 units)")
     for key in config.method.clip_norms:
         clip_norm = float(config.table()[key])
         check_range(key, clip_norm)
-        if config.placement != "none" and math.isinf(clip_norm):
+        if placement.adds_noise and math.isinf(clip_norm):
             raise validation.fail(key, math.inf, "be finite where noise is added")
-    if math.isinf(config.epsilon) and config.placement != "none":
+    if math.isinf(config.epsilon) and placement.adds_noise:
         raise validation.fail(
             "epsilon", config.epsilon, "be finite", "use placement none to train unprotected"
         )
     if config.noise_draws == "fast" and config.nodes_own_data:
         hint = "floating-point noise is for simulations"
         raise validation.fail("noise-draws", "fast", "be auto or exact where nodes own their data", hint)
-    if config.relation == "add-remove" and config.placement == "local":
+    if config.relation == Relation.ADD_REMOVE.value and placement.server_view:
         hint = "the server sees who takes part; what they hold is replaced"
         raise validation.fail(
             "relation", config.relation, "be auto or replace-one with placement local", hint
         )
-    if config.max_participations and config.placement != "local":
+    if config.max_participations and not placement.server_view:
         raise validation.fail(
             "max-participations", config.max_participations, "be 0 unless placement is local"
         )
@@ -71,6 +74,6 @@ def check_client_level(config: Config) -> None:
         raise validation.fail(
             "unit", config.unit, "be example with level client", "silos protect their examples"
         )
-    if config.placement not in ("none", "central"):
+    if PLACEMENTS[config.placement].at_parties:
         hint = "each silo adds all the noise to its own sums"
         raise validation.fail("placement", config.placement, "be central or none with level client", hint)

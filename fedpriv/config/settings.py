@@ -6,23 +6,25 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fedpriv._internal.settings import Needs, Settings, needs, setting
+from fedpriv.mechanism.placement import PLACEMENTS
 
 _PARTITIONED = ("iid", "dirichlet", "shards")
 _PARTITION = "a partition other than one-example and natural"
 _IN_RAY = Needs("engine=ray", lambda run: run["engine"] == "ray")
 # Not strict: placement=none takes a configuration as it is, so that runs can be compared.
-_NOISE = Needs("noise", lambda run: run["placement"] != "none", strict=False)
-_LOCAL_NOISE = Needs("placement=local", lambda run: run["placement"] == "local", strict=False)
+_NOISE = Needs("noise", lambda run: PLACEMENTS[run["placement"]].adds_noise, strict=False)
+_LOCAL_NOISE = Needs("placement=local", lambda run: PLACEMENTS[run["placement"]].server_view, strict=False)
 _PARTIES_ADD_NOISE = Needs(
-    "clients that add the noise", lambda run: run["placement"] in ("local", "distributed"), strict=False
+    "clients that add the noise", lambda run: PLACEMENTS[run["placement"]].at_parties, strict=False
 )
 _SILOS = Needs("unit=example", lambda run: run["unit"] == "example", strict=False)
 _LOCAL_STEPS = needs(work="local-steps")
 
 
 def _colluding(run: Mapping[str, Any]) -> bool:
-    alone = run["placement"] == "none" or run["level"] == "client" or run["clients"] == 1
-    return not alone and (run["placement"] != "central" or run["sampler"] == "fixed-size")
+    placement = PLACEMENTS[run["placement"]]
+    alone = not placement.adds_noise or run["level"] == "client" or run["clients"] == 1
+    return not alone and (placement.at_parties or run["sampler"] == "fixed-size")
 
 
 class DataSettings(Settings):

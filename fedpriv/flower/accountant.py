@@ -159,7 +159,7 @@ class FlowerAccountant:
             event.noise_multiplier,
             sampling,
             _RELATIONS[self._config.neighboring_relation],
-            rate=1.0 if sampling == "none" else event.sample_size / event.population_size,
+            rate=1.0 if not sampling.samples else event.sample_size / event.population_size,
             population=event.population_size,
             cohort=event.sample_size if fixed else None,
             count=count,

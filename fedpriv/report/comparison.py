@@ -20,6 +20,7 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv.config.schema import Config, read_file
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report import summary
 from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE
 from fedpriv.tasks.metrics import Metric, shown
@@ -99,7 +100,7 @@ class Group:
     def notes(self) -> list[str]:
         """What must be said of it: that it is not private, and why."""
         seeds = sorted({run.config.seed for run in self.runs if run.config.seed >= 0})
-        notes = [NO_NOISE] if self.runs[0].config.placement == "none" else []
+        notes = [NO_NOISE] if not PLACEMENTS[self.runs[0].config.placement].adds_noise else []
         if seeds:
             named = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
             seeded = sum(run.config.seed >= 0 for run in self.runs)

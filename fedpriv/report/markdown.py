@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv.accounting import METHODS
+from fedpriv.accounting.events import Relation
 from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.mechanism.placement import Distributed
 from fedpriv.report.adversaries import described
 from fedpriv.report.summary import ended_on_its_own
 from fedpriv.tasks import metrics
@@ -45,7 +47,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
         (
             "neighbouring data",
             f"{privacy['relation']} one unit".replace("-", "/", 1)
-            if privacy["relation"] == "add-remove"
+            if privacy["relation"] == Relation.ADD_REMOVE
             else "replace one unit",
         ),
         ("sampling", privacy["sampler"]),
@@ -67,7 +69,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
             _pair(privacy["noise multiplier"]),
         ),
     ]
-    if privacy["placement"] == "distributed":
+    if privacy["placement"] == Distributed.name:
         rows.append(("smallest number of replies for a release, n_min", privacy["fewest replies"]))
     if privacy["max participations"] is not None:
         rows.append(("largest number of releases that a client takes part in", privacy["max participations"]))
@@ -225,7 +227,7 @@ def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]
         value = privacy["budget"]["epsilon"]
     unit = privacy["unit"].split(":")[0]
     change = f"any one {unit} is added to the data or removed from it"
-    if privacy["relation"] == "replace-one":
+    if privacy["relation"] == Relation.REPLACE_ONE:
         change = f"any one {unit} is replaced by another"
     hedge = "" if view["epsilon"][enforced]["kind"] == "bound" else ", but only IF the estimate is right"
     return [

@@ -32,7 +32,6 @@ from fedpriv.tasks.metrics import counted, scores, shown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PLACEMENTS = ("none", "central", "distributed", "local")
 SILOS = "client"  # the client level: silos add all the noise to steps of their own
 COMPARED = (*PLACEMENTS, SILOS)
 _COLORS = {

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpriv.accounting.events import Event
+from fedpriv.accounting.events import Event, Sampling
 from fedpriv.accounting.methods import quantisation, relations
 
 if TYPE_CHECKING:
@@ -106,13 +106,13 @@ class Rdp:
 
 
 @functools.lru_cache(maxsize=4096)
-def _divergences(sampling: str, rate: float, multiplier: float) -> np.ndarray[Any, Any]:
+def _divergences(sampling: Sampling, rate: float, multiplier: float) -> np.ndarray[Any, Any]:
     """The divergences at ORDERS of one event whose multiplier is already converted for its relation."""
-    if sampling == "none" or rate == 1:
+    if rate == 1 or not sampling.samples:
         return np.array(ORDERS) / 2 / multiplier**2
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
-    if sampling == "poisson":
+    if sampling.random_size:
         return _upstream(
             PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)),
             NeighboringRelation.ADD_OR_REMOVE_ONE,
