@@ -42,7 +42,6 @@ from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
 from fedpriv.optimizers.registry import METHODS, WRAPPERS, BuildContext, Calibrated, Method, register
 from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised, Regulariser
-from fedpriv.optimizers.scheduled import Scheduled
 from fedpriv.optimizers.settings import OptimizerSettings
 from fedpriv.optimizers.user import given_method, user_method
 from fedpriv.optimizers.wrappers import wrapped
@@ -81,7 +80,6 @@ __all__ = [
     "Regulariser",
     "Restarting",
     "RmsProp",
-    "Scheduled",
     "Sgd",
     "State",
     "Yogi",

@@ -14,13 +14,13 @@ they are; the noise std of epoch t is sigma_t = sigma_0 d(t), and d is one of
 d is r_t, the relative noise; sigma_0 follows from the budget by ``accounting.calibrate``. What the two papers
 differ in is how they sample and account, and the two belong together (Chua et al. 2024):
 
-- Yu: batches from a reshuffled epoch, parallel composition within it, zCDP: ``baselines.reshuffling``. Under
-  a Poisson or fixed-size sampler, ``accounting = "zcdp"`` holds too, but credits no sampling;
+- Yu: batches from a reshuffled epoch, parallel composition within it, zCDP. Here cohorts are drawn by a
+  Poisson or fixed-size sampler; ``accounting = "zcdp"`` is valid for these too, but credits no sampling;
 - Zhang: sampled batches, tCDP with amplification: a Poisson or fixed-size sampler, ``accounting = "tcdp"``.
   Their decay is exponential; which exponent their code used is not known to us, and k is free here.
 
-Yu's fifth form lowers the noise when a validation accuracy stalls. It is chosen from answers, so it is no
-schedule: see ``baselines.reshuffling``.
+Yu's fifth form lowers the noise when a validation accuracy stalls. It is chosen from earlier answers, so it
+is no schedule, and it is not here.
 
 >>> from fedpriv.optimizers.first_order import Sgd
 >>> from fedpriv.optimizers.schedules import StepDecay

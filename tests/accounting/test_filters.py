@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.events import poisson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +16,6 @@ from fedpriv.accounting import Budget, BudgetExceeded, Event, Ledger, Unsupporte
 from fedpriv.accounting.filters import FILTERS, Filter
 from fedpriv.accounting.ledger import read
 from fedpriv.accounting.methods import gaussian
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
 
 
 def budget(method: str, target: float = 2.0) -> Budget:

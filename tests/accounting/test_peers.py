@@ -8,6 +8,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
+from helpers.events import poisson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +16,6 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS, Accountant, Budget, Event, calibrate, epsilon, scaled
 
 BOUNDS = [name for name, method in METHODS.items() if method.kind == "bound" and name != "pld"]
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,13 @@ import math
 from dataclasses import replace
 
 import pytest
+from helpers.events import poisson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS, Budget, Event, UnsupportedEvent, epsilon
 from fedpriv.accounting.solving import rounds, sampling_rate
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
 
 
 @settings(max_examples=10, deadline=None)

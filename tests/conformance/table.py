@@ -29,7 +29,6 @@ from fedpriv.optimizers import (
     PrivateOptimizer,
     Regularised,
     RmsProp,
-    Scheduled,
     Sgd,
     Yogi,
     adaptive_adp_sgd,
@@ -47,7 +46,7 @@ from fedpriv.optimizers import (
     square_root_noise,
 )
 from fedpriv.optimizers.regularised import Regulariser
-from fedpriv.optimizers.schedules import Constant, Geometric, PolynomialDecay, StepDecay, TimeDecay
+from fedpriv.optimizers.schedules import Constant, PolynomialDecay, StepDecay, TimeDecay
 
 ROUNDS, RATE = 12, 0.2
 
@@ -166,10 +165,8 @@ def _papers(public: Public) -> dict[str, Row]:
 
 
 def _wrapped() -> dict[str, Row]:
-    halves, sixths = Geometric(1.0, 0.5, ROUNDS), Geometric(1.0, 0.6, ROUNDS)
     small, bumpy = L2(0.01), Nonconvex(0.01)
     return {
-        "dynamic-dp-srm": Row(lambda c: Scheduled(srm()(c), halves, sixths), textbook.storm(RATE, 0.5)),
         "adaptive clipping": Row(lambda c: AdaptiveClipping(dp_sgd(RATE, c)), PLAIN, HUGE),
         "adaptive clipping of dynamic dp-adam": Row(
             lambda c: AdaptiveClipping(dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, rho_mu=3.0)),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conformance.table import HUGE, ROUNDS, table
 from conformance.targets import TARGETS, UNITS, Target
-from helpers.toys import CountingBooks, noise_free
+from helpers.toys import CountingGate, noise_free
 from hypothesis import given as over
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ PLACED = [
 def outcome_of(mechanism: Mechanism, target: Target, seed: int = 1, silo_size: int | None = None) -> Outcome:
     """A run on the target's data of this seed."""
     cohorts = CohortSampler(mechanism.sampler, KEY, 12, silo_size=silo_size)
-    return run(mechanism, target.start, target.engine(target.data(seed)), CountingBooks(), KEY, cohorts)
+    return run(mechanism, target.start, target.engine(target.data(seed)), CountingGate(), KEY, cohorts)
 
 
 @functools.cache
@@ -114,7 +114,7 @@ def test_events_are_public_and_as_planned(name: str, target: str, sampler: str) 
     mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Central(), 0.8, ROUNDS)
     charged = []
     for seed in (1, 2):
-        world, budget_gate = TARGETS[target], CountingBooks()
+        world, budget_gate = TARGETS[target], CountingGate()
         x, y = world.data(seed)
         key = Key.from_seed(seed)
         cohorts = CohortSampler(mechanism.sampler, key, 12)
@@ -148,7 +148,7 @@ def stored_and_read(state: State) -> State:
 def test_a_run_that_is_stored_half_way_ends_as_one_that_is_not(name: str, target: str) -> None:
     mechanism = Mechanism(made(target, name), SAMPLERS["poisson"], Central(), 0.5, ROUNDS)
     whole, world, half = outcome_of(mechanism, TARGETS[target]), TARGETS[target], ROUNDS // 2 + 1
-    engine, budget_gate = world.engine(world.data(1)), CountingBooks()
+    engine, budget_gate = world.engine(world.data(1)), CountingGate()
     state = mechanism.optimizer.init(world.start)
     for until in (half, ROUNDS):
         cohorts = CohortSampler(mechanism.sampler, KEY, 12)
@@ -187,7 +187,7 @@ def test_every_placement_runs_and_parties_owe_what_the_query_says(
 ) -> None:
     scale = 0.0 if placement == "none" else 0.5
     mechanism = Mechanism(made(target, name), FixedSize(UNITS, 8), PLACEMENTS[placement], scale, ROUNDS)
-    world, budget_gate = TARGETS[target], CountingBooks()
+    world, budget_gate = TARGETS[target], CountingGate()
     engine = world.engine(world.data(1))
     outcome = run(mechanism, world.start, engine, budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 8))
     assert (outcome.state.step, outcome.stopped) == (ROUNDS, "rounds")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.problems import START, Holder, accuracy, examples
-from helpers.toys import CountingBooks
+from helpers.toys import CountingGate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -251,7 +251,7 @@ def test_it_finds_a_step_size_for_dp_sgd() -> None:
 
     def train(rate: float, key: Key) -> torch.Tensor:
         mechanism = Mechanism(dp_sgd(rate, 1.0), sampler, Central(), z, rounds)
-        budget_gate = CountingBooks()
+        budget_gate = CountingGate()
         end = run(mechanism, START, Holder(*examples(3)), budget_gate, key, CohortSampler(sampler, key, 1000))
         assert tally(budget_gate.charged) == tally(selection.run)
         return end.state.params

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingGate, RowsEngine, noise_free, world
 from scipy import stats
 
 from fedpriv._internal.validation import ArgumentError
@@ -36,12 +36,12 @@ START = torch.zeros(20, dtype=torch.float64)
 def go(
     mechanism: Mechanism,
     engine: RowsEngine,
-    budget_gate: CountingBooks | None = None,
+    budget_gate: CountingGate | None = None,
     shard: int = 7,
     **cohorts: object,
 ) -> Outcome:
     source = CohortSampler(mechanism.sampler, KEY, shard, **cohorts)  # type: ignore[arg-type]
-    return run(mechanism, START, engine, budget_gate or CountingBooks(), KEY, source)
+    return run(mechanism, START, engine, budget_gate or CountingGate(), KEY, source)
 
 
 def test_no_noise_and_no_clipping_is_gradient_descent() -> None:
@@ -81,7 +81,7 @@ def test_events_do_not_depend_on_the_data(name: str) -> None:
     mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Central(), 0.8, 25)
     charged = []
     for seed in (1, 2):
-        budget_gate = CountingBooks()
+        budget_gate = CountingGate()
         go(mechanism, RowsEngine(world(seed) * seed), budget_gate)
         charged.append(budget_gate.charged)
     assert charged[0] == charged[1] == list(mechanism.planned_events())
@@ -96,7 +96,7 @@ def test_every_optimizer_converges_under_noise(name: str) -> None:
 
 
 def test_it_stops_before_the_release_that_would_pass_the_budget() -> None:
-    engine, budget_gate = RowsEngine(world(1)), CountingBooks(limit=4)
+    engine, budget_gate = RowsEngine(world(1)), CountingGate(limit=4)
     mechanism = Mechanism(dp_sgd(0.1, 1.0), Everyone(40), Central(), 1.0, 10)
     outcome = go(mechanism, engine, budget_gate)
     assert (outcome.stopped, outcome.releases, outcome.state.step) == ("budget", 4, 4)
@@ -104,7 +104,7 @@ def test_it_stops_before_the_release_that_would_pass_the_budget() -> None:
 
 
 def test_it_charges_before_it_asks() -> None:
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
 
     class Watcher(RowsEngine):
         def gather(self, request: SumRequest) -> PartialSum:
@@ -120,7 +120,7 @@ def test_it_charges_before_it_asks() -> None:
 
 
 def test_a_failed_gathering_leaves_its_charge_standing() -> None:
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
 
     class Failing(RowsEngine):
         def gather(self, request: SumRequest) -> PartialSum:
@@ -140,7 +140,7 @@ def test_too_few_replies_are_charged_and_do_not_count() -> None:
             self.lost = 1 if request.release % 2 else 0
             return super().gather(request)
 
-    budget_gate, seen = CountingBooks(), []
+    budget_gate, seen = CountingGate(), []
     mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Distributed(12, 12), 1.0, 5)
     outcome = run(
         mechanism,
@@ -161,7 +161,7 @@ def test_a_federation_that_never_answers_ends_the_run() -> None:
             self.lost = 1 if request.release >= 2 else 0
             return super().gather(request)
 
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
     mechanism = Mechanism(dp_sgd(0.1, 1.0), FixedSize(40, 12), Distributed(12, 12), 1.0, 50)
     outcome = go(mechanism, Deaf(world(1)), budget_gate)
     assert (outcome.stopped, outcome.state.step) == ("unanswered", 2)
@@ -176,7 +176,7 @@ def test_ctrl_c_keeps_the_state() -> None:
             raise KeyboardInterrupt
 
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)
-    outcome = run(mechanism, START, RowsEngine(world(1)), CountingBooks(), KEY, cohorts, observe)
+    outcome = run(mechanism, START, RowsEngine(world(1)), CountingGate(), KEY, cohorts, observe)
     assert (outcome.stopped, outcome.state.step, outcome.releases) == ("interrupted", 3, 3)
 
 
@@ -198,14 +198,14 @@ def test_a_larger_first_cohort_is_drawn_divided_by_and_charged(sampler: Sampler)
     """DP-SRM's first release: b_0 = 3 b units, mean over b_0, noise 3 z, and an event that says so."""
     rows, factor = world(1), 3.0
     method = DpSrm(Constant(1.0), math.inf, math.inf, 0.5, first_cohort=factor)
-    engine, budget_gate = RowsEngine(rows), CountingBooks()
+    engine, budget_gate = RowsEngine(rows), CountingGate()
     outcome = go(Mechanism(method, sampler, NoNoise(), 0.0, 1), engine, budget_gate)
     cohort = sampler.resized(factor).draw(KEY.generator("cohort", 0))
     assert sum(len(shard.ids) for shard in engine.asks[0].shards) == len(cohort)
     expected = START - (START - rows[cohort]).sum(0) / (factor * sampler.expected_size)
     torch.testing.assert_close(outcome.state.params, expected, rtol=1e-10, atol=1e-12)
     noisy = Mechanism(DpSrm(Constant(1.0), 1.0, 0.5, 0.5, factor), sampler, Central(), 0.7, 4)
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
     go(noisy, RowsEngine(rows), budget_gate)
     first, *later = budget_gate.charged
     assert first == sampler.resized(factor).event(0.7 * factor)
@@ -261,7 +261,7 @@ class Pairs:
 def test_a_step_of_two_releases_is_begun_only_where_both_can_be_made(
     rounds: int, limit: int, stopped: str, releases: int
 ) -> None:
-    budget_gate = CountingBooks(limit=limit)
+    budget_gate = CountingGate(limit=limit)
     mechanism = Mechanism(Pairs(), Everyone(40), Central(), 1.0, rounds)
     outcome = go(mechanism, RowsEngine(world(1)), budget_gate)
     assert (outcome.stopped, outcome.releases, outcome.state.step) == (stopped, releases, releases)
@@ -288,7 +288,7 @@ def test_the_only_silo_draws_its_own_units_under_the_federations_numbers() -> No
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_in_parts_is_the_run(name: str) -> None:
     mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Central(), 0.5, 9)
-    whole, engine, budget_gate = go(mechanism, RowsEngine(world(1))), RowsEngine(world(1)), CountingBooks()
+    whole, engine, budget_gate = go(mechanism, RowsEngine(world(1))), RowsEngine(world(1)), CountingGate()
     state = mechanism.optimizer.init(START)
     for until in (2, 2, 7, 9):
         cohorts = CohortSampler(mechanism.sampler, KEY, 7)
@@ -326,7 +326,7 @@ def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> 
     events = {}
     for shard, finals in ends.items():
         for seed in range(300):
-            budget_gate, key = CountingBooks(), Key.from_seed(1000 * shard + seed)
+            budget_gate, key = CountingGate(), Key.from_seed(1000 * shard + seed)
             cohorts = CohortSampler(
                 mechanism.sampler, KEY, shard
             )  # the same cohorts, so only the noise differs
@@ -342,9 +342,9 @@ def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> 
 
 def test_an_unseeded_key_serves_one_run() -> None:
     """The same noise on the sums of two clip norms would give what they are of away."""
-    sampler, key, budget_gate = Poisson(40, 0.5), Key.fresh(), CountingBooks()
+    sampler, key, budget_gate = Poisson(40, 0.5), Key.fresh(), CountingGate()
 
-    def go_on(key: Key, cohorts: Key, budget_gate: CountingBooks) -> Outcome:
+    def go_on(key: Key, cohorts: Key, budget_gate: CountingGate) -> Outcome:
         mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Central(), 1.0, 2)
         return run(
             mechanism, START, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, cohorts, 7)
@@ -352,11 +352,11 @@ def test_an_unseeded_key_serves_one_run() -> None:
 
     go_on(key, key, budget_gate)
     for again in ((key, Key.fresh()), (Key.fresh(), key)):
-        unused = CountingBooks()
+        unused = CountingGate()
         with pytest.raises(ArgumentError, match=r"The key was used before.*Key\.fresh"):
             go_on(*again, unused)
         assert not unused.charged
-    one, other = (go_on(KEY, KEY, CountingBooks()) for _ in range(2))
+    one, other = (go_on(KEY, KEY, CountingGate()) for _ in range(2))
     assert torch.equal(one.state.params, other.state.params)
 
 
@@ -374,7 +374,7 @@ def test_a_run_that_goes_on_takes_new_numbers() -> None:
     sampler, key = Poisson(40, 0.5), Key.fresh()
     mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Central(), 1.0, 4)
     state = State(START, 1)
-    budget_gate = CountingBooks(charged=[mechanism.event(1.0)] * 3)
+    budget_gate = CountingGate(charged=[mechanism.event(1.0)] * 3)
     end = advance(
         mechanism, state, 2, RowsEngine(world(1)), budget_gate, key, CohortSampler(sampler, key, 7), first=3
     )
@@ -394,7 +394,7 @@ def test_a_run_that_goes_on_takes_new_numbers() -> None:
 
 def test_cohorts_of_another_sampler_than_the_one_accounted_are_refused() -> None:
     mechanism = Mechanism(dp_sgd(0.1, 1.0), Poisson(40, 0.1), Central(), 1.0, 2)
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
     for sampler in (Everyone(40), Poisson(40, 0.2), FixedSize(40, 4)):
         with pytest.raises(ArgumentError, match=r"cohorts is .*be drawn by the setup's sampler"):
             run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, CohortSampler(sampler, KEY, 7))
@@ -451,12 +451,12 @@ def test_a_filter_is_a_budget_gate_as_it_is_and_holds_noise_chosen_from_answers(
 
 def test_noise_that_follows_from_answers_needs_a_filter() -> None:
     mechanism = Mechanism(Choosing(), Poisson(40, 0.5), Central(), 1.0, 4)
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)
     with pytest.raises(ArgumentError, match=r"of Choosing at step 1 is \(0\.5, 1\.0\).* a privacy filter"):
         run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, cohorts)
     assert len(budget_gate.charged) == 1
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
     budget_gate.adaptive = True
     assert run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, cohorts).stopped == "rounds"
     assert [event.noise_multiplier for event in budget_gate.charged] == [1.0, 0.5, 0.5, 0.5]

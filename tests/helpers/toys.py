@@ -1,4 +1,4 @@
-"""Small exact worlds for tests: units whose gradients are known, and books that only count."""
+"""Small exact worlds for tests: units whose gradients are known, and a budget gate that only counts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RowsEngine:
 
 
 @dataclass
-class CountingBooks:
+class CountingGate:
     """Affords a number of releases and remembers what was charged, and when."""
 
     limit: float = float("inf")

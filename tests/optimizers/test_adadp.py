@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingGate, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
@@ -121,7 +121,7 @@ def test_without_noise_and_clipping_it_is_algorithm_1_on_gradient_descent() -> N
     start = torch.zeros(20, dtype=torch.float64)
     mechanism = noise_free(method, 60)
     cohorts = CohortSampler(mechanism.sampler, KEY, 100)
-    end = run(mechanism, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
+    end = run(mechanism, start, RowsEngine(rows), CountingGate(), KEY, cohorts).state.params
     theta, eta = start, 0.01
     for _ in range(30):
         gradient = theta - rows.mean(0)
@@ -134,7 +134,7 @@ def test_without_noise_and_clipping_it_is_algorithm_1_on_gradient_descent() -> N
 
 def test_both_releases_of_a_step_have_cohorts_and_noise_of_their_own() -> None:
     mechanism = Mechanism(Adadp(0.5, 1.0), Poisson(40, 0.3), Central(), 0.7, 6)
-    engine, budget_gate = RowsEngine(world(1)), CountingBooks()
+    engine, budget_gate = RowsEngine(world(1)), CountingGate()
     cohorts = CohortSampler(mechanism.sampler, KEY, 100)
     start = torch.zeros(20, dtype=torch.float64)
     run(mechanism, start, engine, budget_gate, KEY, cohorts)
@@ -153,7 +153,7 @@ def test_planned_releases_are_those_that_are_made(
 ) -> None:
     method = Adadp(0.1, 1.0, decay_after=decay_after)
     mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, rounds)
-    budget_gate = CountingBooks()
+    budget_gate = CountingGate()
     start, cohorts = torch.zeros(20, dtype=torch.float64), CohortSampler(mechanism.sampler, KEY, 100)
     outcome = run(mechanism, start, RowsEngine(world(1)), budget_gate, KEY, cohorts)
     assert len(method.planned(rounds)) == releases == outcome.releases

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers.toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingGate, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
@@ -93,7 +93,7 @@ def trained(optimizer: PrivateOptimizer) -> torch.Tensor:
     mechanism = Mechanism(optimizer, Poisson(40, 0.3), Central(), 0.8, 25)
     start = torch.zeros(20, dtype=torch.float64)
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)
-    return run(mechanism, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params
+    return run(mechanism, start, RowsEngine(world(1)), CountingGate(), KEY, cohorts).state.params
 
 
 def test_alpha_one_is_dp_sgd_to_the_bit() -> None:
@@ -115,7 +115,7 @@ def test_without_noise_and_clipping_it_is_the_adaptive_gradient_method() -> None
     mechanism = noise_free(method, 30)
     start = torch.zeros(20, dtype=torch.float64)
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)
-    end = run(mechanism, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
+    end = run(mechanism, start, RowsEngine(rows), CountingGate(), KEY, cohorts).state.params
     theta, square = start.clone(), 0.01
     for _ in range(30):
         g = theta - rows.mean(0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingGate, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows
@@ -169,7 +169,7 @@ def test_without_noise_and_clipping_it_is_the_delayed_method(rule: str) -> None:
     method = Dp2(rule, *rates, math.inf, math.inf, S_1, S_2, EPSILON, BETA, BETA_1)
     mechanism = noise_free(method, 28)
     start, cohorts = torch.zeros(20, dtype=torch.float64), CohortSampler(mechanism.sampler, KEY, 100)
-    end = run(mechanism, start, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params
+    end = run(mechanism, start, RowsEngine(rows), CountingGate(), KEY, cohorts).state.params
     theta, v = np.zeros(20), np.zeros(20)
     for cycle in range(4):
         gradients = []
@@ -192,7 +192,7 @@ def test_the_sgd_phase_is_dp_sgd() -> None:
     for method in (Dp2("rmsprop", Constant(0.2), Constant(0.1), C_1, C_2, 25, 1), dp_sgd(0.2, C_1)):
         mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, 25)
         cohorts = CohortSampler(mechanism.sampler, KEY, 7)
-        ends.append(run(mechanism, start, RowsEngine(world(1)), CountingBooks(), KEY, cohorts).state.params)
+        ends.append(run(mechanism, start, RowsEngine(world(1)), CountingGate(), KEY, cohorts).state.params)
     assert torch.equal(*ends)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers.toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingGate, RowsEngine, noise_free, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -98,7 +98,7 @@ def test_without_noise_and_clipping_it_is_storm() -> None:
     mechanism = noise_free(method, 25, FixedSize(40, 8))
     start = torch.zeros(20, dtype=torch.float64)
     engine, cohorts = RowsEngine(rows), CohortSampler(mechanism.sampler, KEY, 100)
-    end = run(mechanism, start, engine, CountingBooks(), KEY, cohorts).state.params
+    end = run(mechanism, start, engine, CountingGate(), KEY, cohorts).state.params
     theta, old, v = start, start, start
     for t in range(25):
         sample = rows[mechanism.sampler.resized(2.0 if t == 0 else 1.0).draw(KEY.generator("cohort", t))]
@@ -116,7 +116,7 @@ def test_gamma_one_is_dp_sgd() -> None:
         mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, 25)
         cohorts = CohortSampler(mechanism.sampler, KEY, 7)
         engine = RowsEngine(world(1))
-        ends.append(run(mechanism, start, engine, CountingBooks(), KEY, cohorts).state.params)
+        ends.append(run(mechanism, start, engine, CountingGate(), KEY, cohorts).state.params)
         assert {len(request.query.points) for request in engine.asks} == {1}
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-14)
 

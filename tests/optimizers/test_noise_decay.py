@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers.toys import CountingBooks, RowsEngine, world
+from helpers.toys import CountingGate, RowsEngine, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, calibrate, epsilon
@@ -61,7 +61,7 @@ def test_a_run_is_noise_of_that_size_and_nothing_else(form: str) -> None:
     mechanism = Mechanism(optimizer, Everyone(40), Central(), z, ROUNDS)
     start = torch.zeros(20, dtype=torch.float64)
     cohorts = CohortSampler(mechanism.sampler, key, 40)
-    end = run(mechanism, start, RowsEngine(rows), CountingBooks(), key, cohorts).state.params
+    end = run(mechanism, start, RowsEngine(rows), CountingGate(), key, cohorts).state.params
     theta = np.zeros(20)
     for t in range(ROUNDS):
         gradients = theta - rows.numpy()

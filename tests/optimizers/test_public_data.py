@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from helpers.toys import CountingBooks, RowsEngine, world
+from helpers.toys import CountingGate, RowsEngine, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
@@ -33,7 +33,7 @@ def public(theta: torch.Tensor, step: int) -> torch.Tensor:
 def trained(optimizer: PrivateOptimizer, rows: torch.Tensor) -> np.ndarray:
     mechanism = Mechanism(optimizer, Everyone(40), Central(), Z, ROUNDS)
     cohorts = CohortSampler(mechanism.sampler, KEY, 40)
-    return run(mechanism, START, RowsEngine(rows), CountingBooks(), KEY, cohorts).state.params.numpy()
+    return run(mechanism, START, RowsEngine(rows), CountingGate(), KEY, cohorts).state.params.numpy()
 
 
 def straight_line(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.small import small
-from helpers.toys import CountingBooks, RowsEngine, noise_free, world
+from helpers.toys import CountingGate, RowsEngine, noise_free, world
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.config.plan import make_plan
@@ -56,7 +56,7 @@ def test_gradients_are_those_of_the_printed_functions(regulariser: Regulariser) 
 def end_of(optimizer: PrivateOptimizer, engine: RowsEngine) -> torch.Tensor:
     mechanism = noise_free(optimizer, STEPS)
     cohorts = CohortSampler(mechanism.sampler, KEY, 100)
-    return run(mechanism, START, engine, CountingBooks(), KEY, cohorts).state.params
+    return run(mechanism, START, engine, CountingGate(), KEY, cohorts).state.params
 
 
 @pytest.mark.parametrize("regulariser", KINDS)
@@ -116,7 +116,7 @@ def test_it_is_outside_the_clip_and_the_noise() -> None:
     ends = {}
     for name, method in (("inner", inner), ("regularised", Regularised(inner, regulariser))):
         mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, 1)
-        budget_gate, cohorts = CountingBooks(), CohortSampler(mechanism.sampler, KEY, 7)
+        budget_gate, cohorts = CountingGate(), CohortSampler(mechanism.sampler, KEY, 7)
         state = run(mechanism, START, RowsEngine(100 * world(1)), budget_gate, KEY, cohorts).state
         ends[name] = state.params
         assert tuple(budget_gate.charged) == mechanism.planned_events()

@@ -26,7 +26,7 @@ from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.query import NoisyAnswer
 from fedpriv.node.factory import make_worker
-from fedpriv.optimizers import Scheduled
+from fedpriv.optimizers import PrivateOptimizer
 from fedpriv.optimizers.base import State
 from fedpriv.runs import checkpoints
 from fedpriv.runs.result import Result
@@ -336,7 +336,7 @@ def test_a_model_that_is_no_longer_finite_ends_the_run(
     plan = make_plan(small(rounds=40, evaluate_every=4))
     update = type(plan.mechanism.optimizer).update
 
-    def overflowing(self: Scheduled, state: State, answer: NoisyAnswer) -> State:
+    def overflowing(self: PrivateOptimizer, state: State, answer: NoisyAnswer) -> State:
         after = update(self, state, answer)
         return replace(after, params=after.params / 0 if after.step == 3 else after.params)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.problems import START, TASK, Holder, accuracy, examples, logistic
-from helpers.toys import CountingBooks
+from helpers.toys import CountingGate
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import Pair
@@ -73,7 +73,7 @@ def test_they_learn_with_a_few_public_examples(name: str) -> None:
         mechanism,
         START,
         Holder(*examples(3)),
-        CountingBooks(),
+        CountingGate(),
         key,
         CohortSampler(mechanism.sampler, key, 1000),
     )

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.events import fixed_size, poisson
 from helpers.methods_suite import MethodSuite
 
 from fedpriv._internal.validation import ArgumentError
@@ -20,13 +21,7 @@ class TestAdvanced(MethodSuite):
 
 
 class TestAdvancedFixedSize(TestAdvanced):
-    @staticmethod
-    def event(z: float, rate: float, count: int = 1) -> Event:
-        return Event(z, "without-replacement", "replace-one", rate=rate, count=count)
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
+    event = staticmethod(fixed_size)
 
 
 def test_lemma_2_2() -> None:

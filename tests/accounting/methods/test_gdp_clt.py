@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.events import poisson
 from helpers.methods_suite import MethodSuite
 from scipy.stats import norm
 
@@ -15,10 +16,6 @@ from fedpriv.accounting.methods.gdp_clt import GdpClt
 
 class TestGdpClt(MethodSuite):
     method, kind = "gdp-clt", "estimate"
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
 
 
 def test_equation_7_and_equation_1() -> None:

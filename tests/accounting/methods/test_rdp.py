@@ -18,6 +18,7 @@ from dp_accounting import (
     SampledWithoutReplacementDpEvent,
 )
 from dp_accounting.rdp import RdpAccountant
+from helpers.events import poisson
 from helpers.methods_suite import MethodSuite
 
 from fedpriv.accounting import Event, UnsupportedEvent, epsilon
@@ -26,10 +27,6 @@ from fedpriv.accounting.methods import rdp
 
 class TestRdp(MethodSuite):
     method, kind = "rdp", "bound"
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
 
 
 def divergence(z: float, q: float, order: float) -> float:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.events import fixed_size, poisson
 from helpers.methods_suite import MethodSuite
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,13 +30,7 @@ class TestTcdp(MethodSuite):
 
 
 class TestTcdpFixedSize(TestTcdp):
-    @staticmethod
-    def event(z: float, rate: float, count: int = 1) -> Event:
-        return Event(z, "without-replacement", "replace-one", rate=rate, count=count)
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
+    event = staticmethod(fixed_size)
 
 
 def test_zcdp_is_bun_and_steinke_and_ignores_sampling() -> None:

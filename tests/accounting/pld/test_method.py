@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
+from helpers.events import fixed_size, poisson
 from helpers.methods_suite import MethodSuite
 from helpers.mixture_integrals import exact
 from hypothesis import given, settings
@@ -17,10 +18,6 @@ from scipy import optimize, stats
 from fedpriv.accounting import Event, advantage, epsilon
 from fedpriv.accounting.methods import gaussian
 from fedpriv.accounting.methods.registry import epsilons
-
-
-def poisson(z: float, rate: float, count: int = 1) -> Event:
-    return Event(z, "poisson", "add-remove", rate=rate, count=count)
 
 
 def falling(steps: int = 5000) -> list[Event]:
@@ -54,9 +51,7 @@ class TestFixedSize(MethodSuite):
     method, kind = "pld", "bound"
     slack = 5e-3
 
-    @staticmethod
-    def event(z: float, rate: float, count: int = 1) -> Event:
-        return Event(z, "without-replacement", "replace-one", rate=rate, count=count)
+    event = staticmethod(fixed_size)
 
 
 @pytest.mark.parametrize(
