@@ -171,9 +171,9 @@ ALLOWED = {
     ("models/__init__.py", "torch.default_generator.manual_seed"),
     # Whether a user's model draws from it is looked at, and it is given back as it was.
     ("simulation/run.py", "torch.random.fork_rng"),
-    # Letters between processes of one run: Python's plain values, which run no code when they are read.
-    ("flower/grids/letters.py", "marshal"),
-    ("flower/grids/letters.py", "marshal.loads"),
+    # Messages between processes of one run: Python's plain values, which run no code when they are read.
+    ("flower/grids/wire_format.py", "marshal"),
+    ("flower/grids/wire_format.py", "marshal.loads"),
 }
 
 

@@ -21,8 +21,8 @@ from helpers import echo_app as echo
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.flower.grids.base import GridError, HostedGrid
+from fedpriv.flower.grids.channel import Channels
 from fedpriv.flower.grids.in_process import InProcessGrid, NodeError
-from fedpriv.flower.grids.lines import Lines
 from fedpriv.flower.grids.ray import RayGrid
 
 APP = f"{echo.__name__}:app"
@@ -157,33 +157,32 @@ def test_where_no_socket_can_be_all_goes_through_ray(
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with RayGrid(nodes=1, client_app=APP, num_cpus=0.5) as grid:
-        assert grid._lines is None
+        assert grid._channels is None
         [reply] = grid.send_and_receive([request(grid, "query", 1)], timeout=30)
         assert reply.has_content()
 
 
 @pytest.mark.slow
-def test_an_actor_that_cannot_dial_is_named(ray_instance: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Elsewhere(Lines):
-        def __init__(self) -> None:
-            super().__init__()
-            self.address += "-elsewhere"
+def test_an_actor_that_cannot_listen_is_named(ray_instance: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(Channels):
+        def address(self, node: int) -> str:
+            return f"{super().address(node)}/elsewhere"
 
-    monkeypatch.setattr("fedpriv.flower.grids.ray.Lines", Elsewhere)
+    monkeypatch.setattr("fedpriv.flower.grids.ray.Channels", Elsewhere)
     with pytest.raises(GridError, match="actor failed to start"):
         RayGrid(nodes=1, client_app=APP, num_cpus=0.5, start_timeout=300)
 
 
-def test_small_messages_go_by_a_line_until_one_is_large(ray_instance: None) -> None:
+def test_small_messages_go_by_a_channel_until_one_is_large(ray_instance: None) -> None:
     """And whatever comes after the large one is answered, too."""
     with RayGrid(nodes=1, client_app=APP, num_cpus=0.5) as grid:
-        lines = grid._lines
-        assert lines is not None
-        for size, by_line in ((7, True), (2_000_000, False), (7, False)):
+        channels = grid._channels
+        assert channels is not None
+        for size, by_channel in ((7, True), (2_000_000, False), (7, False)):
             content = RecordDict({"points": ArrayRecord([np.ones(size, np.float32)])})
             names = list(grid.push_messages([request(grid, "train", 1, content)]))
-            assert (set(names) == set(grid._pending)) != by_line
-            assert (1 in lines) == by_line
+            assert (set(names) == set(grid._pending)) != by_channel
+            assert (1 in channels) == by_channel
             [reply] = grid._collect(names, timeout=30)
             assert reply.content["points"].to_numpy_ndarrays()[0].sum() == 2 * size
 

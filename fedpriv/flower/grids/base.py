@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Self
 
 from flwr.app import Context, Message, Metadata, RecordDict
@@ -130,12 +129,7 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

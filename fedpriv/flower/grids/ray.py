@@ -1,10 +1,10 @@
 """Nodes in persistent Ray actors: no polling, one message an actor and release.
 
 Each actor imports the ClientApp once, keeps its Context, and answers messages one at a time. An actor on
-this machine gets them over a line of its own (:mod:`fedpriv.flower.grids.lines`) until one is large; large
-ones, and those to other machines, go through Ray, which puts records that several messages of a batch share
-(the model) into its object store once. Ray serialises between processes that this grid started itself on the
-user's own machine or cluster; messages of a deployment never pass here.
+this machine gets them over a channel of its own (:mod:`fedpriv.flower.grids.channel`) until one is large.
+Large ones, and those to other machines, go through Ray, which puts records that several messages of a batch
+share (the model) into its object store once. Ray serialises between processes that this grid started itself
+on the user's own machine or cluster; messages of a deployment never pass here.
 
 An actor that dies, or an app that raises, becomes an error reply, as in Flower's own engine.
 """
@@ -30,18 +30,18 @@ from ray.exceptions import GetTimeoutError, RayError
 from fedpriv._internal import hardware, validation
 from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grids.base import CLIENT_APP, GridError, HostedGrid, load_client_app, node_context
-from fedpriv.flower.grids.lines import Lines, serve
+from fedpriv.flower.grids.channel import Channels, serve
 from fedpriv.flower.serialization import add_replies
 
 # Bytes up to which Ray sends an argument or a result inside the call instead of through its object store:
 # Ray's default, and ours, which makes a round of a 26,000-parameter model about four times as fast.
 _RAY_INLINE, _OUR_INLINE = 100 * 1024, 4 * 1024 * 1024
-_SMALL = 4 * 1024 * 1024  # bytes of arrays that a message on a line may have
-_FEW = 4 * _SMALL  # bytes of a batch's arrays, up to which the driver adds replies sooner than actors do
+_SMALL = 4 * 1024 * 1024  # bytes of arrays that a message on a channel may have
+_DRIVER_ADDS = 4 * _SMALL  # bytes of a batch's arrays, up to which the driver adds them itself
 _LAST_WORDS = 10.0  # seconds that Ray has to say why an actor is gone
 
 Part = TypeVar("Part")
-Letter = tuple[Metadata, dict[str, Any]]  # a message; records that are stored elsewhere are None
+Envelope = tuple[Metadata, dict[str, Any]]  # a message; records that are stored elsewhere are None
 
 
 class _Node:
@@ -59,13 +59,13 @@ class _Node:
         """Ray's name of the machine, once the actor can answer."""
         return str(ray.get_runtime_context().get_node_id())
 
-    def serve(self, address: str, key: bytes, node: int) -> None:
-        """Answer what comes on a line, until the driver ends it."""
-        serve(address, key, node, self._reply)
+    def serve(self, address: str, key: bytes) -> None:
+        """Answer what comes on a channel, until the driver ends it."""
+        serve(address, key, self._reply)
 
-    def answer(self, letter: Letter, *stored: ArrayRecord) -> Message:
+    def answer(self, envelope: Envelope, *stored: ArrayRecord) -> Message:
         """Answer a message that Ray brought."""
-        return self._reply(_open(letter, stored))
+        return self._reply(_with_stored(envelope, stored))
 
     def _reply(self, message: Message) -> Message:
         """The app's reply; its exceptions become error replies that name their type only."""
@@ -116,9 +116,9 @@ class RayGrid(HostedGrid):
             validation.finite_positive("num-cpus", num_cpus)
         self._actors: dict[int, Any] = {}
         self._pending: dict[str, tuple[Any, Message]] = {}
-        self._lines: Lines | None = None
+        self._channels: Channels | None = None
         self._serving: dict[int, Any] = {}
-        self._sent: set[str] = set()  # by a line
+        self._sent: set[str] = set()  # by a channel
         self._owns_ray = not ray.is_initialized()
         self._inline = start_ray() if self._owns_ray else _RAY_INLINE
         try:
@@ -147,7 +147,7 @@ class RayGrid(HostedGrid):
             there = ray.get([handle.ready.remote() for handle in self._actors.values()], timeout=timeout)
             here = ray.get_runtime_context().get_node_id()
             near = [node for node, name in zip(self._actors, there, strict=True) if name == here]
-            self._open_lines(near, timeout)
+            self._open_channels(near, timeout)
         except (GetTimeoutError, TimeoutError):
             raise GridError(
                 f"the actors did not start within {timeout:g} s; are Ray's resources in use elsewhere?"
@@ -155,20 +155,21 @@ class RayGrid(HostedGrid):
         except RayError as error:
             raise GridError(f"an actor failed to start: {error}") from error
 
-    def _open_lines(self, nodes: list[int], timeout: float) -> None:
-        """Lines to these nodes, where the system has such sockets."""
+    def _open_channels(self, nodes: list[int], timeout: float) -> None:
+        """Channels to these nodes, where the system has such sockets."""
         if not hasattr(socket, "AF_UNIX") or not nodes:
             return
         try:
-            lines = self._lines = Lines()
+            channels = self._channels = Channels()
         except OSError:
             return
         for node in nodes:
-            self._serving[node] = self._actors[node].serve.remote(lines.address, lines.key, node)
-        lines.accept(nodes, timeout, self._look_at_serving)
+            address = channels.address(node)
+            self._serving[node] = self._actors[node].serve.remote(address, channels.key)
+        channels.connect(nodes, timeout, self._look_at_serving)
 
     def _look_at_serving(self) -> None:
-        """Raises RayError where an actor has ended that has a line to serve."""
+        """Raises RayError where an actor has ended that has a channel to serve."""
         done, _ = ray.wait(list(self._serving.values()), num_returns=len(self._serving), timeout=0)
         ray.get(done)
 
@@ -177,15 +178,16 @@ class RayGrid(HostedGrid):
     def send_and_add(self, messages: Iterable[Message], *, timeout: float | None = None) -> Message | None:
         """As :meth:`HostedGrid.send_and_add`, in pairs, in the same order whoever adds.
 
-        Small replies come over lines, and the driver adds them. Of large ones the actors add two by two, in a
-        tree, so that the driver reads one model's worth of numbers however many actors there are.
+        Small replies come over channels, and the driver adds them. Of large ones the actors add two by two,
+        in a tree, so that the driver reads one model's worth of numbers however many actors there are.
         """
         batch = list(messages)
-        if sum(map(_bytes_of, batch)) <= _FEW and all(self._has_line(m.metadata.dst_node_id) for m in batch):
+        near = all(self._has_channel(message.metadata.dst_node_id) for message in batch)
+        if near and sum(map(_bytes_of, batch)) <= _DRIVER_ADDS:
             replies = self._collect(list(self.push_messages(batch)), timeout)
             return _in_pairs(replies, _added) if len(replies) == len(batch) else None
         for message in batch:
-            self._end_line(message.metadata.dst_node_id)
+            self._end_channel(message.metadata.dst_node_id)
         taken = [self._pending.pop(name)[0] for name in self.push_messages(batch)]
         actors = [self._actors[message.metadata.dst_node_id] for message in batch]
         _, total = _in_pairs(
@@ -197,44 +199,44 @@ class RayGrid(HostedGrid):
         return next(iter(self._collect([name], timeout)), None)
 
     def _submit(self, messages: list[Message]) -> None:
-        self._submit_to_ray([message for message in messages if not self._sent_by_line(message)])
+        self._submit_to_ray([message for message in messages if not self._sent_by_channel(message)])
 
-    def _sent_by_line(self, message: Message) -> bool:
-        """Send the message by its node's line, where there is one; a large message is that line's end."""
-        node, lines = message.metadata.dst_node_id, self._lines
+    def _sent_by_channel(self, message: Message) -> bool:
+        """Send the message by its node's channel, if there is one; a large message is that channel's end."""
+        node, channels = message.metadata.dst_node_id, self._channels
         if _bytes_of(message) > _SMALL:
-            self._end_line(node)
-        if lines is None or not self._has_line(node):
+            self._end_channel(node)
+        if channels is None or not self._has_channel(node):
             return False
         self._sent.add(message.metadata.message_id)
-        self._lost(node, lines.post(node, message))
+        self._lost(node, channels.post(node, message))
         return True
 
-    def _has_line(self, node: int) -> bool:
-        return self._lines is not None and node in self._lines
+    def _has_channel(self, node: int) -> bool:
+        return self._channels is not None and node in self._channels
 
-    def _end_line(self, node: int) -> None:
+    def _end_channel(self, node: int) -> None:
         """From here on, what the node gets comes through Ray."""
-        if self._lines is not None and self._has_line(node):
-            self._lost(node, self._lines.post(node, None))
+        if self._channels is not None and self._has_channel(node):
+            self._lost(node, self._channels.post(node, None))
 
     def _lost(self, node: int, messages: Iterable[Message]) -> None:
-        """Reply to the messages of a line whose actor is gone with what Ray says of it."""
-        assert self._lines is not None
+        """Reply to the messages of a channel whose actor is gone with what Ray says of it."""
+        assert self._channels is not None
         for message in messages:
             error: Exception = EOFError()
             try:
                 ray.get(self._serving[node], timeout=_LAST_WORDS)
             except RayError as found:
                 error = found
-            self._lines.replies[message.metadata.message_id] = error_reply(message, error, crashed=True)
+            self._channels.replies[message.metadata.message_id] = error_reply(message, error, crashed=True)
 
     def _submit_to_ray(self, messages: list[Message]) -> None:
         stored = self._store_shared(messages)
         for message in messages:
             references = [stored[id(record)] for record in message.content.values() if id(record) in stored]
             handle = self._actors[message.metadata.dst_node_id]
-            future = handle.answer.remote(_letter(message, stored), *references)
+            future = handle.answer.remote(_without_stored(message, stored), *references)
             self._pending[message.metadata.message_id] = (future, message)
 
     def _store_shared(self, messages: Iterable[Message]) -> dict[int, Any]:
@@ -250,7 +252,7 @@ class RayGrid(HostedGrid):
 
     def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
         started = time.monotonic()
-        replies = self._collect_from_lines(message_ids, timeout)
+        replies = self._collect_from_channels(message_ids, timeout)
         wanted = {name: self._pending[name][0] for name in message_ids if name in self._pending}
         if wanted:
             left = None if timeout is None else max(0.0, started + timeout - time.monotonic())
@@ -259,13 +261,13 @@ class RayGrid(HostedGrid):
             replies |= {name: self._from_ray(name) for name, future in wanted.items() if future in ready}
         return [replies[name] for name in message_ids if name in replies]
 
-    def _collect_from_lines(self, message_ids: list[str], timeout: float | None) -> dict[str, Message]:
-        if self._lines is None:
+    def _collect_from_channels(self, message_ids: list[str], timeout: float | None) -> dict[str, Message]:
+        if self._channels is None:
             return {}
-        self._lines.collect([name for name in message_ids if name in self._sent], timeout, self._lost)
-        ready = [name for name in message_ids if name in self._lines.replies]
+        self._channels.collect([name for name in message_ids if name in self._sent], timeout, self._lost)
+        ready = [name for name in message_ids if name in self._channels.replies]
         self._sent.difference_update(ready)
-        return {name: self._lines.replies.pop(name) for name in ready}
+        return {name: self._channels.replies.pop(name) for name in ready}
 
     def _from_ray(self, name: str) -> Message:
         future, message = self._pending.pop(name)
@@ -278,7 +280,7 @@ class RayGrid(HostedGrid):
     def memory(self) -> int:
         """Bytes that the actors took at most, all together. What they get from here on comes through Ray."""
         for node in self._actors:
-            self._end_line(node)
+            self._end_channel(node)
         return sum(ray.get([handle.memory.remote() for handle in self._actors.values()]))
 
     def close(self) -> None:
@@ -287,15 +289,15 @@ class RayGrid(HostedGrid):
         for handle in self._actors.values():
             ray.kill(handle)
         self._actors.clear()
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
+        if self._channels is not None:
+            self._channels.close()
+            self._channels = None
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()
         self._owns_ray = False
 
 
-def _letter(message: Message, stored: Collection[int]) -> Letter:
+def _without_stored(message: Message, stored: Collection[int]) -> Envelope:
     """The message without those of its records that are stored elsewhere, which it names.
 
     It is one argument, because Ray takes its time for each of them.
@@ -304,9 +306,9 @@ def _letter(message: Message, stored: Collection[int]) -> Letter:
     return message.metadata, own
 
 
-def _open(letter: Letter, stored: Iterable[ArrayRecord]) -> Message:
-    """The message of a letter, with its stored records in their places."""
-    metadata, own = letter
+def _with_stored(envelope: Envelope, stored: Iterable[ArrayRecord]) -> Message:
+    """The message of an envelope, with its stored records in their places."""
+    metadata, own = envelope
     rest = iter(stored)
     return make_message(
         metadata, RecordDict({name: next(rest) if r is None else r for name, r in own.items()})

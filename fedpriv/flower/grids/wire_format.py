@@ -1,4 +1,4 @@
-"""Letters: a Flower message as bytes, for two processes of one user on one machine.
+"""The wire format: a Flower message as bytes, for two processes of one user on one machine.
 
 Flower's own protocol buffers would do, at several times the price, and a round writes and reads four of them
 while all else waits. These are Python's own plain values, by ``marshal``, which holds no code that reading
@@ -55,12 +55,12 @@ def write(message: Message) -> bytes:
     return marshal.dumps(([getattr(message.metadata, name) for name in _METADATA], content, error))
 
 
-def read(letter: bytes | bytearray) -> Message:
+def read(content: bytes | bytearray) -> Message:
     """The message that :func:`write` wrote."""
-    fields, content, error = marshal.loads(letter)
+    fields, named, error = marshal.loads(content)
     if error is not None:
         return make_message(Metadata(*fields), error=Error(*error))
-    records: dict[str, Record] = {name: _record(kind, values) for name, kind, values in content}
+    records: dict[str, Record] = {name: _record(kind, values) for name, kind, values in named}
     return make_message(Metadata(*fields), RecordDict(records))
 
 

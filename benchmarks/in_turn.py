@@ -1,0 +1,124 @@
+"""Seconds a round of two checkouts, in turn: what a change of the code costs on a machine that drifts.
+
+    python benchmarks/in_turn.py --before ../other-checkout
+    python benchmarks/in_turn.py --before ../other-checkout --set model=mlp --turns 60
+
+Each side is a process with two Ray actors of its own, and the federation of benchmarks/round.py: 250 sampled
+one-example clients of 10^6. The sides take turns of a few rounds; while one runs, the other waits for its
+next turn and computes nothing. Printed are the medians of all rounds, and the median over turns of the ratio
+of the two sides' medians in that turn, with its quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def serve(changes: dict[str, Any], rounds: int, turns: int) -> None:
+    """A side: runs so many rounds for each line on standard input, and prints their seconds as JSON."""
+    from fedpriv.accounting import Ledger
+    from fedpriv.config.builders import initial_params, make_source, make_task
+    from fedpriv.config.plan import make_plan
+    from fedpriv.config.schema import Config
+    from fedpriv.federated.loop import run
+    from fedpriv.flower.grid_engine import GridEngine
+    from fedpriv.flower.grids.ray import RayGrid
+    from fedpriv.runs.budget import RunAccountant
+
+    common = {"clients": 10**6, "sampling-rate": 250 / 10**6, "rounds": rounds * (turns + 1), "actors": 2}
+    config = Config.parse({**common, "cpus-per-actor": 1.0, **changes})
+    plan = make_plan(config)
+    engine = GridEngine(RayGrid(2, plan.config.table(), num_cpus=config.cpus_per_actor))
+    key, taken, started = plan.key(), list[float](), time.perf_counter()
+    params = initial_params(make_task(config, make_source(config)), key)
+
+    def observe(progress: Any) -> None:
+        nonlocal started
+        taken.append(time.perf_counter() - started)
+        if progress.round % rounds == 0:
+            print(json.dumps(taken), flush=True)
+            taken.clear()
+            sys.stdin.readline()
+        started = time.perf_counter()
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger.create(path := Path(folder) / "ledger.jsonl", {}) as ledger,
+    ):
+        run(
+            plan.mechanism,
+            params,
+            engine,
+            RunAccountant(plan, ledger, path),
+            key,
+            plan.cohorts(key),
+            observe,
+        )
+        engine.close()
+
+
+def turn(side: subprocess.Popen[str]) -> list[float]:
+    """Seconds of the rounds of the side's next turn, once it has had it."""
+    assert side.stdin is not None
+    assert side.stdout is not None
+    side.stdin.write("go\n")
+    side.stdin.flush()
+    return list(json.loads(side.stdout.readline()))
+
+
+def main() -> None:
+    """Start both sides, give them turns, and print what they took."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, help="the other checkout")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds a turn")
+    parser.add_argument("--turns", type=int, default=40)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(dict(pair.split("=", 1) for pair in given.set), given.rounds, given.turns)
+        return
+    here = Path(__file__).resolve()
+    sides: dict[str, subprocess.Popen[str]] = {}
+    for name, tree in (("before", given.before.resolve()), ("after", here.parent.parent)):
+        command = [sys.executable, str(here), "--serve", *sys.argv[1:]]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        sides[name] = subprocess.Popen(command, env=environment, cwd=tree, text=True, **pipes)
+    for side in sides.values():  # the first rounds compile, and fill caches
+        assert side.stdout is not None
+        side.stdout.readline()
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    ratios = []
+    for number in range(given.turns):
+        order = list(sides) if number % 2 else list(sides)[::-1]
+        found = {name: turn(sides[name]) for name in order}
+        for name, seconds in found.items():
+            taken[name] += seconds
+        ratios.append(statistics.median(found["after"]) / statistics.median(found["before"]))
+    for side in sides.values():
+        assert side.stdin is not None
+        side.stdin.close()
+        side.wait()
+    for name, seconds in taken.items():
+        print(f"{name}: {1000 * statistics.median(seconds):.2f} ms a round ({len(seconds)} rounds)")
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"after / before: {middle:.3f}, quartiles {low:.3f} to {high:.3f} ({len(ratios)} turns)")
+
+
+if __name__ == "__main__":
+    main()
