@@ -26,6 +26,7 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data import Source
 from fedpriv.data.inputs import as_source
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.optimizers.base import PrivateOptimizer
 from fedpriv.report import notices
 from fedpriv.runs.result import Result
@@ -170,7 +171,7 @@ def compare(
     settings: Settings | None = None,
     /,
     *,
-    placements: tuple[str, ...] | list[str] = comparisons.PLACEMENTS,
+    placements: tuple[str, ...] | list[str] = tuple(PLACEMENTS),
     dataset: Source | Any = None,
     model: Model | None = None,
     optimizer: Optimizer | None = None,
