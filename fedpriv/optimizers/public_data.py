@@ -1,8 +1,8 @@
 """AdaDPS and PDA-DPMD: private steps that public data helps, the baselines of Li et al. 2023, Table 1.
 
 Both hold a function of public data alone, ``public(params, step) -> (d,)``, as the gradient of the loss on
-public examples is (``tasks.public_gradient.PublicGradient``). Whatever it computes is free, and whatever it reads is NOT
-protected: no example of the training data may be in it.
+public examples is (``tasks.public_gradient.PublicGradient``). Whatever it computes is free, and whatever it
+reads is NOT protected: no example of the training data may be in it.
 
 AdaDPS (Li et al. 2022, "Private adaptive optimization with side information", algorithm 1):
 
