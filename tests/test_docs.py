@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import importlib.util
 import json
+import os
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -280,3 +283,36 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
         notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
     client.execute()
+
+
+@pytest.mark.slow
+def test_the_walk_through_of_an_optimizer_works(tmp_path: Path) -> None:
+    name = "docs/contributing.md"
+    for part in ("fedpriv", "tests", "docs", "datasets", "README.md", "pyproject.toml"):
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, tmp_path / part)
+    write_files(name, tmp_path / "fedpriv/optimizers")
+    table = tmp_path / "tests/conformance/table.py"
+    [row] = (code for code in code_of(name, "python") if code.startswith('"dp-nesterov"'))
+    text = table.read_text().replace('        "dp-yogi": Row(', f'{row}\n        "dp-yogi": Row(', 1)
+    imports = "import torch\nfrom fedpriv.optimizers.nesterov import DpNesterov\n\nROUNDS, RATE ="
+    table.write_text(text.replace("ROUNDS, RATE =", imports, 1))
+    run = functools.partial(in_copy, tmp_path)
+    assert "nesterov-momentum = 0.9" in run("-m", "fedpriv", "optimizers", "dp-nesterov")
+    run("docs/_site/blocks.py")
+    assert "| `dp-nesterov` |" in (tmp_path / "README.md").read_text()
+    assert "nesterov-momentum = 0.9" in (tmp_path / "pyproject.toml").read_text()
+    assert " passed" in run("-m", "pytest", "-q", "-x", "tests/conformance", "-k", "nesterov")
+    simulated = ["--set", "optimizer=dp-nesterov", "--set", "model=logistic", "--set", "rounds=2"]
+    run("-m", "fedpriv", "simulate", *simulated, "--set", "engine=in-process", "--out", "runs/walk")
+    assert json.loads((tmp_path / "runs/walk/report.json").read_text())["optimizer"] == "dp-nesterov"
+
+
+def in_copy(folder: Path, *arguments: str) -> str:
+    """The output of Python with these arguments, in a copy of the repository."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
