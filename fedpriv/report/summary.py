@@ -60,7 +60,7 @@ def summarise(
         },
         "data set": config.dataset,
         "model": config.model,
-        "initial weights": config.initial_weights or None,
+        **({"initial weights": config.initial_weights} if config.initial_weights else {}),
         "optimizer": plan.optimizer_name,
         "averaging": config.averaging or None,
         "regulariser": None
