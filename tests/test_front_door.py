@@ -288,3 +288,37 @@ def test_a_run_of_objects_is_resumed_with_them(tmp_path: Path) -> None:
         fedpriv.resume(folder, **objects)
     with pytest.raises(fedpriv.ArgumentError, match=r"^folder is .*no config\.toml"):
         fedpriv.resume(tmp_path)
+
+
+def focal(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Lin et al. 2017, with gamma 2."""
+    p = outputs.softmax(1).gather(1, y[:, None])[:, 0]
+    return -((1 - p) ** 2) * p.log()
+
+
+def test_a_loss_of_ones_own() -> None:
+    few = {"dataset": mine(), "model": net(), "sampling_rate": 0.1, "rounds": 20, "epsilon": 8, "seed": 1}
+    result = fedpriv.simulate(few, loss=focal)
+    assert result.score > 0.75
+    assert result.report["loss"] == "in-memory:focal"
+    assert not torch.equal(result.params, fedpriv.simulate(few).params)
+    by_class = fedpriv.simulate(few, loss=nn.CrossEntropyLoss(reduction="none"))
+    torch.testing.assert_close(by_class.params, fedpriv.simulate(few).params)
+
+
+def failing(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return outputs[:, 7]
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (failing, r"IndexError: .*, at .*test_front_door\.py, line \d+, in failing"),
+        (nn.CrossEntropyLoss(), r"reduction='none'"),
+        (lambda outputs, y: outputs.sum(1) - outputs.mean(), "be of each example alone"),
+        ("cross-entropy", "loss is 'cross-entropy'; it must be your own"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(loss: Any, said: str) -> None:
+    with pytest.raises(fedpriv.ArgumentError, match=said):
+        fedpriv.simulate(dataset=mine(), model=net(), loss=loss)

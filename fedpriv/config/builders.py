@@ -20,7 +20,7 @@ from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
 from fedpriv.models import weights
 from fedpriv.models.initializers import keep
 from fedpriv.rng import Key
-from fedpriv.tasks.losses import TARGETS
+from fedpriv.tasks.losses import TARGETS, Loss
 from fedpriv.tasks.public_gradient import PublicGradient, split
 from fedpriv.tasks.task import Task
 
@@ -34,9 +34,22 @@ def make_task(config: Config, source: data.Source) -> Task:
         if source.tokens and config.table()[key] != default:
             raise validation.fail(key, config.table()[key], f"be {default:g}: {source.name} is of tokens")
     model = make_model(config, models.Inputs(source.shape, source.classes, source.tokens))
-    task = Task(model, TARGETS[source.target])
-    _check_outputs(config, source, task)
+    if not config.loss:
+        task = Task(model, TARGETS[source.target])
+        _check_outputs(config, source, task)
+        return task
+    task = Task(model, _own_loss(config))
+    _check_loss(config, source, task)
     return task
+
+
+def _own_loss(config: Config) -> Loss:
+    """The user's loss. Raises ArgumentError where the setting names none."""
+    if not user_code.named(config.loss):
+        allowed = "be your own, as module:name, or empty, for the loss of the data's target"
+        raise validation.fail("loss", config.loss, allowed)
+    loss = user_code.found("loss", config.loss)
+    return user_code.called("loss", config.loss) if isinstance(loss, type) else loss
 
 
 def make_model(config: Config, inputs: models.Inputs, started: bool = True) -> nn.Module:
@@ -54,8 +67,8 @@ def make_model(config: Config, inputs: models.Inputs, started: bool = True) -> n
     return model
 
 
-def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
-    """Raises ArgumentError unless the model's outputs are what the loss of the target takes."""
+def _outputs(config: Config, source: data.Source, task: Task) -> Tensor:
+    """The model's outputs for one made-up example. Raises ArgumentError where it gives no tensor."""
     x = torch.zeros(1, *source.shape, dtype=torch.int64 if source.tokens else torch.float32)
     try:
         outputs = task.outputs(torch.zeros(task.dimension), x)
@@ -65,6 +78,25 @@ def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
     if not isinstance(outputs, Tensor):
         hint = f"it gives {type(outputs).__name__}"
         raise user_code.fail("model", config.model, "give one tensor (n, ...)", hint)
+    return outputs
+
+
+def _check_loss(config: Config, source: data.Source, task: Task) -> None:
+    """Raises ArgumentError unless the user's loss takes the model's outputs and a public test example's y."""
+    _outputs(config, source, task)
+    x, y = (part[:1] for part in source.test())
+    try:
+        task.losses(torch.zeros(task.dimension), x, y)
+    except validation.ArgumentError:
+        raise
+    except Exception as error:
+        allowed = "take the model's outputs (n, ...) and y (n, ...), and give a loss for each example, (n,)"
+        raise user_code.fail("loss", config.loss, allowed, user_code.said(error)) from error
+
+
+def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
+    """Raises ArgumentError unless the model's outputs are what the loss of the target takes."""
+    outputs = _outputs(config, source, task)
     suited: dict[str, set[tuple[int, ...]]] = {
         "label": {(source.classes,), (1,)} if source.classes == 2 else {(source.classes,)},
         "value": {(), (1,)},

@@ -128,7 +128,7 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     @property
     def user_code(self) -> dict[str, str]:
         """The settings that name code of the user's own as module:name, by key."""
-        named = {"model": self.model, "dataset": self.dataset, "optimizer": self.optimizer}
+        named = {key: getattr(self, key) for key in ("model", "dataset", "loss", "optimizer")}
         return {key: v for key, v in named.items() if user_code.named(v) and not user_code.in_memory(v)}
 
     @property

@@ -40,6 +40,9 @@ class DataSettings(Settings):
     )
     sequence_length: int = setting(0, "words read of a text, of imdb; 0: the data set's own", ge=0)
     model: str = setting("cnn", "a model of fedpriv.models: cnn, mlp, lstm, ...; or your own, as module:name")
+    loss: str = setting(
+        "", "your own loss, as module:name; empty: the loss of the data's target (labels, values or tags)"
+    )
     initial_weights: str = setting(
         "", "a .safetensors file that the model's parameters start from; empty: they are drawn"
     )

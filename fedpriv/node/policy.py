@@ -62,7 +62,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
                     f"the run's {key} names a file; a node that owns its data reads none that a run names"
                 )
         accepted = str(node.get("accept-code", "")).split()
-        for key in ("model", "dataset", "optimizer"):
+        for key in ("model", "dataset", "loss", "optimizer"):
             if user_code.named(taken.get(key)) and taken[key] not in accepted:
                 raise RefusedError(
                     f"the run's {key} is code, {taken[key]}; a node that owns its data runs it where its "

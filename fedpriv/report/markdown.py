@@ -56,6 +56,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("who is trusted", privacy["trust"]),
         ("data set and model", f"{summary['data set']}, {summary['model']}"),
         ("optimizer", summary["optimizer"]),
+        *([("loss", summary["loss"])] if summary.get("loss") else []),
         *_start_rows(summary.get("initial weights")),
         *_regulariser_rows(summary["regulariser"]),
         *_averaging_rows(summary["averaging"]),

@@ -60,6 +60,7 @@ def summarise(
         },
         "data set": config.dataset,
         "model": config.model,
+        **({"loss": config.loss} if config.loss else {}),
         **({"initial weights": config.initial_weights} if config.initial_weights else {}),
         "optimizer": plan.optimizer_name,
         "averaging": config.averaging or None,

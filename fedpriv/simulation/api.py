@@ -35,13 +35,14 @@ from fedpriv.runs.runner import Status, execute
 from fedpriv.simulation import compare as comparisons
 from fedpriv.simulation import run
 from fedpriv.simulation.comparison import Comparison
+from fedpriv.tasks.losses import Loss
 
 Progress = bool | Callable[[Status], None] | None
 Model = nn.Module | Callable[..., nn.Module] | str
 Optimizer = PrivateOptimizer | type[PrivateOptimizer] | str
 Settings = Config | Mapping[str, Any]
 
-_OBJECTS = ("dataset", "model", "optimizer")
+_OBJECTS = ("dataset", "model", "loss", "optimizer")
 
 
 def simulate(
@@ -50,6 +51,7 @@ def simulate(
     *,
     dataset: Source | Any = None,
     model: Model | None = None,
+    loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     folder: str | Path | None = None,
     progress: Progress = None,
@@ -66,6 +68,9 @@ def simulate(
         model: the name of a model; or an ``nn.Module``, which is copied and not changed, and whose values are
             where training starts; or a function that makes one (it is called with a
             :class:`fedpriv.models.Inputs`, or with nothing where it takes nothing).
+        loss: a function of outputs (n, ...) and y (n, ...) that gives a finite loss for each example, (n,),
+            whatever the others are; by default the loss of the data's target: cross-entropy for labels, half
+            the squared error for values, binary cross-entropies for tags.
         optimizer: the name of an optimizer; or an object or class with the methods of
             :class:`fedpriv.optimizers.PrivateOptimizer`, such as a subclass of
             :class:`fedpriv.optimizers.BaseOptimizer`.
@@ -79,7 +84,7 @@ def simulate(
     Returns:
         the result; a run that is interrupted (Ctrl-C) returns what it had.
 
-    With an object among ``dataset``, ``model`` and ``optimizer`` the run computes in this process
+    With an object among ``dataset``, ``model``, ``loss`` and ``optimizer`` the run computes in this process
     (``engine="in-process"``): Ray's actors are other processes, and objects would have to be pickled for
     them. To use Ray, write them into a module and give their names, as in ``model="mymodule:build"``.
 
@@ -90,7 +95,7 @@ def simulate(
     >>> result.stopped, result.epsilon <= 3
     ('rounds', True)
     """
-    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(settings, given, changes) as (values, objects):
         config = Config.parse({**_population(values, objects), **values})
         return _run(config, folder, progress)
@@ -102,6 +107,7 @@ def resume(
     *,
     dataset: Source | Any = None,
     model: Model | None = None,
+    loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     progress: Progress = None,
 ) -> Result:
@@ -111,7 +117,7 @@ def resume(
 
     Args:
         folder: the output folder of the run.
-        dataset, model, optimizer: the objects that the run was given, where it was given any.
+        dataset, model, loss, optimizer: the objects that the run was given, where it was given any.
         progress: as of :func:`simulate`.
 
     Returns:
@@ -120,7 +126,7 @@ def resume(
     Raises ArgumentError where the run cannot be resumed, or LedgerError where its ledger was changed.
     """
     path = Path(folder)
-    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     objects = {key: value for key, value in given.items() if value is not None}
     if "dataset" in objects:
         objects["dataset"] = as_source(objects["dataset"])
@@ -139,6 +145,7 @@ def train(
     model: Model | None = None,
     dataset: Source | Any = None,
     *,
+    loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     folder: str | Path | None = None,
     progress: Progress = None,
@@ -147,7 +154,7 @@ def train(
     """Train without a federation: one party holds all examples, and one example is the privacy unit.
 
     Args:
-        model, dataset, optimizer, folder, progress: as of :func:`simulate`.
+        model, dataset, loss, optimizer, folder, progress: as of :func:`simulate`.
         **settings: all other settings of ``fedpriv train --help``, such as ``epsilon=3``, ``delta=1e-5``,
             ``sampling_rate=0.01`` and ``rounds=500``, which is the number of steps.
 
@@ -162,7 +169,7 @@ def train(
     >>> result.report["privacy"]["units"], result.report["optimizer"]
     (1437, 'in-memory:FirstOrder')
     """
-    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(None, given, settings) as (values, _):
         return _run(centralised.settle(values), folder, progress)
 
@@ -174,6 +181,7 @@ def compare(
     placements: tuple[str, ...] | list[str] = tuple(PLACEMENTS),
     dataset: Source | Any = None,
     model: Model | None = None,
+    loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     folder: str | Path | None = None,
     progress: Progress = None,
@@ -182,7 +190,7 @@ def compare(
     """Run the same federation under several placements of the noise, at the same budget.
 
     Args:
-        settings, dataset, model, optimizer, folder, progress, **changes: as of :func:`simulate`.
+        settings, dataset, model, loss, optimizer, folder, progress, **changes: as of :func:`simulate`.
         placements: of none, central, distributed and local; ``client`` is the level where silos train by
             themselves.
 
@@ -196,7 +204,7 @@ def compare(
     >>> sorted(found.results), found["central"].epsilon <= 3
     (['central', 'none'], True)
     """
-    given = {"dataset": dataset, "model": model, "optimizer": optimizer}
+    given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(settings, given, changes) as (values, objects):
         config = Config.parse({**_population(values, objects), **values})
         for placement in placements:

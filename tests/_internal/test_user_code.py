@@ -314,7 +314,7 @@ def test_a_users_data_has_no_options(mine: Path) -> None:
         load("users_mine:data", vocabulary=5)
 
 
-@pytest.mark.parametrize("key", ["model", "dataset"])
+@pytest.mark.parametrize("key", ["model", "dataset", "loss", "optimizer"])
 def test_a_node_that_owns_its_data_runs_no_code_that_its_owner_does_not_name(key: str) -> None:
     run = {"nodes-own-data": True, key: "os:abort"}
     node: dict[str, object] = {"data-file": "mine.npz"}

@@ -165,7 +165,7 @@ def test_an_impossible_value_is_refused_in_one_line_that_names_it(key: str, valu
 def test_every_key_is_described_and_every_bounded_key_has_an_impossible_value() -> None:
     assert all(field.description for field in Config.all_fields().values())
     # These are checked where they are used.
-    free = {"dataset", "data-folder", "model", "initial-weights", "clip-norm-file", "device"}
+    free = {"dataset", "data-folder", "model", "loss", "initial-weights", "clip-norm-file", "device"}
     assert {key for key, _ in IMPOSSIBLE} | free == set(Config.keys())
 
 

@@ -668,7 +668,7 @@ def test_what_a_run_can_name_freely_an_owners_node_decides_on() -> None:
     """A new setting that is a text may name a file or code: then it belongs into ``as_taken``."""
     fields = Config.all_fields().items()
     texts = {key for key, field in fields if field.annotation is str}
-    code, one_of_three = {"model", "dataset", "optimizer"}, {"device"}
+    code, one_of_three = {"model", "dataset", "loss", "optimizer"}, {"device"}
     of_the_server = {"out", "initial-weights"}
     assert texts == {*FILES, "data-folder"} | code | one_of_three | of_the_server
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import fedpriv
 from fedpriv.data import load
+from fedpriv.models.weights import start_from
+from fedpriv.node.policy import as_taken
 
 FEW = {"model": "logistic", "clients": 500, "sampling_rate": 0.1, "rounds": 4, "engine": "in-process"}
 FEW |= {"evaluate_every": 2}
@@ -222,6 +224,16 @@ def test_a_report_names_an_optimizer_that_was_put_in_place() -> None:
     assert simulate(plan.config, plan=plan).report["optimizer"] == "dynamic-dp-sgd"
     other = replace(plan, mechanism=replace(plan.mechanism, optimizer=dp_adam(0.01, 1.0)))
     assert simulate(plan.config, plan=other).report["optimizer"] == "FirstOrder"
+
+
+def test_a_node_that_owns_its_data_reads_no_file_of_weights(tmp_path: Path) -> None:
+    """The server sends what is trained; what is frozen would be another on the nodes."""
+    run = {"nodes-own-data": True, "initial-weights": "/etc/weights.safetensors"}
+    assert as_taken(run, {"data-file": "mine.npz"})["initial-weights"] == ""
+    net, path = Net(), tmp_path / "start.safetensors"
+    save_file({name: t.clone() for name, t in net.state_dict().items()}, path)
+    with pytest.raises(fedpriv.ArgumentError, match="hold trained parameters alone"):
+        start_from(net, str(path), trained_only=True)
 
 
 STORED = Path(__file__).parents[1] / "fixtures" / "v0_1_0"
