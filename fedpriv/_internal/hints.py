@@ -87,6 +87,7 @@ _VALUES = {
         "fft": "pld",
         "gdp": "gdp-clt",
     },
+    "device": {"gpu": "cuda", "nvidia": "cuda"},
     "engine": {"process": "in-process", "single": "in-process", "local": "in-process"},
     "partition": {
         "noniid": "dirichlet",

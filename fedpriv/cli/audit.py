@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv.cli.app import AsJson, OfSettings, app, refusing
+from fedpriv.cli.app import AsJson, OfSettings, app, refusing, say
 from fedpriv.cli.progress import shown
 from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given
 from fedpriv.config.schema import Config
@@ -63,42 +63,45 @@ def audit(
                 bar.wait("computing bounds")
 
         finding = run_audit(config, canaries, confidence, observe)
-    typer.echo(json.dumps(finding.json()) if as_json else _told(config, finding))
+    if as_json:
+        typer.echo(json.dumps(finding.json()))
+    else:
+        for line in _lines(config, finding):
+            say(line)
     raise typer.Exit(1 if finding.violated else 0)
 
 
-def _told(config: Config, found: Finding) -> str:
+def _lines(config: Config, found: Finding) -> tuple[str, ...]:
+    """The finding in sentences."""
     from fedpriv.report.notices import noise
 
     unit = "clients" if config.unit == "client" else "examples"
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
     cut = "" if found.stopped.complete else f" ({found.stopped.short})"
-    verdict = f"VIOLATED: it leaks more than its ledger says, {surely}"
+    verdict = f"VIOLATED: the run leaks more than its ledger says, {surely}"
     if not found.leaks:
         verdict = f"VIOLATED: there is {found.oddest}, {surely}"
     if not found.violated:
         verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
-    return "\n".join(
-        (
-            f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
-            f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
-            f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}, by which guesses are right "
-            f"{found.allowed:.2%} of the time at most",
-            f"the best guesses were right {found.right / found.canaries:.2%} of the time; as many or more "
-            f"are this likely if the claim holds: {found.p_value:.2g}",
-            f"noise and cohorts: {found.oddest if found.odd else 'nothing odd'}; as odd or odder is this "
-            f"likely: {found.noise_p_value:.2g}",
-            _measured(found),
-            f"proved by this run alone: epsilon is at least {found.proved:.3g}",
-            verdict,
-        )
+    return (
+        f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
+        f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
+        f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}; guesses can then be right "
+        f"{found.allowed:.2%} of the time at most",
+        f"observed: the best guesses were right {found.right / found.canaries:.2%} of the time "
+        f"(p-value {found.p_value:.2g})",
+        f"noise and cohorts: {found.oddest if found.odd else 'as accounted'} "
+        f"(p-value {found.noise_p_value:.2g})",
+        _measured(found),
+        f"proved by this run alone: epsilon is at least {found.proved:.3g}",
+        verdict,
     )
 
 
 def _measured(found: Finding) -> str:
     if 2 * found.right <= found.canaries or found.allowed == 1:
-        return "measured: nothing, guesses are no better than chance or may be right all the time"
+        return "measured: no epsilon, since guesses are no better than chance or could all be right"
     if math.isinf(found.measured):
-        return f"measured: epsilon {found.measured_least:.3g} or more; to tell, take more canaries or rounds"
+        return f"measured: epsilon is at least {found.measured_least:.3g}; more canaries or rounds tell more"
     most = "any" if math.isinf(found.measured_most) else f"{found.measured_most:.3g}"
     return f"measured: epsilon {found.measured:.3g}, between {found.measured_least:.3g} and {most}"

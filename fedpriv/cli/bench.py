@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv._internal import validation
-from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing
+from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing, say
 from fedpriv.cli.progress import shown
 from fedpriv.cli.simulate import ConfigFile, Settings, given
 from fedpriv.config.schema import Config
@@ -63,30 +63,30 @@ def bench(
     whole = figures.round
     rows = [(part, f"{1000 * figures.parts[part]:.2f}", f"{figures.shares[part]:.0%}") for part in PARTS]
     print_table(("part", "ms", "of a round"), [*rows, ("round", f"{1000 * whole:.2f}", "100%")])
-    typer.echo(f"outside the clipped sum: {figures.overhead:.0%} of a round")
+    say(f"Outside the clipped sum: {figures.overhead:.0%} of a round.")
     for line in _beside(config, figures):
-        typer.echo(line)
-    for line in figures.advice or ("nothing stands out",):
-        typer.echo(f"- {line}")
+        say(line)
+    for line in figures.advice or ("no part stands out",):
+        say(f"- {line}")
 
 
 def _beside(config: Config, figures: Figures) -> Iterator[str]:
-    """What is told beside the parts of a round."""
+    """Evaluations, throughput and memory, and what clipping costs, in sentences."""
     each, compared = figures.evaluation / config.evaluate_every, figures.compared
     yield (
-        f"an evaluation and its files, beside these rounds: {1000 * figures.evaluation:.2f} ms every "
-        f"{config.evaluate_every} rounds, {1000 * each:.2f} ms a round"
+        f"An evaluation with its files takes {1000 * figures.evaluation:.2f} ms every "
+        f"{config.evaluate_every} rounds, which is {1000 * each:.2f} ms a round more."
     )
     who = counted(figures.actors, "actor") if figures.actors else "this process"
     memory = f"{figures.memory / 2**20:,.0f} MiB here"
     if figures.actors:
         memory += f", {figures.actors_memory / 2**20:,.0f} MiB in actors"
     yield (
-        f"{figures.examples_per_second:,.0f} examples/s on {figures.device} by {who} of "
-        f"{counted(figures.threads, 'thread')}; peak memory {memory}"
+        f"{figures.examples_per_second:,.0f} examples/s on {figures.device} by {who} with "
+        f"{counted(figures.threads, 'thread')}; peak memory {memory}."
     )
     yield (
-        f"{compared.examples:,} examples in one process: an ordinary gradient "
-        f"{1000 * compared.ordinary:.2f} ms, clipped as this run does {1000 * compared.clipped:.2f} ms, "
-        f"{compared.clipped / compared.ordinary:.2f} times as much"
+        f"{compared.examples:,} examples in one process: the ordinary gradient takes "
+        f"{1000 * compared.ordinary:.2f} ms, the clipped sum {1000 * compared.clipped:.2f} ms, which is "
+        f"{compared.clipped / compared.ordinary:.2f} times as long."
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv import data, models
-from fedpriv._internal import user_code, validation
+from fedpriv._internal import hints, user_code, validation
 from fedpriv.config.schema import Config
 from fedpriv.data import View
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
@@ -163,7 +163,8 @@ def choose_device(name: str) -> torch.device:
     """``auto`` is the GPU where there is one. Raises ArgumentError for a device that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    validation.choice("device", name, ("auto", "cpu", "cuda"))
+    devices = ("auto", "cpu", "cuda")
+    validation.choice("device", name, devices, hints.of_value("device", name, devices))
     if name == "cuda" and not torch.cuda.is_available():
         raise validation.fail("device", name, "be cpu or auto here", "torch finds no GPU")
     return torch.device(name)

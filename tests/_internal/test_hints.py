@@ -8,6 +8,7 @@ import pytest
 
 from fedpriv._internal import hints
 from fedpriv._internal.validation import ArgumentError
+from fedpriv.config.builders import choose_device
 from fedpriv.config.schema import Config, read_assignment
 
 MISTAKES: list[Any] = [
@@ -58,3 +59,8 @@ def test_the_tables_name_settings_and_values_that_there_are() -> None:
     for key, values in hints._VALUES.items():
         for value in values.values():
             Config.parse({key: value})
+
+
+def test_a_gpu_is_called_cuda() -> None:
+    with pytest.raises(ArgumentError, match=r"device is 'gpu'.*did you mean 'cuda'"):
+        choose_device("gpu")

@@ -345,7 +345,7 @@ def test_the_command_tells_and_ends_by_its_verdict(monkeypatch: pytest.MonkeyPat
     with patched(Central, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
         shown = CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1"])
     assert shown.exit_code == 1
-    assert "VIOLATED: it leaks more than its ledger says" in shown.stdout
+    assert "VIOLATED: the run leaks more than its ledger says" in shown.stdout
 
 
 def test_more_right_guesses_than_sampling_allows_measure_nothing() -> None:

@@ -283,7 +283,7 @@ def test_the_command_prints_a_table_or_json() -> None:
         arguments += ["--set", f"{key}={value}"]
     text = CliRunner().invoke(app, arguments)
     assert text.exit_code == 0, text.output
-    told = (*PARTS, "round", "times as much", "examples/s", "an evaluation")
+    told = (*PARTS, "round", "times as long", "examples/s", "An evaluation")
     assert all(part in text.stdout for part in told)
     parsed = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert set(parsed["parts"]) == set(PARTS)

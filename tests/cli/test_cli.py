@@ -658,6 +658,31 @@ def test_the_readmes_settings_and_links_are_real() -> None:
         assert (ROOT / link).exists(), link
 
 
+def test_help_and_refusals_do_not_wait_for_torch() -> None:
+    """Of every command, in one process, since a process takes a while to start."""
+    program = """
+import sys
+from typer.testing import CliRunner
+from fedpriv.cli import app
+def run(*words):
+    result = CliRunner().invoke(app, words)
+    assert "torch" not in sys.modules, words
+    return result
+def widest(result):
+    return max(len(line) for line in result.stdout.splitlines())
+commands = "simulate train compare results resume audit bench account calibrate optimizers data".split()
+of_data = [["data", name] for name in "list info fetch show".split()]
+for words in ([], *([name] for name in commands), *of_data):
+    shown = run(*words, "--help")
+    assert shown.exit_code == 0, words
+    assert widest(shown) <= 80, (words, widest(shown))
+for name in ("simulate", "train", "compare", "audit", "bench"):
+    assert run(name, "--set", "optimizer=sgd").exit_code == 2
+print(run("--version").stdout)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
 def test_the_version_is_printed() -> None:
     from fedpriv import __version__
 
