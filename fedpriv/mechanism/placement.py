@@ -188,8 +188,9 @@ class Local(AtParties):
     name = "local"
     against = "the server"
     trust = (
-        "Clients trust nobody: each client adds all of the noise to its own message. The guarantee holds "
-        "against the server and everyone else."
+        "Each client adds all of the noise to its own message, so it need not trust the server with its "
+        "data. The guarantee holds against the server and everyone else while the client's device runs this "
+        "code. A node without its own epsilon-limit accepts the epsilon that a run states."
     )
     server_view = True
 

@@ -36,7 +36,7 @@ def both(**changes: object) -> tuple[dict[str, Any], str]:
 TRUST = {
     "none": "There is no protection",
     "central": "Clients trust the server, which sees their exact contributions",
-    "local": "Clients trust nobody",
+    "local": "A node without its own epsilon-limit accepts the epsilon that a run states",
     "distributed": "AND every unit takes part in every release: the server draws the cohorts",
 }
 
