@@ -159,7 +159,7 @@ def flower_child(nodes: int, rounds: int) -> None:
     from fedpriv.config.schema import Config
     from fedpriv.federated.engine import Shard, SumRequest
     from fedpriv.flower.client_app import app as client_app
-    from fedpriv.flower.serialization import ask_content, shared_records
+    from fedpriv.flower.serialization import request_content, shared_records
     from fedpriv.optimizers import dp_sgd
     from fedpriv.rng import Key
 
@@ -181,7 +181,7 @@ def flower_child(nodes: int, rounds: int) -> None:
             shared = shared_records(request)
             messages = [
                 Message(
-                    ask_content(shared, [Shard(int(c), np.array([c], np.int64), parties=1)]),
+                    request_content(shared, [Shard(int(c), np.array([c], np.int64), parties=1)]),
                     ids[c],
                     MessageType.TRAIN,
                     group_id=str(number),

@@ -84,12 +84,12 @@ def test_a_vector_of_another_length_is_refused():
     ],
     ids=lambda layer: type(layer).__name__,
 )
-def test_layers_that_no_clip_bounds_are_refused_by_name(layer):
+def test_layers_that_clipping_does_not_bound_are_refused_by_name(layer):
     with pytest.raises(ArgumentError) as error:
         layout_of(nn.Sequential(nn.Flatten(), layer))
     assert "1" in str(error.value) or type(layer) is nn.ReLU
 
 
 @pytest.mark.parametrize("layer", [nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4), nn.LayerNorm(4)])
-def test_normalisation_within_an_example_is_welcome(layer):
+def test_normalisation_within_an_example_is_accepted(layer):
     assert layout_of(nn.Sequential(layer, nn.Dropout(0.5))).dimension == 8

@@ -1,1 +1,1 @@
-"""Auditing a run: canaries, lower bounds on epsilon, and tests of the noise."""
+"""Empirical privacy audits: canaries, lower bounds on epsilon, and tests of the noise."""

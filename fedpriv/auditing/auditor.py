@@ -1,29 +1,30 @@
-"""An empirical audit: does a run leak more about its units than its ledger says?
+"""An empirical audit: does a run leak more about its units than its ledger claims?
 
-The configured federation runs with a canary in place of every unit, each of which is there or not by a
-fair coin. A canary is an example whose gradient is as large as can be, in a coordinate of its own, so that
-it meets no other; all else is the run's own code: sampling, clipping, queries, noise, optimizer, ledger.
-Then the best adversary, who sees all that was released and knows everything but the coins, the cohorts and
-the noise, guesses for each canary whether it was there: by the likelihood ratio of a sampled Gaussian. Others
-do the same and suspect that there is less noise than is said; whoever guesses best counts, at a confidence
+The configured federation runs with a canary in place of every unit. A fair coin decides whether each canary
+is present. A canary is an example with a gradient of the maximal norm in its own coordinate, so canaries do
+not interfere. Everything else is the run's own code: sampling, clipping, queries, noise, optimizer, ledger.
+Then the optimal adversary guesses for each canary whether it was present, by the likelihood ratio of a
+sampled Gaussian. It sees all releases and knows everything except the coins, the cohorts and the noise.
+Further adversaries do the same under the assumption of less noise. The best adversary counts, at a confidence
 that holds for all of them together.
 
-Two readings of how often that is right:
+The number of right guesses is used in two ways:
 
-- **The claim.** What the ledger says allows a guess to be right with a probability of at most (1 + A) / 2,
-  A being the total-variation distance of what neighbours release (:func:`fedpriv.accounting.advantage`).
-  Where the releases are what they are said to be, coordinates do not depend on each other, and the number
-  of right guesses is a binomial one: more than it can be, at a confidence, is a violation. The factor on all
-  noise by which that number would be just what is allowed gives a measured epsilon.
-- **A proof from one run.** Whatever the mechanism is, (epsilon, delta)-differential privacy bounds how many
-  guesses about m coins can be right (:mod:`fedpriv.auditing.one_run`). That makes a lower bound on epsilon
-  that assumes nothing, and is far from tight.
+- **Test of the claim.** The ledger's events allow a guess to be right with a probability of at most (1 + A) /
+  2, where A is the total-variation distance between the releases of neighbours
+  (:func:`fedpriv.accounting.advantage`). If the releases are as claimed, the coordinates are independent and
+  the number of right guesses is binomial. A number that is too large, at a given confidence, is a violation.
+  The factor on all noise at which the observed number would be exactly the allowed one gives a measured
+  epsilon.
+- **Lower bound from one run.** For any mechanism, (epsilon, delta)-differential privacy bounds the number of
+  right guesses about m coins (:mod:`fedpriv.auditing.one_run`). This gives a lower bound on epsilon that
+  needs no assumption on the mechanism but is far from tight.
 
-Such an adversary trusts that noise is independent and cohorts are new. So the auditor, who knows all, takes
-the exact sums away as well and looks at what is left (:mod:`fedpriv.auditing.noise_tests`): noise that is too
-small, missing, shared or used before, and cohorts that are too large or the same again, are a violation, too.
+Such an adversary assumes independent noise and fresh cohorts. The auditor, who knows everything, also
+subtracts the exact sums and tests the residuals (:mod:`fedpriv.auditing.noise_tests`). Noise that is too
+small, missing, shared or reused, and cohorts that are too large or repeated, are violations, too.
 
-An audit can find a mechanism that protects less than it says; that it finds none is no proof of protection.
+An audit can find a mechanism that protects less than it claims. It cannot prove that a mechanism protects.
 
 >>> from fedpriv.config.schema import Config
 >>> settings = {"clients": 2000, "sampler": "everyone", "sampling-rate": 1.0, "rounds": 2, "epsilon": 8.0}
@@ -61,31 +62,31 @@ from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
 
-MOST = 100_000  # canaries, where nothing else is said
-_SLOW = 5_000  # as many with local steps, whose changes are formed for each client
-_START = 0.1  # std of the first parameters
-_FAR, _STEP = 7.0, 0.5  # of the log of the factor on all noise: how far it is looked for, in what steps
+MOST = 100_000  # the default limit of canaries
+_MOST_LOCAL_STEPS = 5_000  # the same with local steps, where each client's change is computed separately
+_INITIAL_STD = 0.1  # of the initial parameters
+_MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
-        canaries: m, how many units were there or not by a fair coin.
-        releases: how many the ledger holds.
-        right: how many of the m guesses were right, of the best adversary.
+        canaries: m, the number of canaries.
+        releases: the number of releases in the ledger.
+        right: the number of right guesses of the best adversary, out of m.
         allowed: the largest probability of a right guess that the ledger allows.
-        p_value: how likely at most so many right guesses are, or more, at ``allowed``, of any of the four
-            adversaries: the best one's, times their number.
-        noise_p_value: how likely at most anything is that is as odd as the oddest about noise and cohorts.
-        oddest: what that is.
+        p_value: an upper bound of the probability that any of the adversaries guesses at least so many coins
+            right at the rate ``allowed``: the best adversary's p-value times their number.
+        noise_p_value: the smallest p-value of the tests of noise and cohorts, times the number of tests.
+        oddest: what the test with the smallest p-value found.
         confidence: of the verdict, and of each bound below.
-        delta: that the epsilons are at.
-        claimed: epsilon of the ledger's events, by PLD: an upper bound.
-        measured, measured_least, measured_most: epsilon if all noise were larger or smaller by the factor at
-            which the best guesses are right as often as these were; and one-sided bounds, for m is finite.
-        proved: what epsilon is at least, whatever the mechanism.
+        delta: the delta of all epsilons.
+        claimed: epsilon of the ledger's events by PLD, an upper bound.
+        measured, measured_least, measured_most: epsilon if all noise is scaled by the factor at which the
+            optimal guesses are right as often as observed, with one-sided confidence bounds.
+        proved: a lower bound on epsilon for any mechanism.
         stopped: how the run ended: ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
     """
 
@@ -107,23 +108,25 @@ class Finding:
 
     @property
     def violated(self) -> bool:
-        """Whether the run leaks more than its ledger says, or is not the run that was accounted."""
-        return self.leaks or self.odd
+        """Whether the run leaks more than its ledger claims, or its noise or cohorts are not as claimed."""
+        return self.leaks or self.irregular
 
     @property
     def leaks(self) -> bool:
-        """Whether guesses were right more often than the ledger allows, at this confidence of all tests."""
+        """Whether guesses were right more often than the ledger allows, at the joint confidence of all
+        tests.
+        """
         return self.p_value < (1 - self.confidence) / 2
 
     @property
-    def odd(self) -> bool:
-        """Whether noise or cohorts are not what they should be, at this confidence of all tests."""
+    def irregular(self) -> bool:
+        """Whether noise or cohorts are not as claimed, at the joint confidence of all tests."""
         return self.noise_p_value < (1 - self.confidence) / 2
 
     def json(self) -> dict[str, Any]:
-        """The finding as data; an infinite epsilon is the text "infinity"."""
-        said = {key: number(v) if isinstance(v, float) else v for key, v in asdict(self).items()}
-        return said | {"violated": self.violated}
+        """The finding as a JSON-serialisable dict. An infinite epsilon is the text "infinity"."""
+        fields = {key: number(v) if isinstance(v, float) else v for key, v in asdict(self).items()}
+        return fields | {"violated": self.violated}
 
 
 def audit(
@@ -132,17 +135,17 @@ def audit(
     confidence: float = 0.99,
     observe: Callable[[int], None] = lambda rounds: None,
 ) -> Finding:
-    """Run the configuration with canaries for units, and tell what the best guesses about them find out.
+    """Audits a configuration: runs it with canaries as units, and evaluates the guesses about them.
 
     Args:
-        config: of a run with central or distributed noise; its data and model are not looked at.
-        canaries: how many of the run's units there are, at the same sampling rate; 0: all, but MOST at most,
-            or 5,000 where clients make local steps, which takes longer.
+        config: a run with central or distributed noise. Its data and model are not used.
+        canaries: the number of canaries, at the same sampling rate; 0: the number of the run's units, but at
+            most MOST, or 5,000 if clients make local steps, which is slower.
         confidence: of the verdict, in (0, 1).
-        observe: called after each round with how many there were.
+        observe: called after each round with the number of rounds so far.
 
-    Raises ArgumentError for a run without noise, with local noise or of the client level, or one that learns
-    from public examples.
+    Raises ArgumentError for a run without noise, with local noise, at the client level, or with public
+    examples.
     """
     return audit_plan(_plan(config, canaries), confidence, observe)
 
@@ -150,13 +153,13 @@ def audit(
 def audit_plan(
     plan: Plan, confidence: float = 0.99, observe: Callable[[int], None] = lambda rounds: None
 ) -> Finding:
-    """As :func:`audit`, of a plan whose optimizer, say, is your own: a canary for each of its units.
+    """Audits a plan, for example one with a custom optimizer, with one canary for each of its units.
 
     Args:
-        plan: of the aggregation level, with central or distributed noise.
-        confidence, observe: as of :func:`audit`.
+        plan: at the aggregation level, with central or distributed noise.
+        confidence, observe: as in :func:`audit`.
 
-    An interrupted run is judged by what its ledger holds by then.
+    An interrupted run is judged by the events in its ledger.
 
     Raises ArgumentError as :func:`audit` does.
     """
@@ -193,30 +196,32 @@ def audit_plan(
 
 
 def _require_visible(config: Config) -> None:
-    """Raises ArgumentError where a run's models are not what its noise defends, or need public data."""
+    """Raises ArgumentError if the guarantee is not about the released models, or public data is needed."""
     if config.level != "aggregation":
-        raise validation.fail("level", config.level, "be aggregation to be audited")
+        raise validation.fail("level", config.level, "be aggregation for an audit")
     placement = PLACEMENTS[config.placement]
     if placement.server_view or not placement.adds_noise:
-        hint = "under local noise each message would have to be looked at"
+        hint = "an audit of local noise would have to examine each message"
         hint = hint if placement.adds_noise else "without noise there is nothing to audit"
-        raise validation.fail("placement", config.placement, "be central or distributed to be audited", hint)
+        raise validation.fail("placement", config.placement, "be central or distributed for an audit", hint)
     for key in config.method.clip_norms:
         if (clip_norm := float(config.table()[key])) > LARGEST:
-            hint = "a run with all clip norms and steps divided by one number is as private"
-            raise validation.fail(key, clip_norm, f"be at most {LARGEST:g}", hint)
+            hint = "dividing all clip norms and step sizes by one number does not change the privacy"
+            raise validation.fail(key, clip_norm, f"be at most {LARGEST:g} for an audit", hint)
     if config.public_examples:
-        raise validation.fail("optimizer", config.optimizer, "learn from no public examples to be audited")
+        raise validation.ArgumentError(
+            f"optimizer={config.optimizer} cannot be audited, because it learns from public examples"
+        )
 
 
 def _plan(config: Config, canaries: int) -> Plan:
-    """The plan of the configuration, with so many units."""
+    """The plan of the configuration with ``canaries`` units."""
     _require_visible(config)
-    config = config.resolved()  # delta, say, is of the run as it is configured
+    config = config.resolved()  # defaults, such as delta, depend on the configured number of units
     if validation.integer("canaries", canaries) > config.units:
-        hint = "with clients set higher, set delta, too: by default it follows them"
+        hint = "if you raise clients, set delta, too, since its default depends on clients"
         raise validation.fail("canaries", canaries, f"be at most the run's {config.units} units", hint)
-    count = canaries or min(config.units, MOST if config.work == "gradient" else _SLOW)
+    count = canaries or min(config.units, MOST if config.work == "gradient" else _MOST_LOCAL_STEPS)
     changes: dict[str, Any] = {"clients": count, "nodes_own_data": False}
     if config.unit == "example":
         clients = min(config.clients, count)
@@ -227,12 +232,12 @@ def _plan(config: Config, canaries: int) -> Plan:
 def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
 ) -> tuple[Watched, tuple[Event, ...], StopReason]:
-    """The run, with an adversary watching; what its ledger says afterwards, and how it ended."""
+    """Runs the plan: (the adversaries' scores, the charged events, how the run ended)."""
     units = Canaries(there, plan.mechanism.sampler.event(1.0).relation is Relation.REPLACE_ONE)
     side = nodes_of(plan, units)
     watched = Watched(plan, side, units)
     mechanism = replace(plan.mechanism, optimizer=watched)
-    params = torch.from_numpy(key.generator("initial-params").normal(0, _START, plan.units)).float()
+    params = torch.from_numpy(key.generator("initial-params").normal(0, _INITIAL_STD, plan.units)).float()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
         with Ledger.create(path, {}) as ledger:
@@ -243,15 +248,17 @@ def _run(
 
 
 def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:
-    """The rate of right guesses, and one-sided bounds of Clopper and Pearson."""
+    """(the rate of right guesses, its one-sided Clopper-Pearson bounds)."""
     least = float(special.betaincinv(right, of - right + 1, 1 - confidence)) if right else 0.0
     most = float(special.betaincinv(right + 1, of - right, confidence)) if right < of else 1.0
     return right / of, least, most
 
 
 def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
-    """Epsilon of the events with their noise larger or smaller by the factor that allows just this rate;
-    infinite where none does: who is in no cohort is not seen, whatever the noise."""
+    """Epsilon of the events with their noise scaled by the factor that allows exactly this rate.
+
+    It is infinite if no factor does: canaries that were never sampled cannot be guessed at any noise.
+    """
 
     def excess(log_factor: float) -> float:
         return advantage([scaled(event, math.exp(log_factor)) for event in events]) - (2 * rate - 1)
@@ -260,10 +267,10 @@ def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
         return math.inf
     low, high = 0.0, 0.0
     while excess(low) < 0:
-        low -= _STEP
-        if low < -_FAR:
+        low -= _LOG_STEP
+        if low < -_MAX_LOG_FACTOR:
             return math.inf
-    while high < _FAR and excess(high) > 0:
-        high += _STEP
+    while high < _MAX_LOG_FACTOR and excess(high) > 0:
+        high += _LOG_STEP
     factor = high if excess(high) > 0 else optimize.brentq(excess, low, high, xtol=1e-3)
     return epsilon([scaled(event, math.exp(factor)) for event in events], delta).epsilon

@@ -1,8 +1,8 @@
-"""Canaries in place of a run's units, and the adversary who guesses which of them are there.
+"""Canaries in place of a run's units, and the adversary who guesses which of them are present.
 
-A canary is an example whose gradient is as large as can be, in a coordinate of its own, so that it meets no
-other; :func:`nodes_of` makes a run's nodes of them. :class:`Watched` is the run's optimizer, and passes all
-answers by the adversary and the auditor of :mod:`fedpriv.auditing.auditor`.
+A canary is an example with a gradient of the maximal norm in its own coordinate, so canaries do not
+interfere. :func:`nodes_of` makes a run's nodes with them. :class:`Watched` wraps the run's optimizer and
+shows all answers to the adversary and the auditor of :mod:`fedpriv.auditing.auditor`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from fedpriv.tasks.task import Task
 
 Floats = NDArray[np.float64]
 
-LARGEST = 1e5  # clip norm that the canaries' gradients are surely clipped at
-SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # factors on the noise that is said, which adversaries go by
-_HEIGHT, _SPEED = 1e3, 1e3  # of the loss: gradients of up to 1e6, which turn over within steps of 1e-3
-_MOST_LOG = 300.0  # of a likelihood ratio: beyond it a rate's logarithm is nothing
-_NOBODY = np.zeros(0, np.int64)
+LARGEST = 1e5  # the largest clip norm at which the canaries' gradients are certainly clipped
+SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # the adversaries' assumed noise, as factors on the claimed noise
+_AMPLITUDE, _FREQUENCY = 1e3, 1e3  # of the loss: gradients up to 1e6 that change sign within steps of 1e-3
+_MAX_LOG_RATIO = 300.0  # log likelihood ratios above it are not changed by the sampling rate
+_NO_UNITS = np.zeros(0, np.int64)
 
 
 def nodes_of(plan: Plan, units: Canaries) -> Worker:
-    """The run's nodes, whose units are canaries."""
+    """The run's worker with canaries as units."""
     config = plan.config
     return Worker(
         task=Task(_Table(plan.units), _loss),
@@ -47,7 +47,7 @@ def nodes_of(plan: Plan, units: Canaries) -> Worker:
 
 
 class _Table(nn.Module):
-    """One number for each canary."""
+    """A model with one parameter per canary."""
 
     def __init__(self, canaries: int) -> None:
         super().__init__()
@@ -59,18 +59,20 @@ class _Table(nn.Module):
 
 
 def _loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """Steep wherever it is, and as steep in another direction a little further on: what a gradient at one
-    point, a difference between two points and several local steps have to clip."""
-    return (2 * y - 1) * (_HEIGHT * torch.sin(_SPEED * outputs))
+    """A loss that is steep almost everywhere and quickly changes direction.
+
+    A gradient at one point, a difference of gradients at two points, and local steps all have to be clipped.
+    """
+    return (2 * y - 1) * (_AMPLITUDE * torch.sin(_FREQUENCY * outputs))
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """Unit numbers -> canaries, each of its own coordinate.
+    """The population of canaries; canary i has coordinate i.
 
     Attributes:
-        there: whether each canary is, bool (m,).
-        replaced: whether who is not there is another canary, of the opposite gradient, and not nobody.
+        there: whether each canary is present, bool (m,).
+        replaced: whether an absent canary is replaced by one with the opposite gradient (replace-one).
     """
 
     there: NDArray[np.bool_]
@@ -88,13 +90,13 @@ class Canaries:
 
 @dataclass
 class Watched:
-    """The run's optimizer and its nodes: the adversary sees every answer, and the auditor every cohort.
+    """The run's optimizer and engine, observed: the adversary sees every answer, the auditor every cohort.
 
     Attributes:
-        plan: the run's, which is public.
-        side, units: the nodes and the canaries, by which the adversary computes what one of them would add.
-        scores: log-likelihood ratios of having been there, given all answers, by each adversary: (k, m).
-        residuals: what the auditor finds of noise and cohorts.
+        plan: the run's public plan.
+        side, units: the worker and the canaries, with which each canary's contribution is computed.
+        scores: log likelihood ratios of each canary's presence given all answers, by adversary: (k, m).
+        residuals: the auditor's tests of noise and cohorts.
     """
 
     plan: Plan
@@ -124,19 +126,20 @@ class Watched:
         return self._query
 
     def update(self, state: State, answer: NoisyAnswer) -> State:
-        """See :class:`PrivateOptimizer`; the answer is looked at first."""
-        self._look(self._query, answer)
+        """See :class:`PrivateOptimizer`. The answer is observed first."""
+        self._observe(self._query, answer)
         return self._inner.update(state, answer)
 
     def gather(self, request: SumRequest) -> PartialSum:
-        """See :class:`fedpriv.federated.engine.Engine`; whom it asks is noted."""
+        """See :class:`fedpriv.federated.engine.Engine`. The request's cohort is recorded."""
         self._ask = request
         return self.side.gather(request)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there are no resources to release."""
 
-    def _look(self, query: Query, answer: NoisyAnswer) -> None:
+    def _observe(self, query: Query, answer: NoisyAnswer) -> None:
+        """Updates the adversaries' scores and the auditor's tests with one answer."""
         mechanism = self.plan.mechanism
         sampler = mechanism.sampler.resized(query.rate_factor)
         stds = query.noise_stds(mechanism.scale * query.relative_noise)
@@ -145,7 +148,7 @@ class Watched:
         rate = min(1.0, sampler.expected_size / sampler.population)
         exact = self.side.answer(replace(self._ask, party_stds=None)).sums
         left = [(total - own.numpy()) / std for total, own, std in zip(sums, exact, totals, strict=True)]
-        cohort = np.concatenate([shard.ids for shard in self._ask.shards] or [_NOBODY])
+        cohort = np.concatenate([shard.ids for shard in self._ask.shards] or [_NO_UNITS])
         self.residuals.add(left, cohort, rate)
         for sign, there in ((1, True), (-1, False)):
             adds = self._contributions(query, there)
@@ -158,8 +161,10 @@ class Watched:
                 score += sign * _mixed(np.sum(logs, axis=0) / factor**2, rate)
 
     def _contributions(self, query: Query, there: bool) -> list[Floats]:
-        """What each canary adds to each block if it is in the cohort, there or not: in its own coordinate, so
-        that all of them are one sum."""
+        """Each canary's contribution to each block if it is in the cohort, present or absent.
+
+        Every canary has its own coordinate, so one sum contains the contributions of all.
+        """
         everyone = replace(self.side, view=replace(self.units, there=np.full(self.plan.units, there)))
         shard = Shard(0, np.arange(self.plan.units), parties=0)
         sums = everyone.answer(SumRequest(query, 0, (shard,))).sums
@@ -167,8 +172,10 @@ class Watched:
 
 
 def _mixed(log: Floats, rate: float) -> Floats:
-    """log(1 - q + q e^log): nobody knows who was in the cohort."""
+    """log(1 - q + q e^log), the log likelihood ratio if the cohort is unknown."""
     if rate == 1:
         return log
-    mixed: Floats = np.where(log < _MOST_LOG, np.log1p(rate * np.expm1(np.minimum(log, _MOST_LOG))), log)
+    mixed: Floats = np.where(
+        log < _MAX_LOG_RATIO, np.log1p(rate * np.expm1(np.minimum(log, _MAX_LOG_RATIO))), log
+    )
     return mixed

@@ -1,8 +1,8 @@
-"""A lower bound on epsilon from the guesses about the coins of one run, whatever the mechanism is.
+"""A lower bound on epsilon from the guesses of one run, for any mechanism.
 
-(epsilon, delta)-differential privacy bounds how many guesses about independent fair coins can be right
-(Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", theorem 5.2). So guesses that
-are right more often prove that epsilon is larger.
+(epsilon, delta)-differential privacy bounds the number of right guesses about independent fair coins
+(Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", theorem 5.2). More right
+guesses show, at a given confidence, that epsilon is larger.
 
 >>> round(proved_epsilon(np.ones(1000, bool), delta=1e-6, confidence=0.95), 2)
 5.37
@@ -14,28 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-_PARTS, _LESS = 5, 4  # how many numbers of guesses are tried, each this part of the one before
+_COUNTS, _RATIO = 5, 4  # the number of subsets of guesses that are tried, and the ratio of their sizes
 
 
 def proved_epsilon(right: NDArray[np.bool_], delta: float, confidence: float) -> float:
-    """A lower bound on epsilon from guesses about independent fair coins, whatever made what they go by.
+    """A lower bound on epsilon from guesses about independent fair coins, for any mechanism.
 
     Args:
-        right: whether each guess was right, bool (m,), the surest guess first. The m, m/4, m/16, ... surest
-            are tried, at a confidence that holds for all of these bounds together.
-        delta: of the claim.
-        confidence: with which the bound holds, in (0, 1).
+        right: whether each guess was right, bool (m,), sorted by descending certainty. Bounds from the m,
+            m/4, m/16, ... most certain guesses are computed, at a confidence that holds for all of them
+            together.
+        delta: the delta of the claim.
+        confidence: the confidence of the bound, in (0, 1).
 
     Source: Steinke, Nasr & Jagielski 2023, theorem 5.2 and appendix D.
     """
-    counts = sorted({len(right) // _LESS**k for k in range(_PARTS)} - {0})
+    counts = sorted({len(right) // _RATIO**k for k in range(_COUNTS)} - {0})
     each = (1 - confidence) / max(1, len(counts))
     sums = np.cumsum(right)
     return max((_bound(len(right), n, int(sums[n - 1]), delta, each) for n in counts), default=0.0)
 
 
 def _bound(coins: int, guesses: int, right: int, delta: float, p_value: float) -> float:
-    """The least epsilon under which so many right guesses are as likely as ``p_value``."""
+    """The smallest epsilon at which the p-value of so many right guesses reaches ``p_value``."""
 
     def excess(epsilon: float) -> float:
         return one_run_p_value(coins, guesses, right, epsilon, delta) - p_value
@@ -46,16 +47,16 @@ def _bound(coins: int, guesses: int, right: int, delta: float, p_value: float) -
     while excess(high) < 0:
         high *= 2
     low = 0.0
-    for _ in range(40):  # not continuous where delta counts, but rising
+    for _ in range(40):  # bisection: the p-value may jump, but it increases in epsilon
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) < 0 else (low, middle)
     return low
 
 
 def one_run_p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """How likely it is at most that so many of the guesses are right, under (epsilon, delta)-DP.
+    """An upper bound of the probability of so many right guesses under (epsilon, delta)-DP.
 
-    With W binomial over the guesses at e^epsilon / (1 + e^epsilon), v the right ones and m the coins:
+    With W binomial over the guesses at e^epsilon / (1 + e^epsilon), v the right guesses and m the coins:
     P[W >= v] + 2 m delta max over i of P[v - i <= W < v] / i (Steinke et al. 2023, theorem 5.2).
     """
     rate = special.expit(epsilon)

@@ -90,7 +90,7 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
         f"{found.allowed:.2%} of the time at most",
         f"observed: the best guesses were right {found.right / found.canaries:.2%} of the time "
         f"(p-value {found.p_value:.2g})",
-        f"noise and cohorts: {found.oddest if found.odd else 'as accounted'} "
+        f"noise and cohorts: {found.oddest if found.irregular else 'as accounted'} "
         f"(p-value {found.noise_p_value:.2g})",
         _measured(found),
         f"proved by this run alone: epsilon is at least {found.proved:.3g}",

@@ -1,4 +1,4 @@
-"""DP-AGD: full-batch descent whose noise shrinks when no step along the noisy gradient helps.
+"""DP-AGD: full-batch gradient descent that reduces its noise when no step along the noisy gradient helps.
 
 Source: Lee & Kifer 2018 ("Concentrated differentially private gradient descent with adaptive per-iteration
 privacy budget"), algorithms 1 to 3; a baseline of Wang et al. 2023, Table 2. Vectors are (d,), sums are over
@@ -7,24 +7,26 @@ all units, noise stds are of the sum.
 | paper | here |
 |---|---|
 | rho, of (epsilon, delta) by zCDP | ``Filter(Budget(epsilon, delta, "zcdp")).limit`` |
-| C_grad, C_obj | ``clip_norm``, ``clip_loss``: each unit's loss is cut to [0, C_obj] |
+| C_grad, C_obj | ``clip_norm``, ``clip_loss``: each unit's loss is clipped to [0, C_obj] |
 | rho_ng, rho_nmax | ``gradient_share`` rho at the start, ``choice_share`` rho throughout |
 | gamma, the increase of rho_ng | ``increase`` |
-| Phi, the candidate step sizes, alpha_max | ``candidates`` of them evenly over [0, alpha_max], 0 the first |
+| Phi, the candidate step sizes, alpha_max | ``candidates`` sizes, evenly spaced in [0, alpha_max] |
 | tau, eta: every tau steps alpha_max = (1 + eta) max of the last tau steps | ``refresh``, ``widen`` |
 | NoisyMax(-Omega, C_obj, sqrt(2 rho_nmax)) | ``release.choose_least``, a ``noisy-max`` event |
 | GradAvg(rho_old, rho_H, g, g~, C_grad) | :func:`_sharpened` |
 
-A Gaussian release of rho has multiplier z = (2 rho)^(-1/2), and so has the choice: a loss more raises all
-objective values alike and by C_obj at most, so Laplace noise of scale z C_obj makes the choice (1/z, 0)-
-private, hence (1/z)^2 / 2 = rho. Under replace-one both double, by ``accounting.relations``.
+A Gaussian release with rho has the multiplier z = (2 rho)^(-1/2), and so has the noisy-max selection. Adding
+a unit raises all objective values by at most C_obj, so Laplace noise of scale z C_obj makes the selection
+(1/z, 0)-DP, which costs (1/z)^2 / 2 = rho. Under replace-one both sensitivities double
+(``accounting.relations``).
 
-Where the choice is "no step", the gradient is asked again with rho_H - rho_old and the two answers are
-averaged by their rho: the mean has the noise of one release of rho_H. How much is asked, and how often,
-follows from earlier answers, so adding up events is not enough: a zCDP filter holds the budget (and the
-methods without a filter refuse). Where it does not afford a release, the run ends with the last theta.
+If the selection is "no step", the gradient is released again with rho_H - rho_old, and the two answers are
+averaged with weights rho. The mean has the noise of one release with rho_H. Noise and number of the releases
+depend on earlier answers, so ordinary composition does not apply: a zCDP filter enforces the budget, and
+    methods
+without a filter are refused. If the filter does not afford a release, the run ends with the last theta.
 
-Choices of ours: both shares at the start (1/60 each), and that a loss that is not a number counts C_obj.
+Not from the paper: the initial values of both shares (1/60 each), and that a NaN loss counts as C_obj.
 
 >>> from fedpriv.accounting import Budget
 >>> import numpy as np
@@ -58,24 +60,24 @@ from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 
-_CHUNK = 1000  # examples whose losses are computed at once
+_BATCH = 1000  # examples whose losses are computed at once
 
 
 @dataclass(frozen=True)
 class DpAgd:
-    """The settings of DP-AGD; all of them public.
+    """The settings of DP-AGD. All of them are public.
 
     Attributes:
-        clip_norm: C_grad > 0, of each unit's gradient.
-        clip_loss: C_obj > 0, the largest loss of a unit that counts.
+        clip_norm: C_grad > 0, the clip norm of each unit's gradient.
+        clip_loss: C_obj > 0, at which each unit's loss is clipped.
         gradient_share: rho_ng at the start, as a share of the budget's rho, in (0, 1).
         choice_share: rho_nmax, as a share of the budget's rho, in (0, 1).
         increase: gamma > 0.
-        candidates: the size of Phi, at least 2; the first of them is 0.
-        largest_step: alpha_max at the start, > 0; steps are along a vector of norm 1.
+        candidates: the size of Phi, at least 2; the first candidate is 0.
+        largest_step: the initial alpha_max, > 0; steps are along a vector of norm 1.
         refresh: tau >= 1.
         widen: eta >= 0.
-        most_steps: where the run ends, if the budget does not end it before.
+        most_steps: the largest number of steps, if the budget does not end the run before.
     """
 
     clip_norm: float
@@ -102,13 +104,13 @@ class DpAgd:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; all of it follows from what was released.
+    """The result of a run. It depends only on released values.
 
     Attributes:
         params: theta (d,).
-        steps: the step sizes that were chosen, none of them 0.
+        steps: the chosen step sizes; none is 0.
         rho: rho_ng at the end.
-        releases: how many events were charged.
+        releases: the number of charged events.
         stopped: "budget" or "steps".
     """
 
@@ -121,7 +123,7 @@ class Outcome:
 
 @dataclass
 class _Curator:
-    """Who holds the units: answers with noise, each answer paid for before the data is touched."""
+    """The party with the data. It answers with noise, and charges each answer before it reads the data."""
 
     task: Task
     x: Tensor
@@ -134,12 +136,12 @@ class _Curator:
     sums: dict[int, Tensor] = field(default_factory=dict)
 
     def event(self, rho: float, mechanism: str = "gaussian") -> Event:
-        """The event of rho as the filter adds it up, whatever the relation."""
+        """The event that costs rho in the filter, under this relation."""
         z = self.relation.moves / math.sqrt(2 * rho)
         return Event(z, Sampling.NONE, self.relation, mechanism=mechanism)
 
     def pay(self, event: Event) -> int | None:
-        """The number of the release that is now paid for, or None where the budget does not afford it."""
+        """Charges a release and returns its number, or None if the budget does not afford it."""
         if not self.budget_gate.affords([event]):
             return None
         self.key.once("release", self.releases)
@@ -148,7 +150,7 @@ class _Curator:
         return self.releases - 1
 
     def gradient(self, params: Tensor, rho: float, step: int) -> Tensor | None:
-        """The noisy sum (d,) of clipped gradients, or None; step's exact sum is kept for more of it."""
+        """The noisy sum (d,) of clipped gradients, or None. The exact sum is cached for repeated releases."""
         event = self.event(rho)
         index = self.pay(event)
         if index is None:
@@ -164,7 +166,7 @@ class _Curator:
         return None if answer is None else answer[0]
 
     def best(self, points: Sequence[Tensor], rho: float) -> int | None:
-        """Which point has the least noisy objective, or None."""
+        """The index of the point with the smallest noisy objective, or None if it is not affordable."""
         event = self.event(rho, "noisy-max")
         index = self.pay(event)
         if index is None:
@@ -176,13 +178,13 @@ class _Curator:
 
 @torch.no_grad()
 def objective(task: Task, params: Tensor, x: Tensor, y: Tensor, bound: float) -> Tensor:
-    """The sum over units of their losses cut to [0, bound], float64 (); what is not a number counts bound."""
+    """The sum over units of their losses clipped to [0, bound], float64 (). A NaN loss counts as bound."""
     total = torch.zeros((), dtype=torch.float64, device=params.device)
 
-    def loss(x: Tensor, y: Tensor) -> Tensor:  # of one alone, whatever the model does with several
+    def loss(x: Tensor, y: Tensor) -> Tensor:  # of one example, so that the model cannot mix examples
         return task.losses(params, x[None], y[None])[0]
 
-    for part, labels in zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True):
+    for part, labels in zip(torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True):
         losses = torch.func.vmap(loss)(part, labels).double() if len(part) else total.new_zeros(0)
         total += losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum()
     return total
@@ -198,20 +200,20 @@ def descend(
     key: Key,
     relation: str = "add-remove",
 ) -> Outcome:
-    """Run DP-AGD over all units until the budget or the steps end.
+    """Runs DP-AGD over all units until the budget or the steps end.
 
     Args:
-        settings: all public numbers.
-        task: model and loss; the unit is an example.
+        settings: the public settings.
+        task: model and loss; the privacy unit is an example.
         x, y: all training examples (n, ...), private.
         params: theta_0 (d,).
-        books: an unused zCDP filter, with a ledger where charges are to last.
-        key: OS entropy, or a seed for a run that is reproducible and not private.
-        relation: of neighbours.
+        budget_gate: an unused zCDP filter, with a ledger if charges must be stored.
+        key: from OS entropy; or from a seed, and then the run is reproducible and not private.
+        relation: the neighbouring relation.
 
-    Raises ArgumentError where the filter is not of zCDP.
+    Raises ArgumentError if the filter does not use zCDP.
     """
-    validation.choice("accounting", budget_gate.budget.method, ("zcdp",), "DP-AGD chooses by pure privacy")
+    validation.choice("accounting", budget_gate.budget.method, ("zcdp",), "DP-AGD needs a zCDP filter")
     validation.choice("relation", relation, RELATIONS)
     curator = _Curator(task, x, y, settings, budget_gate, Relation(relation), key)
     rho, largest = settings.gradient_share * budget_gate.limit, settings.largest_step
@@ -231,7 +233,7 @@ def descend(
 def _step(
     curator: _Curator, params: Tensor, sizes: Sequence[float], rho: float, step: int
 ) -> tuple[tuple[Tensor, float] | None, float]:
-    """((the next theta, its step size), rho_ng); None where the budget ended first."""
+    """((the next theta, its step size) or None if the budget ended, rho_ng)."""
     noisy = curator.gradient(params, rho, step)
     while noisy is not None:
         direction = noisy / torch.linalg.vector_norm(noisy)
@@ -249,5 +251,7 @@ def _step(
 
 
 def _sharpened(noisy: Tensor, rho: float, more: Tensor, raised: float) -> Tensor:
-    """GradAvg: answers with rho and with ``raised`` - rho, averaged by them: an answer with ``raised``."""
+    """GradAvg: the weighted mean of answers with rho and ``raised`` - rho, which is an answer with
+    ``raised``.
+    """
     return (rho * noisy + (raised - rho) * more) / raised

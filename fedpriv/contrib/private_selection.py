@@ -1,52 +1,54 @@
-"""Private selection: a random number of private runs with random settings, of which the best is handed out.
+"""Private selection: a random number of private runs with random settings, of which only the best is
+returned.
 
-Sources: Liu & Talwar 2019 ("Private selection from private candidates"), algorithm 2, which Koskela & Honkela
-2020 (section 5.3) compare ADADP with; Papernot & Steinke 2022 ("Hyperparameter tuning with Renyi differential
-privacy"), whose eta = 1 is this algorithm.
+Sources: Liu & Talwar 2019 ("Private selection from private candidates"), algorithm 2, with which Koskela &
+Honkela 2020 (section 5.3) compare ADADP; Papernot & Steinke 2022 ("Hyperparameter tuning with Renyi
+differential privacy"), whose case eta = 1 is this algorithm.
 
     repeat: draw a candidate at random, run it privately, score the result; with probability gamma, stop.
-    Hand out the result with the best score.
+    Return the result with the best score.
 
 | paper | here |
 |---|---|
 | Q(D): a random candidate's (output, score) | ``Selection.run``, the events of ONE run with its score |
 | gamma: probability of stopping after a run | ``Selection.gamma``; 1 / gamma runs are expected |
-| T: where the repetition ends in any case | ``Selection.most``; None: nowhere |
+| T: the largest number of repetitions | ``Selection.most``; None: unlimited |
 
-Only the winner may ever be seen: how many runs there were, the other results and scores, and how long it all
-took are NOT protected by what follows (given k runs, the best of them costs up to k epsilon).
+Only the winner may be published. The number of runs, the other results and scores, and the running time are
+NOT protected by this analysis (given k runs, the best of them costs up to k epsilon).
 
-What it costs, proved here from first principles, for Q and Q' on neighbours. Let outcomes be ordered by
-score, ties by a fresh uniform number, so that no two are equal (which of tied outcomes is taken leaves the
-law as it is, since they are alike); F(z) is the probability under Q of an outcome not better than z. With
-f(x) = E[x^K] = gamma x / (1 - (1-gamma) x), the winner is at most z with probability f(F(z)), so its
-density is Q(z) f'(F(z)) with f'(x) = gamma / (1 - (1-gamma) x)^2.
+The cost, proved here from first principles, for Q and Q' on neighbouring data sets. Order outcomes by score,
+and ties by a fresh uniform number, so that no two are equal (tied outcomes are exchangeable, so breaking ties
+does not change the distribution). F(z) is the probability under Q of an outcome not better than z. With
+f(x) = E[x^K] = gamma x / (1 - (1-gamma) x), the winner is at most z with probability f(F(z)), so its density
+is Q(z) f'(F(z)) with f'(x) = gamma / (1 - (1-gamma) x)^2.
 
-1. Pure. Where Q, Q' are (e, 0)-indistinguishable, 1 - (1-gamma) F = gamma + (1-gamma) (1 - F) and its twin
-   under Q' are within e^e of each other, hence f' within e^(2e), hence the winner within e^(3e). (Liu &
-   Talwar 2019, section 3.2.)
-2. Approximate. Where Q, Q' are (e, d)-indistinguishable, each has an event of probability 1 - d given which
-   they are (e, 0)-indistinguishable (Kairouz, Oh & Viswanath 2015). Runs that are all in their events have
-   generating function f((1-d) x), to which 1. applies as it stands, for 1 - (1-gamma)(1-d) F is again a
-   constant and a multiple of 1 - F. Some run is not with probability 1 - f(1-d) = d / (gamma + d
-   (1-gamma)). So the winner is
+1. Pure DP. If Q and Q' are (e, 0)-indistinguishable, then 1 - (1-gamma) F = gamma + (1-gamma) (1 - F) and its
+   counterpart under Q' are within a factor e^e of each other, hence f' within e^(2e), and the winner within
+   e^(3e). (Liu & Talwar 2019, section 3.2.)
+2. Approximate DP. If Q and Q' are (e, d)-indistinguishable, each has an event of probability 1 - d,
+   conditional on which they are (e, 0)-indistinguishable (Kairouz, Oh & Viswanath 2015). Runs that all lie in
+   their events have the generating function f((1-d) x). Step 1 applies to it unchanged, since 1 -
+   (1-gamma)(1-d) F is again a constant plus a multiple of 1 - F. Some run lies outside with probability 1 -
+   f(1-d) = d / (gamma + d (1-gamma)). So the winner is
 
-       (3 e, d / (gamma + d (1-gamma)))-private,      d = gamma D / (1 - D (1-gamma)) for a wanted delta D.
+       (3 e, d / (gamma + d (1-gamma)))-DP,      d = gamma D / (1 - D (1-gamma)) for a target delta D.
 
-   Liu & Talwar's own statement has sqrt(d) where this has d; the argument here does not need it.
-3. Renyi. Where Q, Q' have divergence at most e(a) at order a, both ways: by 1.'s density, the winner's at
-   order a is at most e(a) + log max f'(F) (f'(F)/f'(F'))^(a-1) / (a - 1). f' <= f'(1) = 1/gamma. With p = 1
-   - (1-gamma) F, the probability of an event under Q (not "at most z, and a coin"), and p' its twin,
-   f'(F)/f'(F') = (p'/p)^2 and p' <= p^(1 - 1/b) e^((1 - 1/b) e(b)) at any order b, where p >= gamma. So, as
-   Papernot & Steinke 2022 have it:
+   Liu & Talwar's statement has sqrt(d) in place of d; this argument does not need the square root.
+3. Renyi DP. Let Q and Q' have divergence at most e(a) at order a in both directions. By the density in 1, the
+   winner's divergence at order a is at most e(a) + log max f'(F) (f'(F)/f'(F'))^(a-1) / (a - 1), and
+   f' <= f'(1) = 1/gamma. Let p = 1 - (1-gamma) F, the probability of an event under Q (not "at most z, and a
+   coin"), and p' its counterpart under Q'. Then f'(F)/f'(F') = (p'/p)^2, and p' <= p^(1 - 1/b) e^((1 - 1/b)
+   e(b)) at any order b, where p >= gamma. So, as in Papernot & Steinke 2022:
 
        e(a) + 2 (1 - 1/b) e(b) + 2 log(1/gamma) / b + log(1/gamma) / (a - 1)      for every a, b > 1.
 
-A repetition that ends at T in any case differs by (1-gamma)^T in total variation, which adds
-(1 + e^epsilon) (1-gamma)^T to delta.
+A repetition that ends at T differs by (1-gamma)^T in total variation, which adds (1 + e^epsilon) (1-gamma)^T
+to delta.
 
-The candidates share one event sequence: each is as private as every other. A score on private data would be
-one more release of the run, and belongs in its events; on public test data it is free, and optimistic.
+All candidates have the same event sequence, so each is as private as every other. A score on private data is
+one more release of the run and must be among its events. A score on public test data costs nothing but is
+optimistic.
 
 >>> once = Selection((Event(20.0, "none", "add-remove"),), gamma=0.1)
 >>> [round(by.epsilon, 3) for by in (once.approximate(1e-5, "pld"), once.renyi(1e-5), once.epsilon(1e-5))]
@@ -87,12 +89,12 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class Selection:
-    """A private selection as an event of its own: what one run costs, and how many there may be.
+    """The description of a private selection, from which its cost follows.
 
     Attributes:
-        run: all events of one run, and of its score where that reads private data.
-        gamma: probability of stopping after a run, in (0, 1].
-        most: T, the most runs, or None.
+        run: all events of one run, including those of a score on private data.
+        gamma: the probability of stopping after a run, in (0, 1].
+        most: T, the largest number of runs, or None.
     """
 
     run: tuple[Event, ...]
@@ -107,11 +109,11 @@ class Selection:
 
     @property
     def cut(self) -> float:
-        """(1 - gamma)^T: the probability that the repetition is cut off."""
+        """(1 - gamma)^T, the probability that the repetition is truncated."""
         return 0.0 if self.most is None else float((1 - self.gamma) ** self.most)
 
     def epsilon(self, delta: float, method: str = "pld") -> PrivacyGuarantee:
-        """Epsilon at ``delta`` by 2. (one run by ``method``) or by 3., whichever gives less.
+        """The smaller epsilon at ``delta`` of proofs 2 (one run accounted for by ``method``) and 3.
 
         Raises ArgumentError and UnsupportedEvent as ``accounting.epsilon`` does.
         """
@@ -121,19 +123,19 @@ class Selection:
         return min(answers, key=lambda answer: answer.epsilon)
 
     def approximate(self, delta: float, method: str = "pld") -> PrivacyGuarantee:
-        """Epsilon at ``delta`` by 2., one run being accounted for by ``method``. Raises as ``epsilon``."""
+        """Epsilon at ``delta`` by proof 2; one run is accounted for by ``method``. Raises as ``epsilon``."""
         validation.between("delta", delta, 0, 1)
         validation.choice("accounting", method, METHODS)
         value = with_truncation(_Tripled(self, method), delta, self.cut)[0]
         return PrivacyGuarantee(value, None, METHODS[method].kind, f"selection of {method} runs", delta)
 
     def renyi(self, delta: float) -> PrivacyGuarantee:
-        """Epsilon at ``delta`` by 3. Raises as ``epsilon``, also for truncated cohorts."""
+        """Epsilon at ``delta`` by proof 3. Raises as ``epsilon``, and ArgumentError for truncated cohorts."""
         validation.between("delta", delta, 0, 1)
         for event in self.run:
             if event.truncation:
-                raise validation.fail("truncation", event.truncation, "be 0 for the bound by orders")
-        epsilon(self.run, delta, "rdp")  # refuses what the method does not support
+                raise validation.fail("truncation", event.truncation, "be 0 for the Renyi bound")
+        epsilon(self.run, delta, "rdp")  # raises UnsupportedEvent if RDP does not support the events
         noisy = {e: n for e, n in tally(self.run).items() if e.rate > 0 and e.noise_multiplier < math.inf}
         if any(event.noise_multiplier == 0 for event in noisy):
             return PrivacyGuarantee(math.inf, None, "bound", "selection of rdp runs", delta)
@@ -145,7 +147,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class _Tripled:
-    """The winner's privacy curve by 2."""
+    """The winner's privacy curve by proof 2."""
 
     selection: Selection
     method: str
@@ -159,7 +161,7 @@ class _Tripled:
 
 
 def selected_divergences(divergences: Array, gamma: float) -> Array:
-    """The winner's divergences at ORDERS, from one run's of the same shape (orders,), by 3."""
+    """The winner's divergences (orders,) at ORDERS by proof 3, from those of one run (orders,)."""
     orders, log_runs = np.array(ORDERS), math.log(1 / gamma)
     if gamma == 1:
         return divergences
@@ -169,9 +171,10 @@ def selected_divergences(divergences: Array, gamma: float) -> Array:
 
 
 def calibrate(at_scale_one: Selection, budget: Budget) -> Selection:
-    """The selection whose runs have all multipliers scaled alike, so that it spends ``budget`` and not more.
+    """The selection with all multipliers of a run scaled by one factor, so that it spends ``budget``.
 
-    Raises ArgumentError for an infinite budget and where no scale meets it, and as ``Selection.epsilon``.
+    It never spends more. Raises ArgumentError for an infinite budget and if no scale meets it, and as
+    ``Selection.epsilon``.
     """
     validation.finite_positive("epsilon", budget.epsilon)
 
@@ -187,23 +190,23 @@ def calibrate(at_scale_one: Selection, budget: Budget) -> Selection:
 
 
 def pay(selection: Selection, budget: Budget, path: str | os.PathLike[str] | None = None) -> None:
-    """Check that ``budget`` affords the selection and have it on disk, before any of its runs.
+    """Checks that ``budget`` affords the selection and records it on disk. Call it before the first run.
 
     Args:
-        selection: what is about to be done.
-        budget: for it alone.
-        path: a new file of one JSON object, with what was paid for; None where no record is to last.
-            It is no ledger: the runs' events do not add up to what a selection costs.
+        selection: the planned selection.
+        budget: the budget for this selection alone.
+        path: a new file for one JSON object that describes the charge; None: no record. It is not a ledger,
+            since the sum of the runs' events is not the cost of a selection.
 
     Raises:
         BudgetExceeded: the selection costs more; nothing is written.
-        FileExistsError: the file is there, so a selection was paid for before.
+        FileExistsError: the file exists, so a selection was charged before.
     """
     spent = selection.epsilon(budget.delta, budget.method)
     if spent.epsilon > budget.epsilon:
         raise BudgetExceeded(
-            f"a selection with gamma {selection.gamma:g} costs epsilon {spent.epsilon:.4g} at delta "
-            f"{budget.delta:g}; the budget is {budget.epsilon:g}"
+            f"A selection with gamma {selection.gamma:g} costs epsilon {spent.epsilon:.4g} at delta "
+            f"{budget.delta:g}, but the budget is {budget.epsilon:g}. Raise the noise or the budget."
         )
     if path is None:
         return
@@ -217,7 +220,7 @@ def pay(selection: Selection, budget: Budget, path: str | os.PathLike[str] | Non
 
 @dataclass(frozen=True)
 class Winner(Generic[Candidate, Result]):
-    """All that a selection hands out: the best candidate, its result and its score."""
+    """The published outcome of a selection: the best candidate, its result and its score."""
 
     candidate: Candidate
     result: Result
@@ -233,25 +236,25 @@ def select(
     key: Key,
     record: str | os.PathLike[str] | None = None,
 ) -> Winner[Candidate, Result]:
-    """Algorithm 2: the best of a geometric number of private runs, paid for before the first of them.
+    """Algorithm 2: the best of a geometric number of private runs, charged before the first run.
 
-    ``run`` and ``score`` must leave no trace but what they return: no files, no logs, no metrics of runs that
-    do not win.
+    ``run`` and ``score`` must leave no trace except their return values: no files, logs or metrics of runs
+    that do not win.
 
     Args:
-        selection: the events of one run, gamma and T; the same for every candidate.
-        budget: what the whole selection may spend.
-        run: a private run of one candidate with the randomness of a key, which charges no more than
+        selection: the events of one run, gamma and T; equal for all candidates.
+        budget: the budget of the whole selection.
+        run: makes a private run of one candidate with the randomness of a key; it must charge at most
             ``selection.run``.
-        candidates: settings, drawn uniformly, with replacement.
-        score: higher is better; NaN is worst. Of public data, or paid for with the run.
-        key: OS entropy, or a seed for a selection that is reproducible and not private.
-        record: a new file for what is paid, as in :func:`pay`.
+        candidates: settings, drawn uniformly with replacement.
+        score: higher is better; NaN is worst. It uses public data, or its events are in ``selection.run``.
+        key: from OS entropy; or from a seed, and then the selection is reproducible and not private.
+        record: a new file for the charge, as in :func:`pay`.
 
-    Raises ArgumentError for no candidates, and as :func:`pay`.
+    Raises ArgumentError if there are no candidates, and as :func:`pay`.
     """
     if not candidates:
-        raise validation.fail("candidates", list(candidates), "hold at least one")
+        raise validation.ArgumentError("candidates is empty; a selection needs at least one candidate.")
     pay(selection, budget, record)
     key.once("selection")
     generator = key.generator("selection")

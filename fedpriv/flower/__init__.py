@@ -1,7 +1,8 @@
-"""fedpriv on Flower's message API: the two apps, the messages between them, and two grids of our own.
+"""fedpriv on Flower's message API: the ServerApp, the ClientApp, their messages, and two grids for
+simulations.
 
-A :class:`~fedpriv.flower.grid_engine.GridEngine` asks the nodes of any Flower ``Grid`` for one bounded sum
-each; the ClientApp in :mod:`fedpriv.flower.client_app` answers for the virtual clients of its node.
+A :class:`~fedpriv.flower.grid_engine.GridEngine` requests one bounded sum from each node of any Flower
+``Grid``. The ClientApp in :mod:`fedpriv.flower.client_app` answers for all virtual clients of its node.
 """
 
 import os

@@ -1,13 +1,13 @@
-"""Our accountants for Flower's own strategies: a ``PrivacyAccountant`` of Flower 1.41.
+"""A ``PrivacyAccountant`` for Flower's own strategies (Flower 1.41), based on fedpriv's accounting methods.
 
-Flower's wrappers take anything that satisfies ``flwr.supercore.privacy_accounting.PrivacyAccountant``; its
-own RDP accountant is the only one that it has. This one answers by any of our methods, PLD by default:
+Flower's wrappers accept any implementation of ``flwr.supercore.privacy_accounting.PrivacyAccountant``; Flower
+itself provides an RDP accountant only. This one uses any of fedpriv's methods, PLD by default:
 
     config = PrivacyConfig(1e-5, 100, NeighboringRelation.ADD_OR_REMOVE_ONE,
                            SamplingMethod.NO_AMPLIFICATION, max_epsilon=8.0)
     DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 0.1, 10, accountant=FlowerAccountant(config))
 
-What the wrapper does with its noise stays the wrapper's: see its documentation for what it assumes.
+How noise is added stays the wrapper's responsibility; see its documentation for its assumptions.
 
 >>> config = PrivacyConfig(
 ...     1e-5, 100, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
@@ -49,18 +49,18 @@ _SAMPLINGS = {
 
 
 class FlowerAccountant:
-    """Satisfies Flower's ``PrivacyAccountant`` protocol by one of our accounting methods.
+    """Implements Flower's ``PrivacyAccountant`` protocol with one of fedpriv's accounting methods.
 
-    Flower's noise multiplier is noise std over the clip norm, which is our z. Errors are ValueErrors, as
-    its callers expect.
+    Flower's noise multiplier is noise std over the clip norm, the z of :class:`fedpriv.accounting.Event`.
+    Errors are ValueErrors, as Flower expects.
     """
 
     def __init__(self, config: PrivacyConfig, method: str = "pld") -> None:
-        """An accountant of nothing yet. Raises ArgumentError for an unknown method."""
+        """An accountant without events. Raises ArgumentError for an unknown method."""
         self._config = config
         self._method = validation.choice("accounting", method, METHODS)
         self._events: list[Event] = []
-        # The budget last asked about, verified ahead so that asking each round costs next to nothing.
+        # An accountant with the last requested budget. It verifies ahead, so that a check per round is cheap.
         self._gate: Accountant | None = None
 
     @property
@@ -70,11 +70,11 @@ class FlowerAccountant:
 
     @property
     def num_releases(self) -> int:
-        """How many releases were composed."""
+        """The number of composed releases."""
         return sum(event.count for event in self._events)
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
-        """Compose ``count`` identical releases; never refuses a budget, which is ``would_exceed``'s part."""
+        """Composes ``count`` identical releases. It enforces no budget; ``would_exceed`` checks it."""
         added = [self._event(event, count)]
         self._events += added
         if self._gate is not None:
@@ -84,11 +84,13 @@ class FlowerAccountant:
                 self._gate = None
 
     def get_epsilon(self, delta: float) -> float:
-        """Cumulative epsilon at ``delta`` in (0, 1)."""
+        """The epsilon of all composed releases at ``delta`` in (0, 1)."""
         return epsilon(self._events, delta, self._method).epsilon
 
     def get_delta(self, epsilon: float) -> float:
-        """No less than the cumulative delta at ``epsilon`` >= 0, within 0.1 %; at least 1e-15."""
+        """An upper bound, tight to 0.1 %, of the delta of all releases at ``epsilon`` >= 0; at least
+        1e-15.
+        """
         validation.non_negative("epsilon", epsilon)
         low, high = math.log(1e-15), math.log(1 - 1e-9)
         if self.get_epsilon(math.exp(high)) > epsilon:
@@ -99,20 +101,21 @@ class FlowerAccountant:
         return math.exp(high)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """Cumulative epsilon at ``delta`` (default: the configured one), and by which method."""
+        """The epsilon of all releases at ``delta`` (default: the configured one), with the method."""
         target = self._config.target_delta if delta is None else delta
         return PrivacySpent(self.get_epsilon(target), target, self.num_releases, self._method)
 
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
     ) -> bool:
-        """Whether composing ``count`` releases would pass ``max_epsilon`` (default: the configured one).
+        """Whether composing ``count`` more releases would exceed ``max_epsilon`` (default: the configured
+        one).
 
-        Raises ArgumentError where neither is given.
+        Raises ArgumentError if neither is given.
         """
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
-            raise validation.fail("max_epsilon", None, "be given here or in PrivacyConfig")
+            raise validation.ArgumentError("No max_epsilon is given; pass it, or set it in PrivacyConfig.")
         budget = Budget(
             validation.finite_positive("max_epsilon", limit), self._config.target_delta, self._method
         )
@@ -121,7 +124,7 @@ class FlowerAccountant:
         return not self._gate.affords([self._event(event, count)])
 
     def state_dict(self) -> dict[str, object]:
-        """Everything, as a dict that JSON can hold."""
+        """The complete state as a JSON-serialisable dict."""
         config = self._config
         return {
             "schema_version": _SCHEMA,
@@ -137,7 +140,7 @@ class FlowerAccountant:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` gave. Raises ArgumentError where another kind of accountant gave it."""
+        """Restores a ``state_dict``. Raises ArgumentError if it is from another kind of accountant."""
         own = self.state_dict()
         for key in ("schema_version", "backend", "config"):
             if state.get(key) != own[key]:

@@ -1,15 +1,14 @@
-"""What a node says when it fails: an exception's type, and nothing that could hold data.
+"""Masks a node's errors: the server receives only the exception's type, which cannot contain data.
 
-Flower puts the text of an exception into the error message that it sends to the server, and such a text
-can quote values. Functions of the ClientApp are therefore wrapped in :func:`guarded`, which answers with
-the type's name alone. The full traceback goes to the node's own log, at level DEBUG. Where the node is an
-owner's (or has settings that nothing reads, as if misspelt), its log gets the type at level WARNING, too,
-with the texts that are ours and hold no data; the log of a node that hosts a simulation's clients is the
-run's own, and who failed is private there. Why a node is not ready its log says in any case: all are asked
-for their places.
+Flower sends the text of an exception to the server, and such a text can quote values. Therefore the functions
+of the ClientApp are wrapped in :func:`guarded`, which replies with the type's name only. The full traceback
+goes to the node's own log at level DEBUG. If the node owns its data (or has unknown settings, perhaps
+misspelt), its log also gets the type at level WARNING, with the text if it is one of fedpriv's errors, which
+contain no data. In a simulation the node's log is the run's log, where the names of failed nodes are private.
+The reason why a node is not ready is always logged, since all nodes are asked to describe themselves.
 
-Only code in the same process can ask for the exception itself, with :func:`raising` (the in-process grid
-does, for debugging); no message and no configuration can.
+Only code in the same process can request the exception itself, with :func:`raising` (the in-process grid does
+this for debugging). No message and no configuration can.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ _raise: ContextVar[bool] = ContextVar("fedpriv-raise", default=False)
 
 
 def error_reply(message: Message, error: BaseException, crashed: bool = False) -> Message:
-    """The reply to ``message`` that names the type of ``error``; ``crashed`` is for dead workers."""
+    """The reply to ``message`` that names the type of ``error``; ``crashed`` marks a dead worker."""
     code = ErrorCode.CLIENT_APP_CRASHED if crashed else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     return Message(Error(code, type(error).__name__), reply_to=message)
 
 
 def guarded(function: Answerer) -> Answerer:
-    """``function``, whose exceptions become error replies without their text."""
+    """``function`` whose exceptions become error replies without their text."""
 
     @functools.wraps(function)
     def answer(message: Message, context: Context) -> Message:
@@ -67,7 +66,7 @@ def guarded(function: Answerer) -> Answerer:
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Let exceptions of guarded functions through, within this block and this thread."""
+    """Within this block and thread, guarded functions raise their exceptions."""
     token = _raise.set(True)
     try:
         yield

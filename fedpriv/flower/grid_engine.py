@@ -1,13 +1,15 @@
-"""The engine over any Flower Grid: one message a node and release, one bounded sum back; or, at the client
-level, one message a node and round, and the changes of its silos back.
+"""The engine over any Flower Grid.
 
-Who does what is dealt in the order of the nodes' partitions (:mod:`fedpriv.flower.topology`). Replies are
-added in the same order, so that a run does not depend on who was faster.
+It sends one message per node and release and receives one bounded sum; at the client level it sends one
+message per node and round and receives the changes of the node's silos. Work is assigned in the order of the
+nodes' partitions (:mod:`fedpriv.flower.topology`). Replies are added in the same order, so a run does not
+depend on their arrival.
 
-A node that fails or stays silent contributes nothing: its chunks are missing from the sum and its
-parties from the count, and the release tops the noise up. How many replied is private and goes nowhere
-but into the :class:`~fedpriv.federated.engine.PartialSum`, unless all nodes are asked in every release, as
-silos are: who does not answer then tells of no one's draw, and is told, in the run's report too
+A node that fails or does not reply contributes nothing: its shards are missing from the sum, its parties are
+missing from the count, and the release adds the missing noise. The number of replies is private and is used
+only in the :class:`~fedpriv.federated.engine.PartialSum`. The exception are runs whose nodes all take part in
+every
+release, as silos do: then an absence reveals nothing about sampling, and it is printed and reported
 (:mod:`fedpriv.federated.availability`).
 """
 
@@ -27,7 +29,7 @@ from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.worker import zeros
 from fedpriv.flower.grids.base import HostedGrid
-from fedpriv.flower.serialization import MessageError, ask_content, read_reply, shared_records
+from fedpriv.flower.serialization import MessageError, read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import model_record, read_changes, training_content
 from fedpriv.flower.topology import (
     EngineError,
@@ -45,16 +47,16 @@ from fedpriv.node.silo import ModelDelta, TrainRequest
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
 
-_TREE = 4  # nodes, from which the grid adds their replies
-_LOOK_AGAIN = 0.2  # seconds between looks at the list of nodes while a federation assembles
-# Seconds that a run waits for a node that has come since to say where it stands, and how often.
-_PATIENCE, _TRIES = 60.0, 5
-# Flower's errors of messages that expired, or whose node has left.
+_MIN_TREE_NODES = 4  # with fewer nodes, the engine adds the replies itself
+_POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a federation assembles
+# The seconds to wait for a new node's description, and the number of attempts.
+_NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
+# Flower's errors for messages that expired or whose node has left.
 _UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
 
 class SilentError(MessageError):
-    """Nothing came from a node."""
+    """A node did not reply."""
 
 
 class GridEngine:
@@ -62,21 +64,22 @@ class GridEngine:
 
     Args:
         grid: any Grid whose nodes run :mod:`fedpriv.flower.client_app`.
-        reply_timeout: seconds to wait for a release's replies.
-        start_timeout: seconds to wait for all nodes to be there, once.
-        strict: raise where any node fails, instead of doing without it. Default: on grids that host
-            their own nodes, where a failure is a defect of this machine and not a dropout.
-        nodes: how many nodes there must be, where that is settled; default: as many as they say.
-        tell: called with a line that says who is waited for, while the federation assembles, and where silos
-            do not answer.
-        silos: whether the chunks are of silos, all of which are asked in every release.
+        reply_timeout: the seconds to wait for the replies of a release.
+        start_timeout: the seconds to wait for all nodes at the start.
+        strict: whether the failure of any node is an error instead of a dropout. Default: true for grids that
+            host their own nodes, where a failure is a defect of this machine.
+        nodes: the required number of nodes; default: the number that the nodes report.
+        tell: called with lines for the user: which nodes are missing at the start, and which silos do not
+            answer.
+        silos: whether all nodes are silos that take part in every release.
 
     Attributes:
-        absences: which silos' nodes gave nothing to which releases; nothing of clients that are sampled.
+        absences: which silos' nodes contributed nothing to which releases. It is empty if clients are
+            sampled.
 
     Raises:
-        EngineError: from ``gather``, where nodes do not assemble in time, one is not ready, or none of
-            the federation is there any more; from ``train``, where no silo answers, too.
+        EngineError: from ``gather``, if nodes do not connect in time, one is not ready, or all have gone;
+            also from ``train``, if no silo answers.
     """
 
     def __init__(
@@ -100,19 +103,19 @@ class GridEngine:
         self.absences = Dropouts()
 
     def gather(self, request: SumRequest) -> PartialSum:
-        """The sums over all chunks that could be computed, and their parties."""
+        """The sums over all shards that were answered, with the number of their parties."""
         nodes = self.assemble()
         shared = shared_records(request)
         work = {node: part for node, part in assign(request.shards, nodes).items() if part}
-        contents = {node: ask_content(shared, part) for node, part in work.items()}
+        contents = {node: request_content(shared, part) for node, part in work.items()}
         grid, to = self._grid, (MessageType.TRAIN, str(request.release), self._reply_timeout)
-        if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _TREE:
+        if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _MIN_TREE_NODES:
             added = grid.send_and_add(self._messages(contents, *to), timeout=self._reply_timeout)
             return self._read_added(added, request.query, work)
         return self._add(request, work, self._exchange(contents, *to))
 
     def _read_added(self, reply: Message | None, query: Query, work: dict[Node, list[Shard]]) -> PartialSum:
-        """The reply that stands for all nodes."""
+        """The one reply that is the sum of all nodes' replies."""
         parties = sum(shard.parties for shards in work.values() for shard in shards)
         try:
             return _usable(reply, query, parties).to(query)
@@ -120,34 +123,34 @@ class GridEngine:
             raise EngineError(f"a node: {error} (details are in the nodes' own logs)") from None
 
     def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
-        """The changes of all silos that could answer, in the order of their numbers."""
+        """The changes of all silos that answered, in the order of their numbers."""
         nodes, model = self.assemble(), model_record(request)
-        hands: dict[Node, list[int]] = {}
+        assigned: dict[Node, list[int]] = {}
         for silo in request.silos:
-            hands.setdefault(host(silo, nodes), []).append(silo)
+            assigned.setdefault(host(silo, nodes), []).append(silo)
         replies = self._exchange(
-            {node: training_content(model, request, silos) for node, silos in hands.items()},
+            {node: training_content(model, request, silos) for node, silos in assigned.items()},
             SILOS_TRAIN,
             str(request.round),
             self._reply_timeout,
         )
         changes, failed = list[ModelDelta](), dict[Node, MessageError]()
-        for node, silos in hands.items():
+        for node, silos in assigned.items():
             try:
                 changes.extend(read_changes(_content(replies.get(node.id)), silos, request.params))
-            except MessageError as error:  # all are asked in every round: who failed tells of no one's draw
+            except MessageError as error:  # public: all silos take part in every round
                 failed[node] = error
         reasons = self._reasons(failed)
-        self._tolerate(_said(reasons))
+        self._tolerate(_texts(reasons))
         first, steps = request.round * len(request.events) + 1, len(request.events)
         self.absences.note(reasons, first, first + steps - 1)
         if not changes:
-            raise EngineError(f"no node answered: {_joined(_said(reasons))}")
-        self._tell_missing(f"round {request.round + 1}", _said(reasons))
+            raise EngineError(f"no node answered: {_joined(_texts(reasons))}")
+        self._tell_missing(f"round {request.round + 1}", _texts(reasons))
         return tuple(sorted(changes, key=lambda change: change.silo))
 
     def _tell_missing(self, now: str, failures: Sequence[str]) -> None:
-        """Says which nodes' silos stay out from ``now`` on, where that has changed."""
+        """Prints which nodes' silos are missing from ``now`` on, if that has changed."""
         if set(failures) == self._missing:
             return
         self._missing = set(failures)
@@ -157,27 +160,27 @@ class GridEngine:
     def _add(
         self, request: SumRequest, work: dict[Node, list[Shard]], replies: dict[int, Message]
     ) -> PartialSum:
-        """The usable replies' sum, in the order of the partitions."""
+        """The sum of the usable replies, in the order of the partitions."""
         query, usable, failed = request.query, list[PartialSum](), dict[Node, MessageError]()
         for node, shards in work.items():
             try:
                 usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in shards)))
             except MessageError as error:
                 failed[node] = error
-        # Which nodes were asked tells who was sampled, where each node is a client.
-        told = self._strict or self._silos
-        reasons = self._reasons(failed) if told else {}
-        self._tolerate(_said(reasons))
+        # If each node is a client, the names of failed nodes would reveal who was sampled.
+        public = self._strict or self._silos
+        reasons = self._reasons(failed) if public else {}
+        self._tolerate(_texts(reasons))
         if self._silos:
             self.absences.note(reasons, request.release + 1, request.release + 1)
-            self._tell_missing(f"release {request.release + 1}", _said(reasons))
+            self._tell_missing(f"release {request.release + 1}", _texts(reasons))
         if work and not usable:
-            self._look_for_life()
+            self._require_any_node()
         totals = added(reply.sums for reply in usable) or zeros(query)
         return PartialSum(totals, sum(reply.parties for reply in usable)).to(query)
 
     def _reasons(self, failed: Mapping[Node, MessageError]) -> dict[int, str]:
-        """Why nothing usable came from these nodes, by partition."""
+        """{partition: why its node's reply is missing or unusable}."""
         silent = any(isinstance(error, SilentError) for error in failed.values())
         there = set(self._grid.get_node_ids()) if silent else set[int]()
         return {
@@ -188,34 +191,34 @@ class GridEngine:
         }
 
     def _tolerate(self, failures: Sequence[str]) -> None:
-        """Raises EngineError where a failure is not to be done without."""
+        """Raises EngineError for any failure if the engine is strict."""
         if failures and self._strict:
             raise EngineError(_joined(failures))
 
-    def _look_for_life(self) -> None:
-        """Raises EngineError where no node of the whole federation is there any more.
+    def _require_any_node(self) -> None:
+        """Raises EngineError if no node of the whole federation replies any more.
 
-        That nobody of a cohort answered is no reason to stop: that the run stops would tell who was drawn.
+        An unanswered cohort alone does not stop the run, since the stop would reveal who was sampled.
         """
-        # An error is life, too: which node it came from must not end the run either.
-        replies = self._exchange_places([node.id for node in self._nodes], self._start_timeout)
+        # An error of a node counts as a reply, since stopping would reveal which node it came from.
+        replies = self._query_nodes([node.id for node in self._nodes], self._start_timeout)
         if not any(reply.has_content() or _by_app(reply) for reply in replies.values()):
             raise EngineError("no node answers any more, sampled or not (see the nodes' own logs)")
 
     def assemble(self) -> tuple[Node, ...]:
-        """All nodes in the order of their partition ids; waits for them the first time.
+        """All nodes in the order of their partition ids. The first call waits for them.
 
-        After that a node that was started anew takes the place of one that is gone, whoever is asked next.
+        Later calls replace nodes that have gone by nodes that were restarted.
         """
         if self._nodes:
-            self._take_in()
+            self._replace_nodes()
             return self._nodes
         deadline = time.monotonic() + self._start_timeout
         known: dict[int, Node] = {}
         told = -1
         while not self._nodes:
             new = [node for node in self._grid.get_node_ids() if node not in known]
-            there, failed = self._ask_places(new, self._start_timeout)
+            there, failed = self._describe_nodes(new, self._start_timeout)
             known.update({node.id: node for node in there})
             if failed:
                 raise EngineError(not_ready(failed, known.values(), self._expected))
@@ -223,51 +226,51 @@ class GridEngine:
             if len(known) not in (told, wanted):
                 told = len(known)
                 them = "the nodes" if wanted is None else f"{wanted} nodes"
-                self._tell(f"waiting for {them}, {told} there (up to {self._start_timeout:g} s)")
+                self._tell(f"waiting for {them}: {told} connected (up to {self._start_timeout:g} s)")
             if wanted is not None and len(known) >= wanted:
-                self._nodes = self._settled(in_order(known.values()))
+                self._nodes = self._checked_count(in_order(known.values()))
             elif time.monotonic() > deadline:
                 raise EngineError(still_missing(known.values(), self._start_timeout))
             else:
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(_POLL_INTERVAL)
         return self._nodes
 
-    def _take_in(self) -> None:
-        """Put nodes that have come since into the places of those that are gone.
+    def _replace_nodes(self) -> None:
+        """Replaces nodes that have gone by new nodes with the same partition.
 
-        What a node answered before is its own books' to know; a silo that lost its optimizer's slots goes on
-        with new ones (:mod:`fedpriv.node.silo`).
+        A node's own ledger knows which requests it answered before. A silo that lost its optimizer's slots
+        continues with new ones (:mod:`fedpriv.node.silo`).
         """
         there = set(self._grid.get_node_ids())
         if there.issuperset(node.id for node in self._nodes):
             return
         new = sorted(there - self._newcomers.keys() - {node.id for node in self._nodes})
-        found, failed = self._ask_places(new, _PATIENCE)
-        # Who says where it stands, or that it is not ready, is not asked again; the silent may be starting,
-        # but one that hangs must not hold up every release.
+        found, failed = self._describe_nodes(new, _NEWCOMER_TIMEOUT)
+        # A node that describes itself, or reports that it is not ready, is not asked again. A silent node may
+        # be starting, but a node that hangs must not delay every release.
         self._silent.update(set(new) - failed.keys() - {node.id for node in found})
-        hung = (node for node, times in self._silent.items() if times >= _TRIES)
+        hung = (node for node, times in self._silent.items() if times >= _MAX_ATTEMPTS)
         self._newcomers |= dict.fromkeys([*failed, *hung]) | {node.id: node for node in found}
         if failed and self._silos:
-            self._tell(f"of those that have come since, {not_ready(failed, (), None)}")
+            self._tell(f"of the new nodes, {not_ready(failed, (), None)}")
         nodes = tuple(successor(node, self._newcomers, there) for node in self._nodes)
         if self._silos:
             for node in set(nodes) - set(self._nodes):
                 self._tell(f"partition {node.partition} has a new node")
         self._nodes = nodes
 
-    def _settled(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    def _checked_count(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         if self._expected not in (None, len(nodes)):
             raise EngineError(
-                f"the federation has {len(nodes)} nodes and the run is of {self._expected} clients that "
-                "hold their own data; set clients and num-partitions to the same number"
+                f"the federation has {len(nodes)} nodes, but the run has {self._expected} clients that own "
+                "their data; set clients and num-partitions to the same number"
             )
         return nodes
 
-    def _ask_places(self, ids: Sequence[int], timeout: float) -> tuple[list[Node], dict[int, str]]:
-        """The nodes that say where they stand, and why others are not ready, by id."""
+    def _describe_nodes(self, ids: Sequence[int], timeout: float) -> tuple[list[Node], dict[int, str]]:
+        """(the nodes that described themselves, {node id: why it is not ready})."""
         there, failed = list[Node](), dict[int, str]()
-        for node, reply in self._exchange_places(ids, timeout).items():
+        for node, reply in self._query_nodes(ids, timeout).items():
             if _by_app(reply):
                 failed[node] = f"failed with {_error_name(reply)}"
             elif reply.has_content():
@@ -277,19 +280,20 @@ class GridEngine:
                     failed[node] = str(error)
         return there, failed
 
-    def _exchange_places(self, ids: Sequence[int], timeout: float) -> dict[int, Message]:
+    def _query_nodes(self, ids: Sequence[int], timeout: float) -> dict[int, Message]:
         asked = {Node(node, -1, 0): RecordDict() for node in ids}
         return self._exchange(asked, MessageType.QUERY, "nodes", timeout)
 
     def _exchange(
         self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float
     ) -> dict[int, Message]:
-        """Send one message a node; the replies that came, by node id."""
+        """Sends one message per node and returns the received replies by node id."""
         if not contents:
             return {}
         messages = self._messages(contents, kind, group, timeout)
         replies = self._grid.send_and_receive(messages, timeout=timeout)
-        # Flower's server says that a node is gone, and such a reply's source is the server and not the node.
+        # If a node is gone, Flower's server replies, and the reply's source is the server instead of the
+        # node.
         asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         return {asked.get(r.metadata.reply_to_message_id, r.metadata.src_node_id): r for r in replies}
 
@@ -299,18 +303,18 @@ class GridEngine:
         return [self._message(content, kind, node.id, group, timeout) for node, content in contents.items()]
 
     def _message(self, content: RecordDict, kind: str, node: int, group: str, ttl: float) -> Message:
-        # Flower's constructor needs the identity of a Flower task; our own grids have none.
+        # Flower's constructor needs the identity of a Flower task, which hosted grids do not have.
         if isinstance(self._grid, HostedGrid):
             return self._grid.create_message(content, kind, node, group, ttl)
         return Message(content, node, kind, ttl=ttl, group_id=group)
 
     def close(self) -> None:
-        """End the nodes of a grid that hosts its own; Flower ends its own grids itself."""
+        """Ends the nodes of a hosted grid. Flower ends its own grids itself."""
         if isinstance(self._grid, HostedGrid):
             self._grid.close()
 
 
-def _said(reasons: Mapping[int, str]) -> list[str]:
+def _texts(reasons: Mapping[int, str]) -> list[str]:
     return [f"partition {partition}: {why}" for partition, why in reasons.items()]
 
 
@@ -319,15 +323,15 @@ def _joined(failures: Iterable[str]) -> str:
 
 
 def _usable(reply: Message | None, query: Query, parties: int) -> PartialSum:
-    """A node's Reply. Raises MessageError where there is none, or it claims more than was asked."""
+    """A node's partial sum. Raises MessageError if it is missing or claims too many parties."""
     answer = read_reply(_content(reply), query)
     if answer.parties > parties:
-        raise MessageError("a reply claims more parties than were asked")
+        raise MessageError("a reply claims more parties than the request had")
     return answer
 
 
 def _content(reply: Message | None) -> RecordDict:
-    """What a node replied. Raises SilentError where it did not, and MessageError where it failed."""
+    """The content of a node's reply. Raises SilentError if there is none, and MessageError if it failed."""
     if reply is None or (reply.has_error() and reply.error.code in _UNANSWERED):
         raise SilentError("no reply in time")
     if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
@@ -338,10 +342,10 @@ def _content(reply: Message | None) -> RecordDict:
 
 
 def _by_app(reply: Message) -> bool:
-    """Whether the reply is an error of our app, which gives the exception's type for a reason."""
+    """Whether the reply is an error of fedpriv's ClientApp, whose reason is the exception's type."""
     return reply.has_error() and (reply.error.reason or "").isidentifier()
 
 
 def _error_name(reply: Message) -> str:
-    """The exception's type where the reply names one; other texts could quote data and are dropped."""
+    """The exception's type if the reply names one. Other texts could quote data and are dropped."""
     return reply.error.reason if _by_app(reply) else f"Flower's error code {reply.error.code}"

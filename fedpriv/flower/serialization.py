@@ -1,19 +1,18 @@
-"""Asks and replies as Flower records, and back, without pickle.
+"""The wire format of sum requests and replies: Flower records without pickle.
 
-What travels to a node is three records: ``points`` (the query's parameter vectors and divisors, ONE
-ArrayRecord object shared by all messages of a release, so that a grid can ship it once), ``query`` (the
-blocks as JSON, the release index, the parties' noise) and ``shards`` (the node's part of the cohort, in
-columns of 64-bit numbers, as bytes).
-What comes back is ``sums``, one array a block, and ``reply``, the number of parties behind them.
+A request has three records: ``points`` (the query's parameter vectors and divisors; ONE ArrayRecord object
+shared by all messages of a release, so that a grid can send it once), ``query`` (the blocks as JSON, the
+release index, the parties' noise) and ``chunks`` (the node's shards of the cohort, as bytes of columns of
+64-bit integers). A reply has ``sums``, one array per block, and ``reply``, the number of their parties.
 
-Arrays are Flower's NumPy serialisation, read with ``allow_pickle=False``; every reader checks shapes and
-dtypes and raises :class:`MessageError`, whose text names fields and shapes, never values.
+Arrays use Flower's NumPy serialisation and are read with ``allow_pickle=False``. Every reader checks shapes
+and dtypes and raises :class:`MessageError`, whose text contains names of fields and shapes but no values.
 
 >>> import numpy as np, torch
 >>> query = Query((torch.zeros(3),), (SumBlock((Term(1.5),)),))
 >>> shards = (Shard(0, np.arange(2), parties=2), Shard(1, np.arange(5, 9), parties=4))
 >>> request = SumRequest(query, release=7, shards=shards)
->>> back = read_ask(ask_content(shared_records(request), shards[1:]))
+>>> back = read_request(request_content(shared_records(request), shards[1:]))
 >>> back.release, back.shards[0].index, back.shards[0].ids.tolist()
 (7, 1, [5, 6, 7, 8])
 >>> read_reply(reply_content(PartialSum((torch.ones(3),), parties=4)), back.query).parties
@@ -42,16 +41,16 @@ from fedpriv.mechanism.query import Block, IndicatorBlock, Query, SumBlock, Term
 Records = dict[str, ArrayRecord | ConfigRecord]
 
 _FLOATS = {"float32", "float64"}
-_WHOLE = "<i8"  # of a chunk record's columns
-_THIN = 1e-15  # divisors between it and its inverse keep sums in range before they are divided
+_INT64 = "<i8"  # the type of a shard record's columns
+_MIN_DIVISOR = 1e-15  # divisors between it and its inverse keep sums within the range of floats
 
 
 class MessageError(FedprivError, ValueError):
-    """A message is not what the protocol says; the text names the field, never a value from data."""
+    """A message violates the protocol. The text names the field but no value from data."""
 
 
 def shared_records(request: SumRequest) -> Records:
-    """The records of ``request`` that every node gets alike: encode them once a release."""
+    """The records of ``request`` that are equal for all nodes; encode them once per release."""
     arrays = {f"point-{j}": encode(point) for j, point in enumerate(request.query.points)}
     blocks = [_block_table(block, arrays) for block in request.query.blocks]
     fields: dict[str, Any] = {
@@ -65,8 +64,8 @@ def shared_records(request: SumRequest) -> Records:
     return {"points": ArrayRecord(arrays), "query": ConfigRecord(fields)}
 
 
-def ask_content(shared: Mapping[str, Any], shards: Sequence[Shard]) -> RecordDict:
-    """The content of one node's message: the shared records and the node's chunks."""
+def request_content(shared: Mapping[str, Any], shards: Sequence[Shard]) -> RecordDict:
+    """The content of one node's message: the shared records and the node's shards."""
     ids = [np.asarray(shard.ids, dtype=np.int64) for shard in shards]
     columns = {
         "ids": np.concatenate(ids) if ids else np.empty(0, np.int64),
@@ -75,22 +74,22 @@ def ask_content(shared: Mapping[str, Any], shards: Sequence[Shard]) -> RecordDic
         "parties": np.array([shard.parties for shard in shards], np.int64),
         "homes": np.array([-1 if c.home is None else c.home for c in shards], np.int64),
     }
-    record = ConfigRecord({name: column.astype(_WHOLE).tobytes() for name, column in columns.items()})
+    record = ConfigRecord({name: column.astype(_INT64).tobytes() for name, column in columns.items()})
     return RecordDict({**shared, "chunks": record})
 
 
-def read_ask(content: RecordDict) -> SumRequest:
-    """The Ask for this node, holding the node's chunks only.
+def read_request(content: RecordDict) -> SumRequest:
+    """The SumRequest for this node, with the node's shards only.
 
-    Raises MessageError where a record is missing or malformed.
+    Raises MessageError if a record is missing or malformed.
     """
     points, fields = array_record(content, "points"), config_record(content, "query")
     count = sum(name.startswith("point-") for name in points)
     if count not in (1, 2):
-        raise MessageError(f"an ask holds {count} points; it must hold 1 or 2")
+        raise MessageError(f"a request has {count} points; it must have 1 or 2")
     vectors = tuple(read_vector(points, f"point-{j}") for j in range(count))
     if len({tuple(vector.shape) for vector in vectors}) != 1 or vectors[0].ndim != 1:
-        raise MessageError("the points of an ask must be vectors of one length")
+        raise MessageError("the points of a request must be vectors of equal length")
     try:
         tables = json.loads(str(fields["blocks"]))
         blocks = tuple(_read_block(table, points, vectors[0]) for table in tables)
@@ -104,7 +103,7 @@ def read_ask(content: RecordDict) -> SumRequest:
     except MessageError:
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise MessageError(f"an ask's query cannot be read ({type(error).__name__})") from None
+        raise MessageError(f"a request's query cannot be read ({type(error).__name__})") from None
     return SumRequest(query, release, _read_chunks(config_record(content, "chunks")), stds)
 
 
@@ -115,28 +114,28 @@ def reply_content(reply: PartialSum) -> RecordDict:
 
 
 def read_reply(content: RecordDict, query: Query) -> PartialSum:
-    """The Reply to ``query``; its sums in the dtype that came, on the device of the query's points.
+    """The PartialSum for ``query``, in the received dtype, on the device of the query's points.
 
-    Raises MessageError where a sum is missing, has another shape than its block's, or is not finite.
+    Raises MessageError if a sum is missing, does not have its block's shape, or is not finite.
     """
     arrays, point = array_record(content, "sums"), query.points[0]
     if len(arrays) != len(query.blocks):
-        raise MessageError(f"a reply holds {len(arrays)} sums; it must hold {len(query.blocks)}")
+        raise MessageError(f"a reply has {len(arrays)} sums; it must have {len(query.blocks)}")
     sums = []
     for j, block in enumerate(query.blocks):
         total = read_vector(arrays, f"sum-{j}")
         if total.shape != (() if isinstance(block, IndicatorBlock) else point.shape):
             raise MessageError(f"sum-{j} of a reply does not have its block's shape")
-        if not math.isfinite(float(total.sum())):  # what is not finite makes the sum so, in one pass
+        if not math.isfinite(float(total.sum())):  # one pass: a non-finite entry makes the sum non-finite
             raise MessageError(f"sum-{j} of a reply is not finite")
         sums.append(total.to(point.device))
     return PartialSum(tuple(sums), read_whole(config_record(content, "reply").get("parties")))
 
 
 def add_replies(one: Message, other: Message) -> Message:
-    """``one`` with the sums and parties of ``other`` added; the first of them that is an error, as it is.
+    """``one`` plus the sums and parties of ``other``. If one of them is an error, the first error.
 
-    Raises MessageError where their sums do not have the same names and shapes.
+    Raises MessageError if their sums do not have the same names and shapes.
     """
     for reply in (one, other):
         if reply.has_error():
@@ -146,7 +145,7 @@ def add_replies(one: Message, other: Message) -> Message:
     for j in range(max(len(mine), len(theirs))):
         part, more = (read_vector(record, f"sum-{j}") for record in (mine, theirs))
         if part.shape != more.shape:
-            raise MessageError(f"sum-{j} of two replies do not have one shape")
+            raise MessageError(f"sum-{j} of two replies has different shapes")
         sums.append(part + more)
     counts = (config_record(reply.content, "reply").get("parties") for reply in (one, other))
     content = reply_content(PartialSum(tuple(sums), sum(read_whole(count) for count in counts)))
@@ -154,14 +153,14 @@ def add_replies(one: Message, other: Message) -> Message:
 
 
 def encode(values: Tensor) -> Array:
-    """A float tensor as Flower's Array (NumPy format; refuses anything that would need pickle)."""
+    """A float tensor as Flower's Array in NumPy format, without pickle."""
     array = values.detach().cpu().contiguous().numpy()
     dtype = str(array.dtype)
     return Array(dtype, array.shape, "numpy.ndarray", _header(dtype, array.shape) + array.tobytes())
 
 
 def read_vector(record: ArrayRecord, name: str) -> Tensor:
-    """The float array ``name``, checked against what its envelope declares. Raises MessageError."""
+    """The float array ``name``. Raises MessageError if it differs from its declared dtype and shape."""
     if name not in record:
         raise MessageError(f"the array {name!r} is missing")
     array, shape = record[name], tuple(record[name].shape)
@@ -180,9 +179,9 @@ def read_vector(record: ArrayRecord, name: str) -> Tensor:
 
 
 def _plain(array: Array, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-    """The values, where they lie behind the very header that such an array has; None where not.
+    """The values if they follow exactly the header that ``encode`` writes; otherwise None.
 
-    NumPy's own reader, which reads every header, compiles it anew each time.
+    NumPy's own reader accepts every header, but it parses it each time, which is slow.
     """
     header, size = _header(array.dtype, shape), math.prod(shape) * np.dtype(array.dtype).itemsize
     if len(array.data) != len(header) + size or not array.data.startswith(header):
@@ -192,7 +191,7 @@ def _plain(array: Array, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
 
 @functools.lru_cache(maxsize=64)
 def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What NumPy's format puts before the values of such an array."""
+    """The header of NumPy's format for such an array."""
     buffer = io.BytesIO()
     fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, fields)
@@ -200,7 +199,7 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def array_record(content: RecordDict, name: str) -> ArrayRecord:
-    """The content's record of arrays ``name``. Raises MessageError."""
+    """The content's array record ``name``. Raises MessageError if it is missing."""
     record = content.get(name)
     if not isinstance(record, ArrayRecord):
         raise MessageError(f"the array record {name!r} is missing")
@@ -208,7 +207,7 @@ def array_record(content: RecordDict, name: str) -> ArrayRecord:
 
 
 def config_record(content: RecordDict, name: str) -> ConfigRecord:
-    """The content's record of values ``name``. Raises MessageError."""
+    """The content's config record ``name``. Raises MessageError if it is missing."""
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
         raise MessageError(f"the config record {name!r} is missing")
@@ -216,21 +215,21 @@ def config_record(content: RecordDict, name: str) -> ConfigRecord:
 
 
 def read_whole(value: object) -> int:
-    """``value``, a whole number of 0 or more. Raises MessageError."""
+    """``value`` as an int. Raises MessageError unless it is a whole number of 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise MessageError("releases, rounds, silos and parties must be whole numbers of 0 or more")
     return value
 
 
 def _float(value: object) -> float:
-    """A float out of a table; infinity may come as a word (JSON has none)."""
+    """A float from a table. Infinity may be a text, since JSON has no number for it."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise MessageError("a number of an ask is not a number")
+        raise MessageError("a number in a request has another type")
     return float(value)
 
 
 def _number(value: float) -> float | str:
-    """``value``, or the word that ``float`` reads back: JSON has no infinity."""
+    """``value``, or a text that ``float`` reads if it is not finite."""
     return float(value) if math.isfinite(value) else str(float(value))
 
 
@@ -248,7 +247,7 @@ def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def _block_table(block: Block, arrays: dict[str, Array]) -> dict[str, Any]:
-    """``block`` as a JSON-able table; its divisors are added to ``arrays``."""
+    """``block`` as a JSON-serialisable dict. Its divisors are added to ``arrays``."""
     if isinstance(block, IndicatorBlock):
         table = {"kind": "bit", "threshold": _number(block.threshold), "share": float(block.share)}
         return {**table, "terms": [_term_table(block.term, arrays)]}
@@ -260,13 +259,16 @@ def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> T
     divisor = None
     if "divisor" in table:
         divisor = read_vector(points, str(table["divisor"]))
-        if divisor.shape != like.shape or not bool(((divisor > _THIN) & (divisor < 1 / _THIN)).all()):
+        if divisor.shape != like.shape or not bool(
+            ((divisor > _MIN_DIVISOR) & (divisor < 1 / _MIN_DIVISOR)).all()
+        ):
             raise MessageError(
-                f"a divisor must be a vector of the points' length between {_THIN:g} and {1 / _THIN:g}"
+                f"a divisor must be a vector of the points' length between {_MIN_DIVISOR:g} and "
+                f"{1 / _MIN_DIVISOR:g}"
             )
     at = tuple(_float(coefficient) for coefficient in table["at"])
     if not isinstance(table["per-layer"], bool):
-        raise MessageError("a term is clipped by layers or it is not")
+        raise MessageError("a term's 'per-layer' must be true or false")
     return Term(_float(table["clip-norm"]), _float(table["weight"]), at, divisor, table["per-layer"])
 
 
@@ -276,7 +278,7 @@ def _read_block(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> 
         return SumBlock(terms, _float(table["share"]))
     if table["kind"] == "bit" and len(terms) == 1:
         return IndicatorBlock(terms[0], _float(table["threshold"]), _float(table["share"]))
-    raise MessageError("a block must be a sum, or a bit of one term")
+    raise MessageError("a block must be a sum, or an indicator with one term")
 
 
 def _check_stds(stds: tuple[float, ...], blocks: int) -> None:
@@ -285,7 +287,7 @@ def _check_stds(stds: tuple[float, ...], blocks: int) -> None:
 
 
 def _distinct(column: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
-    """Whether no number is there twice; columns mostly ascend, which is quick to see."""
+    """Whether all numbers are distinct. Most columns ascend, which is fast to check."""
     return bool((column[1:] > column[:-1]).all()) or len(np.unique(column)) == len(column)
 
 
@@ -293,18 +295,18 @@ def _read_chunks(record: ConfigRecord) -> tuple[Shard, ...]:
     def column(name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
         value = record.get(name)
         if not isinstance(value, bytes) or len(value) % 8:
-            raise MessageError(f"a chunk record's column {name!r} must be the bytes of 64-bit numbers")
-        return np.frombuffer(value, _WHOLE).astype(np.int64)
+            raise MessageError(f"the column {name!r} of a shard record must be the bytes of 64-bit integers")
+        return np.frombuffer(value, _INT64).astype(np.int64)
 
     ids, sizes, indices, parties, homes = map(column, ("ids", "sizes", "indices", "parties", "homes"))
     if any(len(other) != len(sizes) for other in (indices, parties, homes)):
-        raise MessageError("a chunk record must hold one number a chunk in every column")
+        raise MessageError("every column of a shard record must have one number per shard")
     if (sizes < 0).any() or int(sizes.sum()) != ids.size:
-        raise MessageError("the chunk sizes must add to the number of ids")
+        raise MessageError("the shard sizes must add up to the number of ids")
     if any((column < 0).any() for column in (ids, indices)) or (parties < 1).any():
-        raise MessageError("ids and chunk numbers must be 0 or more, and parties 1 or more")
+        raise MessageError("ids and shard numbers must be 0 or more, and parties 1 or more")
     if not all(_distinct(column) for column in (ids, indices)):
-        raise MessageError("an ask must name a unit, and a chunk, once: a unit has one contribution")
+        raise MessageError("a request may name each unit and each shard only once")
     cuts = np.split(ids, np.cumsum(sizes)[:-1]) if sizes.size else []
     return tuple(
         Shard(int(index), cut, int(count), None if home < 0 else int(home))

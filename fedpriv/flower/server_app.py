@@ -1,7 +1,7 @@
-"""The ServerApp: configuration -> plan -> engine over the run's Grid -> the round loop -> output folder.
+"""The ServerApp: it makes the plan, runs the round loop over the run's Grid, and writes the output folder.
 
-It runs unchanged in Flower's simulation engine and in a deployment. All it prints is public: rounds,
-the score on the public test set, the budget, and which silos do not answer.
+It runs unchanged in Flower's simulation engine and in a deployment. It prints only public information:
+rounds, the score on the public test set, the budget, and which silos do not answer.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator]
 def main(grid: Grid, context: Context) -> None:
-    """Run the configured federation over ``grid``; outputs go to the run-config's ``out``.
+    """Runs the configured federation over ``grid``. Outputs go to the folder ``out`` of the run-config.
 
-    What people can get wrong is said in one line, before the traceback that Flower prints.
+    User errors are printed in one line before the traceback that Flower prints.
 
     Raises:
-        ArgumentError, DataError: settings that do not fit together, before any node is asked.
-        EngineError: nodes that do not assemble, or are not ready, before anything is charged; or that
-            cannot answer.
+        ArgumentError, DataError: for contradictory settings, before any message is sent.
+        EngineError: if nodes do not connect or are not ready, before anything is charged; or if they cannot
+            answer later.
     """
     try:
         _run(grid, Config.parse(context.run_config))
     except (FedprivError, OSError) as error:
         print(f"fedpriv: {error}", flush=True)
-        if isinstance(error, EngineError):  # of the nodes: where this code found it tells nothing
+        if isinstance(error, EngineError):  # the cause is on the nodes, so this traceback does not help
             raise error.with_traceback(None) from None
         raise
 

@@ -1,8 +1,8 @@
-"""What silos that train by themselves are asked and answer, as Flower records, without pickle.
+"""The wire format of training requests and model changes at the client level: Flower records without pickle.
 
-What travels to a node is ``model`` (theta, ONE ArrayRecord shared by all messages of a round) and ``round``
-(its number, the events that the server charged, and which of the node's silos are asked). What comes back is
-``changes``, one array a silo. A node remembers its silos in its own Context, which stays with it.
+A request has the records ``model`` (theta, ONE ArrayRecord shared by all messages of a round) and ``round``
+(its number, the events that the server charged, and the requested silos). A reply has ``changes``, one array
+per silo. A node keeps the state of its silos in its own Context, which does not leave the node.
 
 >>> import torch
 >>> request = TrainRequest(torch.zeros(3), 2, (Event(1.5, "none", "add-remove"),), (0, 4))
@@ -38,12 +38,12 @@ from fedpriv.node.silo import ModelDelta, SiloState, TrainRequest
 
 
 def model_record(request: TrainRequest) -> ArrayRecord:
-    """theta, which every node gets alike: encode it once a round."""
+    """theta, which is equal for all nodes; encode it once per round."""
     return ArrayRecord({"params": encode(request.params)})
 
 
 def training_content(model: ArrayRecord, request: TrainRequest, silos: Sequence[int]) -> RecordDict:
-    """The content of one node's message: the round as it asks the node's ``silos``."""
+    """The content of one node's message, which requests the changes of the node's ``silos``."""
     fields: dict[str, Any] = {
         "round": request.round,
         "events": json.dumps([event.to_json() for event in request.events]),
@@ -53,7 +53,7 @@ def training_content(model: ArrayRecord, request: TrainRequest, silos: Sequence[
 
 
 def read_training(content: RecordDict) -> TrainRequest:
-    """The ask as a node reads it. Raises MessageError where a record is missing or malformed."""
+    """The TrainRequest of a message. Raises MessageError if a record is missing or malformed."""
     params, fields = read_vector(array_record(content, "model"), "params"), config_record(content, "round")
     if params.ndim != 1:
         raise MessageError("a model must be one vector")
@@ -77,11 +77,11 @@ def changes_content(changes: Iterable[ModelDelta]) -> RecordDict:
 def read_changes(content: RecordDict, silos: Sequence[int], params: Tensor) -> tuple[ModelDelta, ...]:
     """The changes of exactly these silos, each of the shape of ``params`` (d,).
 
-    Raises MessageError where one is missing, nobody asked for it, or it is not finite.
+    Raises MessageError if a change is missing, was not requested, or is not finite.
     """
     record = array_record(content, "changes")
     if set(record) != {str(silo) for silo in silos}:
-        raise MessageError("a reply must hold the change of each silo that was asked, and no other")
+        raise MessageError("a reply must have the change of each requested silo and no other")
     changes = []
     for silo in silos:
         delta = read_vector(record, str(silo))
@@ -94,22 +94,22 @@ def read_changes(content: RecordDict, silos: Sequence[int], params: Tensor) -> t
 
 
 def read_memories(state: RecordDict, silos: Iterable[int]) -> dict[int, SiloState]:
-    """What the node's Context remembers of these silos."""
+    """The state of these silos in the node's Context; silos without state are left out."""
     memories = {}
     for silo in silos:
-        place = f"silo-{silo}"
-        if place not in state:
+        key = f"silo-{silo}"
+        if key not in state:
             continue
         slots = None
-        if f"{place}-slots" in state:
-            record = array_record(state, f"{place}-slots")
+        if f"{key}-slots" in state:
+            record = array_record(state, f"{key}-slots")
             slots = {name: read_vector(record, name) for name in record}
-        memories[silo] = SiloState(read_whole(config_record(state, place)["round"]), slots)
+        memories[silo] = SiloState(read_whole(config_record(state, key)["round"]), slots)
     return memories
 
 
 def write_memories(state: RecordDict, memories: Mapping[int, SiloState]) -> None:
-    """Have the node's Context remember these silos."""
+    """Writes the state of these silos into the node's Context."""
     for silo, memory in memories.items():
         state[f"silo-{silo}"] = ConfigRecord({"round": memory.round})
         if memory.slots is not None:

@@ -1,6 +1,6 @@
-"""The ClientApp of :mod:`fedpriv.flower.client_app`, whose replies say where their time went.
+"""The ClientApp of :mod:`fedpriv.flower.client_app` with replies that contain timings.
 
-It is for ``fedpriv bench`` alone: how long a cohort takes is private.
+It is used only by ``fedpriv bench``, since the time of a cohort reveals its size, which can be private.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from flwr.clientapp import ClientApp
 
 from fedpriv._internal.timing import Stopwatch, Timed
 from fedpriv.federated.worker import Worker
-from fedpriv.flower.client_app import place
+from fedpriv.flower.client_app import describe_node
 from fedpriv.flower.error_masking import guarded
-from fedpriv.flower.serialization import read_ask, reply_content
+from fedpriv.flower.serialization import read_request, reply_content
 from fedpriv.node.factory import make_worker
 
 TIMES = "times"  # the reply's record: seconds by part
 
 app = ClientApp()
-app.query()(place)
+app.query()(describe_node)
 
 
 @app.train()  # type: ignore[untyped-decorator]
 @guarded
 def answer(message: Message, context: Context) -> Message:
-    """The bounded sum, and the seconds of ``data``, of the ``answer`` it is part of, and of the ``node``."""
+    """The bounded sum, with the seconds of ``node`` (all), ``answer`` (a part) and ``data`` (a part of
+    it).
+    """
     side, watch = _timed_side(tuple(sorted(context.run_config.items())))
     with watch.time("node"):
-        request = read_ask(message.content)
+        request = read_request(message.content)
         with watch.time("answer"):
             reply = side.answer(request)
         content = reply_content(reply)

@@ -1,8 +1,8 @@
-"""The nodes of a federation: who they are, in which order they stand, and who does what.
+"""The nodes of a federation, their order, and the assignment of shards to them.
 
-The cohort's chunks are dealt to the nodes in the order of their partition ids (Flower's node ids are
-random, so each node is asked for its partition id once); a chunk with a home goes to the node that hosts
-that silo.
+A cohort's shards are assigned to the nodes in the order of their partition ids. (Flower's node ids are
+random, so each node is asked for its partition id once.) A shard with a home silo goes to the node that hosts
+this silo.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fedpriv._internal import validation
 from fedpriv.federated.engine import Shard
 from fedpriv.flower.serialization import MessageError
 
-_MANY = 20  # nodes that are named at most
+_MAX_NAMED = 20  # nodes in an error message
 
 
 class EngineError(validation.FedprivError, RuntimeError):
-    """The federation cannot answer; the message says why in public terms, and what to do."""
+    """The federation cannot answer. The message gives the reason, in public terms, and what to do."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the federation: Flower's id, and its place among the partitions."""
+    """A node of the federation: Flower's node id, its partition id and the number of partitions."""
 
     id: int
     partition: int
@@ -33,7 +33,7 @@ class Node:
 
 
 def assign(shards: Sequence[Shard], nodes: Sequence[Node]) -> dict[Node, list[Shard]]:
-    """Each node's chunks, nodes in order: homes first by silo, the free ones in contiguous runs.
+    """Each node's shards: {node: shards}. Shards without a home are assigned in contiguous ranges.
 
     >>> import numpy as np
     >>> nodes = [Node(90, 0, 2), Node(17, 1, 2)]
@@ -41,24 +41,24 @@ def assign(shards: Sequence[Shard], nodes: Sequence[Node]) -> dict[Node, list[Sh
     >>> [[shard.index for shard in part] for part in assign(free, nodes).values()]
     [[0, 1], [2, 3, 4]]
     """
-    hands: dict[Node, list[Shard]] = {node: [] for node in nodes}
+    assigned: dict[Node, list[Shard]] = {node: [] for node in nodes}
     free = [shard for shard in shards if shard.home is None]
     for position, node in enumerate(nodes):
         first, last = (len(free) * (position + j) // len(nodes) for j in (0, 1))
-        hands[node].extend(free[first:last])
+        assigned[node].extend(free[first:last])
     for shard in shards:
         if shard.home is not None:
-            hands[host(shard.home, nodes)].append(shard)
-    return hands
+            assigned[host(shard.home, nodes)].append(shard)
+    return assigned
 
 
 def host(silo: int, nodes: Sequence[Node]) -> Node:
-    """The node that hosts a silo, all run long: what the silo remembers is there."""
+    """The node that hosts a silo during the whole run; it keeps the silo's state."""
     return nodes[silo % len(nodes)]
 
 
 def read_node(node: int, reply: Message) -> Node:
-    """The node by what it says of its place. Raises MessageError where it does not know it."""
+    """The node that its reply describes. Raises MessageError if the reply names no partition."""
     record = reply.content.get("node")
     fields = record if isinstance(record, ConfigRecord) else {}
     partition, partitions = fields.get("partition-id"), fields.get("num-partitions")
@@ -68,20 +68,20 @@ def read_node(node: int, reply: Message) -> Node:
 
 
 def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """The nodes by partition. Raises EngineError unless each partition is there, once."""
+    """The nodes sorted by partition. Raises EngineError unless each partition occurs exactly once."""
     ordered = tuple(sorted(nodes, key=lambda node: node.partition))
     partitions = [node.partition for node in ordered]
     counts = {node.partitions for node in ordered}
     if counts != {len(ordered)} or partitions != list(range(len(ordered))):
         raise EngineError(
-            f"the nodes' partition ids are {partitions} of {sorted(counts)}; "
-            "they must be 0 to n - 1, each once, with num-partitions = n"
+            f"the nodes' partition ids are {partitions} of {sorted(counts)}; with n nodes they must be 0 to "
+            "n - 1, each once, and every node must have num-partitions=n"
         )
     return ordered
 
 
 def successor(node: Node, newcomers: Mapping[int, Node | None], there: Collection[int]) -> Node:
-    """Who stands in the place of a node: itself where it is among those that are there, else a newcomer.
+    """The node that takes a node's place: the node itself if it is connected, otherwise a newcomer.
 
     >>> old, new = Node(90, 1, 3), Node(17, 1, 3)
     >>> [successor(old, {17: new, 5: None}, there).id for there in ({90, 17}, {17, 5}, {5})]
@@ -93,7 +93,7 @@ def successor(node: Node, newcomers: Mapping[int, Node | None], there: Collectio
 
 
 def still_missing(nodes: Iterable[Node], timeout: float) -> str:
-    """Who was waited for in vain."""
+    """The error text after waiting ``timeout`` seconds: which partitions are missing."""
     there = {node.partition for node in nodes}
     expected = max((node.partitions for node in nodes), default=0)
     missing = sorted(set(range(expected)) - there)
@@ -102,9 +102,10 @@ def still_missing(nodes: Iterable[Node], timeout: float) -> str:
 
 
 def not_ready(failed: Mapping[int, str], there: Collection[Node], expected: int | None) -> str:
-    """Which nodes have said that they cannot take part, and where one finds out why.
+    """The error text about nodes that reported that they cannot take part.
 
-    A node that is not ready does not say its partition; where all others have, it is theirs that are left.
+    Such a node does not report its partition. If all other nodes did, the remaining partitions are those of
+    the failed nodes.
 
     >>> print(not_ready({90: "failed with MissingDataError", 17: "failed"}, [Node(5, 1, 3)], None))
     2 of 3 nodes are not ready: node 17 failed; node 90 failed with MissingDataError; they are \
@@ -113,10 +114,10 @@ of partitions 0 and 2 (each node's own terminal says why; its SuperNode ID is th
     total = next((node.partitions for node in there), expected)
     left = sorted(set(range(total or 0)) - {node.partition for node in there})
     of = "" if total is None else f" of {total}"
-    errors = "; ".join(f"node {node} {why}" for node, why in sorted(failed.items())[:_MANY])
-    more = f"; and {len(failed) - _MANY} more" if len(failed) > _MANY else ""
+    errors = "; ".join(f"node {node} {why}" for node, why in sorted(failed.items())[:_MAX_NAMED])
+    more = f"; and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
     where = ""
-    if there and len(left) == len(failed) <= _MANY:
+    if there and len(left) == len(failed) <= _MAX_NAMED:
         others = f"s {', '.join(map(str, left[:-1]))} and" if left[:-1] else ""
         where = f"; {'they are' if others else 'it is'} of partition{others} {left[-1]}"
     nodes = "node" if len(failed) == 1 == (total or 1) else "nodes"

@@ -1,4 +1,4 @@
-"""A node's worker, from the run's configuration and the node's own."""
+"""Builds a node's worker from the run's configuration and the node's own configuration."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from fedpriv.federated.worker import Units, Worker
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.rng import Key
 
-_MAKING = 8  # copies of an example that making it may take at once
+_COPIES = 8  # the memory for creating an example, in multiples of its size
 
 
 @dataclass(frozen=True)
 class SiloFile:
-    """The examples of one silo's own file, as units of the federation's numbering."""
+    """The examples of one silo's own file, addressed by the federation's unit numbers."""
 
     file: FileView
     silos: data.Silos
 
     def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
-        """See :class:`Units`; a unit that lies elsewhere, or beyond the file, has no examples."""
+        """See :class:`Units`. A unit of another silo, or beyond the end of the file, has no examples."""
         return self.file.units(self.silos, client_ids, device)
 
 
 def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None) -> Worker:
-    """The client side that a node runs, from its public configuration.
+    """The worker of a node.
 
     Args:
-        run_config: the run's flat configuration.
-        node_config: the node's own: ``partition-id``, and ``data-file`` where it owns its data. There the
-            run's seed, which the server chose, counts only with ``accept-seed=true``: who holds the seed
-            can subtract the noise.
+        run_config: the run's flat, public configuration.
+        node_config: the node's own configuration: ``partition-id``, and ``data-file`` if the node owns its
+            data. Such a node uses the run's seed only with ``accept-seed=true``: the server chose the seed,
+            and anyone who knows it can subtract the noise.
+
+    Raises ArgumentError for invalid settings and DataError for an unreadable data file.
     """
     config = Config.parse(dict(run_config))
     node = dict(node_config or {})
@@ -62,11 +64,11 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
 
 
 def _unit_memory(config: Config, source: data.Source) -> int:
-    """Bytes that making one unit's examples takes, on average: _MAKING copies of each."""
+    """The average number of bytes needed to create one unit's examples: _COPIES of each example."""
     each = 1
-    if config.unit == "client" and config.partition != "one-example":  # a finite source is divided whole
+    if config.unit == "client" and config.partition != "one-example":  # a finite source is divided completely
         each = -(-source.size // config.clients) if source.size else config.examples_per_client
-    return _MAKING * each * math.prod(source.shape) * (8 if source.tokens else 4)
+    return _COPIES * each * math.prod(source.shape) * (8 if source.tokens else 4)
 
 
 def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
@@ -75,7 +77,7 @@ def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
     for name in ("partition-id", "data-file"):
         if name not in node:
             raise validation.ArgumentError(
-                f"this node has no {name}; start the SuperNode with --node-config "
+                f"This node has no {name}. Start the SuperNode with --node-config "
                 "'partition-id=0 num-partitions=2 data-file=\"/path/to/file.npz\"'"
             )
     return validation.integer("partition-id", node["partition-id"])

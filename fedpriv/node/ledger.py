@@ -1,21 +1,21 @@
-"""What a node that owns its data holds a server to: its own plan, and its own ledger beside its data.
+"""The checks of a node that owns its data: its own plan, and its own ledger beside its data.
 
-A node makes the plan from the run's public configuration. Where it adds noise itself (placements local and
-distributed, and the client level) it takes the noise from that plan, refuses asks that are not in it, answers
-nothing twice, and charges its ledger, in one locked read and append, before it computes.
+A node makes the plan from the run's public configuration. If it adds noise itself (placements local and
+distributed, and the client level), it takes the noise from that plan, refuses requests that are not in the
+plan, answers no request twice, and charges its ledger before it computes, in one locked read and append.
 
-The configuration is what whoever started the run says: an owner who wants a bound of their own, over all runs
-together, starts the node with ``epsilon-limit`` and ``delta-limit``. What would pass the limit is refused
-then, as is every ask that leaves without this node's noise. A run that would pass it before its end is
-refused before it begins, where that gives no draw away (:meth:`NodeLedger.look_ahead`). Who starts a run has
-seen what earlier runs released, so adding their events up would not do: a privacy filter holds the limit, and
-holds it for examples (or clients) added or removed, whichever neighbours the runs name
+The configuration comes from whoever starts the run. An owner who wants a bound over all runs starts the node
+with ``epsilon-limit`` and ``delta-limit``. Then the node refuses every request that would exceed the limit,
+and every request that it would answer without its own noise. A run that would exceed the limit before its end
+is refused before it begins, if that reveals no private draw (:meth:`NodeLedger.look_ahead`). Whoever starts a
+run has seen the results of earlier runs, so ordinary composition is not valid here. A privacy filter enforces
+the limit, for one example (or client) added or removed, whichever relation the runs name
 (:mod:`fedpriv.accounting.owner_limit`).
 
-A node charges what its own message tells, to whoever sees it, by the noise that the node itself put into it
-(:func:`answered`). What it cannot see it gives no credit for: the noise of other parties under distributed
-noise, of whom there may be fewer than the run says, and sampling, since the server draws the cohorts. Only at
-the client level a silo draws its own.
+A node charges what its own message reveals to anyone who sees it, given only the noise that the node itself
+added (:func:`answered`). It gives no credit for what it cannot verify: the noise of other parties under
+distributed noise, of which there may be fewer than the run says, and sampling, since the server draws the
+cohorts. Only at the client level a silo draws its own cohorts.
 """
 
 from __future__ import annotations
@@ -40,52 +40,52 @@ from fedpriv.mechanism.sampling import Everyone
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers import PlannedRelease
 
-_CLOSE = 1e-6  # how far two machines' calibrations of one plan may lie apart, relatively
+_TOLERANCE = 1e-6  # the largest relative difference between two machines' calibrations of one plan
 
 
 def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
-    """Whether these are the planned events, up to how exactly their noise was calibrated."""
+    """Whether these are the planned events, up to the accuracy of calibration."""
     if len(events) != len(planned):
         return False
     pairs = list(zip(events, planned, strict=True))
     return all(
-        math.isclose(event.noise_multiplier, own.noise_multiplier, rel_tol=_CLOSE)
+        math.isclose(event.noise_multiplier, own.noise_multiplier, rel_tol=_TOLERANCE)
         and replace(event, noise_multiplier=own.noise_multiplier) == own
         for event, own in pairs
     )
 
 
-def held(plan: Plan, request: SumRequest) -> tuple[SumRequest, Event]:
-    """The ask with the noise that the plan has this party add to it, and what answering costs.
+def enforce_plan(plan: Plan, request: SumRequest) -> tuple[SumRequest, Event]:
+    """(the request with this party's noise according to the plan, the event of answering it).
 
-    Raises RefusedError where the plan has no such release, or another noise for it.
+    Raises RefusedError if the plan has no such release, or if the request names another noise.
     """
     query, mechanism = request.query, plan.mechanism
     if plan.by_silo or not mechanism.placement.at_parties:
-        raise RefusedError("this run has no releases whose noise its parties add to what the server asks")
+        raise RefusedError("in this run the parties add no noise to the sums that the server requests")
     wanted = (query.relative_noise, query.rate_factor)
     for planned in mechanism.planned:
         own = (planned.relative_noise, planned.rate_factor)
-        if all(math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(wanted, own, strict=True)):
+        if all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(wanted, own, strict=True)):
             break
     else:
-        raise RefusedError("the plan has no release of this relative noise and cohort")
+        raise RefusedError("the plan has no release with this relative noise and cohort")
     multiplier = mechanism.scale * planned.relative_noise
     stds = mechanism.placement.resized(planned.rate_factor).party_stds(query.noise_stds(multiplier))
     assert stds is not None
     asked = request.party_stds or ()
     if len(asked) != len(stds) or not all(
-        math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(asked, stds, strict=True)
+        math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(asked, stds, strict=True)
     ):
-        raise RefusedError("the ask names another noise than the plan has this party add")
+        raise RefusedError("the request's noise differs from the noise that the plan has this party add")
     return replace(request, party_stds=stds), answered(plan, planned)
 
 
 def answered(plan: Plan, planned: PlannedRelease) -> Event:
-    """A planned release as the books of a node that answers it have it: on the node's own noise, unsampled.
+    """The event that a node charges for answering a planned release: its own noise, without sampling.
 
-    Sampling amplifies all releases together, those without the unit among them, of which a node that is a
-    sampled unit knows nothing; and which examples of a silo a release is over, the server says.
+    There is no credit for sampling. A node that is a sampled unit does not know about the releases without
+    it, on which amplification relies. In a silo the server names the examples of a release.
     """
     mechanism, factor = plan.mechanism, planned.rate_factor
     own = mechanism.placement.resized(factor).party_stds((mechanism.scale * planned.relative_noise,))
@@ -95,7 +95,7 @@ def answered(plan: Plan, planned: PlannedRelease) -> Event:
 
 
 def own_events(plan: Plan) -> tuple[Event, ...]:
-    """What the whole run costs a node that answers in every release."""
+    """The events of the whole run for a node that answers in every release."""
     if plan.by_silo:
         return plan.events
     return tuple(answered(plan, planned) for planned in plan.mechanism.planned)
@@ -106,10 +106,10 @@ class NodeLedger:
     """The ledger of one node's answers.
 
     Attributes:
-        plan: of this run.
-        path: of the ledger, which all runs on the node's data share.
-        run: this run's id.
-        limit: what all runs together may spend, or None.
+        plan: the plan of this run.
+        path: the ledger's path; all runs on the node's data share the ledger.
+        run: the id of this run.
+        limit: the owner's limit for all runs together, or None.
     """
 
     plan: Plan
@@ -118,10 +118,10 @@ class NodeLedger:
     limit: Budget | None = None
 
     def charge(self, number: int, events: Sequence[Event]) -> None:
-        """Record the events of round (or release) ``number``; returns once they are on disk.
+        """Records the events of round (or release) ``number`` and returns once they are on disk.
 
-        Raises RefusedError, and records nothing, where the number was charged before, or the events pass
-        what the plan releases and the budget with it, or the owner's limit.
+        Raises RefusedError, and records nothing, if the number was charged before, or if the events exceed
+        both the plan and its budget, or the owner's limit.
         """
         with _locked(self.path):
             ledger, record = _opened(self.path, {"unit": self.plan.config.unit})
@@ -130,15 +130,17 @@ class NodeLedger:
                 ledger.record(events, run=str(self.run), round=number)
 
     def look_ahead(self) -> str:
-        """What the owner's limit will refuse of a run that has yet to begin, for the node's own log, or "".
+        """A warning for the node's own log if the owner's limit will stop a run that has not begun, or "".
 
-        Only where the node is asked in every release: else how often it will be is its draws'.
+        It applies only if the node takes part in every release; otherwise the number of its releases depends
+        on private draws.
 
         Raises:
-            RefusedError: instead, where that is public: the server then knows before the run that this node
-                would drop out. A client's ledger has the draws of earlier runs, so that only what the
-                run's own releases pass is public. Also where the ledger is of another unit.
-            LedgerError: the ledger was edited.
+            RefusedError: instead of the warning, if it reveals nothing private. Then the server knows before
+                the run that this node would drop out. A client's ledger reveals the draws of earlier runs, so
+                for a client only the run's own releases are compared with the limit. It is also raised if the
+                ledger is for another privacy unit.
+            LedgerError: if the ledger was edited.
         """
         if not self.path.exists():
             past: tuple[Event, ...] = ()
@@ -147,19 +149,19 @@ class NodeLedger:
                 record = read(self.path)
             self._check_unit(record)
             if any(labels.get("run") == str(self.run) for labels in record.labels):
-                return ""  # under way
+                return ""  # the run has begun
             past = record.events
         silo = self.plan.config.unit == "example"
         if not silo and not isinstance(self.plan.mechanism.sampler, Everyone):
             return ""
         public = past if silo else ()
-        said = self._too_little(public)
-        if said:
-            raise RefusedError(said)
-        return self._too_little(past)
+        reason = self._shortage(public)
+        if reason:
+            raise RefusedError(reason)
+        return self._shortage(past)
 
-    def _too_little(self, past: Sequence[Event]) -> str:
-        """How much of the run the limit has no room for after these events, or "" where it has."""
+    def _shortage(self, past: Sequence[Event]) -> str:
+        """Why the limit does not suffice for the run after these events, or "" if it does."""
         if self.limit is None:
             return ""
         planned = own_events(self.plan)
@@ -170,9 +172,9 @@ class NodeLedger:
         fit = bisect.bisect(ends, False, key=lambda end: not self._within([*past, *planned[:end]]))
         passing = planned[fit * step : (fit + 1) * step]
         return (
-            f"{self._limit_said} has room for {fit} of the run's {len(ends)} {what}s: "
-            f"{self._spent(past)} is spent, and the first that passes it costs {self._spent(passing)}; "
-            "start a run of a smaller epsilon or fewer rounds, or raise the limit"
+            f"{self._limit_text} suffices for {fit} of the run's {len(ends)} {what}s: "
+            f"{self._spent(past)} is spent, and the first {what} that exceeds it costs "
+            f"{self._spent(passing)}; start a run with a smaller epsilon or fewer rounds, or raise the limit"
         )
 
     def _within(self, events: Sequence[Event]) -> bool:
@@ -183,72 +185,72 @@ class NodeLedger:
         return "more than all of it" if math.isinf(taken) else f"{taken:.2%} of it"
 
     def _share(self, events: Sequence[Event]) -> float:
-        """The part of the owner's limit that these events take."""
+        """The share of the owner's limit that these events use."""
         assert self.limit is not None
         try:
             return share(self.limit, events)
         except UnsupportedEvent as error:
-            raise RefusedError(f"this node's epsilon-limit cannot be held: {error}") from None
+            raise RefusedError(f"this node's epsilon-limit cannot be enforced: {error}") from None
 
     @property
-    def _limit_said(self) -> str:
+    def _limit_text(self) -> str:
         assert self.limit is not None
         return f"this node's epsilon-limit of {self.limit.epsilon:g} (delta-limit {self.limit.delta:g})"
 
     def _check_unit(self, record: Record) -> None:
-        # Also without a limit: a later run may have one, and then adds up all that is here.
+        # Checked also without a limit, since a later run may have one and then adds up all recorded events.
         if record.header.get("unit") != self.plan.config.unit:
             raise RefusedError(
-                "the ledger is of another privacy unit than the run; give it a ledger-file of its own"
+                "the ledger's privacy unit differs from the run's; set another ledger-file for this run"
             )
 
     def _check(self, number: int, events: Sequence[Event], record: Record) -> None:
         own = [
             (labels.get("round"), event)
             for event, labels in zip(record.events, record.labels, strict=True)
-            if labels.get("run") == str(self.run)  # a charge of no run is of an earlier one
+            if labels.get("run") == str(self.run)  # charges without a run belong to an earlier run
         ]
         if any(charged == number for charged, _ in own):
             raise RefusedError(f"round {number} was answered before")
         self._check_unit(record)
         if not self._fits([*(event for _, event in own), *events]):
-            raise RefusedError(f"round {number} would pass the run's budget")
+            raise RefusedError(f"round {number} would exceed the run's budget")
         if self.limit is None:
             return
         if not self._within([*record.events, *events]):
             raise RefusedError(
-                f"round {number} would pass {self._limit_said}: {self._spent(record.events)} "
+                f"round {number} would exceed {self._limit_text}: {self._spent(record.events)} "
                 f"is spent, and the round costs {self._spent(events)}"
             )
 
     def _fits(self, events: Sequence[Event]) -> bool:
-        """Whether a run of these events spends the plan's budget at most."""
+        """Whether a run with these events spends at most the plan's budget."""
         budget = self.plan.budget
         planned = tally(own_events(self.plan))
         if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
-            return True  # a part of what was calibrated to the budget
+            return True  # a part of the planned events, which were calibrated to the budget
         return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon
 
 
 def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedger | None:
-    """The books of a node that owns its data and adds its own noise, else None.
+    """The ledger of a node that owns its data and adds its own noise, otherwise None.
 
     Args:
-        plan: the run's.
-        node: the node's configuration: ``data-file``; ``ledger-file``, by default the data file's name and
+        plan: the run's plan.
+        node: the node's configuration: ``data-file``; ``ledger-file``, by default the data file's name plus
             ``.ledger.jsonl``; and the owner's ``epsilon-limit`` and ``delta-limit``, both or neither.
         run: the run's id.
 
     Raises:
-        ArgumentError: the limit is half given or out of range.
-        RefusedError: there is a limit, and the run is one without noise of this node.
+        ArgumentError: if only one of the two limits is given, or one is out of range.
+        RefusedError: if there is a limit but this node adds no noise in the run.
     """
     if not plan.config.nodes_own_data:
         return None
     limit = _limit(node)
     if plan.budget is None or not (plan.by_silo or plan.mechanism.placement.at_parties):
         if limit is not None:
-            raise RefusedError("this node has an epsilon-limit, and the run no noise that it adds itself")
+            raise RefusedError("this node has an epsilon-limit, but it adds no noise itself in this run")
         return None
     path = Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
     return NodeLedger(plan, path, run, limit)
@@ -272,8 +274,8 @@ def _opened(path: Path, header: Mapping[str, Any]) -> tuple[Ledger, Record]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody else reads and appends meanwhile, in this process or another."""
-    import fcntl  # not on Windows
+    """Locks the ledger against other readers and writers, in this and other processes."""
+    import fcntl  # not available on Windows
 
     with Path(f"{path}.lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

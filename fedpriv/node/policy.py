@@ -1,4 +1,4 @@
-"""What a node's owner decides, whatever a run says: the settings of a node, and what it refuses by them.
+"""The settings of a node, which its owner decides, and what the node refuses because of them.
 
 >>> owns_data({"data-file": "silo.npz"}), misspelt({"epsilon_limit": 3})
 (True, ['epsilon_limit'])
@@ -12,60 +12,61 @@ from typing import Any
 from fedpriv._internal import user_code, validation
 from fedpriv._internal.settings import by_key
 
-OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of a node that owns its data
-FILES = ("relative-noise-file", "clip-norm-file")  # settings of a run that name files to read
+OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of nodes that own their data
+FILES = ("relative-noise-file", "clip-norm-file")  # settings of a run that name files
 SETTINGS = (*OWNERS, "data-folder", "accept-code", "accept-seed", "partition-id", "num-partitions")
 
 
 def owns_data(node: Mapping[str, Any]) -> bool:
-    """Whether a node of this configuration is one that owns its data."""
+    """Whether a node with this configuration owns its data."""
     return any(name in node for name in OWNERS)
 
 
 def misspelt(node: Mapping[str, Any]) -> list[str]:
-    """The keys of a node's configuration that nothing reads, in order."""
+    """The unknown keys of a node's configuration, sorted."""
     return sorted(set(node) - set(SETTINGS))
 
 
 class RefusedError(validation.FedprivError, ValueError):
-    """A node does not answer: the ask is not what its own plan holds, or passes its owner's limit.
+    """A node does not answer: the request differs from its own plan or exceeds its owner's limit.
 
-    The text is for the node's own log: it holds public numbers, and what the node's ledger adds up to.
+    The text is for the node's own log. It contains public numbers and the share of the limit that is spent.
     """
 
 
 def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's configuration as a node takes it that may own its data.
+    """The run's configuration as this node uses it.
 
-    An owner answers for the file that they named, and whether a run is of such nodes the server does not
-    decide; nor where this machine is read from: data sets lie in the owner's own ``data-folder``, by default
-    where ``FEDPRIV_DATA`` says, and a run names no file to take noise or clip norms from, whose numbers its
-    answers would tell. Nor does it decide what code runs here: what ``model``, ``dataset`` and ``optimizer``
-    name as ``module:name`` the owner has to have named in ``accept-code``.
+    If the node owns its data, its owner decides what is read and run on this machine, not the server:
 
-    Raises RefusedError where the node owns its data, and the run is not one of nodes that do, or names a
-    file, or code that its owner does not accept; ArgumentError where the node's configuration has a key that
-    nothing reads (a limit with a misspelt name would be none), or the run's has one twice.
+    - A run must declare that nodes own their data (``nodes-own-data``).
+    - Data sets are read from the owner's ``data-folder``, by default the folder of ``FEDPRIV_DATA``.
+    - A run may not name files with noise or clip norms, since answers would reveal the numbers in them.
+    - Custom code that ``model``, ``dataset``, ``loss`` or ``optimizer`` names as ``module:name`` must be listed in
+      ``accept-code``.
+
+    Raises RefusedError if the run breaks one of these rules. Raises ArgumentError for an unknown key in the
+    node's configuration (a misspelt limit would have no effect) and for a duplicate key in the run's.
     """
     for key in misspelt(node):
         validation.choice("a key of this node's --node-config", key, SETTINGS)
-    taken = dict(run)
+    used = dict(run)
     if owns_data(node):
-        taken = by_key(run)
-        if taken.get("nodes-own-data") is not True:
-            raise RefusedError("this node owns its data, and the run is not of such nodes (nodes-own-data)")
-        taken["data-folder"] = node.get("data-folder", "")
-        taken["initial-weights"] = ""  # the server reads it, and sends what it holds
+        used = by_key(run)
+        if used.get("nodes-own-data") is not True:
+            raise RefusedError("this node owns its data, so the run must have nodes-own-data=true")
+        used["data-folder"] = node.get("data-folder", "")
+        used["initial-weights"] = ""  # the server reads the file and sends its values
         for key in FILES:
-            if taken.get(key):
+            if used.get(key):
                 raise RefusedError(
-                    f"the run's {key} names a file; a node that owns its data reads none that a run names"
+                    f"the run's {key} names a file; a node that owns its data reads no file that a run names"
                 )
         accepted = str(node.get("accept-code", "")).split()
         for key in ("model", "dataset", "loss", "optimizer"):
-            if user_code.named(taken.get(key)) and taken[key] not in accepted:
+            if user_code.named(used.get(key)) and used[key] not in accepted:
                 raise RefusedError(
-                    f"the run's {key} is code, {taken[key]}; a node that owns its data runs it where its "
-                    'owner says accept-code="' + str(taken[key]) + '"'
+                    f"the run's {key} is code, {used[key]}; a node that owns its data runs it only if its "
+                    'owner sets accept-code="' + str(used[key]) + '"'
                 )
-    return taken
+    return used

@@ -1,34 +1,33 @@
-"""Silos that train by themselves: the client level, ``level=client``.
+"""Silos that take private steps themselves: the client level, ``level=client``.
 
-In each round the server sends its model theta; every silo runs K private steps (``silo-steps``) of the
-configured optimizer over its own examples and returns its change theta_K - theta; the server adds the mean of
-the changes. A silo's run is the loop of :mod:`fedpriv.federated.loop` with the same optimizers and samplers,
-over the
-silo alone and with central noise that the silo draws itself, so the change is private before it leaves: the
-server's sum is post-processing, as is all that silos make of each other's changes.
+In each round the server sends its model theta. Every silo runs K private steps (``silo-steps``) of the
+configured optimizer over its own examples and returns the change theta_K - theta. The server adds the mean of
+the changes. A silo runs the loop of :mod:`fedpriv.federated.loop` with the same optimizers and samplers, over
+its own examples and with central noise that it draws itself. So the change is private before it leaves the
+silo, and everything that the server and other silos compute from it is post-processing.
 
-What is promised: epsilon protects each example against everyone outside its own silo, the server and the
-other silos included, over all rounds. Sampling amplifies against them all, since a silo draws its own secret
-cohorts. A silo sees its own examples; and where an example lies in several silos, their epsilons add.
+Guarantee: epsilon protects each example against everyone outside its own silo, including the server and the
+other silos, over all rounds. Sampling amplifies against all of them, since a silo draws its cohorts in
+secret. A silo sees its own examples. If an example is in several silos, their epsilons add up.
 
-What is charged: a silo makes rounds * K releases, numbered through (round r holds r K to r K + K - 1), with
-noise calibrated to ``planned(rounds * K)`` over its own examples. All silos are asked in every round, and
-charged with all K events before the ask goes out; a silo that fails stays charged. (Asking some of them would
-amplify nothing: the server knows whom it asked.) Silos are disjoint, so they compose in parallel
-(:mod:`fedpriv.accounting.parallel_composition`): all together cost what the costliest does. Their public
-sizes are equal, so their schedules and their weights in the mean are. Under replace-one that holds while the
-other example takes its place in the same silo.
+Charges: a silo makes rounds * K releases, numbered consecutively (round r has r K to r K + K - 1), with noise
+calibrated to ``planned(rounds * K)`` over its own examples. All silos are requested in every round and
+charged with all K events before the request is sent. A silo that fails stays charged. (Requesting only some
+silos would not amplify, since the server knows which ones.) Silos are disjoint, so they compose in parallel
+(:mod:`fedpriv.accounting.parallel_composition`): the total cost is that of the costliest silo. Silos have
+equal public sizes, hence equal schedules and equal weights in the mean. Under replace-one this holds if the
+replacement is in the same silo.
 
-What a silo remembers: its optimizer's slots (moments, clip norm, preconditioner, DP-SRM's estimate and the
-point it was made at) stay on its node from round to round, while the parameters become the server's theta.
-The step's number, and with it schedules and events, follows from the round's number alone: a silo that missed
-rounds goes on with old slots, one that lost them with those of ``init``, both at the planned step. Slots
-follow from noisy answers, so whatever theta is, a query's sensitivity and noise are as charged.
+State: the optimizer's slots (moments, clip norm, preconditioner, DP-SRM's estimate and its point) stay on the
+silo's node from round to round, while the parameters are replaced by the server's theta. The step number, and
+with it schedules and events, depends only on the round number. A silo that missed rounds continues with its
+old slots; one that lost its slots continues with those of ``init``; both at the planned step. Slots are
+computed from noisy answers only, so for any theta the sensitivity and the noise of a query are as charged.
 
-What a node checks: it makes the plan from the run's public configuration and takes K, z and clip norms from
-there; an ask brings theta, the round's number and the events that the server charged, and is refused where
-these are not the plan's, where the silo is another's, or where the round was answered before. A node that
-owns its data keeps a ledger beside it (:mod:`fedpriv.node.ledger`).
+Checks: a node makes the plan from the run's public configuration and takes K, z and the clip norms from it. A
+request carries theta, the round number and the events that the server charged. The node refuses it if the
+events differ from the plan, if the silo is not on this node, or if the round was answered before. A node that
+owns its data also keeps a ledger (:mod:`fedpriv.node.ledger`).
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ from fedpriv.rng import Key
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """One round's question to silos.
+    """The request of one round to silos.
 
     Attributes:
         params: theta (d,), the server's model.
         round: the round's number, from 0.
-        events: what each of the silos was charged with, one a step.
-        silos: the numbers of the silos that are asked.
+        events: the events that each silo was charged with, one per step.
+        silos: the numbers of the requested silos.
     """
 
     params: Tensor
@@ -74,27 +73,27 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class ModelDelta:
-    """What a silo answers: theta_K - theta, float64 (d,), so that adding it gives theta_K again."""
+    """A silo's answer: theta_K - theta, float64 (d,), so that theta plus it is theta_K exactly."""
 
     silo: int
     delta: Tensor
 
 
 class SiloEngine(Protocol):
-    """Whatever has silos train: in this process, over Ray actors, over Flower."""
+    """Has silos train, in this process, over Ray actors or over Flower."""
 
     def train(self, request: TrainRequest) -> Sequence[ModelDelta]:
-        """The changes of all silos that could answer, in the order of their numbers."""
+        """The changes of all silos that answered, in the order of their numbers."""
 
     def close(self) -> None:
-        """Release what the trainer holds. Called once, also after errors."""
+        """Releases the engine's resources. It is called once, also after errors."""
 
 
 class SiloBudgetGate(BudgetGate, Protocol):
     """A budget gate for one silo's schedule, whose ledger names all silos that follow it."""
 
     def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
-        """Charge what each of the silos releases. They compose in parallel, so this costs what one does."""
+        """Charges the releases of each of the silos. They compose in parallel, so the cost is that of one."""
 
 
 def round_events(plan: Plan, number: int) -> tuple[Event, ...]:
@@ -110,10 +109,10 @@ def run(
     budget_gate: SiloBudgetGate,
     observe: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
-    """Run the rounds of a plan from theta ``params`` (d,) until they or the budget end, or Ctrl-C.
+    """Runs the rounds of a plan from theta ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
 
-    Returns the outcome, whose state holds the server's model and counts rounds, and whose releases are those
-    charged to each silo; ``stopped`` is ROUNDS, BUDGET or INTERRUPTED.
+    Returns the outcome. Its state has the server's model and counts rounds; its releases are those charged to
+    each silo; ``stopped`` is ROUNDS, BUDGET or INTERRUPTED.
     """
     state, charged = State(params), 0
     silos = tuple(range(plan.config.clients))
@@ -122,7 +121,7 @@ def run(
             events = round_events(plan, number)
             if not budget_gate.affords(events):
                 return Outcome(state, charged, StopReason.BUDGET)
-            budget_gate.charge(events, silos)  # paid for, on disk, before anyone is asked
+            budget_gate.charge(events, silos)  # on disk before any request is sent
             charged += len(events)
             changes = trainer.train(TrainRequest(state.params, number, events, silos))
             state = state.advanced(averaged(state.params, changes), {})
@@ -133,7 +132,7 @@ def run(
 
 
 def averaged(params: Tensor, changes: Sequence[ModelDelta]) -> Tensor:
-    """theta (d,) plus the mean of the changes that came; theta where none did."""
+    """theta (d,) plus the mean of the received changes; theta if there are none."""
     if not changes:
         return params
     mean = torch.stack([change.delta for change in changes]).mean(0)
@@ -142,10 +141,10 @@ def averaged(params: Tensor, changes: Sequence[ModelDelta]) -> Tensor:
 
 @dataclass
 class SiloState:
-    """What a node remembers of a silo between rounds; none of it is data.
+    """The state of a silo that a node keeps between rounds. It contains no data.
 
     Attributes:
-        round: the first round that may still be answered.
+        round: the first round that the silo may still answer.
         slots: the optimizer's tensors, or None before the first round.
     """
 
@@ -155,13 +154,13 @@ class SiloState:
 
 @dataclass(frozen=True)
 class SiloWorker:
-    """A node's side of a run of silos: has those it hosts train.
+    """The node's side of a run at the client level: trains the silos that it hosts.
 
     Attributes:
         plan: made by the node itself from the run's public configuration.
-        side: what computes bounded sums over the silos' examples.
-        memories: by silo.
-        books: the node's own ledger, where it owns its data.
+        side: computes bounded sums over the silos' examples.
+        memories: the state of each silo, by number.
+        budget_gate: the node's own ledger, if it owns its data.
     """
 
     plan: Plan
@@ -170,54 +169,54 @@ class SiloWorker:
     budget_gate: NodeLedger | None = None
 
     def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
-        """The change of each silo that is asked. Raises RefusedError where the ask is not the plan's."""
+        """The change of each requested silo. Raises RefusedError if the request differs from the plan."""
         if len(set(request.silos)) < len(request.silos):
-            raise RefusedError("a silo is asked twice in one round")
+            raise RefusedError("a request names a silo twice in one round")
         for silo in request.silos:
             self._check(request, silo)
         return tuple(ModelDelta(silo, self._change(request, silo)) for silo in request.silos)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there are no resources to release."""
 
     def _check(self, request: TrainRequest, silo: int) -> None:
         if not 0 <= request.round < self.plan.rounds:
-            raise RefusedError(f"round {request.round} is none of the plan's {self.plan.rounds}")
+            raise RefusedError(f"round {request.round} is not in the plan of {self.plan.rounds} rounds")
         if not same_events(request.events, round_events(self.plan, request.round)):
-            raise RefusedError(f"round {request.round} was not charged with what the plan releases in it")
+            raise RefusedError(f"the events charged for round {request.round} differ from the plan's")
         if not 0 <= silo < self.plan.config.clients or self.side.own not in (None, silo):
-            raise RefusedError(f"silo {silo} is not here")
+            raise RefusedError(f"silo {silo} is not on this node")
         if request.round < self.memories.setdefault(silo, SiloState()).round:
             raise RefusedError(f"round {request.round} was answered before")
 
     def _change(self, request: TrainRequest, silo: int) -> Tensor:
-        """theta_K - theta of one silo, after its K steps."""
+        """theta_K - theta of one silo after its K steps."""
         mechanism, memory = self.plan.mechanism, self.memories[silo]
         events = round_events(self.plan, request.round)
         if self.budget_gate is not None:
             self.budget_gate.charge(request.round, events)
-        memory.round = request.round + 1  # whatever happens from here on
+        memory.round = request.round + 1  # also if an error follows
         steps = self.plan.config.silo_steps
         start = State(
             request.params,
             request.round * steps,
             memory.slots or mechanism.optimizer.init(request.params).slots,
         )
-        # Without a seed no two answers share noise, not even of one round.
+        # Without a seed no two answers share noise, not even for the same round.
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
         end = advance(mechanism, start, start.step + steps, self.side, _Prepaid(events), key, cohorts)
         if end.stopped == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if end.state.step != start.step + steps:
-            raise RefusedError(f"round {request.round} has no room for whole steps")
+            raise RefusedError(f"round {request.round} could not complete all of its steps")
         memory.slots = end.state.slots
         return end.state.params.double() - request.params.double()
 
 
 @dataclass
 class _Prepaid:
-    """The budget gate of releases that were charged ahead: they may be made in order, and no others."""
+    """The budget gate for events that are already charged: exactly these releases may be made, in order."""
 
     events: tuple[Event, ...]
     made: int = 0
@@ -229,20 +228,21 @@ class _Prepaid:
     def charge(self, events: Sequence[Event]) -> None:
         end = self.made + len(events)
         if self.events[self.made : end] != tuple(events):
-            raise RefusedError("a release is not the one that was charged for this step")
+            raise RefusedError("a release differs from the event that was charged for this step")
         self.made = end
 
 
 def make_silo_worker(
     run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None, run_id: int = 0
 ) -> SiloWorker:
-    """The side of a node at the client level; arguments as for :func:`fedpriv.node.factory.make_worker`.
+    """The worker of a node at the client level. Arguments are as for
+    :func:`fedpriv.node.factory.make_worker`.
 
-    Raises ArgumentError where the run is of another level.
+    Raises ArgumentError if the run has another level.
     """
     config = Config.parse(dict(run_config))
     if config.level != "client":
-        raise validation.fail("level", config.level, "be client where silos are to train by themselves")
+        raise validation.fail("level", config.level, "be client for silos that take private steps")
     plan = make_plan(config)
     side = make_worker(run_config, node_config)
     return SiloWorker(plan, side, budget_gate=open_node_ledger(plan, node_config or {}, run_id))

@@ -53,7 +53,7 @@ def test_a_mistake_gets_the_hint_that_a_person_would_give(assignment: str, messa
     assert message in str(caught.value)
 
 
-def test_the_tables_name_settings_and_values_that_there_are() -> None:
+def test_hint_tables_name_existing_settings_and_values() -> None:
     assert set(hints._KEYS.values()) <= set(Config.keys())
     assert not (set(hints._KEYS) | set(hints._EXPLAINED)) & set(Config.keys())
     for key, values in hints._VALUES.items():

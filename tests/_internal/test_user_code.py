@@ -237,7 +237,7 @@ def test_a_model_is_the_same_on_every_node_and_draws_nothing_from_the_global_gen
     assert not torch.equal(other.outputs(torch.ones(task.dimension), x), outputs[0])
 
 
-def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None:
+def test_a_built_in_model_with_given_values_keeps_them(mine: Path) -> None:
     """Whatever laws its layers have: pretrained, say."""
     config = Config.parse({**SETTINGS, "model": "users_mine:filled"})
     task = make_task(config, make_source(config))
@@ -268,7 +268,7 @@ def test_a_model_of_ours_that_a_user_filled_keeps_its_values(mine: Path) -> None
         ("no-such", "module:name"),
     ],
 )
-def test_what_is_wrong_with_a_model_is_said(mine: Path, reference: str, said: str) -> None:
+def test_errors_name_the_fault_of_a_model(mine: Path, reference: str, said: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         check(Config.parse({**SETTINGS, "model": reference}))
     assert str(caught.value).startswith(f"model is {reference!r}; it must ")
@@ -286,7 +286,7 @@ def test_what_is_wrong_with_a_model_is_said(mine: Path, reference: str, said: st
         ("no-such", "module:name"),
     ],
 )
-def test_what_is_wrong_with_data_is_said(mine: Path, reference: str, said: str) -> None:
+def test_errors_name_the_fault_of_data(mine: Path, reference: str, said: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         check(Config.parse({**SETTINGS, "dataset": reference, "model": "logistic"}))
     assert str(caught.value).startswith(f"dataset is {reference!r}; it must ")
@@ -315,7 +315,7 @@ def test_a_users_data_has_no_options(mine: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["model", "dataset", "loss", "optimizer"])
-def test_a_node_that_owns_its_data_runs_no_code_that_its_owner_does_not_name(key: str) -> None:
+def test_a_node_with_data_runs_only_accepted_code(key: str) -> None:
     run = {"nodes-own-data": True, key: "os:abort"}
     node: dict[str, object] = {"data-file": "mine.npz"}
     with pytest.raises(RefusedError, match=f"the run's {key} is code, os:abort"):
@@ -344,7 +344,7 @@ def test_a_large_seed_builds_a_users_model(mine: Path) -> None:
 APART = ("Net", "fitted", "Gain", "double", "deep")
 
 
-def test_a_model_that_mixes_examples_is_told_before_the_run(mine: Path) -> None:
+def test_a_model_that_mixes_examples_is_reported_before_the_run(mine: Path) -> None:
     """Alone, x - x.mean(0) is 0."""
     odd = {name: check(Config.parse({**SETTINGS, "model": f"users_mine:{name}"})) for name in APART}
     assert not any(odd.values()), odd

@@ -25,7 +25,7 @@ OTHERS = (BudgetExceeded, EngineError, GridError, MissingDataError, UserCodeErro
 
 
 @pytest.mark.parametrize("kind", [*VALUES, *OTHERS])
-def test_every_error_of_ours_is_one_line_of_a_command(
+def test_every_fedpriv_error_is_one_line_of_a_command(
     kind: type[FedprivError], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as ended, refusing():
@@ -34,7 +34,7 @@ def test_every_error_of_ours_is_one_line_of_a_command(
     assert capsys.readouterr().err == "fedpriv: what, and what to do\n"
 
 
-def test_they_are_what_python_calls_them_too() -> None:
+def test_fedpriv_errors_are_also_pythons_errors() -> None:
     assert all(issubclass(kind, ValueError) for kind in VALUES)
     assert issubclass(BudgetExceeded, RuntimeError)
     assert issubclass(EngineError, RuntimeError)
@@ -42,7 +42,7 @@ def test_they_are_what_python_calls_them_too() -> None:
     assert issubclass(MissingDataError, FileNotFoundError)
 
 
-def test_our_own_mistakes_keep_their_traceback() -> None:
+def test_internal_errors_keep_their_traceback() -> None:
     with pytest.raises(ValueError, match="ours"), refusing():
         raise ValueError("ours")
 
@@ -64,7 +64,7 @@ def numbered(number: int, file: str | None = None) -> OSError:
     ],
     ids=str,
 )
-def test_a_folder_is_blamed_for_what_file_systems_do_alone(
+def test_only_file_system_errors_name_a_folder(
     error: OSError, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as ended, refusing(1, Path("runs/x")):

@@ -83,20 +83,20 @@ def expect_sound(settings: dict[str, Any]) -> audits.Finding:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SOUND if kind not in TIGHT])
-def test_nothing_is_found_in_a_sound_run(kind: str) -> None:
+def test_a_correct_run_passes_the_audit(kind: str) -> None:
     expect_sound(SOUND[kind])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SLOW)
-def test_nothing_is_found_in_a_sound_run_of_any_optimizer(kind: str) -> None:
+def test_a_correct_run_of_every_optimizer_passes_the_audit(kind: str) -> None:
     expect_sound(SLOW[kind])
 
 
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow if i else ()) for i, kind in enumerate(TIGHT)]
 )
-def test_the_measured_epsilon_is_the_claimed_one_where_accounting_is_tight(kind: str) -> None:
+def test_the_measured_epsilon_equals_the_claim_if_accounting_is_tight(kind: str) -> None:
     found = expect_sound(SOUND[kind])
     assert found.measured_most >= found.claimed
     assert found.measured == pytest.approx(found.claimed, rel=0.25)
@@ -183,11 +183,11 @@ ODD: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
     "the same noise every time": (
         LOUD, Normals, "take",
         lambda right, normals: right(Normals(Key.from_seed(0), ("once",), right(normals))),
-        "noise that was there before",
+        "noise that was used before",
     ),
     "the same cohort every time": (
         LOUD, CohortSampler, "draw",
-        lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor), "cohort that was there before",
+        lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor), "cohort that was used before",
     ),
     "an exact bit": (
         {**LOUD, "adaptive_quantile": 0.5}, Central, "server_stds",
@@ -213,11 +213,11 @@ DEFAULT_ODD = ("one release without noise", "the same cohort every time")
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in DEFAULT_ODD else pytest.mark.slow) for fault in ODD]
 )
-def test_a_fault_is_found_in_what_is_left(fault: str) -> None:
+def test_a_fault_is_found_in_the_residuals(fault: str) -> None:
     settings, owner, name, wrong, said = ODD[fault]
     with patched(owner, name, wrong):
         found = found_in(settings)
-    assert found.odd, found
+    assert found.irregular, found
     assert said in found.oddest
 
 
@@ -264,7 +264,7 @@ def test_it_holds_for_the_worst_mechanism(epsilon: float, delta: float) -> None:
         assert exact <= one_run_p_value(guesses, guesses, right, epsilon, delta) * (1 + 1e-9)
 
 
-def test_randomised_response_is_proved_to_leak_about_what_it_does() -> None:
+def test_the_bound_for_randomised_response_is_close_to_its_epsilon() -> None:
     generator = np.random.default_rng(0)
     rate = 1 / (1 + math.exp(-2.0))
     proved = [proved_epsilon(generator.random(5000) < rate, 0.0, 0.99) for _ in range(20)]
@@ -272,7 +272,7 @@ def test_randomised_response_is_proved_to_leak_about_what_it_does() -> None:
     assert min(proved) > 1.7
 
 
-def test_sure_guesses_prove_more_than_all_of_them() -> None:
+def test_the_most_certain_guesses_give_a_larger_bound() -> None:
     right = np.concatenate([np.ones(300, bool), np.arange(9700) % 2 == 0])
     assert proved_epsilon(right, 1e-6, 0.95) > 2 > proved_epsilon(right[::-1], 1e-6, 0.95)
     assert proved_epsilon(right[:0], 1e-6, 0.95) == 0
@@ -288,7 +288,7 @@ def test_sure_guesses_prove_more_than_all_of_them() -> None:
         ({"placement": "local", "sampler": "fixed-size"}, "placement is 'local'"),
         ({"unit": "example", "clients": 2, "examples_per_client": 9, "level": "client"}, "level is 'client'"),
         ({"clip_norm": 1e9}, "clip-norm is 1000000000.0; it must be at most 100000"),
-        ({"optimizer": "adadps", "public_examples": 20}, "optimizer is 'adadps'"),
+        ({"optimizer": "adadps", "public_examples": 20}, "optimizer=adadps cannot be audited"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(settings: dict[str, Any], said: str) -> None:
@@ -306,7 +306,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_few_canaries_and_silos_of_any_size_are_no_trouble() -> None:
+def test_few_canaries_and_silos_of_any_size() -> None:
     assert audit(small(rounds=2), canaries=1).canaries == 1
     silos = small(unit="example", clients=1, examples_per_client=10**7, rounds=1)
     assert audit(silos, canaries=70).canaries == 70
@@ -322,7 +322,7 @@ def test_an_interrupted_run_is_judged_by_its_ledger() -> None:
     assert (found.stopped, found.releases, found.violated) == ("interrupted", 2, False)
 
 
-def test_the_run_is_the_configured_one_whatever_its_data() -> None:
+def test_the_audited_run_has_the_configured_mechanism() -> None:
     """Delta and the sampling rate are those of the units that were configured, not of the canaries."""
     config = Config.parse({"dataset": "cifar-10", "clients": 3_000_000, "sampling-rate": 0.01, "rounds": 3})
     found = audit(config, canaries=500)
@@ -334,7 +334,7 @@ SETTINGS = [part for text in ("epsilon=4", "rounds=5", "clients=5000", "sampling
 
 
 @pytest.mark.slow
-def test_the_command_tells_and_ends_by_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_the_verdict_and_exits_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = CliRunner().invoke(app, ["audit", *SETTINGS, "--seed", "1"])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith("5,000 canaries in place of clients, dynamic-dp-sgd, 5 releases, central")

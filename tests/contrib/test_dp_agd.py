@@ -81,7 +81,7 @@ def algorithm(
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("add-remove", 1.0), ("replace-one", 2.0)])
-def test_it_is_lee_and_kifers_algorithm(relation: str, factor: float) -> None:
+def test_dp_agd_equals_lee_and_kifers_algorithm(relation: str, factor: float) -> None:
     x, y = examples(1)
     held = budget_gate()
     end = descend(SETTINGS, TASK, x, y, START, held, KEY, relation)
@@ -109,9 +109,7 @@ def test_charges_go_through_the_filter_and_into_the_ledger(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("shift", [(0.0, 1.0, 1.0), (1.0, 0.0, 0.0), (0.3, 0.9, 0.5), (1.0, 1.0, 1.0)])
 @pytest.mark.parametrize("gaps", [(0.0, 0.0, 0.0), (0.0, 4.0, 9.0), (30.0, 0.0, 20.0)])
-def test_a_noisy_choice_is_as_private_as_its_event_says(
-    shift: tuple[float, ...], gaps: tuple[float, ...]
-) -> None:
+def test_noisy_max_is_as_private_as_its_event(shift: tuple[float, ...], gaps: tuple[float, ...]) -> None:
     """One unit more moves all values up by at most S = 1: exact probabilities, by quadrature, at scale z."""
     z = 2.0
 
@@ -137,7 +135,7 @@ def test_a_noisy_choice_is_as_private_as_its_event_says(
         assert ratio > 0.9 / z  # nearly what is claimed
 
 
-def test_the_choice_is_drawn_with_that_noise() -> None:
+def test_noisy_max_has_the_noise_of_its_event() -> None:
     """2,000 choices of two values one apart, z = 1.5 and S = 2, against P[Laplace difference > 1]: binomial
     within 5 std (flake rate below 1e-6, seed fixed); 1.5 times the noise is further off."""
     values, count = torch.tensor([0.0, 1.0]), 2000

@@ -129,7 +129,7 @@ def test_gaussian_runs_chosen_by_their_output(z: float, gamma: float) -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.02, 0.5])
-def test_a_run_is_accounted_at_the_delta_that_leaves_the_winner_its_own(gamma: float) -> None:
+def test_one_run_is_accounted_at_the_delta_of_proof_2(gamma: float) -> None:
     run, wanted = (Event(4.0, "none", "add-remove"),), 1e-3
     found = Selection(run, gamma).approximate(wanted).epsilon
     d = wanted * gamma  # about; then d / (gamma + d (1-gamma)) must come back to what is wanted
@@ -145,7 +145,7 @@ def test_one_run_costs_one_run() -> None:
     assert Selection(run, 1.0).renyi(1e-5).epsilon == epsilon(run, 1e-5, "rdp").epsilon
 
 
-def test_a_cut_costs_its_total_variation() -> None:
+def test_truncation_costs_its_total_variation() -> None:
     run, gamma, delta = (Event(10.0, "poisson", "add-remove", 0.1, count=30),), 0.2, 1e-5
     free = Selection(run, gamma)
     long, short = dataclasses.replace(free, most=120), dataclasses.replace(free, most=5)
@@ -168,7 +168,7 @@ def test_calibration_spends_the_budget() -> None:
         calibrate(made, Budget(math.inf, 1e-5))
 
 
-def test_it_is_paid_for_once_and_before_any_run(tmp_path: Path) -> None:
+def test_a_selection_is_charged_once_before_any_run(tmp_path: Path) -> None:
     selection, path = Selection((Event(20.0, "none", "add-remove"),), 0.1), tmp_path / "selection.json"
     made: list[int] = []
 
@@ -207,7 +207,7 @@ def test_extremes_and_refusals() -> None:
         select(FREE, BUDGET, lambda c, key: c, [], float, KEY)
 
 
-def test_the_winner_has_the_law_that_is_accounted() -> None:
+def test_the_winner_has_the_accounted_distribution() -> None:
     """Three equally likely results, 4,000 selections: chi-square with p > 1e-6, seed fixed. One run alone, or
     a geometric number that counts from 0 runs more, would fail by far."""
     gamma, count = 0.3, 4000
@@ -221,7 +221,7 @@ def test_the_winner_has_the_law_that_is_accounted() -> None:
         assert stats.chisquare(np.bincount(found), winner(np.full(3, 1 / 3), wrong) * count).pvalue < 1e-6
 
 
-def test_only_the_winner_comes_out_and_runs_have_keys_of_their_own() -> None:
+def test_only_the_winner_is_returned_and_runs_have_separate_keys() -> None:
     assert {field.name for field in dataclasses.fields(Winner)} == {"candidate", "result", "score"}
     roots: list[bytes] = []
 
@@ -235,7 +235,7 @@ def test_only_the_winner_comes_out_and_runs_have_keys_of_their_own() -> None:
     assert len(set(roots)) == len(roots) > 40
 
 
-def test_a_cut_selection_makes_no_more_runs() -> None:
+def test_a_truncated_selection_makes_at_most_t_runs() -> None:
     made: list[int] = []
     seven = Selection((), 1e-6, most=7)
     select(seven, Budget(math.inf, 1e-5), lambda c, key: made.append(1), [0], lambda r: 0.0, KEY)

@@ -81,7 +81,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_does_not_fit_is_refused_without_a_word_of_the_data(case):
+def test_invalid_arrays_are_refused_without_quoting_data(case):
     x, y, options, message = BAD[case]
     with pytest.raises(DataError, match=f"toy: .*{message}"):
         make(x, y, **options)
@@ -93,7 +93,7 @@ def test_parts_must_have_one_shape():
 
 
 @pytest.mark.parametrize("case", ["one axis", "nan", "label count", "label floats", "label range"])
-def test_it_is_said_which_part_does_not_fit(case):
+def test_the_error_names_the_invalid_part(case):
     x, y, _, _ = BAD[case]
     with pytest.raises(DataError, match=r" [xy] must "):
         Arrays("toy", x, y, FLOATS, LABELS, 10)

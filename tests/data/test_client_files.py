@@ -23,7 +23,7 @@ def source():
     return load("infinite-digits")
 
 
-def test_a_client_file_stands_for_its_client(tmp_path, source):
+def test_a_client_file_equals_the_simulated_client(tmp_path, source):
     people = population("dirichlet", source, clients=1000, examples_per_client=8, sizes="lognormal")
     write_client_file(tmp_path / "c.npz", source, people.examples(np.array([321]))[0])
     view = FileView(ClientFile(tmp_path / "c.npz", DIGITS), client=321)
@@ -35,7 +35,7 @@ def test_a_client_file_stands_for_its_client(tmp_path, source):
     assert view.batch(np.array([4, 5])).x.shape == (0, 1, 28, 28)
 
 
-def test_silo_files_together_are_the_simulation(tmp_path, source):
+def test_silo_files_together_equal_the_simulation(tmp_path, source):
     silos = Silos(3, 20, source.first)
     cohort = np.array([0, 3, 19, 20, 41, 59])
     whole = View(source, silos.units()).batch(cohort)
@@ -68,7 +68,7 @@ def test_idx_pair(tmp_path):
     assert torch.equal((got.x[:, 0] * 255).round().to(torch.uint8), torch.from_numpy(x[[3, 0]]))
 
 
-def test_damaged_files_are_refused_without_a_word_about_the_data(tmp_path):
+def test_errors_of_damaged_files_contain_no_data(tmp_path):
     x, y = np.full((3, 28, 28), 77, np.uint8), np.array([0, 1, 7])
 
     def save(**arrays):
@@ -186,7 +186,7 @@ def test_images_of_bytes_are_kept_as_bytes(tmp_path):
             assert archive["x"].dtype == np.uint8
 
 
-def test_a_value_that_is_no_number_is_not_quoted(tmp_path):
+def test_a_non_numeric_value_is_not_quoted(tmp_path):
     (x, _), options = KINDS["ids"]
     np.savez(tmp_path / "c.npz", x=x, y=np.array(["secret"] * 6))
     with pytest.raises(DataError) as caught:
@@ -213,7 +213,7 @@ BAD = {
 @pytest.mark.parametrize(
     ("kind", "part", "value"), [(kind, *bad) for kind, several in BAD.items() for bad in several]
 )
-def test_an_example_outside_the_runs_ranges_is_an_empty_place(tmp_path, kind, part, value):
+def test_an_example_outside_the_ranges_contributes_nothing(tmp_path, kind, part, value):
     """Whoever starts the run sets the ranges, and an error would tell whether there is such an example."""
     (x, y), options = KINDS[kind]
     source, silos = Arrays(kind, x, y, x, y, **options), Silos(3, 6)
@@ -241,7 +241,7 @@ def test_an_example_outside_the_runs_ranges_is_an_empty_place(tmp_path, kind, pa
 
 
 @given(data=st.data())
-def test_no_value_makes_a_file_one_that_is_refused(tmp_path_factory, data):
+def test_no_value_of_the_data_causes_a_refusal(tmp_path_factory, data):
     kind = data.draw(st.sampled_from(sorted(KINDS)))
     (x, y), options = KINDS[kind]
     source, path = Arrays(kind, x, y, x, y, **options), tmp_path_factory.mktemp("any") / "c.npz"
@@ -261,7 +261,7 @@ def test_no_value_makes_a_file_one_that_is_refused(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_without_examples_is_one(tmp_path, kind):
+def test_an_empty_file_is_accepted(tmp_path, kind):
     (x, y), options = KINDS[kind]
     np.savez(tmp_path / "c.npz", x=x[:0], y=y[:0])
     source = Arrays(kind, x, y, x, y, **options)

@@ -111,7 +111,7 @@ def dead_url():
         return f"http://127.0.0.1:{s.getsockname()[1]}/a.bin"
 
 
-def test_whole_and_then_present(server, make):
+def test_a_complete_download_is_not_repeated(server, make):
     steps = []
     done = make([server.url("a.bin")], progress=lambda *step: steps.append(step))
     assert make.target.read_bytes() == CONTENT
@@ -173,7 +173,7 @@ def test_server_without_ranges(server, make, mode):
 
 
 @pytest.mark.parametrize("have", [100, len(CONTENT), len(CONTENT) + 50])
-def test_a_wrong_part_is_fetched_anew(server, make, have):
+def test_a_wrong_partial_file_is_fetched_again(server, make, have):
     make.folder.mkdir(parents=True)
     make.part.write_bytes(b"x" * have)
     make([server.url("a.bin")])
@@ -310,7 +310,7 @@ def member(data, size=None):
 
 
 @pytest.mark.parametrize("pack", [zipped, archive])
-def test_an_archive_without_a_hash_is_held_to_its_members(server, make, pack):
+def test_an_archive_without_a_hash_is_verified_by_its_members(server, make, pack):
     server.files["a.zip"] = pack(inner=b"12345", other=b"1")
     done = make([server.url("a.zip")], member(b"12345"), name="a.zip")
     assert done.written == (make.folder / "inner.bin",)
@@ -339,7 +339,7 @@ def test_a_member_may_have_no_size(server, make):
     assert len(make([server.url("a.zip")], lines, name="a.zip").present) == 1
 
 
-def test_an_md5_is_held_where_there_is_nothing_better_and_said_to_be_weak(server, make):
+def test_an_md5_is_used_without_a_sha256_and_reported_as_weak(server, make):
     right = hashlib.md5(CONTENT).hexdigest()
     done = make([server.url("a.bin")], f'md5 = "{right}"')
     assert make.target.read_bytes() == CONTENT
@@ -352,7 +352,7 @@ def test_an_md5_is_held_where_there_is_nothing_better_and_said_to_be_weak(server
     assert names(make.folder) == []
 
 
-def test_a_compressed_copy_of_a_plain_file_is_as_good(server, make):
+def test_a_compressed_copy_is_accepted(server, make):
     lines = f'sha256 = "{GOOD}"\ncontent_sha256 = "{GOOD}"'
     make.folder.mkdir(parents=True)
     (make.folder / "a.bin.gz").write_bytes(gzip.compress(CONTENT, 1))
@@ -377,5 +377,5 @@ def test_bundled_and_unknown(tmp_path):
 
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "files"), [("mnist", 4), ("a9a", 2), ("movielens-100k", 1), ("names", 18)])
-def test_real_data_is_recognised_where_it_lies(data, name, files):
+def test_existing_real_data_is_recognised(data, name, files):
     assert len(fetch(name, data).present) == files

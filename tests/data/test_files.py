@@ -8,7 +8,7 @@ import pytest
 from fedpriv._internal.files import atomic, naming
 
 
-def test_all(tmp_path):
+def test_an_atomic_write_appears_complete(tmp_path):
     with atomic(tmp_path / "new" / "a") as file:
         file.write(b"one")
         assert not (tmp_path / "new" / "a").exists()
@@ -16,7 +16,7 @@ def test_all(tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["a"]
 
 
-def test_or_nothing(tmp_path):
+def test_a_failed_atomic_write_leaves_nothing(tmp_path):
     (tmp_path / "a").write_bytes(b"old")
 
     def fail():
@@ -30,7 +30,7 @@ def test_or_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_the_system_refuses_names_the_file(tmp_path, monkeypatch):
+def test_system_errors_name_the_file(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -58,7 +58,7 @@ def test_it_reads_what_was_written(rows, end, last):
         "PK\x03\x04",
     ],
 )
-def test_anything_else_is_refused_without_a_word_of_it(text):
+def test_other_content_is_refused_without_quoting_it(text):
     with pytest.raises(DataError) as caught:
         parse(text.encode(), 9, "toy")
     assert str(caught.value) in {
@@ -69,7 +69,7 @@ def test_anything_else_is_refused_without_a_word_of_it(text):
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_do_anything_but_parse_or_be_refused(text):
+def test_any_bytes_parse_or_are_refused(text):
     try:
         x, y = parse(text, 9, "toy")
     except DataError:
@@ -102,7 +102,7 @@ def test_ijcnn1_is_read_from_bzip2(tmp_path):
 
 
 @pytest.mark.data
-def test_a9a_is_the_published_one(data):
+def test_a9a_matches_the_published_data(data):
     source = load("a9a", data)
     assert (source.size, source.shape, source.classes) == (32561, (123,), 2)
     x, y = source.batch(np.arange(source.size))

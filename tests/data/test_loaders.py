@@ -77,7 +77,7 @@ def test_names():
         load("cifar")
 
 
-def test_at_hand_looks_without_reading(tmp_path):
+def test_at_hand_does_not_read_the_files(tmp_path):
     write_toy(tmp_path / "mnist")
     (tmp_path / "mnist" / f"{IDX_FILES[0]}.gz").write_bytes(b"damaged")
     assert at_hand("mnist", tmp_path)
@@ -132,7 +132,7 @@ def described(source):
     return f"{'x'.join(map(str, source.shape))} {unit}", target[source.target]
 
 
-def test_options_are_refused_where_there_are_none(tmp_path):
+def test_unknown_options_are_refused(tmp_path):
     assert dict(options("imdb")) == {"vocabulary": 10_000, "sequence-length": 256}
     assert not options("mnist")
     for given, message in (

@@ -17,7 +17,7 @@ def sparse(dense):
 
 
 @given(n=st.integers(1, 8), width=st.integers(1, 6), seed=st.integers(0, 99), data=st.data())
-def test_rows_are_those_of_the_dense_matrix(n, width, seed, data):
+def test_rows_equal_the_dense_matrix(n, width, seed, data):
     rng = np.random.default_rng(seed)
     dense = (rng.normal(size=(n, width)) * (rng.random((n, width)) < 0.4)).astype(np.float32)
     at = data.draw(st.lists(st.integers(0, n - 1), max_size=9))
@@ -25,7 +25,7 @@ def test_rows_are_those_of_the_dense_matrix(n, width, seed, data):
     assert got.numpy().tolist() == dense[at].tolist()
 
 
-def test_a_source_hides_that_it_is_sparse():
+def test_a_sparse_source_returns_dense_rows():
     x = np.array([[0, 0.5, 0], [0, 0, 0], [1, 0, 2]], np.float32)
     tags = np.array([[1, 0], [0, 0], [1, 1]], np.float32)
     options = {"classes": 2, "target": "tags"}

@@ -19,7 +19,7 @@ def test_one_example_view_equals_the_source():
     assert owner.tolist() == [0, 1, 2]
 
 
-def test_owners_are_positions_among_those_asked_for():
+def test_owners_are_positions_among_the_requested_clients():
     source = load("digits")
     view = View(source, Silos(4, 3))
     x, y, owner = view.batch(np.array([2, 0]))
@@ -37,7 +37,7 @@ def test_an_empty_cohort_is_an_empty_batch():
             assert batch.y.shape == batch.owner.shape == (0,)
 
 
-def test_a_client_is_the_same_alone_and_in_company():
+def test_a_clients_examples_do_not_depend_on_the_other_clients():
     source = load("infinite-digits")
     people = population("dirichlet", source, clients=10**6, examples_per_client=5, sizes="uniform")
     together = View(source, people).batch(np.array([5, 900_000, 17]))

@@ -61,7 +61,7 @@ def replies(messages: Iterable[Message], norm: float) -> list[Message]:
     return found
 
 
-def test_flowers_fixed_clipping_wrapper_runs_on_our_pld_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flowers_fixed_clipping_wrapper_runs_with_the_pld_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     accountant: PrivacyAccountant = FlowerAccountant(config(max_epsilon=4.0))
@@ -123,7 +123,7 @@ def test_each_sampling_model(sampling: SamplingMethod, kind: tuple[str, str, flo
     assert accountant.get_epsilon(DELTA) == epsilon([Event(2.0, *kind, count=50)], DELTA).epsilon
 
 
-def test_delta_at_an_epsilon_is_no_less_than_it_is() -> None:
+def test_get_delta_is_an_upper_bound() -> None:
     accountant = FlowerAccountant(config())
     assert accountant.get_delta(0.0) < 1e-12
     accountant.compose(EVENT, 4)
@@ -154,9 +154,9 @@ def test_state_survives_json_and_others_are_refused() -> None:
         restored.load_state_dict({**state, "events": 7})
 
 
-def test_asking_changes_nothing_and_limits_are_needed() -> None:
+def test_would_exceed_changes_nothing_and_needs_a_limit() -> None:
     accountant = FlowerAccountant(config())
-    with pytest.raises(ArgumentError, match="max_epsilon is None"):
+    with pytest.raises(ArgumentError, match="No max_epsilon is given"):
         accountant.would_exceed(EVENT)
     assert not accountant.would_exceed(EVENT, max_epsilon=4.0)
     assert accountant.would_exceed(EVENT, max_epsilon=4.0, count=5)
@@ -170,7 +170,7 @@ def test_asking_changes_nothing_and_limits_are_needed() -> None:
 
 
 @pytest.mark.slow
-def test_asking_before_each_of_many_rounds_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checking_the_budget_every_round_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epsilon is evaluated a few dozen times for hundreds of rounds."""
     evaluations = []
     real = accounting_methods.epsilons

@@ -19,7 +19,7 @@ from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.flower.client_app import app
 from fedpriv.flower.grids.base import HostedGrid, load_client_app, node_context
 from fedpriv.flower.grids.in_process import InProcessGrid
-from fedpriv.flower.serialization import ask_content, read_reply, shared_records
+from fedpriv.flower.serialization import read_reply, request_content, shared_records
 from fedpriv.mechanism.query import Query, SumBlock, Term
 
 LOCAL = {**TOY, "placement": "local", "sampler": "fixed-size"}
@@ -64,13 +64,13 @@ def answer(values: dict[str, Any], content: RecordDict, kind: str = "train") -> 
 
 def sums(values: dict[str, Any], party_stds: tuple[float, ...] | None) -> torch.Tensor:
     request = make_ask(Config.parse(values), party_stds)
-    reply = answer(values, ask_content(shared_records(request), request.shards))
+    reply = answer(values, request_content(shared_records(request), request.shards))
     result = read_reply(reply.content, request.query)
     assert result.parties == 6
     return result.sums[0]
 
 
-def test_a_node_says_its_place() -> None:
+def test_a_node_describes_itself() -> None:
     fields = answer(TOY, RecordDict(), "query").content["node"]
     assert dict(fields) == {"partition-id": 0, "num-partitions": 1}
 
@@ -92,20 +92,20 @@ def test_an_unseeded_node_never_sends_the_same_noise_twice() -> None:
 
 @pytest.mark.parametrize("stds", [None, (0.0,)])
 @pytest.mark.parametrize("placement", ["local", "distributed"])
-def test_a_node_that_owes_noise_does_not_answer_without(placement: str, stds: Any) -> None:
+def test_a_node_that_must_add_noise_does_not_answer_without_it(placement: str, stds: Any) -> None:
     values = {**LOCAL, "placement": placement}
     request = make_ask(Config.parse(values), stds)
-    reply = answer(values, ask_content(shared_records(request), request.shards))
+    reply = answer(values, request_content(shared_records(request), request.shards))
     assert reply.error.reason == "MessageError"
 
 
-def test_a_node_that_owes_noise_does_not_answer_without_a_clip() -> None:
+def test_a_node_that_must_add_noise_does_not_answer_without_clipping() -> None:
     request = make_ask(Config.parse(LOCAL), (1.0,))
     query = Query(request.query.points, (SumBlock((Term(math.inf),)),))
-    reply = answer(LOCAL, ask_content(shared_records(replace(request, query=query)), request.shards))
+    reply = answer(LOCAL, request_content(shared_records(replace(request, query=query)), request.shards))
     assert reply.error.reason == "MessageError"
 
 
-def test_what_is_no_ask_is_refused_with_the_errors_name_only() -> None:
+def test_a_malformed_request_is_refused_with_the_error_type_only() -> None:
     reply = answer(TOY, RecordDict())
     assert reply.error.reason == "MessageError"

@@ -72,7 +72,7 @@ def test_nothing_is_logged_unless_the_node_asks_for_it(
     assert echo.SECRET in caplog.text
 
 
-def test_an_owners_log_has_the_type_and_only_texts_of_ours(
+def test_an_owners_log_has_the_type_and_only_fedprivs_texts(
     message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
     owners = node_context(1, 1, {})

@@ -86,7 +86,7 @@ def test_the_whole_cohort_is_summed_once(grid: HostedGrid, home: Any) -> None:
         assert reply.parties == 15
 
 
-def test_an_empty_cohort_is_zero_and_asks_nobody(grid: HostedGrid) -> None:
+def test_an_empty_cohort_is_zero_and_sends_no_requests(grid: HostedGrid) -> None:
     reply = GridEngine(grid).gather(make_ask(shards=0))
     assert reply.parties == 0
     assert [sums.shape for sums in reply.sums] == [torch.Size([3]), torch.Size([])]
@@ -94,7 +94,7 @@ def test_an_empty_cohort_is_zero_and_asks_nobody(grid: HostedGrid) -> None:
 
 
 @given(st.integers(0, 20), st.integers(1, 5), st.integers(0, 2**32))
-def test_every_chunk_is_dealt_once_and_the_load_is_even(shards: int, nodes: int, seed: int) -> None:
+def test_every_shard_is_assigned_once_and_the_load_is_even(shards: int, nodes: int, seed: int) -> None:
     homes = np.random.default_rng(seed).integers(-1, 7, shards)
     cohort = [Shard(i, np.arange(2), 2, None if h < 0 else int(h)) for i, h in enumerate(homes)]
     hands = assign(cohort, [Node(100 - k, k, nodes) for k in range(nodes)])
@@ -118,7 +118,7 @@ def gathered_without_partition_0(reply: PartialSum, request: SumRequest) -> bool
     return reply.parties == 3 * len(rest) and reply.sums[1] == expected
 
 
-def test_a_silent_node_counts_nothing() -> None:
+def test_a_silent_node_contributes_nothing() -> None:
     grid = Rearranged(nodes=3, client_app=APP)
     grid.lost = (1,)
     request = make_ask(shards=3, home=lambda index: index)
@@ -132,10 +132,10 @@ def test_a_silent_node_counts_nothing() -> None:
     [
         ("raise", "failed with ZeroDivisionError"),
         ("nan", "sum-0 of a reply is not finite"),
-        ("boast", "claims more parties than were asked"),
+        ("boast", "claims more parties than the request had"),
     ],
 )
-def test_a_failing_node_counts_nothing(
+def test_a_failing_node_contributes_nothing(
     how: str, error: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = Failing(nodes=3, run_config={"misbehave": how}, client_app=APP)
@@ -147,7 +147,7 @@ def test_a_failing_node_counts_nothing(
         GridEngine(grid).gather(request)
 
 
-def test_a_silo_that_does_not_answer_is_told_once_and_when_it_is_back() -> None:
+def test_a_missing_silo_is_printed_once_and_again_when_it_is_back() -> None:
     """All silos are asked in every release, whatever is sampled of their examples."""
     grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
     engine = GridEngine(grid, strict=False, tell=told.append, silos=True)
@@ -189,7 +189,7 @@ class Leaving(Rearranged):
 
 
 @pytest.mark.parametrize("silos", [True, False])
-def test_a_silo_whose_node_is_gone_is_not_taken_for_a_slow_one(silos: bool) -> None:
+def test_a_disconnected_node_is_reported_as_offline(silos: bool) -> None:
     """Killed, and Flower's server has missed its heartbeats; or ended, and it has signed off."""
     grid, told = Leaving(nodes=3, client_app=APP), list[str]()
     engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
@@ -231,7 +231,7 @@ class Restarting(InProcessGrid):
 
 
 @pytest.mark.parametrize("silos", [True, False])
-def test_a_node_that_was_started_anew_takes_its_place_again(silos: bool) -> None:
+def test_a_restarted_node_takes_its_place_again(silos: bool) -> None:
     grid, told = Restarting(), list[str]()
     engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
 
@@ -251,7 +251,7 @@ def test_a_node_that_was_started_anew_takes_its_place_again(silos: bool) -> None
     assert asked(5, (1, 3, 5, 6), 12) == [("query", 6), ("train", 1), ("train", 6)]
     assert asked(6, (1, 2, 6), 12) == [("train", 1), ("train", 6)]  # who has the place keeps it
     lines = [
-        "of those that have come since, 1 node is not ready: node 5 failed with KeyError (each node's own "
+        "of the new nodes, 1 node is not ready: node 5 failed with KeyError (each node's own "
         "terminal says why; its SuperNode ID is there, too)",
         "release 3 on: without some silos: partition 1: gone offline (details are in the nodes' own logs)",
         "partition 1 has a new node",
@@ -276,7 +276,7 @@ def test_a_node_that_is_silent_while_it_starts_is_asked_again(silos: bool) -> No
     assert not any("not ready" in line for line in told)  # that nothing came is no reason to name
 
 
-def test_a_newcomer_that_hangs_holds_up_five_releases_at_most() -> None:
+def test_a_hanging_newcomer_delays_at_most_five_releases() -> None:
     grid = Restarting()
     engine = GridEngine(grid, strict=False, silos=True)
     engine.assemble()
@@ -287,7 +287,7 @@ def test_a_newcomer_that_hangs_holds_up_five_releases_at_most() -> None:
     assert grid.asked.count(("query", 4)) == 5
 
 
-def test_which_clients_do_not_answer_is_not_told() -> None:
+def test_missing_clients_are_not_named() -> None:
     """Who was asked is who was drawn."""
     grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
     grid.lost = (1,)
@@ -296,7 +296,7 @@ def test_which_clients_do_not_answer_is_not_told() -> None:
     assert (told, engine.absences.told()) == ([], [])
 
 
-def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
+def test_a_cohort_without_answers_neither_stops_the_run_nor_is_printed(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run that stopped then would tell who was drawn; an empty cohort's release is what it gets."""
@@ -311,7 +311,7 @@ def test_that_all_who_were_drawn_failed_stops_nothing_and_is_not_said(
     assert "secret" not in str(caught.value)
 
 
-def test_a_node_that_breaks_later_ends_no_run_though_it_was_drawn_alone() -> None:
+def test_the_failure_of_a_cohort_of_one_does_not_end_the_run() -> None:
     """Not when it is asked whether it is there, either."""
 
     class Breaking(Failing):
@@ -355,9 +355,7 @@ def test_a_federation_that_is_gone_is_an_error() -> None:
         ((1, 2, 3), "^3 nodes are not ready: node 1 failed with KeyError; .*; node 3 failed with KeyError "),
     ],
 )
-def test_all_nodes_that_are_not_ready_are_named_before_anything_is_asked(
-    failing: tuple[int, ...], said: str
-) -> None:
+def test_nodes_that_are_not_ready_are_named_before_any_request(failing: tuple[int, ...], said: str) -> None:
     class NotReady(Rearranged):
         def _answer(self, message: Message) -> Message:
             if message.metadata.dst_node_id in failing:
@@ -370,7 +368,7 @@ def test_all_nodes_that_are_not_ready_are_named_before_anything_is_asked(
         assert "secret" not in str(caught.value)
 
 
-def test_of_many_nodes_that_are_not_ready_some_are_named() -> None:
+def test_at_most_20_nodes_that_are_not_ready_are_named() -> None:
     said = not_ready(dict.fromkeys(range(100, 130), "failed with KeyError"), [], 31)
     assert said.startswith("30 of 31 nodes are not ready: node 100 failed with KeyError; node 101 ")
     assert "node 119 failed with KeyError; and 10 more (each" in said
@@ -383,14 +381,14 @@ def test_debugging_in_process_names_the_node() -> None:
         GridEngine(grid).gather(make_ask())
 
 
-def test_nodes_that_do_not_know_their_place_are_refused() -> None:
+def test_nodes_without_a_partition_are_refused() -> None:
     grid = InProcessGrid(nodes=2, run_config={"misbehave": "placeless"}, client_app=APP)
     said = r"node 1 has no partition [(]--node-config 'partition-id=.*; node 2 has no partition"
     with pytest.raises(EngineError, match=said):
         GridEngine(grid).gather(make_ask())
 
 
-def test_nodes_that_claim_the_same_place_are_refused() -> None:
+def test_nodes_with_the_same_partition_are_refused() -> None:
     grid = InProcessGrid(nodes=2, run_config={"misbehave": "twins"}, client_app=APP)
     with pytest.raises(EngineError, match=r"partition ids are \[0, 0\] of \[2\]"):
         GridEngine(grid).gather(make_ask())
@@ -411,7 +409,7 @@ def test_the_engine_waits_for_all_nodes() -> None:
     grid = Late(nodes=2, client_app=APP)
     told: list[str] = []
     assert len(GridEngine(grid, tell=told.append).assemble()) == 2
-    assert told == ["waiting for 2 nodes, 1 there (up to 300 s)"]
+    assert told == ["waiting for 2 nodes: 1 connected (up to 300 s)"]
 
 
 def test_the_engine_does_not_wait_for_ever() -> None:
@@ -497,7 +495,7 @@ def test_replies_of_different_queries_do_not_add() -> None:
     one, other = (Message(reply_content(PartialSum(sums, 2)), reply_to=message) for sums in TWO_SHAPES)
     assert read_reply(add_replies(one, one).content, PLAIN).sums[0].tolist() == [2.0, 2.0, 2.0]
     assert read_reply(add_replies(one, one).content, PLAIN).parties == 4
-    with pytest.raises(MessageError, match="one shape"):
+    with pytest.raises(MessageError, match="different shapes"):
         add_replies(one, other)
 
 

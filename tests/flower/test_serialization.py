@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.flower.serialization import (
     MessageError,
-    ask_content,
-    read_ask,
     read_reply,
+    read_request,
     reply_content,
+    request_content,
     shared_records,
 )
 from fedpriv.mechanism.query import Block, IndicatorBlock, Query, SumBlock, Term
@@ -85,12 +85,12 @@ def over_the_wire(content: RecordDict) -> RecordDict:
 
 
 @given(queries(), chunk_lists(), st.none() | st.floats(0, 1e6), st.integers(0, 2**40))
-def test_an_ask_survives_the_wire(
+def test_a_request_survives_serialization(
     query: Query, shards: tuple[Shard, ...], std: float | None, release: int
 ) -> None:
     stds = None if std is None else (std,) * len(query.blocks)
     request = SumRequest(query, release, shards, stds)
-    back = read_ask(over_the_wire(ask_content(shared_records(request), shards)))
+    back = read_request(over_the_wire(request_content(shared_records(request), shards)))
     for a, b in zip(back.query.points, query.points, strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
@@ -104,7 +104,7 @@ def test_an_ask_survives_the_wire(
 
 
 @given(st.integers(0, 2**40), st.lists(st.floats(-1e6, 1e6, width=32), min_size=D, max_size=D))
-def test_a_reply_survives_the_wire(parties: int, values: list[float]) -> None:
+def test_a_reply_survives_serialization(parties: int, values: list[float]) -> None:
     query = simple_ask().query
     sums = (torch.tensor(values), torch.tensor(values[0]))
     back = read_reply(over_the_wire(reply_content(PartialSum(sums, parties))), query)
@@ -121,7 +121,7 @@ def simple_ask() -> SumRequest:
 
 def ask_records() -> RecordDict:
     request = simple_ask()
-    return over_the_wire(ask_content(shared_records(request), request.shards))
+    return over_the_wire(request_content(shared_records(request), request.shards))
 
 
 def reply_records() -> RecordDict:
@@ -131,7 +131,7 @@ def reply_records() -> RecordDict:
 def test_the_shared_records_are_the_same_objects_in_every_message() -> None:
     request = simple_ask()
     shared = shared_records(request)
-    one, two = (ask_content(shared, [shard]) for shard in request.shards)
+    one, two = (request_content(shared, [shard]) for shard in request.shards)
     assert one["points"] is two["points"]
     assert one["query"] is two["query"]
     assert one["chunks"] is not two["chunks"]
@@ -184,11 +184,11 @@ BAD_ARRAYS = [
 
 @pytest.mark.parametrize("array", BAD_ARRAYS)
 @pytest.mark.parametrize("name", ["point-0", "divisor-0"])
-def test_an_ask_with_a_malformed_array_is_refused(array: Array, name: str) -> None:
+def test_a_request_with_a_malformed_array_is_refused(array: Array, name: str) -> None:
     records = ask_records()
     records["points"][name] = array
     with pytest.raises(MessageError):
-        read_ask(records)
+        read_request(records)
 
 
 @pytest.mark.parametrize("array", [*BAD_ARRAYS, Array(np.array([0.125, np.nan, 0], np.float32))])
@@ -205,15 +205,15 @@ def test_a_divisor_must_be_positive_and_in_range(values: list[float]) -> None:
     records = ask_records()
     records["points"]["divisor-0"] = Array(np.array(values, np.float32))
     with pytest.raises(MessageError, match="between 1e-15 and 1e\\+15"):
-        read_ask(records)
+        read_request(records)
 
 
 @pytest.mark.parametrize("name", ["points", "query", "chunks"])
-def test_an_ask_needs_all_its_records(name: str) -> None:
+def test_a_request_needs_all_its_records(name: str) -> None:
     records = ask_records()
     del records[name]
     with pytest.raises(MessageError, match=f"'{name}' is missing"):
-        read_ask(records)
+        read_request(records)
 
 
 def one_sum(clip_norm: str, per_layer: str) -> str:
@@ -241,11 +241,11 @@ def one_sum(clip_norm: str, per_layer: str) -> str:
         ("party-stds", 1.0),
     ],
 )
-def test_an_ask_with_a_malformed_query_is_refused(key: str, value: Any) -> None:
+def test_a_request_with_a_malformed_query_is_refused(key: str, value: Any) -> None:
     records = ask_records()
     records["query"][key] = value
     with pytest.raises(MessageError):
-        read_ask(records)
+        read_request(records)
 
 
 @pytest.mark.parametrize(
@@ -263,19 +263,19 @@ def test_an_ask_with_a_malformed_query_is_refused(key: str, value: Any) -> None:
         ("homes", [0]),
     ],
 )
-def test_an_ask_with_malformed_chunks_is_refused(column: str, values: list[Any]) -> None:
+def test_a_request_with_malformed_shards_is_refused(column: str, values: list[Any]) -> None:
     records = ask_records()
     records["chunks"][column] = np.array(values, "<i8").tobytes()
     with pytest.raises(MessageError):
-        read_ask(records)
+        read_request(records)
 
 
 @pytest.mark.parametrize("value", [b"1234567", 7, [1, 2]])
-def test_an_asks_columns_are_bytes_of_whole_numbers(value: Any) -> None:
+def test_a_requests_columns_are_bytes_of_integers(value: Any) -> None:
     records = ask_records()
     records["chunks"]["ids"] = value
-    with pytest.raises(MessageError, match="'ids' must be the bytes of 64-bit numbers"):
-        read_ask(records)
+    with pytest.raises(MessageError, match="'ids' of a shard record must be the bytes of 64-bit"):
+        read_request(records)
 
 
 @pytest.mark.parametrize("parties", [-1, 1.0, "7", True])

@@ -31,7 +31,7 @@ from fedpriv.flower.grid_engine import SILOS_TRAIN, GridEngine
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.ray import RayGrid
-from fedpriv.flower.serialization import MessageError, ask_content, read_reply, shared_records
+from fedpriv.flower.serialization import MessageError, read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import (
     changes_content,
     model_record,
@@ -90,7 +90,7 @@ def ask_of(config: Config, number: int = 0, silos: tuple[int, ...] = (0, 3)) -> 
     return TrainRequest(params, number, round_events(make_plan(config), number), silos)
 
 
-def test_a_round_comes_through() -> None:
+def test_a_round_survives_serialization() -> None:
     config = Config.parse({**SILOS, "optimizer": "dynamic-dp-sgd"})
     request = ask_of(config, 2)
     back = read_training(training_content(model_record(request), request, (3,)))
@@ -102,7 +102,7 @@ def test_a_round_comes_through() -> None:
     assert torch.equal(there[0].delta, changes[1].delta)
 
 
-def test_memories_come_through() -> None:
+def test_silo_states_survive_serialization() -> None:
     state = RecordDict()
     slots = {"velocity": torch.randn(5), "step_size": torch.tensor(0.1, dtype=torch.float64)}
     write_memories(state, {0: SiloState(2, slots), 3: SiloState(1)})
@@ -181,7 +181,7 @@ def reply_of(context: Context, request: TrainRequest, silos: tuple[int, ...]) ->
 def sum_reply(context: Context, request: SumRequest) -> Message:
     grid: HostedGrid = InProcessGrid(nodes=1)
     return app(
-        grid.create_message(ask_content(shared_records(request), request.shards), "train", 1, ""), context
+        grid.create_message(request_content(shared_records(request), request.shards), "train", 1, ""), context
     )
 
 
@@ -196,7 +196,7 @@ def test_a_node_answers_a_round_once() -> None:
     assert reply_of(context, ask_of(config, 1), (0,)).error.reason == "RefusedError"
 
 
-def test_a_round_that_was_begun_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_begun_round_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config.parse(SILOS)
     context, request = node(config), ask_of(config)
 
@@ -209,7 +209,7 @@ def test_a_round_that_was_begun_is_not_begun_again(monkeypatch: pytest.MonkeyPat
     assert reply_of(context, request, (0,)).error.reason == "RefusedError"
 
 
-def test_a_node_whose_silos_train_by_themselves_answers_for_no_sums() -> None:
+def test_a_node_of_training_silos_answers_no_sum_requests() -> None:
     """An ask for a bounded sum without noise would be answered in the clear."""
     config = Config.parse(SILOS)
     query = Query((ask_of(config).params,), (SumBlock((Term(1.0),)),))
@@ -218,13 +218,13 @@ def test_a_node_whose_silos_train_by_themselves_answers_for_no_sums() -> None:
         assert sum_reply(node(config), request).error.reason == "MessageError"
 
 
-def test_a_node_of_another_level_has_no_silos_train() -> None:
+def test_a_node_of_another_level_refuses_training_requests() -> None:
     config = Config.parse({**SILOS, "level": "aggregation", "silo-steps": 1})
     request = ask_of(Config.parse(SILOS))
     assert reply_of(node(config), request, (0,)).error.reason == "ArgumentError"
 
 
-def test_an_ask_with_less_noise_than_planned_is_refused() -> None:
+def test_a_request_with_less_noise_than_planned_is_refused() -> None:
     config = Config.parse(SILOS)
     request = ask_of(config)
     cheap = tuple(replace(event, noise_multiplier=0.9 * event.noise_multiplier) for event in request.events)
@@ -232,7 +232,7 @@ def test_an_ask_with_less_noise_than_planned_is_refused() -> None:
         assert reply_of(node(config), replace(request, events=events), (0,)).error.reason == "RefusedError"
 
 
-def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
+def test_a_lost_silo_is_skipped_and_the_loss_of_all_is_an_error() -> None:
     config = Config.parse(SILOS)
     told = list[str]()
     engine = GridEngine(InProcessGrid(5, config.table()), strict=False, tell=told.append)
@@ -260,7 +260,7 @@ def test_a_lost_silo_is_done_without_and_reported_where_all_are_lost() -> None:
 
 
 @pytest.mark.parametrize("unit", ["example", "client"])
-def test_the_server_says_which_silo_is_missing_from_sums_and_of_no_client(
+def test_the_server_names_missing_silos_but_no_clients(
     tmp_path: Path, unit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sums = {"level": "aggregation", "silo-steps": 1, "delta": 1e-4, "out": str(tmp_path / "run")}
@@ -282,7 +282,10 @@ def test_the_server_says_which_silo_is_missing_from_sums_and_of_no_client(
     assert absence == ABSENT | {"from release": 1, "to release": 3, "back": False}
     assert told[1] == [[absence]]
     assert "- partition 1, 3 of 3 releases: from release 1 on (no reply in time)\n" in text
-    assert "In these releases the sum was of the others' examples alone, and divided as if all" in text
+    assert (
+        "In these releases the sum contained only the other nodes' examples, but was divided as if all"
+        in text
+    )
 
 
 class Losing(InProcessGrid):
@@ -311,7 +314,7 @@ def absences_in(folder: Path) -> tuple[Any, list[Any]]:
     return report["privacy"]["absences"], [row.get("absences") for row in rows]
 
 
-def test_a_report_says_which_silo_was_absent_and_until_when(tmp_path: Path) -> None:
+def test_the_report_lists_absences_with_their_ends(tmp_path: Path) -> None:
     config = Config.parse({**SILOS, "rounds": 5, "evaluate-every": 1})
     grid = Losing(5, config.table())
     grid.lost = (1, 2, 4)
@@ -337,7 +340,7 @@ def test_a_report_says_which_silo_was_absent_and_until_when(tmp_path: Path) -> N
     ("level", "then", "stopped"),
     [("client", KeyboardInterrupt(), "interrupted"), ("aggregation", RuntimeError("lost"), "failed")],
 )
-def test_who_was_absent_is_in_the_report_of_a_run_that_breaks_off(
+def test_the_report_of_a_failed_run_lists_absences(
     tmp_path: Path, level: str, then: BaseException, stopped: str
 ) -> None:
     sums = {"level": "aggregation", "silo-steps": 1, "delta": 1e-4} if level == "aggregation" else {}
@@ -353,7 +356,7 @@ def test_who_was_absent_is_in_the_report_of_a_run_that_breaks_off(
     assert json.loads((tmp_path / "run" / "report.json").read_text())["result"]["stopped"] == stopped
 
 
-def test_that_nobody_answers_is_in_the_report_of_the_run_that_ends_by_it(tmp_path: Path) -> None:
+def test_the_report_of_a_run_without_answers_lists_absences(tmp_path: Path) -> None:
     config = Config.parse(SILOS)
     grid = InProcessGrid(5, config.table())
     engine = GridEngine(grid, strict=False)
@@ -365,7 +368,7 @@ def test_that_nobody_answers_is_in_the_report_of_the_run_that_ends_by_it(tmp_pat
     assert [absence["partition"] for absence in told] == [0, 1, 2, 3, 4]
 
 
-def test_a_run_that_is_taken_up_again_still_says_who_was_absent(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_absences(tmp_path: Path) -> None:
     sums = {"level": "aggregation", "silo-steps": 1, "delta": 1e-4, "rounds": 5, "evaluate-every": 1}
     plan = make_plan(Config.parse({**SILOS, **sums}))
     grid = Losing(5, plan.config.table())
@@ -379,7 +382,7 @@ def test_a_run_that_is_taken_up_again_still_says_who_was_absent(tmp_path: Path) 
     assert [bool(row) for row in rows] == [False, True, True, False]  # one was charged and lost
 
 
-def test_what_is_the_nodes_fault_is_said_without_where_the_server_found_it(
+def test_node_errors_are_printed_without_a_server_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = Config.parse({**DEPLOYED, "out": str(tmp_path / "run")})
@@ -404,7 +407,7 @@ def test_what_is_the_nodes_fault_is_said_without_where_the_server_found_it(
         ({"seed": -1, "epsilon": 0.05}, "", r"\d\.\d\de-02 of 0.05"),
     ],
 )
-def test_the_server_says_whether_a_run_is_private_and_what_is_spent(
+def test_the_server_prints_the_remark_and_the_spent_epsilon(
     tmp_path: Path, changes: dict[str, object], mark: str, spent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = Config.parse({**SILOS, **changes, "out": str(tmp_path / "run")})
@@ -531,7 +534,7 @@ def ready(config: Config, **settings: object) -> str:
     return "ready" if reply.has_content() else str(reply.error.reason)
 
 
-def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Path) -> None:
+def test_an_owners_refusal_comes_before_any_request(own_file: Path) -> None:
     limits = {"epsilon-limit": 12.0, "delta-limit": 1e-5}
     for level in (LOCAL, DEPLOYED):
         config = Config.parse(level)
@@ -550,7 +553,7 @@ def test_what_an_owner_refuses_is_refused_before_anything_is_asked(own_file: Pat
     ("key", "meant"),
     [("epsilon_limit", "epsilon-limit"), ("ledger", "ledger-file"), ("datafile", "data-file")],
 )
-def test_a_setting_that_nothing_reads_is_refused_in_the_nodes_own_log(
+def test_an_unknown_node_setting_is_refused_in_the_nodes_own_log(
     own_file: Path, key: str, meant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A limit by a misspelt name would be none."""
@@ -570,7 +573,7 @@ def test_a_setting_that_nothing_reads_is_refused_in_the_nodes_own_log(
     ],
 )
 @pytest.mark.parametrize("placement", ["central", "local", "client level"])
-def test_an_owner_is_told_where_a_file_is_not_of_the_runs_size(
+def test_a_wrong_file_size_is_in_the_nodes_own_log(
     own_file: Path, places: int, said: list[str], placement: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = DEPLOYED if placement == "client level" else {**LOCAL, "placement": placement}
@@ -587,7 +590,7 @@ CLIENTS = {"unit": "client", "partition": "iid", "sampler": "everyone", "samplin
 
 @pytest.mark.parametrize("of", [{}, CLIENTS, {"placement": "central"}, {"level": "client"}], ids=str)
 @pytest.mark.parametrize("outside", [3, 40])
-def test_whether_an_example_is_in_the_runs_ranges_is_told_to_nobody_but_its_owner(
+def test_ignored_examples_are_reported_only_in_the_nodes_own_log(
     own_file: Path, outside: int, of: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor by an answer: the example adds nothing, and all of them are a file without any."""
@@ -601,7 +604,9 @@ def test_whether_an_example_is_in_the_runs_ranges_is_told_to_nobody_but_its_owne
     with caplog.at_level("INFO"):
         assert ready(config, **own) == "ready"
     (line,) = (record.getMessage() for record in caplog.records if record.name == "fedpriv.config.builders")
-    assert line.startswith(f"data-file: {outside} of this file's 40 examples add nothing: a label, ")
+    assert line.startswith(
+        f"data-file: {outside} of this file's 40 examples are ignored: they have a label, "
+    )
     if at_silos:
         assert reply_of(node(config, 1, **own), ask_of(config, silos=(1,)), (1,)).has_content()
         return
@@ -614,7 +619,7 @@ def test_whether_an_example_is_in_the_runs_ranges_is_told_to_nobody_but_its_owne
     assert bool(gathered.sums[0].any()) == (outside < 40)
 
 
-def test_what_only_the_owner_may_know_of_the_limit_is_in_the_nodes_own_log(
+def test_private_facts_about_the_limit_are_only_in_the_nodes_own_log(
     own_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(NodeLedger, "look_ahead", lambda budget_gate: "the limit has no room")
@@ -624,7 +629,7 @@ def test_what_only_the_owner_may_know_of_the_limit_is_in_the_nodes_own_log(
         assert [record.getMessage() for record in caplog.records] == ["the limit has no room"]
 
 
-def test_an_owners_node_reads_nothing_else_whatever_the_run_says(own_file: Path, tmp_path: Path) -> None:
+def test_an_owners_node_reads_only_its_own_folders(own_file: Path, tmp_path: Path) -> None:
     """Not a data set that lies beside the file, in a folder that the server names."""
     write_mnist(tmp_path, seed=1)
     config = Config.parse({**LOCAL, "dataset": "mnist", "data-folder": str(tmp_path)})
@@ -664,7 +669,7 @@ def test_an_owners_node_reads_no_file_that_a_run_names(
             as_taken({"nodes-own-data": True, key.replace("-", "_"): "x"}, {"data-file": "x"})
 
 
-def test_what_a_run_can_name_freely_an_owners_node_decides_on() -> None:
+def test_an_owners_node_decides_about_every_free_setting() -> None:
     """A new setting that is a text may name a file or code: then it belongs into ``as_taken``."""
     fields = Config.all_fields().items()
     texts = {key for key, field in fields if field.annotation is str}

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from fedpriv.federated.engine import PartialSum
 from fedpriv.flower.error_masking import guarded
-from fedpriv.flower.serialization import read_ask, reply_content
+from fedpriv.flower.serialization import read_request, reply_content
 from fedpriv.mechanism.query import IndicatorBlock
 
 app = ClientApp()
@@ -30,7 +30,7 @@ def place(message: Message, context: Context) -> Message:
 @app.train()
 @guarded
 def answer(message: Message, context: Context) -> Message:
-    request, bad = read_ask(message.content), context.run_config.get("misbehave", "")
+    request, bad = read_request(message.content), context.run_config.get("misbehave", "")
     first = context.node_config["partition-id"] == 0
     if bad == "raise-all" or ((bad == "raise" or request.release == FAILING) and first):
         raise ZeroDivisionError("secret 0.25")

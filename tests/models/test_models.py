@@ -66,7 +66,7 @@ def test_every_model_has_its_size_above():
         ("lstm", ((4,), 3, (0,)), "tokens is 0"),
     ],
 )
-def test_data_that_does_not_suit_a_model_is_refused(name, inputs, message):
+def test_unsupported_inputs_are_refused(name, inputs, message):
     with pytest.raises(ArgumentError, match=message):
         models.build(name, *inputs)
 
@@ -95,7 +95,7 @@ LOOPED = {  # inputs that a plain loop over examples can bear
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n == "vgg11" else n for n in models.MODELS]
 )
-def test_clipped_sums_of_every_model_are_had_without_rows_and_are_the_loops(name):
+def test_ghost_clipping_of_every_model_equals_the_loop(name):
     """Neither vmap nor rows: each parameter is used through its layer, which book-keeping knows."""
     shape, classes, *tokens = LOOPED.get(name, ((1, 28, 28), 10))
     values = name.startswith("factors") or name == "linear"
@@ -116,7 +116,7 @@ def test_clipped_sums_of_every_model_are_had_without_rows_and_are_the_loops(name
 
 
 @pytest.mark.parametrize("name", ["lstm", "mlp-text"])
-def test_padding_is_no_part_of_a_sequence(name):
+def test_padding_does_not_change_the_outputs(name):
     model = drawn(name, (6,), 4, (9,))
     words = torch.tensor([[3, 1, 8, 8, 2, 5], [7, 0, 0, 0, 0, 0], [4, 4, 0, 0, 0, 0]])
     longer = torch.cat([words, torch.zeros(3, 5, dtype=torch.int64)], 1)
@@ -201,7 +201,7 @@ def test_nothing_touches_the_global_generator():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_initial_parameters_follow_torchs_law():
+def test_initial_parameters_follow_torchs_defaults():
     """Uniform on +-1/sqrt(fan-in); a Kolmogorov distance above 2.7/sqrt(n) has probability < 1e-6."""
     model = models.build("mlp")
     vector = models.initial(model, np.random.default_rng(3))
@@ -219,7 +219,7 @@ def distance_from(law, values):
     return stats.kstest(np.asarray(values, np.float64).ravel(), law).statistic * math.sqrt(values.numel())
 
 
-def test_embeddings_recurrent_layers_and_factors_have_laws_of_their_own():
+def test_initializers_of_embeddings_recurrent_layers_and_factors():
     """Torch's default laws, and of factors a normal cut to two standard deviations, as Li's authors do."""
     lstm = drawn("lstm", (20,), 18, (58,))
     assert distance_from(stats.norm.cdf, lstm.embedding.weight.detach()) < 2.7
@@ -236,7 +236,7 @@ def test_embeddings_recurrent_layers_and_factors_have_laws_of_their_own():
     assert not models.initial(models.build("logistic-binary", (9,), 2), np.random.default_rng(0)).any()
 
 
-def test_torchs_own_layers_draw_from_the_same_laws():
+def test_torchs_layers_have_the_same_distributions():
     """Against torch's own first values, at p < 1e-6 each."""
     torch.manual_seed(5)
     for layer in (nn.LSTM(64, 128), nn.Embedding(58, 64), nn.Linear(64, 128)):

@@ -20,7 +20,7 @@ from fedpriv.accounting.owner_limit import share
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.query import Query, SumBlock, Term
-from fedpriv.node.ledger import NodeLedger, held, open_node_ledger, same_events
+from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger, same_events
 from fedpriv.node.policy import RefusedError
 
 LOCAL: dict[str, object] = {
@@ -50,7 +50,7 @@ def charge_all(budget_gate: NodeLedger, events: Sequence[Event]) -> None:
         budget_gate.charge(number, [event])
 
 
-def test_what_the_plan_releases_is_charged_once_and_stays(plan: Plan, tmp_path: Path) -> None:
+def test_planned_releases_are_charged_once(plan: Plan, tmp_path: Path) -> None:
     charge_all(budget_gate(plan, tmp_path), plan.events)
     for number, event in enumerate(plan.events):
         with pytest.raises(RefusedError, match=f"round {number} was answered before"):
@@ -59,10 +59,10 @@ def test_what_the_plan_releases_is_charged_once_and_stays(plan: Plan, tmp_path: 
     budget_gate(plan, tmp_path, run=2).charge(0, plan.events[:1])  # another run has a budget of its own
 
 
-def test_a_release_made_again_is_paid_for_while_the_budget_lasts(plan: Plan, tmp_path: Path) -> None:
+def test_a_repeated_release_is_charged_while_the_budget_lasts(plan: Plan, tmp_path: Path) -> None:
     """Of a schedule whose steps all differ, the last (dearest) again and again."""
     last = plan.events[-1]
-    with pytest.raises(RefusedError, match="would pass the run's budget"):
+    with pytest.raises(RefusedError, match="would exceed the run's budget"):
         charge_all(budget_gate(plan, tmp_path), [last] * 20)
     count = len(read(tmp_path / "ledger.jsonl").events)
     spent = [epsilon([last] * n, 1e-4, "pld").epsilon for n in (count, count + 1)]
@@ -70,7 +70,7 @@ def test_a_release_made_again_is_paid_for_while_the_budget_lasts(plan: Plan, tmp
     assert spent[0] <= 3 < spent[1]
 
 
-def test_of_many_that_race_one_is_answered(plan: Plan, tmp_path: Path) -> None:
+def test_of_concurrent_requests_one_is_answered(plan: Plan, tmp_path: Path) -> None:
     def charge(number: int) -> bool:
         try:
             budget_gate(plan, tmp_path).charge(number, plan.events[:1])
@@ -83,7 +83,7 @@ def test_of_many_that_race_one_is_answered(plan: Plan, tmp_path: Path) -> None:
     assert len(read(tmp_path / "ledger.jsonl").events) == 1
 
 
-def test_an_edited_ledger_answers_nothing_and_a_torn_line_is_dropped(plan: Plan, tmp_path: Path) -> None:
+def test_an_edited_ledger_is_refused_and_an_incomplete_line_is_dropped(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     budget_gate(plan, tmp_path).charge(0, plan.events[:1])
     whole = path.read_bytes()
@@ -95,44 +95,44 @@ def test_an_edited_ledger_answers_nothing_and_a_torn_line_is_dropped(plan: Plan,
         budget_gate(plan, tmp_path).charge(0, plan.events[:1])
 
 
-def test_the_owners_limit_is_of_all_runs_and_one_unit(plan: Plan, tmp_path: Path) -> None:
+def test_the_owners_limit_covers_all_runs_of_one_unit(plan: Plan, tmp_path: Path) -> None:
     limit = Budget(2.0, 1e-4)
     charge_all(budget_gate(plan, tmp_path, 1, limit), plan.events)
-    with pytest.raises(RefusedError, match="would pass this node's epsilon-limit"):
+    with pytest.raises(RefusedError, match="would exceed this node's epsilon-limit"):
         charge_all(budget_gate(plan, tmp_path, 2, limit), plan.events)
     charged = read(tmp_path / "ledger.jsonl").events
     assert 4 < len(charged) < 8
     added = [replace(event, relation="add-remove") for event in charged]  # a replaced example is two of these
     assert epsilon(added, 1e-4, "pld").epsilon <= 2 < epsilon(charged, 1e-4, "pld").epsilon <= 4
     other = replace(plan, config=plan.config.changed(unit="client"))
-    with pytest.raises(RefusedError, match="another privacy unit"):
+    with pytest.raises(RefusedError, match="privacy unit differs from the run's"):
         budget_gate(other, tmp_path, 3, limit).charge(0, plan.events[:1])
 
 
-def test_charges_of_no_run_count_as_earlier_ones(plan: Plan, tmp_path: Path) -> None:
+def test_charges_without_a_run_count_as_earlier_ones(plan: Plan, tmp_path: Path) -> None:
     """As in a ledger that was begun by something else, or in format 1."""
     limit = Budget(1.7, 1e-4)
     with Ledger.create(tmp_path / "ledger.jsonl", {"unit": "example"}) as ledger:
         ledger.record(plan.events[:2])
-    with pytest.raises(RefusedError, match=f"has room for .* {share(limit, plan.events[:2]):.2%} of it is"):
+    with pytest.raises(RefusedError, match=f"suffices for .* {share(limit, plan.events[:2]):.2%} of it is"):
         budget_gate(plan, tmp_path, 1, limit).look_ahead()
-    with pytest.raises(RefusedError, match="would pass this node's epsilon-limit"):
+    with pytest.raises(RefusedError, match="would exceed this node's epsilon-limit"):
         charge_all(budget_gate(plan, tmp_path, 1, limit), plan.events)
     charged = read(tmp_path / "ledger.jsonl")
     assert share(limit, charged.events) <= 1
     assert [labels.get("round") for labels in charged.labels][:3] == [None, None, 0]
 
 
-def test_a_ledger_is_of_one_unit_with_and_without_a_limit(plan: Plan, tmp_path: Path) -> None:
+def test_a_ledger_has_one_privacy_unit(plan: Plan, tmp_path: Path) -> None:
     """Else a run without a limit could leave events of examples among those of clients, for a later limit."""
     budget_gate(plan, tmp_path).charge(0, plan.events[:1])
     other = replace(plan, config=plan.config.changed(unit="client"))
-    with pytest.raises(RefusedError, match="another privacy unit"):
+    with pytest.raises(RefusedError, match="privacy unit differs from the run's"):
         budget_gate(other, tmp_path, 2).charge(0, plan.events[:1])
     assert len(read(tmp_path / "ledger.jsonl").events) == 1
 
 
-def test_a_run_that_would_pass_the_limit_is_refused_before_it_begins(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_beyond_the_limit_is_refused_before_it_begins(plan: Plan, tmp_path: Path) -> None:
     """With as many releases said as would have been answered, and the limit's shares that they take."""
     limit = Budget(2.0, 1e-4)
     assert budget_gate(plan, tmp_path, 1, limit).look_ahead() == ""
@@ -149,18 +149,19 @@ def test_a_run_that_would_pass_the_limit_is_refused_before_it_begins(plan: Plan,
     assert sum_spent + cost > 1 > sum_spent
     said = "this node's epsilon-limit of 2 (delta-limit 0.0001)"
     assert str(ahead.value) == (
-        f"{said} has room for {fit} of the run's 4 releases: {spent:.2%} of it is spent, and the first that "
-        f"passes it costs {cost:.2%} of it; start a run of a smaller epsilon or fewer rounds, or raise the "
-        "limit"
+        f"{said} suffices for {fit} of the run's 4 releases: {spent:.2%} of it is spent, and the first "
+        f"release that exceeds it costs {cost:.2%} of it; start a run with a smaller epsilon or fewer "
+        "rounds, or raise the limit"
     )
     assert str(refused.value) == (
-        f"round {fit} would pass {said}: {sum_spent:.2%} of it is spent, and the round costs {cost:.2%} of it"
+        f"round {fit} would exceed {said}: {sum_spent:.2%} of it is spent, and the round costs {cost:.2%} "
+        "of it"
     )
     with pytest.raises(RefusedError, match=r"0 of the run's 4 releases: more than all of it is spent"):
         budget_gate(plan, tmp_path, 3, Budget(1.0, 1e-4)).look_ahead()
 
 
-def test_silos_that_train_by_themselves_look_ahead_by_rounds(tmp_path: Path) -> None:
+def test_training_silos_look_ahead_by_rounds(tmp_path: Path) -> None:
     plan = make_plan(small(**{**LOCAL, "placement": "central", "level": "client", "silo_steps": 3}))
     limit, events = Budget(3.0, 1e-4), plan.events
     with pytest.raises(RefusedError) as ahead:
@@ -171,10 +172,10 @@ def test_silos_that_train_by_themselves_look_ahead_by_rounds(tmp_path: Path) -> 
         except RefusedError:
             break
     assert 0 < number < 4
-    assert f"has room for {number} of the run's 4 rounds: 0.00% of it is spent" in str(ahead.value)
+    assert f"suffices for {number} of the run's 4 rounds: 0.00% of it is spent" in str(ahead.value)
 
 
-def test_what_a_clients_draws_charged_is_said_to_its_owner_alone(tmp_path: Path) -> None:
+def test_a_clients_spent_share_is_logged_only_for_its_owner(tmp_path: Path) -> None:
     """A refusal before the run would tell the server of cohorts of earlier runs."""
     changes = {"unit": "client", "clients": 2000, "examples_per_client": 1, "placement": "local"}
     common = {**LOCAL, **changes, "optimizer": "dp-sgd", "delta": 1e-5}
@@ -182,17 +183,17 @@ def test_what_a_clients_draws_charged_is_said_to_its_owner_alone(tmp_path: Path)
     limit = Budget(2.2, 1e-5)
     assert budget_gate(everyone, tmp_path, 1, limit).look_ahead() == ""
     charge_all(budget_gate(everyone, tmp_path, 1, limit), everyone.events)
-    assert "has room for" in budget_gate(everyone, tmp_path, 2, limit).look_ahead()
+    assert "suffices for" in budget_gate(everyone, tmp_path, 2, limit).look_ahead()
     with pytest.raises(RefusedError, match=r"0\.00% of it is spent"):  # by the run alone
         budget_gate(everyone, tmp_path, 2, Budget(1.5, 1e-5)).look_ahead()
     drawn = make_plan(small(**{**common, "sampler": "poisson"}))
     assert budget_gate(drawn, tmp_path, 3, Budget(0.5, 1e-5)).look_ahead() == ""
 
 
-def test_a_ledger_that_cannot_be_gone_on_with_is_refused_before_the_run(plan: Plan, tmp_path: Path) -> None:
+def test_an_unusable_ledger_is_refused_before_the_run(plan: Plan, tmp_path: Path) -> None:
     budget_gate(plan, tmp_path).charge(0, plan.events[:1])
     other = replace(plan, config=plan.config.changed(unit="client"))
-    with pytest.raises(RefusedError, match="another privacy unit"):
+    with pytest.raises(RefusedError, match="privacy unit differs from the run's"):
         budget_gate(other, tmp_path, 2).look_ahead()
     path = tmp_path / "ledger.jsonl"
     path.write_text(path.read_text().replace('"round":0', '"round":9'))
@@ -200,7 +201,7 @@ def test_a_ledger_that_cannot_be_gone_on_with_is_refused_before_the_run(plan: Pl
         budget_gate(plan, tmp_path, 2).look_ahead()
 
 
-def test_who_chooses_the_runs_does_not_choose_whom_the_limit_is_of(plan: Plan, tmp_path: Path) -> None:
+def test_the_limits_relation_does_not_depend_on_the_runs(plan: Plan, tmp_path: Path) -> None:
     """A cheap release of other neighbours would else make all that was spent before it cost a quarter."""
     limit = Budget(2.0, 1e-4)
     charge_all(budget_gate(plan, tmp_path, 1, limit), plan.events)
@@ -220,7 +221,7 @@ def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tm
     plan = make_plan(small(**{**LOCAL, **changes, **more}))
     query = Query((torch.zeros(3),), (SumBlock((Term(2.0),)),))
     stds = plan.mechanism.placement.party_stds(query.noise_stds(plan.mechanism.scale))
-    _, event = held(plan, SumRequest(query, 0, (), stds))
+    _, event = enforce_plan(plan, SumRequest(query, 0, (), stds))
     # Nor for the noise of others: its message holds a share.
     assert event.noise_multiplier == pytest.approx(stds[0] / query.blocks[0].sensitivity)
     plain = Event(event.noise_multiplier, "none", event.relation, population=2000)
@@ -231,7 +232,7 @@ def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tm
     charge_all(
         budget_gate(plan, tmp_path), [event] * 20
     )  # as many as the run has, should it be drawn for all
-    with pytest.raises(RefusedError, match="would pass the run's budget"):
+    with pytest.raises(RefusedError, match="would exceed the run's budget"):
         budget_gate(plan, tmp_path).charge(20, [event])
     with pytest.raises(RefusedError, match="epsilon-limit"):
         budget_gate(plan, tmp_path, 2, Budget(20.0, 1e-5)).charge(0, [event])
@@ -245,19 +246,17 @@ def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tm
     ],
     ids=["draws", "names many parties"],
 )
-def test_what_the_server_says_of_others_takes_nothing_from_an_owners_limit(
-    server: dict[str, object], tmp_path: Path
-) -> None:
+def test_noise_claimed_for_other_parties_gets_no_credit(server: dict[str, object], tmp_path: Path) -> None:
     """Whatever a node answers, what its own messages tell of one example stays within its limit."""
     changes = {"placement": "distributed", "optimizer": "dp-sgd", "rounds": 100, "colluding_parties": 0}
     plan = make_plan(small(**{**LOCAL, "clients": 2, **changes, **server}))
     limit, std = Budget(8.0, 1e-5), math.nan
     query = Query((torch.zeros(3),), (SumBlock((Term(2.0),)),))
     stds = plan.mechanism.placement.party_stds(query.noise_stds(plan.mechanism.scale))
-    with pytest.raises(RefusedError, match="room for"):
+    with pytest.raises(RefusedError, match="suffices for"):
         budget_gate(plan, tmp_path, 1, limit).look_ahead()
     for answers in range(100):
-        own, event = held(plan, SumRequest(query, answers, (), stds))
+        own, event = enforce_plan(plan, SumRequest(query, answers, (), stds))
         try:
             budget_gate(plan, tmp_path, 1, limit).charge(answers, [event])
         except RefusedError:
@@ -268,7 +267,7 @@ def test_what_the_server_says_of_others_takes_nothing_from_an_owners_limit(
     assert 0.3 * limit.epsilon < told <= limit.epsilon
 
 
-def test_events_are_the_planned_ones_up_to_another_machines_calibration(plan: Plan) -> None:
+def test_events_equal_the_planned_ones_up_to_the_tolerance(plan: Plan) -> None:
     def noisier(factor: float) -> list[Event]:
         return [replace(event, noise_multiplier=event.noise_multiplier * factor) for event in plan.events]
 
@@ -288,35 +287,35 @@ def request(plan: Plan, step: int, factor: float = 1.0, clip_norm: float = 2.0) 
 
 
 @pytest.mark.parametrize("placement", ["local", "distributed"])
-def test_an_ask_is_held_to_the_plans_noise_whatever_its_clip_norm(placement: str) -> None:
+def test_a_request_must_have_the_planned_noise(placement: str) -> None:
     plan = make_plan(small(**{**LOCAL, "placement": placement}))
     for step in range(4):
         for clip_norm in (0.1, 2.0):
             asked = request(plan, step, clip_norm=clip_norm)
-            own, event = held(plan, request(plan, step, factor=1 + 1e-9, clip_norm=clip_norm))
+            own, event = enforce_plan(plan, request(plan, step, factor=1 + 1e-9, clip_norm=clip_norm))
             assert own.party_stds == asked.party_stds
             assert event.sampling == "none"
             assert event.noise_multiplier == pytest.approx(own.party_stds[0] / clip_norm, rel=1e-12)
     for factor in (0.99, 1.01):
-        with pytest.raises(RefusedError, match="another noise than the plan"):
-            held(plan, request(plan, 1, factor))
-    with pytest.raises(RefusedError, match="another noise than the plan"):
-        held(plan, replace(request(plan, 1), party_stds=None))
+        with pytest.raises(RefusedError, match="differs from the noise that the plan"):
+            enforce_plan(plan, request(plan, 1, factor))
+    with pytest.raises(RefusedError, match="differs from the noise that the plan"):
+        enforce_plan(plan, replace(request(plan, 1), party_stds=None))
     for changes in ({"relative_noise": 0.9}, {"rate_factor": 2.0}):
         other = replace(request(plan, 0), query=replace(request(plan, 0).query, **changes))
-        with pytest.raises(RefusedError, match="no release of this relative noise and cohort"):
-            held(plan, other)
+        with pytest.raises(RefusedError, match="no release with this relative noise and cohort"):
+            enforce_plan(plan, other)
 
 
 @pytest.mark.parametrize("changes", [{"placement": "central"}, {"placement": "central", "level": "client"}])
-def test_no_ask_is_held_where_parties_add_no_noise_to_what_is_asked(changes: dict[str, object]) -> None:
+def test_requests_are_refused_if_parties_add_no_noise(changes: dict[str, object]) -> None:
     plan = make_plan(small(**{**LOCAL, **changes}))
     query = Query((torch.zeros(3),), (SumBlock((Term(1.0),)),))
-    with pytest.raises(RefusedError, match="no releases whose noise its parties add"):
-        held(plan, SumRequest(query, 0, (), (1.0,)))
+    with pytest.raises(RefusedError, match="the parties add no noise"):
+        enforce_plan(plan, SumRequest(query, 0, (), (1.0,)))
 
 
-def test_a_node_has_books_where_its_own_noise_leaves_with_its_data(plan: Plan, tmp_path: Path) -> None:
+def test_a_node_has_a_ledger_if_it_adds_its_own_noise(plan: Plan, tmp_path: Path) -> None:
     node = {"data-file": str(tmp_path / "a.npz")}
     own = open_node_ledger(plan, node, 3)
     assert own is not None
@@ -333,19 +332,19 @@ def test_a_node_has_books_where_its_own_noise_leaves_with_its_data(plan: Plan, t
     limited = open_node_ledger(plan, {**node, **limit}, 3)
     assert limited is not None
     assert limited.limit == Budget(3.0, 1e-5)
-    with pytest.raises(RefusedError, match="no noise that it adds itself"):
+    with pytest.raises(RefusedError, match="adds no noise itself"):
         open_node_ledger(central, {**node, **limit}, 3)
     for half in ({"epsilon-limit": 3}, {"delta-limit": 1e-5}, {**limit, "delta-limit": "small"}):
         with pytest.raises(ArgumentError, match="give epsilon-limit and delta-limit together"):
             open_node_ledger(plan, {**node, **half}, 3)
 
 
-def test_a_ledger_that_does_not_add_up_is_refused_where_there_is_a_limit(plan: Plan, tmp_path: Path) -> None:
+def test_unsupported_events_are_refused_if_there_is_a_limit(plan: Plan, tmp_path: Path) -> None:
     own = budget_gate(plan, tmp_path, limit=Budget(2.0, 1e-5))
     chosen = Event(16.0, "none", "add-remove", mechanism="noisy-max")
     with Ledger.create(own.path, {"unit": "example"}) as ledger:
         ledger.record([chosen, Event(8.0, "poisson", "add-remove", rate=0.1)], run="0", round=0)
-    said = "this node's epsilon-limit cannot be held: the rdp filter does not support noisy-max"
+    said = "this node's epsilon-limit cannot be enforced: the rdp filter does not support noisy-max"
     with pytest.raises(RefusedError, match=said):
         own.charge(0, plan.events[:1])
     with pytest.raises(RefusedError, match=said):

@@ -276,7 +276,7 @@ def test_a_round_that_fails_stays_charged(tmp_path: Path) -> None:
     assert len(trainer.asks) == 2
 
 
-def test_a_silo_that_does_not_answer_stays_charged_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_missing_silo_stays_charged_and_the_others_continue(tmp_path: Path) -> None:
     plan, trainer = plan_of(), Losing(side_of(), loses=1)
     result = execute(plan, trainer, RunFolder.create(tmp_path / "out"))
     assert result.stopped == "rounds"
@@ -285,7 +285,7 @@ def test_a_silo_that_does_not_answer_stays_charged_and_the_others_go_on(tmp_path
     assert {request.silos for request in trainer.asks} == {(0, 1, 2)}
 
 
-def test_the_model_moves_by_the_mean_of_the_changes_that_came() -> None:
+def test_the_model_moves_by_the_mean_of_the_received_changes() -> None:
     theta = torch.tensor([1.0, 2.0])
     changes = [
         ModelDelta(0, torch.tensor([0.5, 0.0]).double()),
@@ -326,7 +326,7 @@ def test_ctrl_c_within_a_silo_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize("missed", [0, 1])
-def test_a_silo_that_missed_a_round_goes_on_at_the_planned_step(missed: int) -> None:
+def test_a_silo_that_missed_a_round_continues_at_the_planned_step(missed: int) -> None:
     """DP-SRM's first cohort and noise belong to step 0 alone, whoever was there for it."""
     plan = plan_of(**OPTIMIZERS["dp-srm"])
     side, seen = watched(plan)
@@ -341,7 +341,7 @@ def test_a_silo_that_missed_a_round_goes_on_at_the_planned_step(missed: int) -> 
     assert [len(request.query.points) for request in seen.asks] == [1 if step == 0 else 2 for step in steps]
 
 
-def test_what_a_silo_remembers_is_its_optimizers_and_not_its_parameters() -> None:
+def test_a_silo_keeps_its_optimizers_state_but_not_its_parameters() -> None:
     side = side_of(momentum=0.5)
     side.train(ask_of(side, asked=(0, 2)))
     assert set(side.memories) == {0, 2}
@@ -352,7 +352,7 @@ def test_what_a_silo_remembers_is_its_optimizers_and_not_its_parameters() -> Non
     assert not torch.equal(one.delta, two.delta)
 
 
-def test_a_node_refuses_what_is_not_its_plans() -> None:
+def test_a_node_refuses_requests_outside_its_plan() -> None:
     side = side_of(optimizer="dynamic-dp-sgd")
     good = ask_of(side)
     cheaper = [replace(event, noise_multiplier=event.noise_multiplier * 0.999) for event in good.events]
@@ -379,7 +379,7 @@ def test_a_node_refuses_what_is_not_its_plans() -> None:
         side.train(ask_of(side, 1))
 
 
-def test_a_silo_draws_from_its_own_examples_alone() -> None:
+def test_a_silo_samples_only_its_own_examples() -> None:
     side, seen = watched(plan_of())
     side.train(ask_of(side, asked=(1,)))
     shards = [shard for request in seen.asks for shard in request.shards]

@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_repetitions_are_one_row_and_settings_that_follow_tell_nobody_apart(runs: Path) -> None:
+def test_repetitions_are_one_row(runs: Path) -> None:
     sgd, adam = comparison.read([*(runs / f"sgd-{seed}" for seed in (1, 2, 3)), runs / "adam"])
     # The default step size is another for Adam; 1.0 was given to the others.
     assert sgd.name == "optimizer=dp-sgd, learning-rate=1.0"
@@ -152,9 +152,7 @@ def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
     assert comparison.read([runs / "adam"])[0].name == "optimizer=dp-adam"
 
 
-def test_runs_that_did_not_go_through_are_not_averaged_and_cost_their_budget(
-    runs: Path, tmp_path: Path
-) -> None:
+def test_stopped_runs_are_not_averaged_and_cost_their_budget(runs: Path, tmp_path: Path) -> None:
     """Who ended them for what they had released chose among epsilons."""
 
     def ends(status: Status) -> None:
@@ -221,9 +219,7 @@ def labels_of(figure: Figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_the_picture_says_whom_each_epsilon_is_against_and_what_is_not_private(
-    runs: Path, drawn: list[Figure]
-) -> None:
+def test_the_plot_names_adversaries_and_runs_that_are_not_private(runs: Path, drawn: list[Figure]) -> None:
     plain, adam = comparison.read([runs / "open", runs / "adam"])
     local = changed(adam, "local", against="the server, for the unit that lost most")
     comparison_plots.picture([plain, adam, local])
@@ -265,7 +261,7 @@ def test_a_picture_of_many_stays_readable(count: int, many: bool, runs: Path, dr
         assert len(styles) == count
 
 
-def test_remarks_say_whom_they_are_of(runs: Path) -> None:
+def test_remarks_name_their_runs(runs: Path) -> None:
     plain, adam, one = comparison.read([runs / "open", runs / "adam", runs / "sgd-1"])
     none = "not private: no noise is added"
     assert comparison.said([plain]) == [none]
@@ -293,7 +289,7 @@ def test_runs_are_found_however_deep(runs: Path, tmp_path: Path) -> None:
     assert sorted(len(group.runs) for group in found) == [1, 2]
 
 
-def test_what_is_no_run_that_ended_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+def test_folders_without_a_finished_run_are_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     cut = tmp_path / "cut"
     cut.mkdir()
@@ -328,7 +324,7 @@ def unfinished(runs: Path, folder: Path) -> Path:
     return folder
 
 
-def test_unfinished_runs_are_left_out_and_told_unless_they_are_named(runs: Path, tmp_path: Path) -> None:
+def test_unfinished_runs_are_skipped_with_a_note(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "adam", tmp_path / "all" / "done")
     cut = unfinished(runs, tmp_path / "all" / "cut")
     told = CliRunner().invoke(app, ["results", str(tmp_path / "all")])
@@ -352,7 +348,7 @@ def test_unfinished_runs_are_left_out_and_told_unless_they_are_named(runs: Path,
         comparison.read([tmp_path / "none"])
 
 
-def test_a_folder_that_cannot_be_read_is_told(
+def test_an_unreadable_folder_is_reported(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(runs / "adam", tmp_path / "done")
@@ -380,9 +376,7 @@ def test_a_folder_that_cannot_be_read_is_told(
         ),
     ],
 )
-def test_a_picture_that_cannot_be_is_refused_before_runs_are_read(
-    out: str, said: str, tmp_path: Path
-) -> None:
+def test_an_unwritable_plot_is_refused_before_runs_are_read(out: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
     where = tmp_path / out
     told = CliRunner().invoke(app, ["results", "nowhere", "--out", str(where)])

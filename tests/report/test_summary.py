@@ -49,7 +49,7 @@ def test_each_placement_says_who_is_trusted(placement: str) -> None:
     assert summary["privacy"]["placement"] == placement
 
 
-def test_who_sees_the_models_is_accounted_with_the_first_cohort_it_had() -> None:
+def test_failed_releases_keep_their_cohorts_rate() -> None:
     """DP-SRM's first release, made twice because it failed once, is over b_0 clients both times."""
     plan = make_plan(small(placement="local", sampler="fixed-size"))
     method = DpSrm(Constant(0.1), 1.0, 0.1, 0.5, first_cohort=2.0)
@@ -301,7 +301,7 @@ def test_reports_are_json_and_name_versions(placement: str) -> None:
 
 
 @pytest.mark.parametrize("metrics", [[], METRICS, [{**METRICS[0], "epsilon": None}]])
-def test_curves_are_a_picture_whatever_there_was(metrics: list[dict[str, Any]]) -> None:
+def test_curves_are_plotted_for_any_metrics(metrics: list[dict[str, Any]]) -> None:
     summary = summary_module.summarise(make_plan(small()), (), metrics, "interrupted")
     spending = [(record["round"], 1.0) for record in metrics]
     assert plots.curves(summary, metrics, spending).startswith(b"\x89PNG")
@@ -341,7 +341,7 @@ def test_epsilon_is_drawn_from_0_on(rounds: list[int], monkeypatch: pytest.Monke
     assert "in each silo" not in scores.get_title()
 
 
-def test_epsilon_is_drawn_as_the_evaluations_had_it_and_never_below_what_was_spent(
+def test_the_plotted_epsilon_equals_the_evaluations_and_is_never_below_the_spent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spending is known after some rounds alone, and rounded up to the next of them; epsilon rises faster at
@@ -374,7 +374,7 @@ def test_epsilon_is_drawn_as_the_evaluations_had_it_and_never_below_what_was_spe
     assert [line[-2:].tolist() for line in drawn[0].axes[1].lines[0].get_data()] == [[60, 60], [3.0, 3.2]]
 
 
-def test_epsilon_that_rises_ever_faster_or_stays_is_not_drawn_below_what_was_spent() -> None:
+def test_the_plotted_epsilon_of_convex_or_constant_curves_is_never_below_the_spent_one() -> None:
     steeper = [(r, (4 * math.ceil(r / 4)) ** 2 / 400) for r in range(1, 41)]
     assert all(found >= r**2 / 400 for r, found in plots._every_round(steeper))
     capped = [(r, float(min(r, 5))) for r in range(1, 21)]
@@ -394,7 +394,7 @@ def test_the_picture_begins_with_the_score_before_round_1(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("method", "said"), [("pld", "spent, at most ("), ("gdp-clt", "spent (GDP-CLT, estimate")]
 )
-def test_the_axis_says_at_most_of_bounds_alone(
+def test_the_axis_says_at_most_only_for_bounds(
     method: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Figure] = []
@@ -404,7 +404,7 @@ def test_the_axis_says_at_most_of_bounds_alone(
     assert f"epsilon {said}" in drawn[0].axes[1].get_ylabel()
 
 
-def test_silos_add_their_own_noise_in_the_picture_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plot_says_that_silos_add_their_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     plan = make_plan(small(unit="example", clients=3, examples_per_client=60, level="client", silo_steps=3))
@@ -432,7 +432,7 @@ def test_long_lists_of_absences_are_shortened() -> None:
     assert "| releases charged | 30, including absent nodes |" in text
 
 
-def test_who_was_absent_is_said_of_silos_alone() -> None:
+def test_absences_are_reported_for_silos_only() -> None:
     """Of clients it would tell who was drawn, and no report says that nobody was."""
     plan = make_plan(small())
     summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=[absence(0, 1, 2, True)])
@@ -440,7 +440,7 @@ def test_who_was_absent_is_said_of_silos_alone() -> None:
     assert "absent" not in markdown.markdown(summary)
 
 
-def test_dropouts_are_named_where_they_would_tell_of_the_cohort() -> None:
+def test_dropouts_that_reveal_the_cohort_are_mentioned() -> None:
     for changes, named in (
         ({"placement": "distributed"}, True),
         ({"placement": "distributed", "sampler": "fixed-size"}, False),

@@ -22,7 +22,7 @@ def test_fields_have_the_amplitude_and_smoothness_documented():
         assert float(steps) == pytest.approx(expected, rel=0.1)
 
 
-def test_field_k_does_not_depend_on_how_many_there_are():
+def test_field_k_does_not_depend_on_the_number_of_fields():
     assert torch.equal(fields(3), fields()[:3])
 
 

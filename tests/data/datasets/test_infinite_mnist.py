@@ -150,7 +150,7 @@ def infinite():
 
 @settings(max_examples=40, deadline=None)
 @given(indices=st.lists(st.integers(0, 2**60), min_size=1, max_size=40), data=st.data())
-def test_image_depends_on_its_index_alone(indices, data):
+def test_image_depends_only_on_its_index(indices, data):
     source = load("infinite-digits")
     x, y = source.batch(np.array(indices))
     k = data.draw(st.integers(0, len(indices) - 1))

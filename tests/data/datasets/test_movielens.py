@@ -38,7 +38,7 @@ def test_a_rating_is_a_value_for_two_ids(tmp_path):
         "a\tb",
     ],
 )
-def test_anything_else_is_refused_without_a_word_of_it(text):
+def test_other_content_is_refused_without_quoting_it(text):
     with pytest.raises(DataError) as caught:
         parse(text.encode(), "toy")
     assert str(caught.value) in {
@@ -48,7 +48,7 @@ def test_anything_else_is_refused_without_a_word_of_it(text):
 
 
 @pytest.mark.data
-def test_movielens_is_the_published_one(data):
+def test_movielens_matches_the_published_data(data):
     source = load("movielens-100k", data)
     test, (x, y) = source.test(), source.batch(np.arange(source.size))
     assert (len(y), len(test.y)) == (80_000, 20_000)

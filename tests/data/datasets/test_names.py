@@ -45,7 +45,7 @@ def test_a_language_is_a_file(tmp_path):
 
 
 @pytest.mark.data
-def test_names_are_the_published_ones(data):
+def test_names_match_the_published_data(data):
     source = load("names", data)
     test = source.test()
     assert (source.size, len(test.y), source.classes, source.shape) == (16_059, 4_015, 18, (20,))

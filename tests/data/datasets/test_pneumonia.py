@@ -49,7 +49,7 @@ def test_a_picture_keeps_its_sides(tmp_path):
     assert picture[:, :3].max() < 0.1 < 0.9 < picture[:, 5:].min()
 
 
-def test_damage_is_named_but_not_the_patient(tmp_path):
+def test_errors_name_the_damage_but_no_file(tmp_path):
     with pytest.raises(MissingDataError, match=r"ChestXRay2017\.zip"):
         load("pneumonia", tmp_path)
     write(tmp_path / "pneumonia", test_NORMAL=0)
@@ -61,7 +61,7 @@ def test_damage_is_named_but_not_the_patient(tmp_path):
     assert "child0" not in str(caught.value)
 
 
-def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
+def test_the_error_without_pillow_names_the_package(tmp_path, monkeypatch):
     write(tmp_path / "pneumonia")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"pip install 'fedpriv\[images\]'"):

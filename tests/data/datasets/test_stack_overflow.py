@@ -124,7 +124,7 @@ def test_a_public_part_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_a_cut_example_is_refused_without_a_word_of_it(tmp_path, cut):
+def test_a_truncated_example_is_refused_without_quoting_it(tmp_path, cut):
     whole = sentence("secret", "secret")
     write(tmp_path, [("train", "a", whole[:cut]), *ROWS])
     with pytest.raises(DataError, match="is not TFF's Stack Overflow database") as caught:

@@ -16,7 +16,7 @@ from fedpriv.data.partitioning.client_sizes import KINDS, Sizes
     extra=st.integers(0, 5000),
     seed=st.integers(0, 10**6),
 )
-def test_shares_add_up_and_leave_nobody_out(kind, clients, extra, seed):
+def test_shares_add_up_and_every_client_has_an_example(kind, clients, extra, seed):
     shares = Sizes(kind, spread=1.5).shares(clients + extra, clients, seed)
     assert shares.sum() == clients + extra
     assert shares.min() >= 1
@@ -30,7 +30,7 @@ def test_shares_add_up_and_leave_nobody_out(kind, clients, extra, seed):
     mean=st.integers(1, 500),
     ids=st.lists(st.integers(0, 10**12 - 1), min_size=1, max_size=50),
 )
-def test_sizes_lie_in_public_bounds_and_depend_on_the_client_alone(kind, mean, ids):
+def test_sizes_lie_in_public_bounds_and_depend_only_on_the_client(kind, mean, ids):
     sizes = Sizes(kind, mean)
     got = sizes.of(3, np.array(ids))
     assert got.min() >= 1

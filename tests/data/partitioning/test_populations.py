@@ -87,7 +87,7 @@ def test_labels_of_the_population_are_those_of_the_source():
     assert {len(np.unique(labels[owner == k])) for k in range(50)} == {3}
 
 
-def test_factory_refuses_what_cannot_be():
+def test_factory_refuses_impossible_populations():
     digits = load("digits")
     with pytest.raises(ArgumentError, match="partition is 'odd'"):
         population("odd", digits, clients=1)
@@ -115,7 +115,7 @@ def rated(owners, target="value"):
     return Arrays("rated", ids, y, ids, y, **options, owners=np.array(owners))
 
 
-def test_a_natural_client_owns_what_is_its_own():
+def test_a_natural_client_owns_its_examples():
     people = population("natural", rated([2, 0, 2, 3, 0]), clients=4)
     index, owner = people.examples(np.array([3, 1, 2, 0]))
     assert index.tolist() == [3, 0, 2, 1, 4]
@@ -131,7 +131,7 @@ def test_natural_partitions_are_the_plain_loop(owners):
         assert index.tolist() == [i for i, owner in enumerate(owners) if owner == client]
 
 
-def test_natural_clients_are_refused_where_there_are_none():
+def test_natural_partition_needs_natural_clients():
     for name in ("digits", "infinite-digits"):
         with pytest.raises(
             ArgumentError, match=f"partition=natural needs examples that belong to clients.*{name} has none"
@@ -142,7 +142,7 @@ def test_natural_clients_are_refused_where_there_are_none():
 
 
 @pytest.mark.parametrize("target", ["value", "tags"])
-def test_a_source_without_labels_can_be_dealt_but_not_by_label(target):
+def test_a_source_without_labels_allows_only_partitions_without_labels(target):
     source = rated([0] * 12, target)
     index, owner = population("iid", source, clients=3).examples(np.arange(3))
     assert sorted(index.tolist()) == list(range(12))
