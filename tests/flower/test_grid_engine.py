@@ -443,7 +443,7 @@ def three(ray_instance: None) -> Iterator[Counting]:
 def adding(request: pytest.FixtureRequest) -> Iterator[str]:
     """Who adds the three actors' replies: the driver, where they are small, or they themselves in a tree."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid_engine, "_TREE", 3)
+        patch.setattr(grid_engine, "_MIN_TREE_NODES", 3)
         if request.param == "actors":
             patch.setattr(ray_grid, "_FEW", 0)
         yield request.param
