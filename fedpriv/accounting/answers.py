@@ -21,7 +21,7 @@ from fedpriv.accounting.methods.base import PrivacyGuarantee, UnsupportedEvent
 from fedpriv.accounting.methods.registry import METHODS
 from fedpriv.accounting.methods.registry import epsilon as epsilon_of
 
-# A run's samplers, and what the accountant calls what they do.
+# {setting sampler: sampling of an event}
 SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
 _ARGUMENTS = ("sampling-rate", "noise-multiplier", "relative-noise")
 _HEADER = ("method", "epsilon", "lower bound", "kind")
@@ -29,12 +29,12 @@ _HEADER = ("method", "epsilon", "lower bound", "kind")
 
 @dataclass(frozen=True, repr=False)
 class Account:
-    """What a schedule of releases costs.
+    """The privacy loss of a schedule of releases.
 
     Attributes:
-        delta: what epsilon is at.
-        guarantees: epsilon by each method that can account for the schedule.
-        unsupported: why the other methods cannot, by method.
+        delta: the delta of all epsilons.
+        guarantees: {method: guarantee} for the methods that support the schedule.
+        unsupported: {method: reason} for the other methods.
     """
 
     delta: float
@@ -43,11 +43,11 @@ class Account:
 
     @property
     def epsilon(self) -> float:
-        """By PLD, else by the first method that was asked for: an upper bound unless that is gdp-clt."""
+        """Epsilon by PLD, otherwise by the first requested method; an upper bound unless it is gdp-clt."""
         return (self.guarantees.get("pld") or next(iter(self.guarantees.values()))).epsilon
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """A row for each method, in the order of the table's header."""
+        """One row per method: (method, epsilon, lower bound, kind)."""
         rows = [
             (name, f"{g.epsilon:.4g}", "" if g.epsilon_lower is None else f"{g.epsilon_lower:.4g}", g.kind)
             for name, g in self.guarantees.items()
@@ -70,15 +70,15 @@ class Account:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A schedule that spends a budget, and not more.
+    """A schedule that spends a budget and never more.
 
     Attributes:
         noise_multiplier: the noise's standard deviation over the clip norm; with ``relative_noise``, the
-            number that all of it is multiplied by.
+            common factor of all relative noises.
         steps: the number of releases.
-        sampling_rate: the chance of a unit to be in a cohort.
-        epsilon: what is then spent, at most the budget's.
-        delta: the budget's.
+        sampling_rate: the probability that a unit is in a cohort.
+        epsilon: the spent epsilon, at most the budget's.
+        delta: the budget's delta.
         method: the accounting method.
     """
 
@@ -106,15 +106,15 @@ def account(
         delta: in (0, 1).
         steps: T, the number of releases.
         noise_multiplier: z, the standard deviation of the noise over the clip norm; or one for each release.
-        sampling_rate: q, the chance of a unit to be in a cohort; 1, or left out, with sampler everyone.
+        sampling_rate: q, the probability that a unit is in a cohort; 1 or None with sampler everyone.
         sampler: poisson, fixed-size or everyone.
-        relation: add-remove or replace-one; None is the sampler's own, replace-one for fixed-size cohorts.
+        relation: add-remove or replace-one; None: replace-one for fixed-size cohorts, otherwise add-remove.
         methods: pld, rdp, tcdp, zcdp and advanced are upper bounds; gdp-clt is an estimate that can
             understate.
 
     Raises:
-        ArgumentError: an argument is out of range.
-        UnsupportedEvent: the only method cannot account for the schedule.
+        ArgumentError: if an argument is out of range.
+        UnsupportedEvent: if the only method does not support the schedule.
 
     >>> account(delta=1e-5, steps=1000, noise_multiplier=1.0, sampling_rate=0.01, methods=["rdp"])
     epsilon at delta 1e-05
@@ -148,20 +148,20 @@ def calibrate(
     relation: str | None = None,
     method: str = "pld",
 ) -> Calibration:
-    """What a budget buys: the noise, the number of releases, or the sampling rate, whichever is left out.
+    """The noise, the number of releases, or the sampling rate that a budget affords: the omitted argument.
 
     Args:
         epsilon, delta: the budget.
-        steps, sampling_rate, noise_multiplier: two of the three, as of :func:`account`; the third is the
-            answer.
-        relative_noise: r_t for each release, where the noise is the answer; all of it is scaled alike.
-        sampler, relation: as of :func:`account`.
-        method: the accounting method that holds the budget.
+        steps, sampling_rate, noise_multiplier: two of the three, as in :func:`account`; the third is
+            computed.
+        relative_noise: r_t for each release if the noise is computed; all of them are scaled by one factor.
+        sampler, relation: as in :func:`account`.
+        method: the accounting method that enforces the budget.
 
     Raises:
-        ArgumentError: an argument is out of range, not just one of the three is left out, or nothing meets
-            the budget.
-        UnsupportedEvent: the method cannot account for the schedule.
+        ArgumentError: if an argument is out of range, if not exactly one of the three is omitted, or if
+            nothing meets the budget.
+        UnsupportedEvent: if the method does not support the schedule.
 
     >>> calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, noise_multiplier=1.5, method="rdp").steps
     975
@@ -170,7 +170,7 @@ def calibrate(
     given = {"steps": steps, "sampling_rate": rate, "noise_multiplier": noise_multiplier}
     missing = [name for name, value in given.items() if value is None]
     if len(missing) != 1:
-        text = f"give two of {', '.join(given)}, and the third is the answer; {len(missing)} are left out"
+        text = f"give exactly two of {', '.join(given)}; the third is computed ({len(missing)} are omitted)"
         raise validation.ArgumentError(text)
     with validation.python_names(_ARGUMENTS):
         validation.choice("method", method, METHODS)

@@ -1,4 +1,4 @@
-"""Arrays from what people have: NumPy arrays of any kind of number, torch tensors, lists, names of users."""
+"""Converts users' data to arrays: NumPy arrays of any number type, torch tensors, lists, and user names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Array = npt.NDArray[Any]
 
 
 def as_array(values: Any, name: str, called: str) -> Array | SparseRows:
-    """The values as a NumPy array in this machine's byte order that torch may keep, or as sparse rows.
+    """The values as a writeable NumPy array in native byte order, or as sparse rows.
 
     Args:
         values: a NumPy array, a torch tensor on any device, a list (of lists) of numbers, or SparseRows.
-        name, called: the source and the part, for errors.
+        name, called: the names of the source and of the part, for errors.
 
-    Raises DataError, which names no value, where they are none of these.
+    Raises DataError, which contains no value, for other types.
     """
     if isinstance(values, SparseRows):
         return values
@@ -49,9 +49,9 @@ def as_array(values: Any, name: str, called: str) -> Array | SparseRows:
 
 
 def as_owners(owners: Any, name: str) -> Indices:
-    """The owners (n,) as numbers from 0; names are numbered in their order as text.
+    """The owners (n,) as numbers from 0. Names are numbered in alphabetical order.
 
-    Raises DataError where they are neither whole numbers of at least 0 nor names.
+    Raises DataError if they are neither names nor whole numbers of at least 0.
     """
     array = as_array(owners, name, "owners")
     wanted = f"{name}: owners must be one user for each training example, a name or a number of 0 or more"

@@ -1,4 +1,4 @@
-"""What may stand for arrays, and for a source: torch tensors and data sets, lists, tuples of arrays.
+"""Converts torch tensors, torch Datasets, lists and tuples of arrays to a source.
 
 >>> as_array([[1, 2], [3, 4]], "mine", "x").dtype.kind
 'i'
@@ -36,16 +36,16 @@ _PUBLIC = "the test part is public, and fedpriv never takes it from training dat
 
 
 def as_source(dataset: Any) -> Source:
-    """The source that ``dataset`` is or stands for.
+    """``dataset`` as a source.
 
     Args:
         dataset: a :class:`~fedpriv.data.source.Source`; or (x, y, test_x, test_y), or ((x, y), (test_x,
             test_y)), of NumPy arrays, torch tensors or lists; or (train, test), two map-style torch Datasets
-            of (x, y) pairs, which are read into memory. y of whole numbers (n,) are labels, whose number is
-            counted in the TEST part, which is public; y of floats (n,) are values; y (n, tags) of 0 and 1 are
-            tags. Sequences of tokens need :class:`~fedpriv.data.arrays.Arrays`, which takes their number.
+            of (x, y) pairs, which are read into memory. If y holds whole numbers (n,), they are labels, and
+            their number is taken from the TEST part, which is public. Floats (n,) are values; 0 and 1 in
+            (n, tags) are tags. Sequences of tokens need :class:`~fedpriv.data.arrays.Arrays`.
 
-    Raises DataError where it is none of these, and where a part is missing or does not fit.
+    Raises DataError for other types, and if a part is missing or malformed.
     """
     if all(hasattr(dataset, part) for part in _PARTS):
         source: Source = dataset
@@ -77,7 +77,7 @@ def _arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any) -> Arrays:
 
 
 def _target(name: str, y: Array | SparseRows) -> tuple[Target, int]:
-    """What the public y is, and how many labels or tags it has."""
+    """(the target that the public y describes, the number of its labels or tags)."""
     if isinstance(y, SparseRows) or y.ndim == 2:
         return "tags", int(y.shape[1])
     if y.dtype.kind == "f":
@@ -115,7 +115,7 @@ def _read(dataset: Dataset[Any], part: str) -> tuple[Any, Any]:
 
 
 def _example(value: Any) -> npt.NDArray[Any]:
-    """One x or y as an array; an image of Pillow's has its channels in front."""
+    """One x or y as an array. The channels of a Pillow image come first."""
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     array = np.asarray(value)

@@ -1,7 +1,7 @@
 """All tensors of a model, and models that start from a file of tensors.
 
-A model's file (``model.safetensors``) is whole: trained parameters, frozen parameters and buffers, under the
-names of ``module.state_dict()``. Which of them are trained its metadata says.
+A model's file (``model.safetensors``) is complete: it has the trained parameters, the frozen parameters and
+the buffers under the names of ``module.state_dict()``. Its metadata lists the trained parameters.
 
 >>> module = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).requires_grad_(False))
 >>> sorted(whole(module, {"0.weight": torch.ones(1, 2), "0.bias": torch.zeros(1)}))
@@ -20,13 +20,15 @@ from torch import Tensor, nn
 
 from fedpriv._internal import validation
 
-_SHOWN = 3  # names in an error at most
+_SHOWN = 3  # the largest number of names in an error
 KEY = "initial-weights"
 
 
 def whole(module: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Everything that ``module.state_dict()`` has, with the ``trained`` tensors in their places; a parameter
-    that has several names has the same values under each."""
+    """All tensors of ``module.state_dict()``, with the ``trained`` tensors in place of the module's.
+
+    A parameter with several names has the same values under each name.
+    """
     state = module.state_dict(keep_vars=True)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return {
@@ -37,8 +39,10 @@ def whole(module: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The module, in float32, with these tensors in their places. Raises ArgumentError where names or shapes
-    are not the module's."""
+    """The module, in float32, with these tensors as its values.
+
+    Raises ArgumentError if names or shapes differ from the module's.
+    """
     if why := _mismatch(module, tensors):
         raise validation.fail("module", type(module).__name__, "be the model that was trained", why)
     module.float().load_state_dict(dict(tensors), strict=False)
@@ -46,7 +50,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def read(path: str) -> dict[str, Tensor]:
-    """The tensors of a file of starting weights. Raises ArgumentError where it is none."""
+    """The tensors of a file of initial weights. Raises ArgumentError if it is missing or malformed."""
     if not Path(path).is_file():
         raise validation.fail(KEY, path, "be an existing .safetensors file")
     try:
@@ -60,13 +64,13 @@ def start_from(module: nn.Module, path: str, trained_only: bool = False) -> nn.M
     """The module, with the values of the file at ``path``.
 
     Args:
-        module: it is changed.
-        path: of a .safetensors file that has every trained parameter, by its name in the module; frozen
-            parameters and buffers that it has are taken, too.
-        trained_only: refuse a file that has frozen parameters or buffers.
+        module: changed in place.
+        path: a .safetensors file with every trained parameter under its name in the module. Frozen parameters
+            and buffers in the file are used, too.
+        trained_only: whether to refuse a file with frozen parameters or buffers.
 
-    Raises ArgumentError, before anything is changed, where names or shapes are not the module's, or a value
-    is not finite.
+    Raises ArgumentError, before anything is changed, if names or shapes differ from the module's, or if a
+    value is not finite.
     """
     tensors = read(path)
     if why := _mismatch(module, tensors):
@@ -74,17 +78,20 @@ def start_from(module: nn.Module, path: str, trained_only: bool = False) -> nn.M
     trained = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
     fixed = sorted(set(tensors) - trained)
     if trained_only and fixed:
-        hint = f"it has {_some(fixed)}; where nodes own their data, frozen tensors come from the model's code"
-        raise validation.fail(KEY, path, "hold trained parameters alone", hint)
+        hint = f"it has {_some(fixed)}; if nodes own their data, frozen tensors come from the model's code"
+        raise validation.fail(KEY, path, "contain trained parameters only", hint)
     if broken := [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]:
-        raise validation.fail(KEY, path, "hold finite numbers", f"{_some(broken)} has others")
+        raise validation.fail(KEY, path, "contain finite numbers", f"{_some(broken)} has NaN or infinity")
     module.load_state_dict(tensors, strict=False)
     return module
 
 
 def _mismatch(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
-    """Why the tensors are not the module's: a trained parameter is missing, a tensor has no place, or another
-    shape. Empty where they are. A parameter with several names needs one of them."""
+    """Why the tensors do not match the module, or an empty text if they do.
+
+    A trained parameter may be missing, or a tensor may have an unknown name or a wrong shape. A parameter
+    with several names needs one of them.
+    """
     state = module.state_dict(keep_vars=True)
     there = {id(state[name]) for name in tensors if name in state}
     trained = (name for name, tensor in state.items() if getattr(tensor, "requires_grad", False))
@@ -94,7 +101,7 @@ def _mismatch(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
         return f"the model has no {_some(unknown)}"
     for name, tensor in tensors.items():
         if tensor.shape != state[name].shape:
-            return f"{name} has the shape {tuple(tensor.shape)}, and {tuple(state[name].shape)} in the model"
+            return f"{name} has the shape {tuple(tensor.shape)}, but {tuple(state[name].shape)} in the model"
     return ""
 
 
