@@ -193,7 +193,7 @@ def test_frozen_parts_of_the_file_are_taken_too(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"1_bias": None}, r"1\.bias is missing; it has 1\.weight"),
-        ({"1_bias": torch.ones(3)}, r"1\.bias has the shape \(3,\), and \(10,\) in the model"),
+        ({"1_bias": torch.ones(3)}, r"1\.bias has the shape \(3,\), but \(10,\) in the model"),
         ({"2_bias": torch.ones(3)}, r"the model has no 2\.bias"),
         ({"1_bias": torch.full((10,), torch.nan)}, r"contain finite numbers \(1\.bias has NaN or infinity\)"),
     ],
