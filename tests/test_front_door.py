@@ -262,7 +262,7 @@ def test_account_and_calibrate() -> None:
             fedpriv.account(
                 **{"sampling_rate": 0.1, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-5} | arguments
             )
-    with pytest.raises(fedpriv.ArgumentError, match="give exactly two of steps, sampling_rate, noise_multiplier"):
+    with pytest.raises(fedpriv.ArgumentError, match="give exactly two of steps, sampling_rate"):
         fedpriv.calibrate(epsilon=1.0, delta=1e-5)
 
 
