@@ -450,7 +450,7 @@ def adding(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_replies_are_added_before_they_are_read(three: Counting, adding: str) -> None:
-    engine, lines = GridEngine(three), three._lines
+    engine, lines = GridEngine(three), three._channels
     assert lines is not None
     for shards, one_by_one in ((11, 0), (3, 0), (2, 2)):  # two replies are not worth it
         request = make_ask(shards=shards, home=lambda index: index)
