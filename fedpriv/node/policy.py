@@ -42,8 +42,8 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     - A run must declare that nodes own their data (``nodes-own-data``).
     - Data sets are read from the owner's ``data-folder``, by default the folder of ``FEDPRIV_DATA``.
     - A run may not name files with noise or clip norms, since answers would reveal the numbers in them.
-    - Custom code that ``model``, ``dataset``, ``loss`` or ``optimizer`` names as ``module:name`` must be listed in
-      ``accept-code``.
+    - Custom code that ``model``, ``dataset``, ``loss`` or ``optimizer`` names as ``module:name`` must be
+      listed in ``accept-code``.
 
     Raises RefusedError if the run breaks one of these rules. Raises ArgumentError for an unknown key in the
     node's configuration (a misspelt limit would have no effect) and for a duplicate key in the run's.
