@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from fedpriv._internal import user_code, validation
 from fedpriv._internal.settings import choices, condition, snake
 from fedpriv.config.schema import GROUPS, Config
-from fedpriv.optimizers import METHODS, Method, OptimizerSettings
+from fedpriv.optimizers import METHODS, DefaultRate, Method, OptimizerSettings
 from fedpriv.optimizers.settings import WRAPPER_KEYS
 
 WIDTH = 80
@@ -48,7 +48,8 @@ def optimizer_help(method: Method) -> str:
 def default_of(key: str, field: FieldInfo, method: Method | None) -> object:
     """A setting's default, for this optimizer where it has its own."""
     if method and key == "learning-rate":
-        return method.learning_rate
+        rate = method.learning_rate
+        return rate.text if isinstance(rate, DefaultRate) else rate
     return method.defaults.get(snake(key), field.default) if method else field.default
 
 

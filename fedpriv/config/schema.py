@@ -163,9 +163,12 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
 
     def resolved(self) -> Self:
         """The configuration with what 0 stands for filled in; config.toml records it."""
-        step = self.method.learning_rate * (1 - self.momentum)
-        filled = self.filled_in(learning_rate=step, delta=1 / (10 * self.units), **self.method.defaults)
-        own = self.method.resolve(self.own, build_context(filled))
+        method = self.method
+        filled = self.filled_in(delta=1 / (10 * self.units), **method.defaults)
+        own = method.resolve(self.own, build_context(filled))
+        step = method.default_rate(own, build_context(filled)) * (1 - self.momentum)
+        filled = filled.filled_in(learning_rate=step)
+        own = method.resolve_with_rate(own, build_context(filled))
         return filled.model_copy(update={"own": own})
 
     def derived(self) -> dict[str, Scalar]:
@@ -246,7 +249,8 @@ def unused(config: Config) -> tuple[str, str] | None:
     """
     table, derived, fields = config.table(), config.derived(), config.all_fields()
     for key, needed in config.without_effect().items():
-        if needed.strict and table[key] not in (fields[key].default, derived.get(key, fields[key].default)):
+        unset = (fields[key].default, derived.get(key), config.UNSET.get(key), config.own.UNSET.get(key))
+        if needed.strict and table[key] not in unset:
             return key, needed.text
     return None
 

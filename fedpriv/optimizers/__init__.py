@@ -3,7 +3,7 @@
 import fedpriv.optimizers.first_order  # noqa: F401  its textbook rules head every list
 from fedpriv._internal.registry import import_modules
 from fedpriv.mechanism.query import NoisyAnswer
-from fedpriv.optimizers.adadp import Adadp, default_tolerance, scaled_error
+from fedpriv.optimizers.adadp import Adadp, adadp, default_tolerance, scaled_error
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
 from fedpriv.optimizers.adp_sgd import (
     AdaptiveAdpSgd,
@@ -15,8 +15,8 @@ from fedpriv.optimizers.adp_sgd import (
 )
 from fedpriv.optimizers.averaging import ExponentialMovingAverage
 from fedpriv.optimizers.base import BaseOptimizer, PlannedRelease, PrivateOptimizer, State
-from fedpriv.optimizers.dp2 import Dp2, ExtraQuery
-from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, draw_output_step
+from fedpriv.optimizers.dp2 import Dp2, ExtraQuery, dp2
+from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, dp_srm, draw_output_step
 from fedpriv.optimizers.dynamic_dp_sgd import (
     dynamic_dp_sgd,
     growing_mu,
@@ -40,7 +40,15 @@ from fedpriv.optimizers.first_order import (
 from fedpriv.optimizers.noise_decay import noise_decay
 from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
-from fedpriv.optimizers.registry import METHODS, WRAPPERS, BuildContext, Calibrated, Method, register
+from fedpriv.optimizers.registry import (
+    METHODS,
+    WRAPPERS,
+    BuildContext,
+    Calibrated,
+    DefaultRate,
+    Method,
+    register,
+)
 from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised, Regulariser
 from fedpriv.optimizers.settings import OptimizerSettings
 from fedpriv.optimizers.user import given_method, user_method
@@ -61,6 +69,7 @@ __all__ = [
     "BaseOptimizer",
     "BuildContext",
     "Calibrated",
+    "DefaultRate",
     "Dp2",
     "DpSrm",
     "ExponentialMovingAverage",
@@ -83,13 +92,16 @@ __all__ = [
     "Sgd",
     "State",
     "Yogi",
+    "adadp",
     "adaptive_adp_sgd",
     "adp_sgd",
     "default_tolerance",
+    "dp2",
     "dp_adagrad",
     "dp_adam",
     "dp_rmsprop",
     "dp_sgd",
+    "dp_srm",
     "dp_yogi",
     "draw_output_step",
     "dynamic_dp_sgd",

@@ -21,7 +21,8 @@ Section 5.2 ends with plain steps of eta / (1 + 0.1 k), k = 1, 2, ... epochs aft
 5.1; its "50 steps" are epochs): one release each, from release ``decay_after`` on.
 
 ``authors_code`` is the variant of the authors' published code, which keeps the point of the two half steps
-and multiplies the step size by sqrt(tau / err), clamped alike; the paper is the default.
+and multiplies the step size by sqrt(tau / err), clamped alike. It is the default: the paper's text uses
+half of the releases for err alone, and learns much less at the same budget.
 
 The paper's tau lets the noise in each parameter grow to a variance of 1 (section 4.2), which is large or
 small by the parameters' own scale alone: a layer of 256 inputs starts below 1/16. Without a ``tolerance``,
@@ -40,15 +41,16 @@ largest of the starting weights (:func:`default_tolerance`). That is ours, and n
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
-from fedpriv._internal.settings import Needs, Settings, setting
+from fedpriv._internal.settings import Needs, Scalar, Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
-from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.registry import BuildContext, DefaultRate, Method, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +62,8 @@ _DECAYS = Needs("adadp-decay-after above 0", lambda run: run["adadp-decay-after"
 class AdadpSettings(Settings):
     """ADADP's own settings."""
 
+    UNSET: ClassVar[Mapping[str, Scalar]] = {"adadp-authors-code": False}
+
     adadp_tolerance: float = setting(1.0, "tau; 0: the largest starting weight times sqrt(d / 2T)", ge=0)
     adadp_alpha_min: float = setting(0.9, "least change of the step size", gt=0, le=1)
     adadp_alpha_max: float = setting(1.1, "largest change of the step size", ge=1)
@@ -69,7 +73,7 @@ class AdadpSettings(Settings):
     )
     adadp_epoch: int = setting(1, "releases of an epoch of the decay", ge=1, needs=_DECAYS)
     adadp_decay: float = setting(0.1, "rate of the decay by epoch", ge=0, needs=_DECAYS)
-    adadp_authors_code: bool = setting(False, "the variant of the authors' code")
+    adadp_authors_code: bool = setting(True, "the variant of the authors' code; false: the paper's text")
 
 
 _DEFAULT = AdadpSettings()
@@ -95,14 +99,14 @@ class Adadp:
 
     step_size: float
     clip_norm: float
-    tolerance: float | None = 1.0
-    alpha_min: float = 0.9
-    alpha_max: float = 1.1
-    discard: bool = False
+    tolerance: float | None = _DEFAULT.adadp_tolerance
+    alpha_min: float = _DEFAULT.adadp_alpha_min
+    alpha_max: float = _DEFAULT.adadp_alpha_max
+    discard: bool = _DEFAULT.adadp_discard
     decay_after: int | None = None
-    epoch: int = 1
-    decay: float = 0.1
-    authors_code: bool = False
+    epoch: int = _DEFAULT.adadp_epoch
+    decay: float = _DEFAULT.adadp_decay
+    authors_code: bool = _DEFAULT.adadp_authors_code
     steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -198,6 +202,28 @@ class Adadp:
         return min(self.alpha_max, max(self.alpha_min, ratio))
 
 
+def adadp(
+    learning_rate: float,
+    clip_norm: float,
+    tolerance: float | None = _DEFAULT.adadp_tolerance,
+    *,
+    alpha_min: float = _DEFAULT.adadp_alpha_min,
+    alpha_max: float = _DEFAULT.adadp_alpha_max,
+    discard: bool = _DEFAULT.adadp_discard,
+    decay_after: int | None = None,
+    epoch: int = _DEFAULT.adadp_epoch,
+    decay: float = _DEFAULT.adadp_decay,
+    authors_code: bool = _DEFAULT.adadp_authors_code,
+    steps: int | None = None,
+) -> Adadp:
+    """ADADP (Koskela & Honkela 2020, algorithm 2); arguments are as of :class:`Adadp`.
+
+    ``learning_rate`` is eta_0, from which the step size moves. Raises ArgumentError for values out of range.
+    """
+    bounds, decaying = (alpha_min, alpha_max), (decay_after, epoch, decay)
+    return Adadp(learning_rate, clip_norm, tolerance, *bounds, discard, *decaying, authors_code, steps)
+
+
 def scaled_error(full: Tensor, halves: Tensor) -> float:
     """Equation 4.1: the 2-norm of (full - halves) / max(1, abs(full)), for points of shape (d,)."""
     scaled = (full - halves).abs().double() / full.abs().double().clamp(min=1)
@@ -244,6 +270,10 @@ def _check(own: AdadpSettings, context: BuildContext) -> None:
         )
 
 
+def _rate(own: AdadpSettings, context: BuildContext) -> float:
+    return 2.0 if context.local_steps else 8.0
+
+
 register(
     Method(
         name="adadp",
@@ -252,7 +282,7 @@ register(
         settings=AdadpSettings,
         build=_build,
         check=_check,
-        learning_rate=0.1,
+        learning_rate=DefaultRate("8, two half steps of 4; 2 with work=local-steps", _rate),
         adaptive_clipping="the two releases of its step must be clipped alike",
     )
 )

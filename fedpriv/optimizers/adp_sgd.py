@@ -27,16 +27,17 @@ printed, so that it is post-processing; alpha cannot follow such a b and is (b_0
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
-from fedpriv._internal.settings import Needs, Settings, needs, setting
+from fedpriv._internal.settings import Needs, Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import FirstOrder, Sgd
-from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.registry import BuildContext, DefaultRate, Method, register, sgd_rate
 from fedpriv.optimizers.schedules import SPREAD, Constant, Power, Schedule
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ _ADAPTIVE = needs(optimizer="adaptive-adp-sgd")
 class AdpSettings(Settings):
     """The settings of ADP-SGD and of adaptive ADP-SGD."""
 
-    adp_a: float = setting(20.0, "b_t^2 = a + c t; of adaptive-adp-sgd b_0^2", gt=0)
+    UNSET: ClassVar[Mapping[str, Scalar]] = {"adp-a": 20.0}
+
+    adp_a: float = setting(
+        0.0, "b_t^2 = a + c t (0: rounds); of adaptive-adp-sgd b_0^2 (0: 20)", ge=0, filled=True
+    )
     adp_c: float = setting(
         1.0,
         "c; of adaptive-adp-sgd the growth of b^2 that the noise assumes, in [nu, C^2]",
@@ -242,7 +247,19 @@ def _check_fitted(own: AdpSettings, context: BuildContext) -> None:
         raise validation.fail(key, own.table()[key], allowed, f"it is {alpha:.3g}")
 
 
-_STEP = 20.0  # over b, which is 4.6 at the start
+def _resolve(own: AdpSettings, context: BuildContext) -> AdpSettings:
+    return own.filled_in(adp_a=float(context.rounds))
+
+
+def _resolve_adaptive(own: AdpSettings, context: BuildContext) -> AdpSettings:
+    return own.filled_in(adp_a=20.0)
+
+
+def _rate(own: AdpSettings, context: BuildContext) -> float:
+    """DP-SGD's step over b at half time; the paper's a = 20 is for about 10^4 steps."""
+    step = 1.0 if context.local_steps else 4.0
+    return step * math.sqrt(own.adp_a + own.adp_c * context.rounds / 2)
+
 
 register(
     Method(
@@ -252,7 +269,8 @@ register(
         settings=AdpSettings,
         build=_build,
         check=_check_fitted,
-        learning_rate=_STEP,
+        resolve=_resolve,
+        learning_rate=DefaultRate("4 sqrt(adp-a + adp-c rounds / 2); a quarter with work=local-steps", _rate),
     )
 )
 register(
@@ -263,6 +281,7 @@ register(
         settings=AdpSettings,
         build=_build_adaptive,
         check=_check_fitted,
-        learning_rate=_STEP,
+        resolve=_resolve_adaptive,
+        learning_rate=sgd_rate(20.0),  # over b, which is 4.6 at the start
     )
 )

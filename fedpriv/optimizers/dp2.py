@@ -36,18 +36,19 @@ tensor([1.0000, 0.5000])
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
-from fedpriv._internal.settings import Settings, needs, setting
+from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import check_decays
 from fedpriv.optimizers.registry import BuildContext, Method, register
-from fedpriv.optimizers.schedules import Constant, Schedule
+from fedpriv.optimizers.schedules import Constant, Power, Schedule, as_schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,17 +62,25 @@ _NOT_EXTRA = needs(dp2_variant=("standard", "noise-first"))
 class Dp2Settings(Settings):
     """The settings of all DP2 optimizers."""
 
+    UNSET: ClassVar[Mapping[str, Scalar]] = {
+        "dp2-adaptive-learning-rate": 0.05,
+        "dp2-adaptive-clip-norm": 3.0,
+    }
+
     dp2_variant: Literal["standard", "noise-first", "extra-query"] = setting(
         "standard", "DP2, or one of the paper's ablations"
     )
     dp2_sgd_steps: int = setting(10, "s1 (the delay s of extra-query)", ge=1)
     dp2_adaptive_steps: int = setting(10, "s2", ge=1, needs=_NOT_EXTRA)
-    dp2_adaptive_learning_rate: float = setting(0.05, "step size of the adaptive phase", gt=0)
+    dp2_adaptive_learning_rate: float = setting(
+        0.0, "step size of the adaptive phase; 0: learning-rate times dp2-epsilon", ge=0, filled=True
+    )
     dp2_adaptive_clip_norm: float = setting(
-        3.0,
-        "C_2, of preconditioned gradients",
-        gt=0,
+        0.0,
+        "C_2, of preconditioned gradients; 0: clip-norm over dp2-epsilon",
+        ge=0,
         allow_inf_nan=True,
+        filled=True,
         needs=needs(dp2_variant=("standard", "extra-query")),
     )
     dp2_epsilon: float = setting(1e-3, "offset of the preconditioner", ge=1e-12)
@@ -79,6 +88,9 @@ class Dp2Settings(Settings):
     dp2_noise_correction: bool = setting(
         False, "subtract the noise's variance from the preconditioner", needs=_NOT_EXTRA
     )
+
+
+_DEFAULT = Dp2Settings()
 
 
 def moved(rule: str, beta: float, second: Tensor, square: Tensor) -> Tensor:
@@ -115,8 +127,8 @@ class Dp2:
     adaptive_clip_norm: float
     sgd_steps: int
     adaptive_steps: int
-    epsilon: float = 1e-5
-    beta: float = 0.9
+    epsilon: float = _DEFAULT.dp2_epsilon
+    beta: float = _DEFAULT.dp2_beta
     beta1: float = 0.9
     noise_std: float = 0.0
     noise_first: bool = False
@@ -257,6 +269,37 @@ def _check_rates(learning_rate: Schedule, adaptive: Schedule) -> None:
     validation.finite_positive("adaptive-learning-rate", adaptive(0))
 
 
+def dp2(
+    rule: str,
+    learning_rate: float | Schedule,
+    clip_norm: float,
+    adaptive_learning_rate: float | Schedule | None = None,
+    adaptive_clip_norm: float | None = None,
+    *,
+    sgd_steps: int = _DEFAULT.dp2_sgd_steps,
+    adaptive_steps: int = _DEFAULT.dp2_adaptive_steps,
+    epsilon: float = _DEFAULT.dp2_epsilon,
+    beta: float = _DEFAULT.dp2_beta,
+    beta1: float = 0.9,
+    noise_std: float = 0.0,
+    noise_first: bool = False,
+) -> Dp2:
+    """DP2 (Li et al. 2023, algorithm 1) with one of RULES; arguments are as of :class:`Dp2`.
+
+    Without them, the adaptive phase's step size is ``learning_rate * epsilon`` and its clip norm is
+    ``clip_norm / epsilon``: where v is 0 it is then the SGD phase.
+
+    Raises ArgumentError for values out of range.
+    """
+    first = as_schedule(learning_rate)
+    second: Schedule = (
+        Power(first, 1.0, epsilon) if adaptive_learning_rate is None else as_schedule(adaptive_learning_rate)
+    )
+    clips = (clip_norm, clip_norm / epsilon if adaptive_clip_norm is None else adaptive_clip_norm)
+    phases = (sgd_steps, adaptive_steps)
+    return Dp2(rule, first, second, *clips, *phases, epsilon, beta, beta1, noise_std, noise_first)
+
+
 def _build(rule: str, own: Dp2Settings, context: BuildContext) -> Dp2 | ExtraQuery:
     rates = (Constant(context.common.learning_rate), Constant(own.dp2_adaptive_learning_rate))
     clips = (context.common.clip_norm, own.dp2_adaptive_clip_norm)
@@ -282,6 +325,14 @@ def _check(rule: str, own: Dp2Settings, context: BuildContext) -> None:
         raise validation.fail("dp2-variant", "extra-query", "be another one with dp2-adam")
 
 
+def _resolve(own: Dp2Settings, context: BuildContext) -> Dp2Settings:
+    """Where v is 0, D is epsilon: the adaptive phase is then the SGD phase, in step, clip and noise."""
+    return own.filled_in(
+        dp2_adaptive_learning_rate=context.common.learning_rate * own.dp2_epsilon,
+        dp2_adaptive_clip_norm=context.common.clip_norm / own.dp2_epsilon,
+    )
+
+
 for _rule in RULES:
     register(
         Method(
@@ -291,6 +342,7 @@ for _rule in RULES:
             settings=Dp2Settings,
             build=partial(_build, _rule),
             check=partial(_check, _rule),
+            resolve_with_rate=_resolve,
             uses=("learning-rate", "clip-norm", *(("beta1",) if _rule == "adam" else ())),
             adaptive_clipping="it has two clip norms",
             clip_norms=("clip-norm", "dp2-adaptive-clip-norm"),

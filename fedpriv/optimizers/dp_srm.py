@@ -37,16 +37,17 @@ before the run (:func:`draw_output_step`) and its iterate is kept; by default th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
-from fedpriv._internal.settings import Needs, Settings, needs, setting
+from fedpriv._internal.settings import Needs, Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import OUTPUT, PlannedRelease, State
 from fedpriv.optimizers.registry import BuildContext, Method, register
-from fedpriv.optimizers.schedules import Constant, Schedule
+from fedpriv.optimizers.schedules import Constant, Schedule, as_schedule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,18 +56,22 @@ if TYPE_CHECKING:
     from fedpriv.mechanism.sampling import Sampler
 
 _PREVIOUS, _ESTIMATE = "previous", "estimate"
+_DIFFERENCE = 0.1  # C_2 / C_1 where C_2 is not given
 _NORMALISED = needs(srm_step="normalised")
 
 
 class SrmSettings(Settings):
     """DP-SRM's own settings."""
 
-    srm_gamma: float = setting(0.1, "gamma; 1 is DP-SGD", gt=0, le=1)
+    UNSET: ClassVar[Mapping[str, Scalar]] = {"srm-gamma": 0.1, "srm-difference-clip-norm": 0.1}
+
+    srm_gamma: float = setting(0.5, "gamma; 1 is DP-SGD", gt=0, le=1)
     srm_difference_clip_norm: float = setting(
-        0.1,
-        "C_2, of gradient differences",
-        gt=0,
+        0.0,
+        "C_2, of gradient differences; 0: a tenth of clip-norm",
+        ge=0,
         allow_inf_nan=True,
+        filled=True,
         needs=Needs("srm-gamma below 1", lambda run: run["srm-gamma"] < 1),
     )
     srm_first_cohort: float = setting(1.0, "b_0 / b, the first cohort as a multiple of the usual", gt=0)
@@ -79,6 +84,9 @@ class SrmSettings(Settings):
     srm_random_iterate: bool = setting(
         False, "hand out an iterate chosen uniformly before the run, not the last"
     )
+
+
+_DEFAULT = SrmSettings()
 
 
 @dataclass(frozen=True)
@@ -179,6 +187,26 @@ class DpSrm:
         return (first, *[PlannedRelease()] * (rounds - 1)) if rounds else ()
 
 
+def dp_srm(
+    learning_rate: float | Schedule | NormalisedStep,
+    clip_norm: float,
+    difference_clip_norm: float | None = None,
+    gamma: float = _DEFAULT.srm_gamma,
+    *,
+    first_cohort: float = _DEFAULT.srm_first_cohort,
+    output_step: int | None = None,
+) -> DpSrm:
+    """DP-SRM (Wang et al. 2023, algorithm 1); arguments are as of :class:`DpSrm`.
+
+    Without it, ``difference_clip_norm`` is a tenth of ``clip_norm``.
+
+    Raises ArgumentError for values out of range.
+    """
+    second = _DIFFERENCE * clip_norm if difference_clip_norm is None else difference_clip_norm
+    step = learning_rate if isinstance(learning_rate, NormalisedStep) else as_schedule(learning_rate)
+    return DpSrm(step, clip_norm, second, gamma, first_cohort, output_step)
+
+
 def draw_output_step(rounds: int, generator: np.random.Generator) -> int:
     """The number of the iterate to hand out, uniform on 0..rounds-1 (the algorithm's output line).
 
@@ -233,6 +261,11 @@ def _check_first_cohort(own: SrmSettings, sampler: Sampler, context: BuildContex
         )
 
 
+def _resolve(own: SrmSettings, context: BuildContext) -> SrmSettings:
+    """With gamma = 0.5 the noise gathers as S / gamma = 1.1 C_1, so that DP-SGD's step suits."""
+    return own.filled_in(srm_difference_clip_norm=_DIFFERENCE * context.common.clip_norm)
+
+
 def _draws(own: SrmSettings) -> bool:
     return own.srm_random_iterate
 
@@ -246,7 +279,7 @@ register(
         build=_build,
         check=_check,
         check_sampler=_check_first_cohort,
-        learning_rate=1.0,
+        resolve=_resolve,
         needs={"learning-rate": needs(srm_step="constant")},
         adaptive_clipping="it has two clip norms",
         draws=_draws,

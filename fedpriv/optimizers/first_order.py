@@ -27,8 +27,8 @@ from fedpriv._internal.lazy import torch
 from fedpriv._internal.settings import Settings
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
-from fedpriv.optimizers.registry import SCHEDULED, BuildContext, Method, register
-from fedpriv.optimizers.schedules import Annealed, Constant, Schedule
+from fedpriv.optimizers.registry import SCHEDULED, BuildContext, DefaultRate, Method, register, sgd_rate
+from fedpriv.optimizers.schedules import Annealed, Constant, Schedule, as_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,9 +99,13 @@ class Adam:
 
 @dataclass(frozen=True)
 class RmsProp:
-    """v = beta2 v + (1 - beta2) y^2, theta -= eta y / (sqrt(v) + epsilon) (Hinton et al. 2012)."""
+    """v = beta2 v + (1 - beta2) y^2, theta -= eta y / (sqrt(v) + epsilon) (Hinton et al. 2012).
 
-    beta2: float = 0.9
+    v has no bias correction, so that the first step is eta / sqrt(1 - beta2). Hinton has beta2 0.9, PyTorch
+    0.99: under noise the longer memory learns more.
+    """
+
+    beta2: float = 0.99
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
@@ -142,10 +146,9 @@ class Yogi(Adam):
     """Adam whose v moves additively: v = v - (1 - beta2) sign(v - y^2) y^2; no bias correction.
 
     Zaheer et al. 2018, algorithm 2: m = beta1 m + (1 - beta1) y, theta -= eta m / (sqrt(v) + epsilon),
-    both moments from zero; their epsilon is 1e-3.
+    both moments from zero. Their epsilon of 1e-3 is larger than sqrt(v) is in most private runs, and makes it
+    SGD with momentum; the default is Adam's.
     """
-
-    epsilon: float = 1e-3
 
     def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
         """m / (sqrt(v) + epsilon)."""
@@ -204,47 +207,55 @@ class FirstOrder:
         return tuple(PlannedRelease(self.relative_noise(t)) for t in range(rounds))
 
 
-def dp_sgd(learning_rate: float, clip_norm: float, momentum: float = 0.0) -> FirstOrder:
-    """DP-SGD (Abadi et al. 2016, algorithm 1). Raises ArgumentError for values <= 0."""
+def dp_sgd(learning_rate: float | Schedule, clip_norm: float | Schedule, momentum: float = 0.0) -> FirstOrder:
+    """DP-SGD (Abadi et al. 2016, algorithm 1). Raises ArgumentError for values <= 0.
+
+    Here as below, step size and clip norm are numbers, or schedules of the step t = 0, 1, ...
+    """
     return _constant(Sgd(momentum), learning_rate, clip_norm)
 
 
 def dp_adam(
-    learning_rate: float,
-    clip_norm: float,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
+    learning_rate: float | Schedule,
+    clip_norm: float | Schedule,
+    beta1: float = Adam.beta1,
+    beta2: float = Adam.beta2,
+    epsilon: float = Adam.epsilon,
 ) -> FirstOrder:
     """DP-Adam (Du et al. 2021, algorithm 4 with constant C and sigma)."""
     return _constant(Adam(beta1, beta2, epsilon), learning_rate, clip_norm)
 
 
 def dp_rmsprop(
-    learning_rate: float, clip_norm: float, beta2: float = 0.9, epsilon: float = 1e-8
+    learning_rate: float | Schedule,
+    clip_norm: float | Schedule,
+    beta2: float = RmsProp.beta2,
+    epsilon: float = RmsProp.epsilon,
 ) -> FirstOrder:
     """DP-RMSProp: RMSProp on the privatised gradient (Zhou et al. 2020; Li et al. 2023, section 3.2)."""
     return _constant(RmsProp(beta2, epsilon), learning_rate, clip_norm)
 
 
-def dp_adagrad(learning_rate: float, clip_norm: float, epsilon: float = 1e-8) -> FirstOrder:
+def dp_adagrad(
+    learning_rate: float | Schedule, clip_norm: float | Schedule, epsilon: float = AdaGrad.epsilon
+) -> FirstOrder:
     """DP-AdaGrad: AdaGrad on the privatised gradient (Zhou et al. 2020)."""
     return _constant(AdaGrad(epsilon), learning_rate, clip_norm)
 
 
 def dp_yogi(
-    learning_rate: float,
-    clip_norm: float,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-3,
+    learning_rate: float | Schedule,
+    clip_norm: float | Schedule,
+    beta1: float = Yogi.beta1,
+    beta2: float = Yogi.beta2,
+    epsilon: float = Yogi.epsilon,
 ) -> FirstOrder:
     """DP-Yogi: Yogi on the privatised gradient."""
     return _constant(Yogi(beta1, beta2, epsilon), learning_rate, clip_norm)
 
 
-def _constant(rule: Rule, learning_rate: float, clip_norm: float) -> FirstOrder:
-    return FirstOrder(rule, Constant(learning_rate), Constant(clip_norm))
+def _constant(rule: Rule, learning_rate: float | Schedule, clip_norm: float | Schedule) -> FirstOrder:
+    return FirstOrder(rule, as_schedule(learning_rate), as_schedule(clip_norm))
 
 
 @dataclass(frozen=True)
@@ -255,12 +266,14 @@ class NamedRule:
         make: the rule, from the common settings.
         uses: the common settings that it takes, by key.
         learning_rate: the step size where none is given.
+        defaults: what 0 stands for in settings that it takes, by attribute.
         summary, paper: what it is, and its source.
     """
 
     make: Callable[[OptimizerSettings], Rule]
     uses: tuple[str, ...]
-    learning_rate: float
+    learning_rate: float | DefaultRate
+    defaults: Mapping[str, float]
     summary: str
     paper: str
 
@@ -271,14 +284,16 @@ RULES = {
     "sgd": NamedRule(
         lambda common: Sgd(common.momentum),
         ("momentum",),
-        4.0,
+        sgd_rate(),
+        {},
         "clipped gradients and Gaussian noise; heavy-ball momentum",
         "Abadi et al. 2016, algorithm 1",
     ),
     "adam": NamedRule(
         lambda common: Adam(common.beta1, common.beta2, common.adam_epsilon),
         _MOMENTS,
-        0.005,
+        0.01,
+        {"beta2": Adam.beta2, "adam_epsilon": Adam.epsilon},
         "Adam on the noisy mean",
         "Du et al. 2021, algorithm 4",
     ),
@@ -286,13 +301,15 @@ RULES = {
         lambda common: RmsProp(common.beta2, common.adam_epsilon),
         ("beta2", "adam-epsilon"),
         0.005,
+        {"beta2": RmsProp.beta2, "adam_epsilon": RmsProp.epsilon},
         "RMSProp on the noisy mean",
         f"Hinton et al. 2012; {_PRIVATE}",
     ),
     "adagrad": NamedRule(
         lambda common: AdaGrad(common.adam_epsilon),
         ("adam-epsilon",),
-        0.05,
+        0.1,
+        {"adam_epsilon": AdaGrad.epsilon},
         "AdaGrad on the noisy mean",
         f"Duchi et al. 2011; {_PRIVATE}",
     ),
@@ -300,6 +317,7 @@ RULES = {
         lambda common: Yogi(common.beta1, common.beta2, common.adam_epsilon),
         _MOMENTS,
         0.005,
+        {"beta2": Yogi.beta2, "adam_epsilon": Yogi.epsilon},
         "Yogi on the noisy mean",
         f"Zaheer et al. 2018, algorithm 2; {_PRIVATE}",
     ),
@@ -332,5 +350,6 @@ for _name, _rule in RULES.items():
             build=partial(_build, _name),
             uses=(*SCHEDULED, "clip-norm", *_rule.uses),
             learning_rate=_rule.learning_rate,
+            defaults=_rule.defaults,
         )
     )

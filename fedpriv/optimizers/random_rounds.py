@@ -74,7 +74,6 @@ register(
         paper="Zhang et al. 2017",
         build=_build,
         check=_check_rrpsgd,
-        learning_rate=0.1,
         run_rounds=_draw,
         draws=lambda own: True,
     )

@@ -68,6 +68,26 @@ class BuildContext:
     calibrated: Calibrated | None = None
 
 
+@dataclass(frozen=True)
+class DefaultRate:
+    """A step size that follows from public settings where none is given.
+
+    Attributes:
+        text: the rule, for help.
+        of: the step size, from the method's own settings, resolved, and the run.
+    """
+
+    text: str
+    of: Callable[[Any, BuildContext], float]
+
+
+def sgd_rate(value: float = 4.0) -> DefaultRate:
+    """``value``; with several local steps 1, since the server then averages changes of the model (FedAvg)."""
+    return DefaultRate(
+        f"{value:g}; 1 with work=local-steps", lambda own, context: 1.0 if context.local_steps else value
+    )
+
+
 def _keep(own: Any, context: BuildContext) -> Any:
     return own
 
@@ -103,6 +123,7 @@ class Method:
         learning_rate: what learning-rate=0 stands for.
         defaults: its own defaults of other common settings, by attribute, where their own default is 0.
         resolve: its own settings with what 0 stands for filled in.
+        resolve_with_rate: the same for those that follow from the step size, which is known by then.
         check: refuses what it cannot be combined with. Raises ArgumentError.
         check_sampler: the same, of the sampler. Raises ArgumentError.
         adaptive_clipping: why its clip norm cannot adapt; empty where it can.
@@ -118,15 +139,21 @@ class Method:
     settings: type[Settings] = Settings
     uses: tuple[str, ...] = ("learning-rate", "clip-norm")
     needs: Mapping[str, Needs] = field(default_factory=dict)
-    learning_rate: float = 4.0
+    learning_rate: float | DefaultRate = field(default_factory=sgd_rate)
     defaults: Mapping[str, float] = field(default_factory=dict)
     resolve: Callable[[Any, BuildContext], Any] = _keep
+    resolve_with_rate: Callable[[Any, BuildContext], Any] = _keep
     check: Callable[[Any, BuildContext], None] = _accept
     check_sampler: Callable[[Any, Sampler, BuildContext], None] = _accept_sampler
     adaptive_clipping: str = ""
     run_rounds: Callable[[int, BuildContext], int] = _all_rounds
     draws: Callable[[Any], bool] = _draws_nothing
     clip_norms: tuple[str, ...] = ("clip-norm",)
+
+    def default_rate(self, own: Any, context: BuildContext) -> float:
+        """The step size that learning-rate=0 stands for in this run."""
+        rule = self.learning_rate
+        return rule.of(own, context) if isinstance(rule, DefaultRate) else rule
 
 
 @dataclass(frozen=True)

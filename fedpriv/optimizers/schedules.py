@@ -40,6 +40,11 @@ class Constant:
         return self.value
 
 
+def as_schedule(value: float | Schedule) -> Schedule:
+    """The schedule, or a number as one that is constant."""
+    return value if callable(value) else Constant(value)
+
+
 @dataclass(frozen=True)
 class Geometric:
     """``start * ratio ** (t / steps)``, the curves of Du et al. 2021, equations 9 and 12.
@@ -85,14 +90,15 @@ class Given:
 
 @dataclass(frozen=True)
 class Power:
-    """``base(t) ** exponent``; with exponent -1/2 over C_t it is Du's theory, sigma_t ~ sqrt(C_t)."""
+    """``factor * base(t) ** exponent``; exponent -1/2 over C_t is Du's theory, sigma_t ~ sqrt(C_t)."""
 
     base: Schedule
     exponent: float
+    factor: float = 1.0
 
     def __call__(self, step: int) -> float:
-        """``base(step) ** exponent``."""
-        return float(self.base(step) ** self.exponent)
+        """``factor * base(step) ** exponent``."""
+        return float(self.factor * self.base(step) ** self.exponent)
 
 
 @dataclass(frozen=True)

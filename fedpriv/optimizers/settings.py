@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
-from fedpriv._internal.settings import Settings, needs, setting
+from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClippingSettings
 from fedpriv.optimizers.averaging import AveragingSettings
 from fedpriv.optimizers.per_layer import PerLayerSettings
@@ -13,6 +14,9 @@ from fedpriv.optimizers.regularised import RegulariserSettings
 
 class CommonSettings(Settings):
     """Settings that several optimizers share; each method says in its file which of them it uses."""
+
+    # The defaults of 0.1.0.
+    UNSET: ClassVar[Mapping[str, Scalar]] = {"beta2": 0.999, "adam-epsilon": 1e-8}
 
     optimizer: str = setting(
         "dynamic-dp-sgd", "private optimizer: see `fedpriv optimizers`; or your own, as module:name"
@@ -36,8 +40,12 @@ class CommonSettings(Settings):
     warmup_steps: int = setting(0, "releases over which it first rises to learning-rate", ge=0)
     momentum: float = setting(0.0, "heavy-ball momentum of the SGD rules", ge=0, lt=1)
     beta1: float = setting(0.9, "first decay of Adam and Yogi", ge=0, lt=1)
-    beta2: float = setting(0.999, "second decay of Adam, RMSProp and Yogi", ge=0, lt=1)
-    adam_epsilon: float = setting(1e-8, "denominator offset of Adam and the like", gt=0)
+    beta2: float = setting(
+        0.0, "second decay of Adam, RMSProp and Yogi; 0: the optimizer's own", ge=0, lt=1, filled=True
+    )
+    adam_epsilon: float = setting(
+        0.0, "denominator offset of Adam and the like; 0: the optimizer's own", ge=0, filled=True
+    )
     clip_norm: float = setting(1.0, "C (C_0 where it decays); inf: no clipping", gt=0, allow_inf_nan=True)
 
 

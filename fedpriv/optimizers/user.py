@@ -31,7 +31,7 @@ def user_method(reference: str) -> Method:
     """The method at ``module:name``. Raises UserCodeError where it cannot be imported."""
     parameters = _parameters(user_code.found("optimizer", reference))
     rate = parameters.get("learning_rate")
-    default = 0.0 if rate is None or rate.default is rate.empty else rate.default
+    default: float = 0.0 if rate is None or rate.default is rate.empty else rate.default
     return Method(
         name=reference,
         summary="your own",

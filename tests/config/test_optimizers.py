@@ -83,7 +83,7 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
     ),
     "dp2-yogi": (
         {"dp2-adaptive-learning-rate": 0.25, "dp2-variant": "noise-first", "dp2-epsilon": 0.5},
-        Dp2("yogi", *RATES, 2.0, 3.0, 10, 10, 0.5, noise_first=True),
+        Dp2("yogi", *RATES, 2.0, 4.0, 10, 10, 0.5, noise_first=True),
     ),
     "dp2-rmsprop": (
         {**SHARED, "dp2-variant": "extra-query", "dp2-sgd-steps": 3, "dp2-beta": 0.5},
@@ -96,13 +96,13 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
 def test_every_key_reaches_its_method(name: str) -> None:
     changes, expected = CASES[name]
     config = Config.parse({"optimizer": name, "learning-rate": 0.5, "clip-norm": 2.0, **changes})
-    assert make_optimizer(config) == expected
+    assert make_optimizer(config.resolved()) == expected
     assert unused(config) is None
 
 
 def test_the_normalised_step_has_its_own_keys() -> None:
     keys = {"srm-step": "normalised", "srm-zeta": 2.0, "srm-smoothness": 3.0, "srm-n0": 4.0}
-    method = make_optimizer(Config.parse({"optimizer": "dp-srm", **keys}))
+    method = make_optimizer(Config.parse({"optimizer": "dp-srm", **keys}).resolved())
     assert isinstance(method, DpSrm)
     assert method.step_size == NormalisedStep(2.0, 3.0, 4.0)
 
@@ -113,7 +113,7 @@ def test_the_random_iterate_is_chosen_before_the_run_and_handed_out() -> None:
     chosen = set()
     for seed in range(4):
         whole = small(seed=seed, **{**keys, "srm-random-iterate": True})
-        method = make_optimizer(whole)
+        method = make_optimizer(whole.resolved())
         assert isinstance(method, DpSrm)
         assert method.output_step is not None
         chosen.add(method.output_step)
@@ -221,7 +221,7 @@ def test_keys_that_a_variant_has_no_use_for_are_named(changes: dict[str, Any], f
 
 def test_what_was_filled_in_is_no_change() -> None:
     config = Config.parse({"optimizer": "dp-srm", "srm-step": "normalised"})
-    assert config.resolved().learning_rate == 1.0
+    assert config.resolved().learning_rate == 4.0
     assert unused(config.resolved()) is unused(config) is None
     make_plan(config)
 

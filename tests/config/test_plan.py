@@ -105,7 +105,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"engine": "in-process", "cpus-per-actor": 2}, "cpus-per-actor is 2.0, which needs engine=ray"),
     ({"engine": "in-process", "reply-timeout": 60.0}, "reply-timeout is 60.0, which needs engine=ray"),
     ({"beta2": 0.9}, "beta2 is 0.9, which needs optimizer="),
-    ({"srm-gamma": 0.5}, "srm-gamma is 0.5, which needs optimizer=dp-srm"),
+    ({"srm-gamma": 0.7}, "srm-gamma is 0.7, which needs optimizer=dp-srm"),
     ({"optimizer": "adadp", "momentum": 0.5}, "momentum is 0.5, which needs optimizer=dp-sgd"),
     ({"optimizer": "adadp", "rho-c": 2.0}, "rho-c is 2.0, which needs optimizer=dynamic-dp-sgd"),
     ({"optimizer": "adadp", "rounds": 1}, "rounds is 1; it must be even with optimizer adadp"),

@@ -70,7 +70,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("momentum", 1.0),
     ("beta1", 1.0),
     ("beta2", -0.1),
-    ("adam-epsilon", 0.0),
+    ("adam-epsilon", -1.0),
     ("clip-norm", 0.0),
     ("clipping", "by-layer"),
     ("precision", "float16"),
@@ -82,7 +82,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("adaptive-quantile", 1.0),
     ("adaptive-step", 0.0),
     ("adaptive-share", 1.0),
-    ("adp-a", 0.0),
+    ("adp-a", -1.0),
     ("adp-c", math.inf),
     ("adp-noise", "none"),
     ("adp-nu", 0.0),
@@ -91,8 +91,8 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("dp2-variant", "both"),
     ("dp2-sgd-steps", 0),
     ("dp2-adaptive-steps", 0),
-    ("dp2-adaptive-learning-rate", 0.0),
-    ("dp2-adaptive-clip-norm", 0.0),
+    ("dp2-adaptive-learning-rate", -1.0),
+    ("dp2-adaptive-clip-norm", -1.0),
     ("dp2-epsilon", 0.0),
     ("dp2-beta", 1.0),
     ("dp2-noise-correction", 1),
@@ -198,13 +198,21 @@ def test_a_text_without_quotes_is_told_to_have_some(tmp_path: Path) -> None:
 
 def test_resolved_fills_in_what_zero_stands_for() -> None:
     dynamic = Config.parse({"clients": 500}).resolved()
-    assert (dynamic.own.rho_c, dynamic.own.rho_mu, dynamic.learning_rate) == (2.0, 2.0, 4.0)
+    assert (dynamic.own.rho_c, dynamic.own.rho_mu, dynamic.learning_rate) == (2.0, 2.0, 4 * math.sqrt(2))
     assert dynamic.delta == 1 / 5000
     static = Config.parse({"optimizer": "dp-adam"}).resolved()
-    assert static.learning_rate == 0.005
-    steps = {"dp-yogi": 0.005, "dynamic-dp-adagrad": 0.05, "adp-sgd": 20.0, "adaptive-adp-sgd": 20.0}
-    for name, step in {**steps, "dp2-adam": 4.0, "adadp": 0.1, "dp-srm": 1.0}.items():
+    assert (static.learning_rate, static.beta2, static.adam_epsilon) == (0.01, 0.999, 1e-8)
+    steps = {"dp-yogi": 0.005, "dynamic-dp-adagrad": 0.1, "adp-sgd": 60.0, "adaptive-adp-sgd": 20.0}
+    for name, step in {**steps, "dp2-adam": 4.0, "adadp": 8.0, "dp-srm": 4.0}.items():
         assert Config.parse({"optimizer": name}).resolved().learning_rate == step
+    local = {"work": "local-steps", "local-steps": 10}
+    for name, step in {"dp-sgd": 1.0, "dp-srm": 1.0, "dp2-adam": 1.0, "adadp": 2.0, "dp-adam": 0.01}.items():
+        assert Config.parse({"optimizer": name, **local}).resolved().learning_rate == step
+    srm = Config.parse({"optimizer": "dp-srm", "clip-norm": 3.0}).resolved().own
+    assert (srm.srm_gamma, srm.srm_difference_clip_norm) == (0.5, pytest.approx(0.3))
+    dp2 = Config.parse({"optimizer": "dp2-yogi", "clip-norm": 3.0, "learning-rate": 2}).resolved().own
+    assert (dp2.dp2_adaptive_clip_norm, dp2.dp2_adaptive_learning_rate) == (3000.0, 0.002)
+    assert Config.parse({"optimizer": "adp-sgd", "rounds": 9}).resolved().own.adp_a == 9.0
     decay = Config.parse({"noise-schedule": "polynomial", "rounds": 9, "noise-epoch": 2}).resolved()
     assert (decay.own.noise_decay, decay.own.noise_period) == (3.0, 5)
     assert (decay.own.rho_c, decay.own.rho_mu) == (1.0, 1.0)
@@ -226,7 +234,8 @@ def test_resolved_changes_the_filled_keys_alone(optimizer: str) -> None:
     ]
     assert {key for key in before if before[key] != after[key]} <= set(filled)
     assert config.derived() == config.resolved().derived() == {key: after[key] for key in filled}
-    assert all(after[key] > 0 for key in filled)
+    unused = config.without_effect()
+    assert all(after[key] > 0 for key in filled if key not in unused)
 
 
 def test_resolved_keeps_what_was_given_and_is_idempotent() -> None:

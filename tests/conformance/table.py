@@ -31,6 +31,7 @@ from fedpriv.optimizers import (
     RmsProp,
     Sgd,
     Yogi,
+    adadp,
     adaptive_adp_sgd,
     adp_sgd,
     dp_adagrad,
@@ -137,9 +138,12 @@ def _papers(public: Public) -> dict[str, Row]:
     return {
         "adp-sgd": Row(lambda c: adp_sgd(2 * RATE, c, Polynomial(3.0, 0.1)), wu),
         "adaptive-adp-sgd": Row(lambda c: adaptive_adp_sgd(2.0, c, 1.0, 0.5), textbook.by_norm(2.0, 1.0)),
-        "adadp": Row(lambda c: Adadp(RATE, c, tolerance=0.5), textbook.extrapolating(RATE, 0.5)),
+        "adadp": Row(lambda c: adadp(RATE, c, 0.5), textbook.extrapolating(RATE, 0.5, authors=True)),
+        "adadp as printed": Row(
+            lambda c: Adadp(RATE, c, tolerance=0.5, authors_code=False), textbook.extrapolating(RATE, 0.5)
+        ),
         "adadp with discards, then decay": Row(
-            lambda c: Adadp(RATE, c, tolerance=0.08, discard=True, decay_after=10, epoch=3),
+            lambda c: Adadp(RATE, c, 0.08, discard=True, decay_after=10, epoch=3, authors_code=False),
             textbook.extrapolating(RATE, 0.08, discard=True, decay_after=10, epoch=3),
         ),
         # Everyone leaves no room for a first cohort of another size: that is tested in test_round.
@@ -183,7 +187,7 @@ def _wrapped() -> dict[str, Row]:
             lambda c: ExponentialMovingAverage(dp_adam(RATE, c), 0.9), textbook.adam(RATE)
         ),
         "adadp, averaged": Row(
-            lambda c: ExponentialMovingAverage(Adadp(RATE, c, tolerance=0.5), 0.9),
+            lambda c: ExponentialMovingAverage(Adadp(RATE, c, tolerance=0.5, authors_code=False), 0.9),
             textbook.extrapolating(RATE, 0.5),
         ),
         "dp2-adam with l2": Row(

@@ -113,8 +113,9 @@ def extrapolating(
     decay_after: int | None = None,
     epoch: int = 1,
     bounds: tuple[float, float] = (0.9, 1.1),
+    authors: bool = False,
 ) -> Rule:
-    """Koskela & Honkela 2020, algorithms 1 and 2, and (5.1) with a rate of 0.1."""
+    """Koskela & Honkela 2020, algorithms 1 and 2, and (5.1) with a rate of 0.1; or as their code has it."""
 
     def rule(gradient: Gradient, start: Tensor, releases: int) -> Tensor:
         theta, eta = start, rate
@@ -125,8 +126,9 @@ def extrapolating(
             halves = half - eta / 2 * gradient(half, t + 1)
             error = float(((full - halves).abs() / full.abs().clamp(min=1)).norm())
             if not (discard and error > tolerance):
-                theta = full
-            eta *= min(max(tolerance / error, bounds[0]), bounds[1])
+                theta = halves if authors else full
+            ratio = math.sqrt(tolerance / error) if authors else tolerance / error
+            eta *= min(max(ratio, bounds[0]), bounds[1])
         for t in range(adaptive, releases):
             theta = theta - eta / (1 + 0.1 * ((t - adaptive) // epoch + 1)) * gradient(theta, t)
         return theta

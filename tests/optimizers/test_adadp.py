@@ -15,8 +15,20 @@ from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
-from fedpriv.optimizers import Adadp, State, default_tolerance, scaled_error
+from fedpriv.optimizers import Adadp as Method
+from fedpriv.optimizers import State, adadp, default_tolerance, scaled_error
 from fedpriv.rng import Key
+
+
+def Adadp(*arguments: object, **named: object) -> Method:  # noqa: N802
+    """The method as the paper prints it."""
+    return Method(*arguments, **{"authors_code": False, **named})  # type: ignore[arg-type]
+
+
+def test_the_constructor_has_the_commands_defaults() -> None:
+    method = adadp(8.0, 1.0)
+    assert (method.tolerance, method.authors_code, method.decay_after) == (1.0, True, None)
+
 
 STEPS, D, N, B = 50, 20, 30, 6
 C, SIGMA, ETA, LOW, HIGH = 2.0, 0.2, 2.0, 0.9, 1.1
