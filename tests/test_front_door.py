@@ -170,7 +170,7 @@ def test_what_is_no_data_is_refused(dataset: object, said: str) -> None:
         ({"sampling_rate": 7}, "sampling_rate is 7; it must be at most 1"),
         ({"sampling_rat": 0.1}, "there is no argument 'sampling_rat'; did you mean 'sampling_rate'?"),
         ({"optimizer": "dp-sdg"}, "did you mean 'dp-sgd'?"),
-        ({"optimizer": "dp-sgd", "srm_gamma": 0.5}, "srm_gamma is 0.5, which needs optimizer=dp-srm"),
+        ({"optimizer": "dp-sgd", "srm_gamma": 0.7}, "srm_gamma is 0.7, which needs optimizer=dp-srm"),
         ({"local_steps": 2}, "local_steps is 2, which needs work=local-steps"),
         ({"work": "local_steps"}, "did you mean 'local-steps'?"),
         ({"max_participations": 3}, "max_participations is 3; it must be 0 unless placement is local"),

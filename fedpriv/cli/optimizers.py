@@ -40,7 +40,7 @@ def optimizers(
 
 def described(method: Any) -> dict[str, Any]:
     """An optimizer as data: its name, what it is, its source, and its settings with their defaults."""
-    from fedpriv.cli.settings_help import default_of
+    from fedpriv.cli.settings_help import zero_is
     from fedpriv.optimizers import OptimizerSettings
 
     common = OptimizerSettings.fields()
@@ -50,7 +50,7 @@ def described(method: Any) -> dict[str, Any]:
         "summary": method.summary,
         "source": method.paper,
         "settings": {
-            key: {"default": default_of(key, field, method), "description": field.description}
+            key: {"default": field.default, "description": field.description, "0 is": zero_is(key, method)}
             for key, field in fields.items()
         },
     }

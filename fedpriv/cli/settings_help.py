@@ -28,7 +28,7 @@ def settings_help(args: Sequence[str]) -> str:
             continue
         fields = group.fields()
         used = {"optimizer", *WRAPPER_KEYS, *(method.uses if method else fields)}
-        lines += _group(title, {key: field for key, field in fields.items() if key in used})
+        lines += _group(title, {key: field for key, field in fields.items() if key in used}, method)
         if method and method.settings.model_fields:
             lines += _group(f"Optimizer: {method.name}", method.settings.fields(), method)
     return "\n".join((*lines, "", *_others(method)))
@@ -45,12 +45,14 @@ def optimizer_help(method: Method) -> str:
     return "\n".join(lines)
 
 
-def default_of(key: str, field: FieldInfo, method: Method | None) -> object:
-    """A setting's default, for this optimizer where it has its own."""
-    if method and key == "learning-rate":
+def zero_is(key: str, method: Method | None) -> str:
+    """What 0 stands for in a setting that optimizers share, of this optimizer; empty where it is a number."""
+    if method is None:
+        return ""
+    if key == "learning-rate":
         rate = method.learning_rate
-        return rate.text if isinstance(rate, DefaultRate) else rate
-    return method.defaults.get(snake(key), field.default) if method else field.default
+        return rate.text if isinstance(rate, DefaultRate) else f"{rate:g}"
+    return f"{method.defaults[snake(key)]:g}" if snake(key) in method.defaults else ""
 
 
 def _chosen(args: Sequence[str]) -> Method | None:
@@ -75,8 +77,10 @@ def _others(method: Method | None) -> Iterator[str]:
 def _group(title: str, fields: Mapping[str, FieldInfo], method: Method | None = None) -> Iterator[str]:
     yield from ("", f"{title}:")
     for key, field in fields.items():
-        yield f"  {key} = {json.dumps(default_of(key, field, method))}"
+        yield f"  {key} = {json.dumps(field.default)}"
         yield from _wrapped(field.description or "", "      ")
+        if number := zero_is(key, method):
+            yield from _wrapped(f"0 is {number}", "      ")
         if words := tuple(METHODS) if key == "optimizer" else choices(field):
             yield from _wrapped(f"one of: {', '.join(words)}", "      ")
         need = condition(field) or (method.needs.get(key) if method else None)

@@ -220,8 +220,19 @@ def adadp(
 
     ``learning_rate`` is eta_0, from which the step size moves. Raises ArgumentError for values out of range.
     """
-    bounds, decaying = (alpha_min, alpha_max), (decay_after, epoch, decay)
-    return Adadp(learning_rate, clip_norm, tolerance, *bounds, discard, *decaying, authors_code, steps)
+    return Adadp(
+        learning_rate,
+        clip_norm,
+        tolerance,
+        alpha_min,
+        alpha_max,
+        discard,
+        decay_after,
+        epoch,
+        decay,
+        authors_code,
+        steps,
+    )
 
 
 def scaled_error(full: Tensor, halves: Tensor) -> float:

@@ -49,7 +49,7 @@ def test_an_optimizer_is_shown_with_its_settings_and_their_defaults(name: str) -
     assert shown.keys() == {*method.uses, *method.settings.fields()}
     for key, field in method.settings.fields().items():
         assert f"  {key} = {json.dumps(field.default)}\n" in text
-        assert shown[key] == {"default": field.default, "description": field.description}
+        assert shown[key] == {"default": field.default, "description": field.description, "0 is": ""}
 
 
 def test_an_unknown_optimizer_is_refused_with_the_one_that_was_meant() -> None:
@@ -62,7 +62,7 @@ def test_an_optimizer_of_the_user_is_shown_too(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "halving_of_mine.py").write_text(HALVING)
     monkeypatch.chdir(tmp_path)
     text = text_of("optimizers", "halving_of_mine:Halving")
-    assert "learning-rate = 0.5" in text
+    assert "0 is 0.5" in text
     assert "momentum =" not in text
 
 
