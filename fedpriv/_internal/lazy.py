@@ -1,4 +1,4 @@
-"""Torch and NumPy, imported when they are first used.
+"""Torch, SciPy and NumPy, imported when they are first used.
 
 Modules that hold settings take them from here, so that a setting is checked, and a typing error refused,
 without the seconds that importing them takes. Type checkers see the modules themselves.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as numpy
+    import scipy as scipy
     import torch as torch
 else:
 
@@ -27,4 +28,5 @@ else:
             return getattr(importlib.import_module(self._name), attribute)
 
     numpy = _Module("numpy")
+    scipy = _Module("scipy")
     torch = _Module("torch")

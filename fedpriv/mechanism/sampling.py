@@ -23,9 +23,9 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import scipy
 from fedpriv.accounting.events import RELATIONS, Event, Relation, Sampling
 
 Indices = NDArray[np.int64]
@@ -126,17 +126,18 @@ class TruncatedPoisson(Poisson):
         """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
         # Not by scipy's inverses, which know no tail below 1e-16.
         sizes, fewest = range(population + 2), max(population - 1 - known, 0)
-        cap = bisect_left(sizes, True, key=lambda n: stats.binom.sf(n - known, population + 1, rate) <= tail)
-        floor = bisect_left(sizes, True, key=lambda n: stats.binom.cdf(n, fewest, rate) > tail)
+        law = scipy.stats.binom
+        cap = bisect_left(sizes, True, key=lambda n: law.sf(n - known, population + 1, rate) <= tail)
+        floor = bisect_left(sizes, True, key=lambda n: law.cdf(n, fewest, rate) > tail)
         return cls(population, rate, relation, cap=max(cap, 1), floor=floor, known=known)
 
     @cached_property
     def truncation(self) -> float:
         """The total-variation distance from an untruncated Poisson cohort, for N units and neighbours,
         whichever of the ``known`` units are in it."""
-        above = stats.binom.sf(self.cap - self.known, self.population + 1, self.rate)
+        above = scipy.stats.binom.sf(self.cap - self.known, self.population + 1, self.rate)
         fewest = max(self.population - 1 - self.known, 0)
-        below = stats.binom.cdf(self.floor - 1, fewest, self.rate) if self.floor else 0.0
+        below = scipy.stats.binom.cdf(self.floor - 1, fewest, self.rate) if self.floor else 0.0
         return float(above + below)
 
     def draw(self, generator: np.random.Generator) -> Indices:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from fedpriv._internal.lazy import scipy
 
 # Above this mu, epsilon is about mu^2 / 2 > 5e11 and exceeds the precision of doubles.
 _MAX_MU = 1e6
@@ -21,8 +20,8 @@ _MAX_MU = 1e6
 
 def log_delta(mu: float, epsilon: float) -> float:
     """log delta(epsilon) of mu-GDP for mu > 0. It is accurate for very small delta, too."""
-    high = float(log_ndtr(mu / 2 - epsilon / mu))
-    low = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    high = float(scipy.special.log_ndtr(mu / 2 - epsilon / mu))
+    low = epsilon + float(scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
     ratio = -math.expm1(min(low - high, 0.0))
     return high + math.log(ratio) if ratio > 0 else -math.inf
 
@@ -38,5 +37,5 @@ def epsilon(mu: float, delta: float) -> float:
         return 0.0
     # delta(eps) <= Phi(mu/2 - eps/mu), so delta(top) is always below the requested delta.
     top = mu * (mu / 2 + math.sqrt(2 * -target) + 1)
-    root = float(brentq(lambda eps: log_delta(mu, eps) - target, 0.0, top, xtol=1e-14, rtol=1e-13))
-    return root * (1 + 1e-9) + 1e-13
+    found = scipy.optimize.brentq(lambda eps: log_delta(mu, eps) - target, 0.0, top, xtol=1e-14, rtol=1e-13)
+    return float(found) * (1 + 1e-9) + 1e-13

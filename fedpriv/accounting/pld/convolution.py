@@ -24,8 +24,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.fft
 
+from fedpriv._internal.lazy import scipy
 from fedpriv.accounting.pld.discretisation import WINDOW_MASS, Direction, Lattice
 from fedpriv.accounting.pld.privacy_loss import Array
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.fft
 
+from fedpriv._internal.lazy import scipy
 from fedpriv.accounting.pld import privacy_loss
 from fedpriv.accounting.pld.privacy_loss import Array
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri_exp
+
+from fedpriv._internal.lazy import scipy
 
 Array = np.ndarray[Any, Any]
 
@@ -100,10 +101,11 @@ def _masses(x: Array, z: Array) -> _Part:
     """The masses of N(0, z^2) between neighbouring columns of x (n, K+1)."""
     scores = x / z[:, None]
     right = scores >= 0
-    tails = ndtr(-np.abs(scores))
+    tails = scipy.special.ndtr(-np.abs(scores))
     signed = np.where(right, -tails, tails)
     inside = np.maximum(np.diff(signed) + (right[:, 1:] & ~right[:, :-1]), 0.0)
-    return _Part(inside, tails[:, :-1] + tails[:, 1:], ndtr(scores[:, 0]), ndtr(-scores[:, -1]))
+    below, above = scipy.special.ndtr(scores[:, 0]), scipy.special.ndtr(-scores[:, -1])
+    return _Part(inside, tails[:, :-1] + tails[:, 1:], below, above)
 
 
 def _mixed(zero: _Part, one: _Part, rate: float) -> _Part:
@@ -145,7 +147,7 @@ def support(family: str, rate: float, z: Array, log_tail: float) -> tuple[Array,
     """Losses (low (n,), high (n,)): under P, L is below low, or above high, with probability <=
     exp(log_tail).
     """
-    reach = -z * ndtri_exp(log_tail)
+    reach = -z * scipy.special.ndtri_exp(log_tail)
     bottom = -reach
     return loss(family, rate, z, bottom), loss(family, rate, z, 1 + reach)
 
@@ -155,7 +157,7 @@ def log_moments(family: str, rate: float, z: Array, exponents: Array, log_tail: 
 
     This quadrature serves only to choose windows and tilts. No certified bound depends on it.
     """
-    reach = -float(ndtri_exp(log_tail))
+    reach = -float(scipy.special.ndtri_exp(log_tail))
     points = np.linspace(-reach, reach, 241)
     x = z[:, None] * points + np.linspace(0, 1, points.size)
     log_p = np.logaddexp(
@@ -186,5 +188,5 @@ def _fixed_moments(
     top = powers.max(axis=1, keepdims=True)
     rest = np.log(np.exp(powers - top).sum(axis=1)) + top[:, 0]
     with np.errstate(divide="ignore"):  # no atom if the rate is 1
-        atom = np.log((1 - rate) * (1 - 2 * ndtr(-0.5 / z)))
+        atom = np.log((1 - rate) * (1 - 2 * scipy.special.ndtr(-0.5 / z)))
     return np.asarray(np.logaddexp(rest, atom[:, None]))

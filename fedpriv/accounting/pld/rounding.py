@@ -22,8 +22,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtr
 
+from fedpriv._internal.lazy import scipy
 from fedpriv.accounting.pld import privacy_loss
 from fedpriv.accounting.pld.privacy_loss import Array, Cells
 
@@ -130,7 +130,7 @@ def fixed_size(rate: float, z: Array, width: float, top: Array) -> tuple[Array, 
     """
     count = math.ceil(float(top.max()) / width) + 1
     cells = privacy_loss.cut("poisson", rate, z, np.zeros_like(z), width, count).below(top)
-    atom = (1 - rate) * (1 - 2 * ndtr(-0.5 / z))
+    atom = (1 - rate) * (1 - 2 * scipy.special.ndtr(-0.5 / z))
     none = np.zeros_like(z)
     part = spread(replace(cells, below_p=none, below_q=none))
     points = np.hstack([part.addition[:, :0:-1], part.removal])
