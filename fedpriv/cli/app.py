@@ -232,16 +232,23 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if on_terminal() else None
 
 
+_WORD = 20  # characters of a word that a column of a table is not to break
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """A table: drawn to fit a terminal; elsewhere plain aligned columns, one line a row."""
     if on_terminal():
+        from rich import box
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(*header, title=title or None)
+        table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
+        for name, *cells in zip(header, *rows, strict=True):
+            words = max(len(word) for text in (name, *cells) for word in text.split() or [""])
+            table.add_column(name, min_width=min(words, _WORD), overflow="fold")
         for row in rows:
             table.add_row(*row)
-        Console().print(table)
+        Console().print(table, markup=False)
         return
     if title:
         typer.echo(title)

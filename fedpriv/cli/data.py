@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,14 +36,15 @@ def data_list(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(sets))
         return
-    print_table(tuple(sets[0]), [[_said(cell) for cell in row.values()] for row in sets])
+    short = [row | {"what it is": re.split("[:,]", str(row["what it is"]))[0]} for row in sets]
+    print_table(tuple(short[0]), [[_text(cell) for cell in row.values()] for row in short])
     typer.echo(
         f"data folder: {data.data_folder()}; `fedpriv data info NAME` shows options, licence and source\n"
         "Your own data set is named module:name, here and as a run's dataset."
     )
 
 
-def _said(cell: object) -> str:
+def _text(cell: object) -> str:
     return ("no", "yes")[cell] if isinstance(cell, bool) else str(cell)
 
 
@@ -63,7 +65,7 @@ def data_info(name: Annotated[str, typer.Argument(help=_NAME)], as_json: AsJson 
         return
     options = [f"{key} (default {value})" for key, value in known["options"].items()]
     for key, value in (known | {"options": options}).items():
-        if text := ", ".join(value) if isinstance(value, list) else _said(value):
+        if text := ", ".join(value) if isinstance(value, list) else _text(value):
             typer.echo(f"{key + ':':12}{text}")
     for file in files:
         size = "" if file.size is None else f", {file.size:,} bytes"

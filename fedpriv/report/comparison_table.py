@@ -69,8 +69,9 @@ def rank(group: Group) -> tuple[bool, float]:
 
 
 def _settings(groups: Sequence[Group]) -> list[_Column]:
-    """The settings that differ; the optimizer where none does. A run that does not use one has a dash."""
-    keys = dict.fromkeys(key for group in groups for key in group.settings)
+    """The settings that differ, the optimizer first; it alone where none does. A run that does not use a
+    setting has a dash."""
+    keys = sorted(dict.fromkeys(key for group in groups for key in group.settings), key="optimizer".__ne__)
     columns = [_Column(key, [str(group.settings.get(key, "-")) for group in groups]) for key in keys]
     return columns or [_Column("optimizer", [group.runs[0].config.optimizer for group in groups])]
 

@@ -80,8 +80,8 @@ def test_rows_are_best_first_and_what_has_no_room_is_named(runs: Path) -> None:
     whole = sum(max(map(len, cells)) + 3 for cells in zip(found.header, *found.rows, strict=True)) + 1
     assert table(groups, whole).header == found.header
     narrow = table(groups, whole - 1)
-    assert set(found.header) - set(narrow.header) == {"accounting"}
-    assert "A setting that differs is not shown: accounting." in narrow.about[1]
+    [left] = set(found.header) - set(narrow.header)
+    assert f"A setting that differs is not shown: {left}." in narrow.about[1]
     assert table(groups, 10).header[:2] == ("optimizer", "runs")
 
 
