@@ -64,6 +64,10 @@ def test_every_name_is_there_first_and_last() -> None:
 def test_errors_have_the_name_that_they_are_imported_by() -> None:
     error = fedpriv.ArgumentError("no")
     assert f"{type(error).__module__}.{type(error).__qualname__}" == "fedpriv.ArgumentError"
+    for package, names in {"data": ["DataError", "MissingDataError"], "accounting": ["LedgerError"]}.items():
+        for name in names:
+            found = getattr(getattr(fedpriv, package), name)
+            assert f"{found.__module__}.{found.__qualname__}" == f"fedpriv.{package}.{name}"
     assert type(pickle.loads(pickle.dumps(error))) is fedpriv.ArgumentError  # as Ray sends it
 
 
@@ -213,6 +217,12 @@ def test_an_error_in_a_users_optimizer_is_the_users() -> None:
     )
 
 
+def test_every_way_to_ask_for_ray_with_an_object_is_refused() -> None:
+    with pytest.raises(fedpriv.ArgumentError, match="engine is 'ray'; it must be in-process"):
+        fedpriv.simulate({"engine": "ray"}, dataset=mine())
+    assert fedpriv.Config.parse({}).engine == "ray"  # by default, which gives way
+
+
 def test_objects_end_with_the_run() -> None:
     config = fedpriv.simulate(dataset=mine(), model="logistic", sampling_rate=0.1, rounds=1).config
     with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; give it again from Python"):
@@ -239,6 +249,9 @@ def test_comparison_and_audit() -> None:
     assert len(found.plot().axes) == 2
     finding = fedpriv.audit(optimizer=Halving(), clients=500, sampling_rate=0.2, rounds=4, confidence=0.9999)
     assert not finding.violated
+    assert repr(finding).startswith(
+        "Finding(consistent with its ledger, at 0.9999 confidence; claimed epsilon "
+    )
     with pytest.raises(fedpriv.ArgumentError, match="sampling_rate is 3"):
         fedpriv.audit(sampling_rate=3)
 

@@ -44,6 +44,8 @@ _FORMAT, _FORMATS = 2, (1, 2)  # the format that is written, and the formats tha
 class LedgerError(validation.FedprivError, ValueError):
     """A ledger is invalid or in use; the message names the file and, if it is known, the line."""
 
+    __module__ = "fedpriv.accounting"
+
 
 @dataclass(frozen=True)
 class Record:

@@ -68,7 +68,7 @@ _INITIAL_STD = 0.1  # of the initial parameters
 _MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """The result of an audit.
 
@@ -122,6 +122,16 @@ class Finding:
     def irregular(self) -> bool:
         """Whether noise or cohorts are not as claimed, at the joint confidence of all tests."""
         return self.noise_p_value < (1 - self.confidence) / 2
+
+    def __repr__(self) -> str:
+        verdict = "VIOLATED" if self.violated else "consistent with its ledger"
+        guesses = f"{self.right / self.canaries:.2%} of guesses were right, {self.allowed:.2%} are allowed"
+        return (
+            f"Finding({verdict}, at {self.confidence:.6g} confidence; claimed epsilon {self.claimed:.4g} at "
+            f"delta {self.delta:.3g}, measured {self.measured:.4g}, "
+            f"at least {self.measured_least:.4g}; {guesses}; "
+            f"{self.canaries:,} canaries, {self.releases:,} releases)"
+        )
 
     def json(self) -> dict[str, Any]:
         """The finding as a JSON-serialisable dict. An infinite epsilon is the text "infinity"."""

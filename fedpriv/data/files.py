@@ -18,6 +18,8 @@ from fedpriv.data.source import DataError
 class MissingDataError(DataError, FileNotFoundError):
     """A data set's files are missing from the data folder; the message says how to get them."""
 
+    __module__ = "fedpriv.data"
+
 
 def data_folder(folder: str | Path | None = None) -> Path:
     """``folder``, otherwise $FEDPRIV_DATA, otherwise ``~/.cache/fedpriv``. It need not exist."""

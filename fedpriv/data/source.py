@@ -30,6 +30,8 @@ _PER_BYTE = float(np.float32(1) / np.float32(255))
 class DataError(validation.FedprivError, ValueError):
     """A data file is missing, damaged or of a wrong format; the message says what to do."""
 
+    __module__ = "fedpriv.data"
+
 
 class Pair(NamedTuple):
     """Examples of one source.

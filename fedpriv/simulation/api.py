@@ -259,6 +259,7 @@ def _prepared(
     keys = Config.keys()
     with validation.python_names(keys, VALUES):
         _require_known(changes, keys)
+        named = "engine" in changes or (isinstance(settings, Mapping) and "engine" in settings)
         base = settings.table() if isinstance(settings, Config) else by_key(settings or {})
         values = base | by_key({key: _plain(value) for key, value in changes.items()})
         values |= {key: value for key, value in given.items() if value is not None}
@@ -267,7 +268,7 @@ def _prepared(
             objects["dataset"] = as_source(objects["dataset"])
         values |= {key: user_code.reference(found) for key, found in objects.items()}
         if objects:
-            _require_here(values, objects, given_engine="engine" in changes)
+            _require_here(values, objects, named)
             values["engine"] = "in-process"
         with user_code.objects(objects):
             yield values, objects
@@ -281,9 +282,9 @@ def _require_known(changes: Mapping[str, Any], keys: list[str]) -> None:
             raise validation.ArgumentError(f"there is no argument {key!r}; {hints.of_key(setting, keys)}")
 
 
-def _require_here(values: Mapping[str, Any], objects: Mapping[str, Any], given_engine: bool) -> None:
+def _require_here(values: Mapping[str, Any], objects: Mapping[str, Any], engine_is_named: bool) -> None:
     """Raises ArgumentError where the caller asks for another process than this one."""
-    if given_engine and values["engine"] != "in-process":
+    if engine_is_named and values["engine"] != "in-process":
         hint = "to use Ray, write it into a module and name it, as in model='mymodule:build'"
         text = f"be in-process where {' and '.join(objects)} is an object in memory"
         raise validation.fail("engine", values["engine"], text, hint)

@@ -17,6 +17,8 @@ from fedpriv.accounting.events import Event
 class UnsupportedEvent(FedprivError, ValueError):  # noqa: N818
     """An accounting method does not support an event; the message names both."""
 
+    __module__ = "fedpriv.accounting"
+
 
 @dataclass(frozen=True)
 class PrivacyGuarantee:
