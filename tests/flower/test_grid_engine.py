@@ -445,7 +445,7 @@ def adding(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_engine, "_MIN_TREE_NODES", 3)
         if request.param == "actors":
-            patch.setattr(ray_grid, "_FEW", 0)
+            patch.setattr(ray_grid, "_DRIVER_ADDS", 0)
         yield request.param
 
 

@@ -232,7 +232,7 @@ def test_a_node_that_owns_its_data_reads_no_file_of_weights(tmp_path: Path) -> N
     assert as_taken(run, {"data-file": "mine.npz"})["initial-weights"] == ""
     net, path = Net(), tmp_path / "start.safetensors"
     save_file({name: t.clone() for name, t in net.state_dict().items()}, path)
-    with pytest.raises(fedpriv.ArgumentError, match="hold trained parameters alone"):
+    with pytest.raises(fedpriv.ArgumentError, match="contain trained parameters only"):
         start_from(net, str(path), trained_only=True)
 
 
