@@ -18,14 +18,14 @@ from fedpriv.clipping.precision import Precision, computing
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.client_update import OneGradient, clipped_sum
-from fedpriv.federated.worker import Worker, moved
+from fedpriv.federated.worker import Worker, to_device
 from fedpriv.mechanism.query import IndicatorBlock, Query
 from fedpriv.node.factory import make_worker
 from fedpriv.optimizers.base import PrivateOptimizer, State
 from fedpriv.tasks.task import Task
 
 _EXAMPLES = 4096  # the most that gradients are compared on
-_FEW = 8  # units whose examples are counted first
+_COUNTED_UNITS = 8  # units whose examples are counted first
 _STEPS, _GOLDEN = 64, (5**0.5 - 1) / 2  # steps of a run that are looked at, spread so that no cycle hides
 
 
@@ -34,7 +34,7 @@ def compare(plan: Plan, state: State) -> Comparison:
     side = make_worker(plan.config.table())
     units, x, y, owner = _examples(plan, side)
     asked = typical_queries(plan.mechanism.optimizer, state, plan.mechanism.rounds)
-    queries = [moved(query, side.device) for query, _ in asked]
+    queries = [to_device(query, side.device) for query, _ in asked]
     params = queries[0].points[0]
 
     def ordinary() -> Tensor:
@@ -66,7 +66,7 @@ def _examples(plan: Plan, side: Worker) -> tuple[int, Tensor, Tensor, Tensor]:
     def batch(units: int) -> tuple[Tensor, Tensor, Tensor]:
         return side.view.batch(np.arange(units, dtype=np.int64) * (every // units), side.device)
 
-    few = min(every, _FEW)
+    few = min(every, _COUNTED_UNITS)
     each = max(1, len(batch(few)[0]) // few)
     units = min(every, max(1, round(plan.mechanism.sampler.expected_size)), max(1, _EXAMPLES // each))
     return units, *batch(units)

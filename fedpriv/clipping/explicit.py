@@ -42,7 +42,7 @@ from fedpriv._internal import validation
 from fedpriv.clipping import synchronisation
 from fedpriv.mechanism.query import Block, IndicatorBlock, SumBlock, Term
 
-_SMALLEST, _LARGEST = 1e-18, 1e18  # peaks between them need no scaling: squares stay in range
+_SMALLEST_PEAK, _LARGEST_PEAK = 1e-18, 1e18  # peaks between them need no scaling: squares stay in range
 
 
 def sum_rows(
@@ -152,7 +152,7 @@ def harmless(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return vectors, ones, ones.bool()
     peak = vectors.abs().amax(dim=1)
     finite = peak < torch.inf  # false for NaN, which amax hands on
-    ordinary = (peak == 0) | ((peak >= _SMALLEST) & (peak <= _LARGEST))
+    ordinary = (peak == 0) | ((peak >= _SMALLEST_PEAK) & (peak <= _LARGEST_PEAK))
     unit = torch.ones_like(peak)
     if not (synchronisation.at_hand(vectors) and bool(ordinary.all())):
         unit = torch.where(ordinary | ~finite, unit, peak)

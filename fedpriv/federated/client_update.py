@@ -82,7 +82,8 @@ Work = OneGradient | LocalSteps
 
 MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
 _GROUPS, _GROUP, _LENGTHS = 8, 32, 2  # of like length: how many at most, their size, and of what multiple
-_CACHED, _FEW = 2**22, 8  # entries of models that a CPU trains at once while they fit its cache; clients
+_CACHED_ENTRIES = 2**22  # of the models that a CPU trains at once while they fit its cache
+_LEAST_CLIENTS = 8  # that a CPU trains at once, however large their models are
 _PADDED, _SPARE = 1.25, 64  # a chunk's examples with padding over those without; and more that do not matter
 _MOST = 1024  # examples, beyond which a CPU saves nothing by computing more at once
 
@@ -153,7 +154,7 @@ def clipped_sum(
 
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
-        most = min(most, max(_FEW, _CACHED // task.dimension))
+        most = min(most, max(_LEAST_CLIENTS, _CACHED_ENTRIES // task.dimension))
     chunks = _chunks(sizes, client, example, most, memory, alike=isinstance(work, LocalSteps))
     return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
 

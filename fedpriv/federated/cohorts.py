@@ -25,7 +25,7 @@ class CohortSampler:
         silo_size: examples per silo where units are examples of silos, else None.
         silo: the only silo that units are drawn from (the sampler's are its own), or None.
         max_participations: a client sends noise only from its (this + 1)-th cohort on; None: no cap.
-        at_home: whether each client is a node of its own (a deployment): one chunk a client.
+        data_on_node: whether each client is a node of its own (a deployment): one chunk a client.
     """
 
     sampler: Sampler

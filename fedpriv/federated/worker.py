@@ -66,7 +66,7 @@ class Worker:
 
     def answer(self, request: SumRequest) -> PartialSum:
         """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
-        query = moved(request.query, self.device)
+        query = to_device(request.query, self.device)
         key = self.key if self.key.reproducible else Key.fresh()
         owed = request.party_stds or (0.0,) * len(query.blocks)
 
@@ -121,7 +121,7 @@ def zeros(query: Query) -> tuple[Tensor, ...]:
     return clipping.zeros(query.blocks, query.points[0])
 
 
-def moved(query: Query, device: torch.device) -> Query:
+def to_device(query: Query, device: torch.device) -> Query:
     """The query with its points and divisors on ``device``."""
     if query.points[0].device == device:
         return query

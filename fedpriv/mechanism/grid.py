@@ -29,7 +29,7 @@ from fedpriv.mechanism.query import Block
 _BITS = 31  # of the grid below one party's most
 _TAIL = 64  # stds that a party's noise can reach at most: never
 _NOISE_BITS = 26  # of what is released below a party's most, or this much of the std, where that is more
-_LOUD = 2.0**-8
+_STD_SHARE = 2.0**-8
 
 
 def on_grid(part: Tensor, block: Block, party_std: float) -> Tensor:
@@ -53,7 +53,7 @@ def noise_step(block: Block, std: float) -> float:
     Args:
         std: that of the noise of whoever adds it first, the server or one party, finite.
     """
-    return _step(max(block.sensitivity, _LOUD * std), _NOISE_BITS)
+    return _step(max(block.sensitivity, _STD_SHARE * std), _NOISE_BITS)
 
 
 def _step(most: float, bits: int) -> float:

@@ -109,7 +109,7 @@ def execute(
     with closing(engine):
         absent = getattr(engine, "absences", Dropouts())
         job = _Job(plan, absent, folder, show, resumed)  # first: where it fails, no ledger is begun
-        with _books(plan, folder, resumed) as budget_gate:
+        with _open_accountant(plan, folder, resumed) as budget_gate:
             job.begin(budget_gate)
             try:
                 stopped = job.train(engine)
@@ -125,8 +125,10 @@ def execute(
 
 
 @contextmanager
-def _books(plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None) -> Iterator[RunAccountant]:
-    """The run's books, with its ledger open."""
+def _open_accountant(
+    plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None
+) -> Iterator[RunAccountant]:
+    """The run's accountant, with its ledger open."""
     with ExitStack() as stack:
         where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = where / "ledger.jsonl"
@@ -191,7 +193,7 @@ class _Job:
         self.untrained = dict(resumed.untrained) if resumed else self._scores()
 
     def begin(self, budget_gate: RunAccountant) -> None:
-        """Take the run's open books, and write what there is before the first round."""
+        """Take the run's accountant, and write what there is before the first round."""
         self.budget_gate = budget_gate
         if self.folder is not None:
             for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent

@@ -15,7 +15,7 @@ from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.client_update import LocalSteps, clipped_sum, clipped_sum_loop
-from fedpriv.federated.worker import moved
+from fedpriv.federated.worker import to_device
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.parameters import layout_of
 from fedpriv.tasks.task import Task
@@ -103,7 +103,7 @@ def test_local_steps_are_clipped_by_layers_too():
 def test_a_query_that_moves_to_a_device_still_clips_by_layers():
     term = Term(2.0, 0.5, (1.0, -1.0), torch.ones(3), per_layer=True)
     query = Query((torch.zeros(3),) * 2, (SumBlock((term,)),), 1.5, 0.5, 2)
-    there = moved(query, torch.device("meta"))
+    there = to_device(query, torch.device("meta"))
     assert there.points[1].device.type == there.blocks[0].terms[0].divisor.device.type == "meta"
     same = replace(there.blocks[0].terms[0], divisor=term.divisor)
     assert replace(there, points=query.points, blocks=(SumBlock((same,)),)) == query

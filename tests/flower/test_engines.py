@@ -96,7 +96,7 @@ def test_so_do_a_hundred_on_any_number_of_actors(
 ) -> None:
     """Also where four add their sums in a tree, as they do large ones."""
     if tree:
-        monkeypatch.setattr("fedpriv.flower.grids.ray._FEW", 0)
+        monkeypatch.setattr("fedpriv.flower.grids.ray._DRIVER_ADDS", 0)
     config = Config.parse({**TOY, "rounds": 100, "evaluate-every": 100})
     engine = GridEngine(RayGrid(actors, config.table(), num_cpus=0.25))
     assert torch.equal(params_from(config, engine), in_process(config))

@@ -20,7 +20,7 @@ from fedpriv.clipping.ghost.outer_product import add_up
 from fedpriv.mechanism.query import Block, IndicatorBlock, SumBlock, Term
 from fedpriv.parameters import Layout
 
-_LARGEST = 1e18  # norms above it (or NaN) are left to rows, which scale before they square
+_LARGEST_NORM = 1e18  # norms above it (or NaN) are left to rows, which scale before they square
 _VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
 
 Forms = Mapping[str, Factored]
@@ -55,7 +55,7 @@ class FactoredSum:
         self._known: dict[tuple[tuple[float, ...], int], tuple[dict[str, Tensor], Tensor]] = {}
         self.totals = tuple(self._total(block) for block in blocks)
         vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
-        most = _LARGEST if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
+        most = _LARGEST_NORM if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
         self.norm_known = functools.reduce(
             Tensor.logical_and_, [norms < most for _, norms in self._known.values()]
         )

@@ -21,7 +21,7 @@ from fedpriv.clipping.ghost.factored import Rows
 from fedpriv.clipping.ghost.layers.base import UnsupportedLayerError
 from fedpriv.clipping.ghost.outer_product import memory_of
 
-_LARGEST = 2**16  # entries of a table that is formed for each example, where other uses of it need that
+_LARGEST_TABLE = 2**16  # entries of a table that is formed for each example, where other uses of it need that
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Sparse:
     def rows(self) -> Tensor:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsupportedLayerError where they are
         large."""
-        if self.added[:1].numel() < math.prod(self.shape) > _LARGEST:
+        if self.added[:1].numel() < math.prod(self.shape) > _LARGEST_TABLE:
             raise UnsupportedLayerError
         return self._formed()
 

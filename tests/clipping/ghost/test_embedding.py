@@ -120,7 +120,7 @@ def test_norms_are_those_of_opacus():
 
 def test_a_large_table_with_other_uses_is_summed_by_rows(monkeypatch):
     """Then a table for each example cannot be helped, but it is formed for few examples at a time."""
-    monkeypatch.setattr(sparse, "_LARGEST", 100)
+    monkeypatch.setattr(sparse, "_LARGEST_TABLE", 100)
     task = Task(Tied(nn.Embedding(50, 3)))
     x, y = tokens(6, 8, below=50), torch.arange(6) % 3
     query = one_point_question(task, x, y)
