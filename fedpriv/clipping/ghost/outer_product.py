@@ -27,10 +27,8 @@ from fedpriv.clipping.ghost.factored import Factored, Rows, in_groups, restored
 from fedpriv.clipping.ghost.norms import PLAIN, SMALLEST, in_runs, lengths_of, norms_of, squared, within
 
 _CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
-_EVEN, _WEIGHED_AT_ONCE = (
-    1e6,
-    2**8,
-)  # divisors between it and its inverse need no scaling; examples weighed at once
+_EVEN = 1e6  # divisors between it and its inverse need no scaling
+_WEIGHED_AT_ONCE = 2**8  # examples
 _LONG = 2**10  # summands of one matrix product of squares, for the same reason
 _WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
 _HEAVY = 1e18  # entries of factors from which on to weigh them, or the other factor, loses: left to rows
