@@ -90,22 +90,22 @@ def account(
     with refusing():
         validation.choice("--method", method, (*METHODS, "all"))
         methods, of_what = list(METHODS) if method == "all" else [method], ""
-        said: dict[str, str] = {}
+        remark: dict[str, str] = {}
         if ledger is None:
             events = _schedule(sampling_rate, steps, noise_multiplier, _sampler(sampler), relation)
         elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
-            events, of_what, said = _replayed(ledger)
+            events, of_what, remark = _replayed(ledger)
         else:
             raise validation.fail("--ledger", str(ledger), "be given without a schedule")
-        result = api.of_events(events, delta, methods) | said
+        result = api.of_events(events, delta, methods) | remark
         if plot is not None:
             _plot(plot, events, delta, methods)
     if as_json:
         typer.echo(json.dumps(result))
         return
     _print(result, f"epsilon at delta {delta:g}{of_what}")
-    if said:
-        note(said["remark"])
+    if remark:
+        note(remark["remark"])
     if plot is not None:
         typer.echo(f"{plot}: epsilon against releases")
 
@@ -134,13 +134,13 @@ def _replayed(path: Path) -> tuple[list[Event], str, dict[str, str]]:
         raise validation.fail("--ledger", str(path), "be the ledger.jsonl of a run", "it has nothing of one")
     record = ledger.read(path)
     title = f" of the {counted(sum(event.count for event in record.events), 'release')} in {path}"
-    said = {"remark": record.header["remark"]} if "remark" in record.header else {}
+    remark = {"remark": record.header["remark"]} if "remark" in record.header else {}
     cap = record.header.get(local_view.LABEL)
     if cap is None:
-        return relations.under_one_relation(record.events), title, said
+        return relations.under_one_relation(record.events), title, remark
     costliest = local_view.costliest(record.events, cap)
     whom = f"for a client that gave data to the {len(costliest)} costliest"
-    return list(costliest), f"{title}, against the server, {whom}", said
+    return list(costliest), f"{title}, against the server, {whom}", remark
 
 
 def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The command's skeleton: its two Typer apps, and how refusals, failures and tables are told."""
+"""The command's skeleton: its two Typer apps, and how refusals, failures and tables are printed."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ _OF_FILES = frozenset(
 
 @contextmanager
 def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] = str) -> Iterator[None]:
-    """One clear line and an exit code for what people can get wrong; a traceback for what we did.
+    """Turn a user's mistake into one line and an exit code; a defect of ours keeps its traceback.
 
-    A full disk and its like are told with the file, or with ``where`` it was where the system names none;
-    other errors of the system in their own words; both with the hint.
+    An error of the file system names its file, or ``where`` if the system names none. Other errors of the
+    system keep their words. The hint follows both.
     """
     try:
         yield
@@ -149,9 +149,9 @@ def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] =
         typer.echo(f"fedpriv: {error}", err=True)
         raise typer.Exit(code) from None
     except OSError as error:
-        typer.echo(f"fedpriv: {_said(error, where)}", err=True)
-        if said := hint():
-            typer.echo(said, err=True)
+        typer.echo(f"fedpriv: {_text(error, where)}", err=True)
+        if text := hint():
+            typer.echo(text, err=True)
         raise typer.Exit(code) from None
 
 
@@ -168,7 +168,7 @@ def say(text: str, bold: bool = False, err: bool = False) -> None:
     typer.secho(text, bold=bold, err=err)
 
 
-def _said(error: OSError, where: Path | None) -> str:
+def _text(error: OSError, where: Path | None) -> str:
     """An error of the system in one line, with the place that it is of where there is one."""
     place = error.filename or (where if error.errno in _OF_FILES else None)
     if place and error.strerror:

@@ -22,9 +22,9 @@ from fedpriv.tasks.metrics import counted, shown
 Show = Callable[[Status], None]
 
 
-def announce(plan: Plan, resumed: Checkpoint | None, odd: Sequence[str], err: bool) -> None:
-    """What is about to run, or to go on, what it costs, and what is odd about it, also what ``odd`` says; on
-    standard error where ``err``."""
+def announce(plan: Plan, resumed: Checkpoint | None, warnings: Sequence[str], err: bool) -> None:
+    """Print what is about to run, its budget and notes on it, with the ``warnings`` about a user's own code;
+    on standard error where ``err``."""
     config = plan.config
     clients = counted(config.clients, "client")
     who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients}{_each(config)} on"
@@ -45,9 +45,9 @@ def announce(plan: Plan, resumed: Checkpoint | None, odd: Sequence[str], err: bo
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             say(text, bold=True, err=err)
-    for said in (remark(config), *notes(plan), *odd):
-        if said:
-            note(said, err)
+    for text in (remark(config), *notes(plan), *warnings):
+        if text:
+            note(text, err)
     if resumed:
         lost = f", {resumed.lost} of them after that round: paid for and lost" if resumed.lost else ""
         charged = counted(resumed.charged, "release")

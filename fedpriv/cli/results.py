@@ -41,7 +41,7 @@ def results(
     with refusing():
         if out is not None:
             _check_out(out)
-        groups = compared.read(folders, lambda said: note(said, err=as_json))
+        groups = compared.read(folders, lambda text: note(text, err=as_json))
         if out is not None:
             with atomic(out) as file:
                 file.write(comparison_plots.picture(groups))

@@ -41,8 +41,8 @@ def _taken_up(folder: Path) -> Job:
 
     if not (folder / "config.toml").is_file():
         raise validation.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
-    plan, checkpoint, odd = resumed(folder)
-    return plan, folder, checkpoint, odd
+    plan, checkpoint, warnings = resumed(folder)
+    return plan, folder, checkpoint, warnings
 
 
 def _what_it_is(folder: Path) -> str:

@@ -11,7 +11,17 @@ import typer
 
 from fedpriv._internal import validation
 from fedpriv._internal.settings import by_key
-from fedpriv.cli.app import AsJson, OfSettings, app, ending_cleanly, note, print_table, refusing, uncharged
+from fedpriv.cli.app import (
+    AsJson,
+    OfSettings,
+    app,
+    ending_cleanly,
+    note,
+    print_table,
+    refusing,
+    say,
+    uncharged,
+)
 from fedpriv.cli.progress import shown
 from fedpriv.config.schema import Config, read_assignment, read_file
 
@@ -81,12 +91,17 @@ def new(config: Config) -> Job:
     from fedpriv.runs.run_dir import RunFolder, default_folder
     from fedpriv.simulation.run import check
 
-    odd = check(config)
-    return make_plan(config), RunFolder.check(config.out or default_folder(), config.overwrite), None, odd
+    warnings = check(config)
+    return (
+        make_plan(config),
+        RunFolder.check(config.out or default_folder(), config.overwrite),
+        None,
+        warnings,
+    )
 
 
 def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
-    """Run what is prepared and tell how it goes; what it cannot be is refused before any work."""
+    """Run the prepared job and show its progress; impossible settings are refused before any work."""
     with uncharged():
         with refusing(), shown(_PREPARING, as_json):
             from fedpriv.cli import display
@@ -95,8 +110,8 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
             from fedpriv.runs.runner import execute
             from fedpriv.simulation.run import make_engine
 
-            plan, folder, resumed, odd = prepared()
-        display.announce(plan, resumed, odd, err=as_json)
+            plan, folder, resumed, warnings = prepared()
+        display.announce(plan, resumed, warnings, err=as_json)
         with refusing(), shown(display.engine_start(plan.config), as_json):
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
@@ -182,7 +197,7 @@ def compare(
         from fedpriv.simulation import compare as comparison
         from fedpriv.simulation.run import check
 
-        odd = check(config)
+        warnings = check(config)
         names = [
             validation.choice("--placements", name.strip(), comparison.COMPARED)
             for name in placements.split(",")
@@ -190,7 +205,7 @@ def compare(
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
     of_plans = (text for plan in chosen if plan.budget for text in notes(plan))
-    for text in dict.fromkeys((*of_plans, *odd)):
+    for text in dict.fromkeys((*of_plans, *warnings)):
         note(text, err=as_json)
     with refusing(1), shown("first round", as_json) as bar, ending_cleanly() as check_end:
         follow = display.follow_all(bar, chosen)
@@ -208,12 +223,12 @@ def compare(
         return
     typer.echo()
     if left := comparison.left_out(chosen, rows):
-        typer.secho(left, bold=True)
+        say(left, bold=True)
     print_table(comparison.HEADER, [comparison.cells(row) for row in rows])
     for row in rows:
-        for told in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
-            if told:
-                typer.secho(f"{row.placement}: {told}", bold=True)
+        for text in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
+            if text:
+                say(f"{row.placement}: {text}", bold=True)
     for sentence in comparison.notes(rows):
-        typer.echo(sentence)
-    typer.echo(f"{folder.path}/compare.png shows the test score against rounds and epsilon")
+        say(sentence)
+    say(f"{folder.path}/compare.png shows the test score against rounds and epsilon")

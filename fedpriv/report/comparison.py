@@ -254,16 +254,18 @@ def _run(folder: Path) -> Run:
         _ = [(record["round"], record["epsilon"]) for record in run.metrics]
     except FileNotFoundError as error:
         name = Path(error.filename).name
-        raise UnfinishedError(folder, "has ended", f"it has no {name}; {_way_on(folder, config)}") from None
+        raise UnfinishedError(
+            folder, "has ended", f"it has no {name}; {_resume_hint(folder, config)}"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise validation.fail("FOLDER", str(folder), "hold an intact report.json and metrics.jsonl") from None
     if not run.metrics:
-        hint = f"its metrics.jsonl is empty; {_way_on(folder, config)}"
+        hint = f"its metrics.jsonl is empty; {_resume_hint(folder, config)}"
         raise UnfinishedError(folder, "was evaluated", hint)
     return run
 
 
-def _way_on(folder: Path, config: Config) -> str:
+def _resume_hint(folder: Path, config: Config) -> str:
     """What can be done about a run that did not end."""
     if config.nodes_own_data or config.level == "client":
         kind = "a deployment's run" if config.nodes_own_data else "a run of level=client"
