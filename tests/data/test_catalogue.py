@@ -14,11 +14,11 @@ from fedpriv.data.catalogue import CardError, card, cards_folder, list_cards, re
 from fedpriv.data.datasets.cifar import CIFAR_10, CIFAR_100
 from fedpriv.data.datasets.imdb import ARCHIVE
 from fedpriv.data.datasets.infinite_mnist import FIELDS_FILE, TANGENTS_FILE
+from fedpriv.data.datasets.mnist import IDX_FILES
 from fedpriv.data.datasets.names import LANGUAGES
 from fedpriv.data.datasets.stack_overflow import FILES
 from fedpriv.data.fetch import matches
 from fedpriv.data.files import content, find
-from fedpriv.data.loaders import IDX_FILES
 
 # Nobody publishes a hash of these, and they have not been at hand: a fetch asks for one.
 UNKNOWN = {

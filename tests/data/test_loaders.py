@@ -8,7 +8,8 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import DataError, MissingDataError, data_folder, idx, load, names
 from fedpriv.data.catalogue import card
 from fedpriv.data.datasets.infinite_mnist import FIELDS_FILE
-from fedpriv.data.loaders import IDX_FILES, at_hand, options
+from fedpriv.data.datasets.mnist import IDX_FILES
+from fedpriv.data.loaders import at_hand, options
 
 
 def write_toy(folder, zipped=True, n=6):

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpriv.config.schema import Config
 from fedpriv.data import idx
-from fedpriv.data.loaders import IDX_FILES
+from fedpriv.data.datasets.mnist import IDX_FILES
 
 SMALL: dict[str, object] = {
     "model": "logistic",

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import content
+from fedpriv.data.registry import files, register
 from fedpriv.data.source import Bytes, DataError, Indices
 
 SHAPE = (3, 32, 32)
@@ -51,3 +52,7 @@ def read(name: str, paths: Sequence[Path], label_bytes: int, classes: int) -> Ar
     parts = [parse(content(path), label_bytes, classes, str(path)) for path in paths]
     x, y = (np.concatenate(column) for column in zip(*parts[:-1], strict=True))
     return Arrays(name, x, y, *parts[-1], classes=classes)
+
+
+register("cifar-10", files("cifar-10", *CIFAR_10), lambda paths: read("cifar-10", paths, 1, classes=10))
+register("cifar-100", files("cifar-100", *CIFAR_100), lambda paths: read("cifar-100", paths, 2, classes=100))

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
+from fedpriv.data.registry import LENGTH, VOCABULARY, register
 from fedpriv.data.source import DataError, Indices
 from fedpriv.data.sparse import SparseRows
 from fedpriv.data.splits import shuffled
@@ -143,3 +144,7 @@ def read_bags(path: Path, vocabulary: int) -> Arrays:
 
     train, test = _read(path, vocabulary)
     return Arrays("imdb-bag", bags(train), train.labels, bags(test), test.labels, classes=2)
+
+
+register("imdb", lambda folder: find(folder / "imdb"), read, {VOCABULARY: 10_000, LENGTH: 256})
+register("imdb-bag", lambda folder: find(folder / "imdb"), read_bags, {VOCABULARY: 10_000})

@@ -36,6 +36,10 @@ from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv.data.datasets import deformation
+from fedpriv.data.datasets.digits import digits
+from fedpriv.data.datasets.mnist import IDX_FILES, read_mnist
+from fedpriv.data.files import MissingDataError
+from fedpriv.data.registry import files, no_files, register
 from fedpriv.data.source import (
     Bytes,
     DataError,
@@ -255,3 +259,29 @@ def read_floats(path: Path, *shape: int) -> Tensor:
     # Copy-on-write, because torch warns about read-only memory. Only rows that are used are read from disk.
     mapped = np.memmap(path, dtype="<f4", mode="c", shape=shape)
     return torch.from_numpy(np.asarray(mapped))
+
+
+def _find_infinite(folder: Path) -> tuple[list[Path], list[Path]]:
+    base = files("mnist", *IDX_FILES)(folder)
+    where = folder / "infinite-mnist"
+    given = [path for path in (where / FIELDS_FILE, where / TANGENTS_FILE) if path.is_file()]
+    if len(given) == 1:
+        # One of the authors' two files would give a data set that differs from all others.
+        raise MissingDataError(
+            f"{where} has only {given[0].name}; infinite-mnist needs both {FIELDS_FILE} and "
+            f"{TANGENTS_FILE}, or neither"
+        )
+    return base, given
+
+
+def _read_infinite(paths: tuple[list[Path], list[Path]]) -> InfiniteMNIST:
+    base = read_mnist(paths[0])
+    if not paths[1]:
+        return InfiniteMNIST("infinite-mnist", *base)
+    fields = read_floats(paths[1][0], deformation.FIELDS, PIXELS)
+    tangents = read_floats(paths[1][1], len(base[0]), 2, PIXELS)
+    return InfiniteMNIST("infinite-mnist", *base, fields=fields, tangents=tangents)
+
+
+register("infinite-digits", no_files, lambda paths: InfiniteMNIST("infinite-digits", *digits()))
+register("infinite-mnist", _find_infinite, _read_infinite)

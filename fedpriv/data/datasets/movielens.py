@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import content
+from fedpriv.data.registry import files, register
 from fedpriv.data.source import DataError, Indices
 from fedpriv.data.splits import split
 
@@ -54,3 +55,6 @@ def read(path: Path) -> Arrays:
         target="value",
         owners=ids[train, 0],
     )
+
+
+register("movielens-100k", files("movielens-100k", "u.data"), lambda paths: read(*paths))

@@ -24,6 +24,7 @@ import numpy as np
 
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import content
+from fedpriv.data.registry import files, register
 from fedpriv.data.source import Bytes, DataError
 from fedpriv.data.splits import split
 
@@ -88,3 +89,6 @@ def read(paths: Sequence[Path]) -> Arrays:
     return Arrays(
         "names", x[train], y[train], x[test], y[test], classes=len(LANGUAGES), tokens=(1 + len(LETTERS),)
     )
+
+
+register("names", files("names", *(f"{language}.txt" for language in LANGUAGES)), read)

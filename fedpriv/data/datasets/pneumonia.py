@@ -17,6 +17,7 @@ import numpy as np
 
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
+from fedpriv.data.registry import IMAGE_SIZE, register
 from fedpriv.data.source import Bytes, DataError, Indices
 from fedpriv.data.splits import shuffled
 
@@ -69,3 +70,6 @@ def read(root: Path, size: int) -> Arrays:
     """The source, with images (1, size, size). Raises DataError for a damaged image or without Pillow."""
     train, test = (_part(root / part, size) for part in PARTS)
     return Arrays("pneumonia", *train, *test, classes=len(LABELS))
+
+
+register("pneumonia", lambda folder: find(folder / "pneumonia"), read, {IMAGE_SIZE: 224})

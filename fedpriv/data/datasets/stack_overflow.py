@@ -31,6 +31,7 @@ from urllib.parse import quote
 import numpy as np
 
 from fedpriv.data.arrays import Arrays
+from fedpriv.data.registry import VOCABULARY, files, register
 from fedpriv.data.source import DataError, Indices
 from fedpriv.data.sparse import SparseRows
 from fedpriv.data.splits import shuffled
@@ -171,3 +172,6 @@ def read(paths: Sequence[Path], vocabulary: int) -> Arrays:
     parts = (*_arrays(train, vocabulary), *_arrays(test, vocabulary))
     owned: Indices = np.array(owners)
     return Arrays("stackoverflow-tags", *parts, classes=TAGS, target="tags", owners=owned)
+
+
+register("stackoverflow-tags", files("stackoverflow-tags", *FILES), read, {VOCABULARY: 10_000})
