@@ -34,12 +34,10 @@ class DataSettings(Settings):
         "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name"
     )
     data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
-    image_size: int = setting(
-        0, "pixels of a side, of data sets that have this option; 0: the data set's own", ge=0
-    )
+    image_size: int = setting(0, "pixels of a side, where the data set has a choice; 0: its own", ge=0)
     vocabulary: int = setting(0, "words told apart, where the data set has a choice; 0: its own", ge=0)
     sequence_length: int = setting(
-        0, "words read of a text, of data sets that have this option; 0: the data set's own", ge=0
+        0, "words read of a text, where the data set has a choice; 0: its own", ge=0
     )
     model: str = setting("cnn", "a model of fedpriv.models: cnn, mlp, lstm, ...; or your own, as module:name")
     loss: str = setting(
