@@ -103,7 +103,7 @@ class DpAgd:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Descent:
     """The result of a run. It depends only on released values.
 
     Attributes:
@@ -199,7 +199,7 @@ def descend(
     budget_gate: Filter,
     key: Key,
     relation: str = "add-remove",
-) -> Outcome:
+) -> Descent:
     """Runs DP-AGD over all units until the budget or the steps end.
 
     Args:
@@ -222,12 +222,12 @@ def descend(
         sizes = [largest * k / (settings.candidates - 1) for k in range(settings.candidates)]
         found, rho = _step(curator, params, sizes, rho, len(steps))
         if found is None:
-            return Outcome(params, tuple(steps), rho, curator.releases, "budget")
+            return Descent(params, tuple(steps), rho, curator.releases, "budget")
         params, size = found
         steps.append(size)
         if len(steps) % settings.refresh == 0:
             largest = (1 + settings.widen) * max(steps[-settings.refresh :])
-    return Outcome(params, tuple(steps), rho, curator.releases, "steps")
+    return Descent(params, tuple(steps), rho, curator.releases, "steps")
 
 
 def _step(

@@ -16,7 +16,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import gradients_loop, per_example, sum_gradients, sum_gradients_loop, sum_rows
 from fedpriv.clipping.ghost import outer_product
 from fedpriv.clipping.ghost.clipper import clipper_of
-from fedpriv.clipping.ghost.layers import convolution
+from fedpriv.clipping.ghost.layers import convolutional
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 
@@ -409,8 +409,8 @@ def test_an_output_gradient_too_small_to_be_weighed_is_not_rounded_up(share):
 )
 def test_kernels_are_summed_alike_however_many_rows_of_a_patch_are_laid_out(layer, dtype, wide, monkeypatch):
     """From one row (the last product has fewer where they do not divide the kernel) to whole patches."""
-    monkeypatch.setattr(convolution, "_WIDE", wide)
-    monkeypatch.setattr(convolution, "worth_forming", lambda *sizes: True)
+    monkeypatch.setattr(convolutional, "_WIDE", wide)
+    monkeypatch.setattr(convolutional, "worth_forming", lambda *sizes: True)
     x = noise(5, layer.in_channels, *[9] * len(layer.kernel_size), seed=1).to(dtype)
     head = nn.Linear(layer(x.float()).flatten(1).shape[1], 3)
     y = torch.arange(5) % 3
@@ -426,7 +426,7 @@ def test_kernels_are_summed_alike_however_many_rows_of_a_patch_are_laid_out(laye
 
 def test_kernels_shared_by_unlike_convolutions_and_inputs_are_summed_exactly(monkeypatch):
     """One weight, used with strides 1 and 2 and on two sizes of input: its uses are cut differently."""
-    monkeypatch.setattr(convolution, "_WIDE", 1)
+    monkeypatch.setattr(convolutional, "_WIDE", 1)
 
     class Shared(nn.Module):
         def __init__(self):

@@ -93,11 +93,6 @@ class Silos:
         """The population in which each example of each silo is one unit."""
         return OneExample(self.silos * self.examples_per_silo, self.first)
 
-    def silo_of(self, unit_ids: Indices) -> Indices:
-        """The silo (n,) that each unit of ``unit_ids`` (n,) lies in."""
-        ids = whole("unit_ids", unit_ids, below=self.silos * self.examples_per_silo)
-        return ids // self.examples_per_silo
-
     def bounds(self, silo: int) -> tuple[int, int]:
         """(low, high): the units of ``silo`` are low..high-1."""
         whole("silo", [silo], below=self.silos)

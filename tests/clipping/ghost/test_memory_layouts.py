@@ -7,7 +7,7 @@ from torch import nn
 
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
 from fedpriv.clipping.ghost.clipper import clipper_of
-from fedpriv.clipping.ghost.layers.norms import Scale
+from fedpriv.clipping.ghost.layers.normalisation import Scale
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 

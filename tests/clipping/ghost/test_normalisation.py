@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedpriv.clipping.ghost.layers.norms import Scale
+from fedpriv.clipping.ghost.layers.normalisation import Scale
 from fedpriv.tasks.task import Task
 
 

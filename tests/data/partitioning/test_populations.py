@@ -35,13 +35,13 @@ def test_silos_are_contiguous_and_exhaustive(silos, each, first):
     population = Silos(silos, each, first)
     index, owner = population.examples(np.arange(silos))
     assert index.tolist() == list(range(first, first + silos * each))
-    assert owner.tolist() == population.silo_of(np.arange(silos * each)).tolist()
+    assert owner.tolist() == np.repeat(np.arange(silos), each).tolist()
     assert population.units().clients == silos * each
     units, _ = population.units().examples(np.arange(silos * each))
     assert units.tolist() == index.tolist()
     for s in range(silos):
         low, high = population.bounds(s)
-        assert population.silo_of(np.arange(low, high)).tolist() == [s] * each
+        assert owner[low:high].tolist() == [s] * each
     back, who = population.examples(np.array([silos - 1, 0]))
     assert back[0] == first + (silos - 1) * each
     assert who.tolist() == [0] * each + [1] * each
@@ -52,8 +52,6 @@ def test_every_client_id_is_checked():
         for bad in (-1, 5):
             with pytest.raises(ArgumentError, match=f"client_ids is {bad}"):
                 people.examples(np.array([0, bad]))
-    with pytest.raises(ArgumentError, match="unit_ids is 10"):
-        Silos(5, 2).silo_of(np.array([10]))
     with pytest.raises(ArgumentError, match="silo is 5"):
         Silos(5, 2).bounds(5)
     with pytest.raises(ArgumentError, match="clients is 0"):
@@ -137,7 +135,7 @@ def test_natural_partition_needs_natural_clients():
             ArgumentError, match=f"partition=natural needs examples that belong to clients.*{name} has none"
         ):
             population("natural", load(name), clients=10)
-    with pytest.raises(ArgumentError, match="clients is 3; it must be 4 with partition natural"):
+    with pytest.raises(ArgumentError, match="clients is 3; it must be 4 with partition=natural"):
         population("natural", rated([0, 3]), clients=3)
 
 

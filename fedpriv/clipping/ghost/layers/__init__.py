@@ -20,14 +20,21 @@ from typing import Any
 
 from torch import nn
 
-from fedpriv.clipping.ghost.layers import attention, convolution, embedding, linear, norms, recurrent
+from fedpriv.clipping.ghost.layers import (
+    attention,
+    convolutional,
+    embedding,
+    linear,
+    normalisation,
+    recurrent,
+)
 from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
 
 RULES: dict[type[nn.Module], LayerRule] = {
     **linear.RULES,
-    **convolution.RULES,
+    **convolutional.RULES,
     **embedding.RULES,
-    **norms.RULES,
+    **normalisation.RULES,
     **recurrent.RULES,
     **attention.RULES,
 }
