@@ -45,9 +45,9 @@ def announce(plan: Plan, resumed: Checkpoint | None, warnings: Sequence[str], er
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             say(text, bold=True, err=err)
-    for text in (remark(config), *notes(plan), *warnings):
-        if text:
-            note(text, err)
+    for sentence in (remark(config), *notes(plan), *warnings):
+        if sentence:
+            note(sentence, err)
     if resumed:
         lost = f", {resumed.lost} of them after that round: paid for and lost" if resumed.lost else ""
         charged = counted(resumed.charged, "release")

@@ -226,9 +226,9 @@ def compare(
         say(left, bold=True)
     print_table(comparison.HEADER, [comparison.cells(row) for row in rows])
     for row in rows:
-        for text in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
-            if text:
-                say(f"{row.placement}: {text}", bold=True)
+        for found in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
+            if found:
+                say(f"{row.placement}: {found}", bold=True)
     for sentence in comparison.notes(rows):
         say(sentence)
     say(f"{folder.path}/compare.png shows the test score against rounds and epsilon")
