@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fedpriv._internal import validation
-from fedpriv.accounting.events import Sampling
 from fedpriv.cli.app import AsJson, app, note, print_table, refusing
 from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
     from fedpriv.accounting import Event
+    from fedpriv.accounting.events import Sampling
 
 _T = TypeVar("_T")
 
@@ -35,9 +35,9 @@ Noise = Annotated[
 ]
 # A run's samplers, and what the accountant calls what they do.
 _SAMPLERS = {
-    "poisson": Sampling.POISSON,
-    "fixed-size": Sampling.WITHOUT_REPLACEMENT,
-    "everyone": Sampling.NONE,
+    "poisson": "poisson",
+    "fixed-size": "without-replacement",
+    "everyone": "none",
 }
 SamplerName = Annotated[
     str | None,
@@ -262,9 +262,12 @@ def _absent(name: str, value: object, solve_for: str) -> None:
 
 def _sampler(name: str | None) -> Sampling:
     """The accountant's name of a sampler that was given by either of its names, or not."""
+    from fedpriv.accounting.events import Sampling
+
     name = name or "poisson"
     names = dict.fromkeys((*_SAMPLERS, *_SAMPLERS.values()))
-    return _SAMPLERS.get(name) or Sampling(validation.choice("--sampler", name, names))
+    word = _SAMPLERS.get(name) or validation.choice("--sampler", name, names)
+    return Sampling(word)
 
 
 def _rate(rate: float | None, sampler: Sampling) -> float:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv._internal.settings import Needs, Settings, needs, setting
-from fedpriv.mechanism.placement import PLACEMENTS
+
+if TYPE_CHECKING:
+    from fedpriv.mechanism.placement import Placement
+
+
+def _placement(run: Mapping[str, Any]) -> type[Placement]:
+    """Where the noise enters. It is imported when it is asked: settings are read without the slow imports."""
+    from fedpriv.mechanism.placement import PLACEMENTS
+
+    return PLACEMENTS[str(run["placement"])]
+
 
 _PARTITIONED = ("iid", "dirichlet", "shards")
 _PARTITION = "a partition other than one-example and natural"
 _IN_RAY = Needs("engine=ray", lambda run: run["engine"] == "ray")
 # Not strict: placement=none takes a configuration as it is, so that runs can be compared.
-_NOISE = Needs("noise", lambda run: PLACEMENTS[run["placement"]].adds_noise, strict=False)
-_LOCAL_NOISE = Needs("placement=local", lambda run: PLACEMENTS[run["placement"]].server_view, strict=False)
-_PARTIES_ADD_NOISE = Needs(
-    "clients that add the noise", lambda run: PLACEMENTS[run["placement"]].at_parties, strict=False
-)
+_NOISE = Needs("noise", lambda run: _placement(run).adds_noise, strict=False)
+_LOCAL_NOISE = Needs("placement=local", lambda run: _placement(run).server_view, strict=False)
+_PARTIES_ADD_NOISE = Needs("clients that add the noise", lambda run: _placement(run).at_parties, strict=False)
 _SILOS = Needs("unit=example", lambda run: run["unit"] == "example", strict=False)
 _LOCAL_STEPS = needs(work="local-steps")
 
 
 def _colluding(run: Mapping[str, Any]) -> bool:
-    placement = PLACEMENTS[run["placement"]]
+    placement = _placement(run)
     alone = not placement.adds_noise or run["level"] == "client" or run["clients"] == 1
     return not alone and (placement.at_parties or run["sampler"] == "fixed-size")
 
