@@ -12,11 +12,12 @@ from fedpriv.config.builders import make_source
 from fedpriv.config.plan import Plan, number_of_actors
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import divergence
-from fedpriv.report.notices import noise, notes, remark
+from fedpriv.report.notices import noise, remark
 from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.runs.result import Result
 from fedpriv.runs.runner import Status
 from fedpriv.simulation.compare import name
+from fedpriv.simulation.run import warnings as unusual
 from fedpriv.tasks.metrics import counted, shown
 
 Show = Callable[[Status], None]
@@ -45,7 +46,7 @@ def announce(plan: Plan, resumed: Checkpoint | None, warnings: Sequence[str], er
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             say(text, bold=True, err=err)
-    for sentence in (remark(config), *notes(plan), *warnings):
+    for sentence in (remark(config), *unusual(plan), *warnings):
         if sentence:
             note(sentence, err)
     if resumed:
@@ -114,6 +115,8 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     say(f"{result.stopped.sentence}; test {measure.said(last.get(measure.key))}")
     if diverged := divergence(result.stopped, result.metrics):
         note(diverged)
+    for sentence in result.notes:
+        note(sentence)
     rounds_left = last.get("round", 0) < plan.mechanism.rounds
     if rounds_left and result.stopped.resumable and obstacle(plan) is None:
         say(f"`fedpriv resume {folder}` continues the run")

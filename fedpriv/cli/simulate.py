@@ -130,6 +130,8 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
     if as_json:
         if diverged := divergence(result.stopped, result.metrics):
             note(diverged, err=True)
+        for sentence in result.notes:
+            note(sentence, err=True)
         typer.echo(json.dumps({"out": str(folder), **result.report}))
     else:
         display.conclude(plan, result, str(folder))
@@ -192,10 +194,11 @@ def compare(
     with uncharged(), refusing(), shown(_PREPARING, as_json):
         from fedpriv.cli import display
         from fedpriv.federated.stop_reason import divergence
-        from fedpriv.report.notices import notes, remark
+        from fedpriv.report.notices import remark
         from fedpriv.runs.run_dir import RunFolder, default_folder
         from fedpriv.simulation import compare as comparison
         from fedpriv.simulation.run import check
+        from fedpriv.simulation.run import warnings as unusual
 
         warnings = check(config)
         names = [
@@ -204,7 +207,7 @@ def compare(
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
-    of_plans = (text for plan in chosen if plan.budget for text in notes(plan))
+    of_plans = (text for plan in chosen if plan.budget for text in unusual(plan))
     for text in dict.fromkeys((*of_plans, *warnings)):
         note(text, err=as_json)
     with refusing(1), shown("first round", as_json) as bar, ending_cleanly() as check_end:
@@ -226,7 +229,8 @@ def compare(
         say(left, bold=True)
     print_table(comparison.HEADER, [comparison.cells(row) for row in rows])
     for row in rows:
-        for found in (remark(row.plan.config), divergence(row.result.stopped, row.result.metrics)):
+        diverged = divergence(row.result.stopped, row.result.metrics)
+        for found in (remark(row.plan.config), diverged, *row.result.notes):
             if found:
                 say(f"{row.placement}: {found}", bold=True)
     for sentence in comparison.notes(rows):

@@ -30,7 +30,7 @@ from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import LEAST, check_range
 from fedpriv.optimizers.first_order import RULES, FirstOrder, Rule, Sgd, step_sizes
 from fedpriv.optimizers.noise_decay import DECAYS, check_decay, decay_form, noise_decay
-from fedpriv.optimizers.registry import SCHEDULED, BuildContext, DefaultRate, Method, register
+from fedpriv.optimizers.registry import SCHEDULED, BuildContext, Method, register
 from fedpriv.optimizers.schedules import Constant, Geometric, Given, Power, Relative, Schedule, check_spread
 
 __all__ = [
@@ -239,13 +239,6 @@ def _check_clip_norm(name: str, value: float) -> None:
     check_range(name, value, unless=None)
 
 
-def _sgd_rate(own: DynamicSettings, context: BuildContext) -> float:
-    return (1.0 if context.local_steps else 4.0) * math.sqrt(own.rho_c)
-
-
-# Where the clip norm decays, DP-SGD's step in the geometric mean of the run.
-_SGD_RATE = DefaultRate("4 sqrt(rho-c), so 5.66; a quarter of it with work=local-steps", _sgd_rate)
-
 for _name, _rule in RULES.items():
     register(
         Method(
@@ -258,7 +251,7 @@ for _name, _rule in RULES.items():
             resolve=_resolve,
             check=_check,
             uses=(*SCHEDULED, "clip-norm", *_rule.uses),
-            learning_rate=_SGD_RATE if _name == "sgd" else _rule.learning_rate,
+            learning_rate=_rule.learning_rate,
             defaults=_rule.defaults,
         )
     )

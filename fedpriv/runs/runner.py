@@ -40,7 +40,7 @@ from fedpriv.node import silo
 from fedpriv.node.silo import SiloEngine
 from fedpriv.optimizers.base import State
 from fedpriv.report import summary as summary_module
-from fedpriv.report.notices import remark
+from fedpriv.report.notices import guessing, remark
 from fedpriv.runs import checkpoints
 from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.checkpoints import Checkpoint
@@ -338,4 +338,12 @@ class _Job:
             self.budget_gate.content(),
             self.spending,
             before[0] if before else {},
+            tuple(self._notes()),
         )
+
+    def _notes(self) -> list[str]:
+        """What is to be said of the last score."""
+        _, y = self.test
+        if y.dim() != 1 or y.is_floating_point() or not self.metrics:
+            return []
+        return guessing(self.metrics[-1].get("accuracy"), y.tolist())

@@ -28,7 +28,6 @@ from fedpriv.data import Source
 from fedpriv.data.inputs import as_source
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.optimizers.base import PrivateOptimizer
-from fedpriv.report import notices
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
@@ -313,7 +312,8 @@ def _run(config: Config, folder: str | Path | None, progress: Progress) -> Resul
     target = None if folder is None else RunFolder.create(folder, config.overwrite)
     with _showing(progress) as show:
         result = run.simulate(config, show, target, plan)
-    return replace(result, notes=(*(notices.notes(plan) if plan.budget else ()), *notes))
+    before = run.warnings(plan) if plan.budget else ()
+    return replace(result, notes=(*before, *notes, *result.notes))
 
 
 @contextmanager

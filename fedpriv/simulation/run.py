@@ -18,6 +18,7 @@ from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import SiloEngine, make_silo_worker
+from fedpriv.report import notices
 from fedpriv.runs import checkpoints
 from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import Result
@@ -54,6 +55,15 @@ def check(config: Config) -> list[str]:
             "trained and scored on each alone, which is slow, and by which it may learn nothing"
         ]
     return []
+
+
+def warnings(plan: Plan) -> list[str]:
+    """What is unusual about a plan, from its public settings and the size of its model."""
+    config = plan.config
+    if plan.budget is None:
+        return notices.notes(plan)
+    dimension = make_task(config, make_source(config)).dimension
+    return [*notices.notes(plan), *notices.drowned(plan, dimension)]
 
 
 def _check_divided(config: Config, source: Source) -> None:
