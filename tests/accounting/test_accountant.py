@@ -131,6 +131,7 @@ def test_earlier_charges_count() -> None:
     assert not spent.affords([release(50.0)])
 
 
+@pytest.mark.slow
 def test_progress_is_never_below_what_is_spent(evaluations: list[int]) -> None:
     plan = [release(z) for z in np.linspace(1.6, 1.0, 120)]
     budget_gate = Accountant(BUDGET, plan=plan)

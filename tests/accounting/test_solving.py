@@ -19,6 +19,7 @@ from fedpriv.accounting.solving import rounds, sampling_rate
 @given(
     st.floats(0.6, 3), st.sampled_from([1e-3, 0.02, 0.3]), st.floats(0.3, 8), st.sampled_from(list(METHODS))
 )
+@pytest.mark.slow
 def test_the_largest_affordable_number_of_rounds(z: float, rate: float, target: float, method: str) -> None:
     budget, event = Budget(target, 1e-6, method), poisson(z, rate)
     found = rounds([event], budget)

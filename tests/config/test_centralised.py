@@ -14,7 +14,8 @@ from helpers import textbook
 from helpers.small import SMALL, small
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.cli.display import Lines
+from fedpriv.cli.display import follow
+from fedpriv.cli.progress import shown
 from fedpriv.config.builders import initial_params, make_public, make_source, make_task, make_view
 from fedpriv.config.centralised import SET, settle
 from fedpriv.config.plan import make_plan
@@ -143,7 +144,10 @@ RULES: dict[str, tuple[Callable[[Config], textbook.Rule], dict[str, object]]] = 
     "dp-yogi": (lambda c: textbook.yogi(c.learning_rate, epsilon=c.adam_epsilon), {"adam_epsilon": 1e-3}),
     "adp-sgd": (lambda c: textbook.decaying(c.learning_rate, c.own.adp_a, c.own.adp_c), {}),
     "adaptive-adp-sgd": (lambda c: textbook.by_norm(c.learning_rate, c.own.adp_a**0.5, c.own.adp_nu), {}),
-    "adadp": (lambda c: textbook.extrapolating(c.learning_rate, c.own.adadp_tolerance), {"rounds": 6}),
+    "adadp": (
+        lambda c: textbook.extrapolating(c.learning_rate, c.own.adadp_tolerance),
+        {"rounds": 6, "adadp_authors_code": False},
+    ),
     "dp-srm": (
         lambda c: textbook.storm(c.learning_rate, c.own.srm_gamma),
         {"srm_difference_clip_norm": math.inf},
@@ -246,7 +250,8 @@ def test_a_model_that_diverges_has_no_score_and_says_so(
     monkeypatch.setattr("fedpriv.data.load", lambda name, folder, **sizes: toy("value"))
     common: dict[str, object] = {"model": "factors-biases", "examples-per-client": 900, "rounds": 4}
     config = centralised(**common, learning_rate=1e30, placement="none", clip_norm=math.inf, seed=1)
-    result = simulate(config, Lines(), RunFolder.create(tmp_path / "out"))
+    with shown("first round") as bar:
+        result = simulate(config, follow(bar), RunFolder.create(tmp_path / "out"))
     assert [record["mse"] for record in result.metrics] == [None, None]
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [line["loss"] for line in lines] == [None, None]

@@ -155,7 +155,7 @@ def test_units_beyond_its_file_or_elsewhere_add_nothing(tmp_path: Path) -> None:
 def test_a_node_without_its_place_says_how_to_start_it(missing: str, tmp_path: Path) -> None:
     node = {"partition-id": 0, "data-file": str(tmp_path / "x.npz")}
     del node[missing]
-    with pytest.raises(ArgumentError, match=f"this node has no {missing}; start the SuperNode with"):
+    with pytest.raises(ArgumentError, match=rf"This node has no {missing}\. Start the SuperNode with"):
         make_worker({**SIM, "nodes-own-data": True}, node)
 
 

@@ -138,6 +138,7 @@ def test_a_failing_app_answers_with_its_error_type_and_no_text(ray_grid: RayGrid
     assert reply.error.reason == "ZeroDivisionError"
 
 
+@pytest.mark.slow
 def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None) -> None:
     with RayGrid(nodes=2, client_app=APP, num_cpus=0.5) as grid:
         for _ in range(2):  # when it dies, and ever after

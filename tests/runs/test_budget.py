@@ -107,6 +107,7 @@ def test_progress_is_no_less_than_what_is_spent_and_cheap(
 
 
 @pytest.mark.parametrize("every", [10, 1])
+@pytest.mark.slow
 def test_progress_has_a_point_at_the_first_release_and_at_each_evaluation(tmp_path: Path, every: int) -> None:
     plan = make_plan(small(rounds=60, evaluate_every=every))
     budget_gate = open_books(plan, tmp_path)

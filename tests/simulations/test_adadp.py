@@ -44,6 +44,7 @@ def test_a_step_size_that_suits_little_noise_loses_to_adadp_where_there_is_much(
 
 @needs_mnist
 @pytest.mark.data
+@pytest.mark.slow
 def test_adadp_is_run_in_the_papers_setting(adadp: ModuleType) -> None:
     """Koskela & Honkela 2020, sections 5 and 5.2: 100 epochs of 200, half of them adaptive; tau = 1 beside
     the one that follows from the starting weights."""

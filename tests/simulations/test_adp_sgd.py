@@ -54,6 +54,7 @@ def test_both_methods_have_one_budget_and_the_predicted_gain(
     assert 0.19 < fitted["epsilon"] < 0.23
 
 
+@pytest.mark.slow
 def test_side_by_side_is_fedpriv_train(run: ModuleType) -> None:
     both = run.run_both(plans(run), seed=3)
     for scores, method in zip(both, run.METHODS, strict=True):

@@ -22,6 +22,7 @@ def movielens() -> ModuleType:
 
 @needs_ratings
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_published_settings_are_run(movielens: ModuleType) -> None:
     """Li 2023, C.2 and Table 2: 50 epochs of 1,250 cohorts of 64, sigma 0.5, delta 1e-6, one switch."""
     from batches import make_plan

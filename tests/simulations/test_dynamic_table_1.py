@@ -26,6 +26,7 @@ def on_digits(table_1: ModuleType, method: str, seed: int) -> float:
     return float(run(replace(made, config=made.config | plain), seed)["accuracy"])
 
 
+@pytest.mark.slow
 def test_dynamic_beats_vanilla_at_a_small_budget(table_1: ModuleType) -> None:
     assert on_digits(table_1, "dynamic", seed=0) > on_digits(table_1, "vanilla", seed=0) + 0.05
 

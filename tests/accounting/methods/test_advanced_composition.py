@@ -87,6 +87,7 @@ def test_theorem_4_1_is_an_upper_bound_within_its_range(n: int) -> None:
     assert epsilon(spent, 1e-5, "pld").epsilon < epsilon(spent, 1e-5, "advanced").epsilon < eps
 
 
+@pytest.mark.slow
 def test_theorem_4_1_is_refused_where_its_proof_does_not_hold() -> None:
     run = steps(2000, 1000)
     with pytest.raises(

@@ -89,6 +89,7 @@ def test_refuses_poisson_under_replace_one_by_name() -> None:
         epsilon([Event(1.0, "poisson", "replace-one", rate=0.1)], 1e-5, "rdp")
 
 
+@pytest.mark.slow
 def test_rounding_many_multipliers_gives_an_upper_bound() -> None:
     z = np.linspace(1.5, 1.0, 200)
     many = epsilon([poisson(float(s), 0.01) for s in z], 1e-5, "rdp").epsilon

@@ -118,6 +118,7 @@ def test_fixed_size_sampling_lies_between_its_bounds() -> None:
     assert answer.epsilon_lower < answer.epsilon < 35
 
 
+@pytest.mark.slow
 def test_thousands_of_distinct_multipliers() -> None:
     answer = epsilon(falling(), 4e-7)
     assert answer.epsilon_lower is not None
@@ -170,6 +171,7 @@ def test_lower_below_upper_below_rdp(
 
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0.3, 10), st.floats(1e-4, 0.9), st.integers(1, 300))
+@pytest.mark.slow
 def test_relations_are_ordered(z: float, rate: float, count: int) -> None:
     """Replacing is removing and adding: it costs at least as much as removing at the same z."""
     add = epsilon([poisson(z, rate, count)], 1e-6)

@@ -124,6 +124,7 @@ def given_to(model, n):
 
 @settings(deadline=None, max_examples=40)
 @given(models(), st.integers(2, 7), st.sampled_from([torch.float32, torch.float64]))
+@pytest.mark.slow
 def test_random_models_that_share_are_summed_exactly(model, n, dtype):
     x, y = given_to(model, n)
     x, task = x if x.dtype == torch.long else x.to(dtype), Task(model)
