@@ -24,8 +24,9 @@ test: $(VENV)/installed-test ## Run the tests, one process a core; ARGS go to py
 test-slow: $(VENV)/installed-test ## Run the tests that take longer, one process a core
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow $(ARGS)
 
-check: $(VENV)/installed-dev ## Lint, check types, run the examples in docstrings and the layering test
+check: $(VENV)/installed-dev ## Lint, check the format and types, run the examples in docstrings and the layering test
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --doctest-modules fedpriv tests/test_architecture.py
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mpmath as mp
 import numpy as np
 
@@ -17,9 +19,8 @@ def exact(q: float, z: float, eps: float) -> tuple[float, float]:
     def mixed(x: float) -> mp.mpf:
         return (1 - q) * mp.npdf(x, 0, z) + q * mp.npdf(x, 1, z)
 
-    def part(p, r):  # type: ignore[no-untyped-def]
+    def part(p: Callable[[float], mp.mpf], r: Callable[[float], mp.mpf]) -> float:
         ends = [-14 * z, -3 * z, 0, 0.5, 1, 1 + 3 * z, 1 + 14 * z]
-        turn = None
         top = float(privacy_loss.position("poisson", q, np.array([[z]]), np.array([[eps]]))[0, 0])
         low = float(privacy_loss.position("poisson", q, np.array([[z]]), np.array([[-eps]]))[0, 0])
         turn = [value for value in (top, low) if np.isfinite(value) and ends[0] < value < ends[-1]]

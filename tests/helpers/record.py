@@ -36,7 +36,11 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -58,7 +62,7 @@ def prepare() -> Callable[[], None]:
     from matplotlib.figure import Figure
 
     torch.set_num_threads(1)
-    Figure.savefig = _draw_nothing
+    mock.patch.object(Figure, "savefig", _draw_nothing).start()  # never stopped
     main: Callable[[], None] = importlib.import_module("fedpriv.cli").main
     return main
 
@@ -89,10 +93,10 @@ def interrupting(after: int) -> Iterator[None]:
     """Send SIGINT after so many records of a ledger are on disk, its header among them; never after 0."""
     sync, done = os.fsync, 0
 
-    def counting(file: int) -> None:
+    def counting(fd: FileDescriptorLike) -> None:
         nonlocal done
-        sync(file)
-        if "ledger.jsonl" in os.path.basename(os.readlink(f"/proc/self/fd/{file}")):
+        sync(fd)
+        if "ledger.jsonl" in os.path.basename(os.readlink(f"/proc/self/fd/{fd}")):
             done += 1
             if done == after:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -263,12 +267,13 @@ def main() -> int:
     )
     parser.add_argument("--times", action="store_true", help="tell how long each case takes")
     asked = parser.parse_args()
-    old = json.loads(asked.check.read_text()) if asked.check else None
+    old: dict[str, Any] = json.loads(asked.check.read_text()) if asked.check else {}
     if asked.out:
         asked.out = asked.out.resolve()
     command = prepare()
 
-    from recorded_cases import cases
+    # By name, since a script imports the file beside it without its package, where mypy does not look.
+    cases: Callable[[], list[Any]] = importlib.import_module("recorded_cases").cases
 
     began, about = time.monotonic(), environment(command)
     print(f"the package in {Path(sys.modules['fedpriv'].__file__ or '').parent}", flush=True)

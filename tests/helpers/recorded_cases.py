@@ -322,7 +322,7 @@ def more() -> Iterator[Case]:
     """Variants of methods, schedules, wrappers, work, models and engines."""
 
     def small(name: str, optimizer: str = "dp-sgd", whole: bool = False, **changes: Any) -> Case:
-        own = {"whole": whole}
+        own: Settings = {"whole": whole}
         own |= {key: changes.pop(key) for key in ("files", "needs") if key in changes}
         given = {key.replace("_", "-"): value for key, value in changes.items()}
         given = {**SMALL, "optimizer": optimizer, **SHORT.get(optimizer, {}), **given}
@@ -334,11 +334,11 @@ def more() -> Iterator[Case]:
     yield small("linear rate with warm-up", learning_rate_schedule="linear", warmup_steps=2)
     yield small("cosine rate", "dp-adam", learning_rate_schedule="cosine", learning_rate_end=0.1)
     for schedule in _DECAYS:
-        decay = {"noise_period": 2} if schedule == "step" else {}
+        decay: Settings = {"noise_period": 2} if schedule == "step" else {}
         yield small(f"noise {schedule}", "dynamic-dp-sgd", noise_schedule=schedule, noise_epoch=2, **decay)
     yield small("noise sqrt-clip", "dynamic-dp-adam", noise_schedule="sqrt-clip")
     csv = {"r.csv": "1.5\n1.4\n1.2\n1.0\n", "c.csv": "2\n1.8\n1.4\n1\n"}
-    given = {"noise_schedule": "given", "relative_noise_file": "r.csv"}
+    given: Settings = {"noise_schedule": "given", "relative_noise_file": "r.csv"}
     yield small("noise given", "dynamic-dp-sgd", files=csv, **given)
     yield small("noise and clips given", "dynamic-dp-adam", True, files=csv, clip_norm_file="c.csv", **given)
     yield small("rho", "dynamic-dp-sgd", rho_c=3.0, rho_mu=1.5, placement="distributed")
@@ -477,7 +477,8 @@ def accounts() -> Iterator[Case]:
 
 def others() -> Iterator[Case]:
     """`results`, `compare`, `audit`, `data`, and the engine of several processes."""
-    files, commands = {}, []
+    files: dict[str, str] = {}
+    commands: list[tuple[str, ...]] = []
     for i, (optimizer, seed) in enumerate((("dp-sgd", "1"), ("dp-sgd", "2"), ("dp-adam", "1"))):
         files[f"{i}.toml"] = toml(named({**SMALL, "optimizer": optimizer}))
         commands.append(("simulate", f"{i}.toml", "--seed", seed, "--out", f"runs/{i}", "--json"))
@@ -489,9 +490,9 @@ def others() -> Iterator[Case]:
     ):
         settings = named({**LEVELS[level][1], "optimizer": "dp-sgd", "sampler": "fixed-size"})
         files = {"config.toml": toml(settings)}
-        line = ("compare", "config.toml", "--placements", placements, "--seed", "3", "--out", "run")
+        compare = ("compare", "config.toml", "--placements", placements, "--seed", "3", "--out", "run")
         folders = tuple(f"run/{placement}" for placement in placements.split(","))
-        yield Case(f"others/compare {name}", ((*line, "--json"),), files, folders)
+        yield Case(f"others/compare {name}", ((*compare, "--json"),), files, folders)
     for optimizer, placement in (("dp-sgd", "central"), ("dp-srm", "central"), ("dp-sgd", "distributed")):
         settings = named({**SMALL, "optimizer": optimizer, "placement": placement})
         line = ("audit", "config.toml", "--seed", "3", "--json")

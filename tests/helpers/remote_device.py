@@ -22,7 +22,7 @@ DEVICE = torch.device("meta")
 
 
 @dataclass
-class Elsewhere(TorchDispatchMode):
+class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What went between the host and the device while the mode was open.
 
     Attributes:
@@ -36,7 +36,7 @@ class Elsewhere(TorchDispatchMode):
     up: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
         """Forget what has been."""

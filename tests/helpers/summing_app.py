@@ -17,7 +17,7 @@ app = ClientApp()
 FAILING = 13
 
 
-@app.query()
+@app.query()  # type: ignore[untyped-decorator]
 def place(message: Message, context: Context) -> Message:
     fields = {key: context.node_config[key] for key in ("partition-id", "num-partitions")}
     if context.run_config.get("misbehave") == "placeless":
@@ -27,7 +27,7 @@ def place(message: Message, context: Context) -> Message:
     return Message(RecordDict({"node": ConfigRecord(fields)}), reply_to=message)
 
 
-@app.train()
+@app.train()  # type: ignore[untyped-decorator]
 @guarded
 def answer(message: Message, context: Context) -> Message:
     request, bad = read_request(message.content), context.run_config.get("misbehave", "")
