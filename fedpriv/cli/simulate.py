@@ -207,8 +207,10 @@ def compare(
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
-    of_plans = (text for plan in chosen if plan.budget for text in unusual(plan))
-    for text in dict.fromkeys((*of_plans, *warnings)):
+    for text in (
+        *_each_once({comparison.name(plan): unusual(plan) for plan in chosen if plan.budget}),
+        *warnings,
+    ):
         note(text, err=as_json)
     with refusing(1), shown("first round", as_json) as bar, ending_cleanly() as check_end:
         follow = display.follow_all(bar, chosen)
@@ -236,3 +238,12 @@ def compare(
     for sentence in comparison.notes(rows):
         say(sentence)
     say(f"{folder.path}/compare.png shows the test score against rounds and epsilon")
+
+
+def _each_once(notes: dict[str, list[str]]) -> list[str]:
+    """The notes on several runs, each once; one that is not on all of them begins with their names."""
+    found = []
+    for text in dict.fromkeys(text for of_run in notes.values() for text in of_run):
+        runs = [name for name, of_run in notes.items() if text in of_run]
+        found.append(text if len(runs) == len(notes) else f"{', '.join(runs)}: {text}")
+    return found

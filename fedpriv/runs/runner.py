@@ -34,7 +34,7 @@ from fedpriv.federated import availability
 from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import Engine
 from fedpriv.federated.loop import Outcome, Progress, advance
-from fedpriv.federated.stop_reason import StopReason
+from fedpriv.federated.stop_reason import StopReason, divergence
 from fedpriv.models import weights
 from fedpriv.node import silo
 from fedpriv.node.silo import SiloEngine
@@ -338,12 +338,12 @@ class _Job:
             self.budget_gate.content(),
             self.spending,
             before[0] if before else {},
-            tuple(self._notes()),
+            tuple(self._notes(stopped)),
         )
 
-    def _notes(self) -> list[str]:
-        """What is to be said of the last score."""
+    def _notes(self, stopped: StopReason) -> list[str]:
+        """What is to be said of the last score, where the model has not diverged."""
         _, y = self.test
-        if y.dim() != 1 or y.is_floating_point() or not self.metrics:
+        if y.dim() != 1 or y.is_floating_point() or not self.metrics or divergence(stopped, self.metrics):
             return []
         return guessing(self.metrics[-1].get("accuracy"), y.tolist())
