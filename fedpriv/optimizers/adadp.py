@@ -30,7 +30,7 @@ tau follows from theta_0 instead, which no data has touched: the noise of T step
 largest of the starting weights (:func:`default_tolerance`). That is ours, and not in the paper.
 
 >>> import torch
->>> method = Adadp(step_size=1.0, clip_norm=1.0, tolerance=0.1)
+>>> method = Adadp(step_size=1.0, clip_norm=1.0, tolerance=0.1, authors_code=False)
 >>> state = method.init(torch.zeros(1))
 >>> for gradient in (1.0, 0.5):
 ...     state = method.update(state, (torch.tensor([gradient]),))

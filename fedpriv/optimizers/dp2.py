@@ -31,7 +31,7 @@ Ablations: ``noise_first`` privatises clip(g, C_1) in both phases and divides th
 >>> for _ in range(2):
 ...     state = method.update(state, (torch.tensor([1.0, 0.5]),))
 >>> method.query(state).blocks[0].terms[0].divisor
-tensor([1.0000, 0.5000])
+tensor([1.0010, 0.5010])
 """
 
 from __future__ import annotations
