@@ -1,12 +1,21 @@
-"""Seconds a round of two checkouts, in turn: what a change of the code costs on a machine that drifts.
+"""Two checkouts in turn: what a change of the code costs on a machine whose speed drifts.
 
     python benchmarks/in_turn.py --before ../other-checkout
     python benchmarks/in_turn.py --before ../other-checkout --set model=mlp --turns 60
+    python benchmarks/in_turn.py --before ../other-checkout --measure clipped-sum --set model=cnn
+    python benchmarks/in_turn.py --before ../other-checkout --measure accounting --rounds 3
 
-Each side is a process with two Ray actors of its own, and the federation of benchmarks/round.py: 250 sampled
-one-example clients of 10^6. The sides take turns of a few rounds; while one runs, the other waits for its
-next turn and computes nothing. Printed are the medians of all rounds, and the median over turns of the ratio
-of the two sides' medians in that turn, with its quartiles.
+``--measure`` is one of
+
+- ``round`` (the default): a whole round. Each side has two Ray actors and the federation of
+  benchmarks/round.py: 250 sampled one-example clients of 10^6;
+- ``clipped-sum``: one clipped sum of 250 per-example gradients of MNIST's size, on one thread;
+- ``accounting``: epsilon by PLD of 5,000 different noise multipliers (benchmarks/accounting.py, "distinct").
+
+Each side is a process that runs its own checkout's copy of this file, since modules move between checkouts.
+Put an adapted copy into a checkout that has none. The sides take turns of ``--rounds`` measurements; while
+one measures, the other waits for its next turn and computes nothing. Printed are the medians of all
+measurements, and the median over turns of the ratio of the two sides' medians, with its quartiles.
 """
 
 from __future__ import annotations
@@ -19,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +36,46 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
-def serve(changes: dict[str, Any], rounds: int, turns: int) -> None:
-    """A side: runs so many rounds for each line on standard input, and prints their seconds as JSON."""
+def clipped_sum(changes: dict[str, Any]) -> Callable[[], Any]:
+    """What computes one clipped sum of 250 per-example gradients."""
+    import torch
+
+    from fedpriv import models
+    from fedpriv.clipping import sum_gradients
+    from fedpriv.mechanism.query import Query, SumBlock, Term
+    from fedpriv.tasks.task import Task
+
+    torch.set_num_threads(1)
+    task = Task(models.build(changes.get("model", "cnn")))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(250, 1, 28, 28, generator=generator)
+    y = torch.randint(10, (250,), generator=generator)
+    query = Query((0.01 * torch.randn(task.dimension, generator=generator),), (SumBlock((Term(1.0),)),))
+    return lambda: sum_gradients(task, query, x, y, None)
+
+
+def accounting() -> Callable[[], Any]:
+    """What computes the epsilon of 5,000 Poisson-sampled releases."""
+    from fedpriv.accounting import Event, epsilon
+
+    events = [Event(0.5 ** (step / 4999), "poisson", "add-remove", 1e-3) for step in range(5000)]
+    return lambda: epsilon(events, 4e-7)
+
+
+def serve(compute: Callable[[], Any], repeats: int, turns: int) -> None:
+    """A side: measures so often for each line on standard input, and prints the seconds as JSON."""
+    for _ in range(turns + 1):
+        taken = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            compute()
+            taken.append(time.perf_counter() - started)
+        print(json.dumps(taken), flush=True)
+        sys.stdin.readline()
+
+
+def serve_rounds(changes: dict[str, Any], rounds: int, turns: int) -> None:
+    """A side that measures whole rounds, as ``serve`` does."""
     from fedpriv.accounting import Ledger
     from fedpriv.config.builders import initial_params, make_source, make_task
     from fedpriv.config.plan import make_plan
@@ -85,17 +133,24 @@ def main() -> None:
     )
     parser.add_argument("--before", type=Path, help="the other checkout")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--rounds", type=int, default=10, help="rounds a turn")
+    parser.add_argument("--measure", choices=("round", "clipped-sum", "accounting"), default="round")
+    parser.add_argument("--rounds", type=int, default=10, help="measurements a turn")
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(dict(pair.split("=", 1) for pair in given.set), given.rounds, given.turns)
+        changes = dict(pair.split("=", 1) for pair in given.set)
+        if given.measure == "round":
+            serve_rounds(changes, given.rounds, given.turns)
+        else:
+            compute = clipped_sum(changes) if given.measure == "clipped-sum" else accounting()
+            serve(compute, given.rounds, given.turns)
         return
-    here = Path(__file__).resolve()
+    # Each side runs its own checkout's copy of this file: modules move between the two.
+    this = Path(__file__).resolve().parent.parent
     sides: dict[str, subprocess.Popen[str]] = {}
-    for name, tree in (("before", given.before.resolve()), ("after", here.parent.parent)):
-        command = [sys.executable, str(here), "--serve", *sys.argv[1:]]
+    for name, tree in (("before", given.before.resolve()), ("after", this)):
+        command = [sys.executable, "benchmarks/in_turn.py", "--serve", *sys.argv[1:]]
         environment = {**os.environ, "PYTHONPATH": str(tree)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         sides[name] = subprocess.Popen(command, env=environment, cwd=tree, text=True, **pipes)
@@ -115,7 +170,7 @@ def main() -> None:
         side.stdin.close()
         side.wait()
     for name, seconds in taken.items():
-        print(f"{name}: {1000 * statistics.median(seconds):.2f} ms a round ({len(seconds)} rounds)")
+        print(f"{name}: {1000 * statistics.median(seconds):.2f} ms ({len(seconds)} measurements)")
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(f"after / before: {middle:.3f}, quartiles {low:.3f} to {high:.3f} ({len(ratios)} turns)")
 
