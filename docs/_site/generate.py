@@ -11,12 +11,13 @@ import pkgutil
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import click
 import typer
 
 import fedpriv
+from fedpriv._internal.settings import choices
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,8 +93,8 @@ def _groups() -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
 
 
 def _values(field: Any) -> str:
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{word}`" for word in get_args(field.annotation))
+    if words := choices(field):
+        return ", ".join(f"`{word}`" + (f" ({text})" if text else "") for word, text in words.items())
     signs = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     limits = [
         f"{text} {getattr(limit, sign):g}"

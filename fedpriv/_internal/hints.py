@@ -4,8 +4,8 @@ The tables hold words of other libraries and of papers; misspellings need no row
 
 >>> of_key("lr", ["learning-rate", "rounds"])
 "did you mean 'learning-rate'?"
->>> of_value("placement", "server", ["none", "central"])
-"did you mean 'central'?"
+>>> of_value("unit", "user", ["client", "example"])
+"did you mean 'client'?"
 >>> of_number("sampling-rate", "5%")
 'write 0.05'
 """
@@ -78,15 +78,8 @@ _EXPLAINED = {
     "sigma": "the noise follows from epsilon, delta, rounds and sampling-rate: set epsilon",
 }
 
-# Values of other libraries and of papers, and ours, by key.
+# Values of other libraries and of papers, and ours, by key. Registered values have theirs in the registry.
 _VALUES = {
-    "accounting": {
-        "moments": "rdp",
-        "moments-accountant": "rdp",
-        "prv": "pld",
-        "fft": "pld",
-        "gdp": "gdp-clt",
-    },
     "device": {"gpu": "cuda", "nvidia": "cuda"},
     "engine": {"process": "in-process", "single": "in-process", "local": "in-process"},
     "partition": {
@@ -94,21 +87,6 @@ _VALUES = {
         "non-iid": "dirichlet",
         "label-skew": "dirichlet",
         "user": "natural",
-    },
-    "placement": {
-        "cdp": "central",
-        "client": "local",
-        "global": "central",
-        "ldp": "local",
-        "off": "none",
-        "secure-aggregation": "distributed",
-        "server": "central",
-    },
-    "sampler": {
-        "all": "everyone",
-        "full": "everyone",
-        "uniform": "fixed-size",
-        "without-replacement": "fixed-size",
     },
     "unit": {"record": "example", "sample": "example", "user": "client", "device": "client"},
     "work": {"fedavg": "local-steps", "fedsgd": "gradient", "sgd": "local-steps"},

@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedpriv._internal import hints, validation
+from fedpriv._internal.registry import Registry
 
 Scalar = str | int | float | bool
 
@@ -62,7 +63,13 @@ def needs(**allowed: Scalar | tuple[Scalar, ...]) -> Needs:
 
 
 def setting(
-    default: Any, description: str, *, needs: Needs | None = None, filled: bool = False, **limits: Any
+    default: Any,
+    description: str,
+    *,
+    needs: Needs | None = None,
+    filled: bool = False,
+    words: Registry[Any] | None = None,
+    **limits: Any,
 ) -> Any:
     """A field of a :class:`Settings` class.
 
@@ -71,10 +78,11 @@ def setting(
         description: one sentence for people; it says what 0 means where 0 is special.
         needs: the condition under which the setting has an effect; None: always.
         filled: whether 0 stands for a value that follows from the other settings.
+        words: the registry whose names the setting may be; None: any text, or the words of its Literal.
         limits: gt, ge, lt, le and allow_inf_nan, as of pydantic's Field.
     """
     # Pydantic keeps what it does not know: only a JSON schema, which nothing here makes, would read it.
-    extra: Any = {"needs": needs, "filled": filled}
+    extra: Any = {"needs": needs, "filled": filled, "words": words}
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 
@@ -104,6 +112,9 @@ class Settings(BaseModel):
     def read(cls, values: Mapping[str, Any]) -> Self:
         """The checked settings, from values by key. Raises ArgumentError, in one line, on the first error."""
         fields = cls.fields()
+        for key, value in values.items():
+            if (registry := _extra(fields[key]).get("words")) is not None:
+                registry.require(value)
         try:
             return cls(**{key: _whole(value, fields[key]) for key, value in values.items()})
         except ValidationError as error:
@@ -122,19 +133,25 @@ class Settings(BaseModel):
 
 def condition(field: FieldInfo) -> Needs | None:
     """The condition under which a setting has an effect; None: always."""
-    extra: Any = field.json_schema_extra or {}
-    found: Needs | None = extra.get("needs")
+    found: Needs | None = _extra(field).get("needs")
     return found
 
 
 def is_filled(field: FieldInfo) -> bool:
     """Whether 0 stands for a value that follows from the other settings."""
-    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("filled"))
+    return bool(_extra(field).get("filled"))
 
 
-def choices(field: FieldInfo) -> tuple[str, ...]:
-    """The words that a setting may be, or none where it may be others."""
-    return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+def choices(field: FieldInfo) -> dict[str, str]:
+    """The words that a setting may be, with what each is where that is known; none where it may be any."""
+    if (registry := _extra(field).get("words")) is not None:
+        return {word: getattr(entry, "summary", "") for word, entry in registry.items()}
+    words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return dict.fromkeys(words, "")
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 def by_key(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from fedpriv.accounting.events import Event, scaled, tally
 from fedpriv.accounting.filters import Filter
 from fedpriv.accounting.ledger import Ledger, LedgerError
 from fedpriv.accounting.methods.advanced_composition import theorem_scale
-from fedpriv.accounting.methods.base import PrivacyGuarantee, UnsupportedEvent
-from fedpriv.accounting.methods.registry import METHODS, advantage, epsilon
+from fedpriv.accounting.methods.base import METHODS, PrivacyGuarantee, UnsupportedEvent
+from fedpriv.accounting.methods.registry import advantage, epsilon
 from fedpriv.accounting.solving import rounds, sampling_rate
 
 __all__ = [

@@ -18,8 +18,8 @@ from typing import Protocol
 from fedpriv._internal import validation
 from fedpriv.accounting.events import Event, equal_parts, tally
 from fedpriv.accounting.ledger import Ledger
-from fedpriv.accounting.methods.base import PrivacyGuarantee
-from fedpriv.accounting.methods.registry import METHODS, epsilon, epsilons, non_decreasing
+from fedpriv.accounting.methods.base import METHODS, PrivacyGuarantee
+from fedpriv.accounting.methods.registry import epsilon, epsilons, non_decreasing
 
 CHECKPOINTS = 64
 

@@ -16,13 +16,11 @@ from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv.accounting import api
-from fedpriv.accounting.events import Event
-from fedpriv.accounting.methods.base import PrivacyGuarantee, UnsupportedEvent
-from fedpriv.accounting.methods.registry import METHODS
+from fedpriv.accounting.events import Event, Sampling
+from fedpriv.accounting.methods.base import METHODS, PrivacyGuarantee, UnsupportedEvent
 from fedpriv.accounting.methods.registry import epsilon as epsilon_of
 
-# {setting sampler: sampling of an event}
-SAMPLERS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
+SAMPLINGS = {sampling.sampler: sampling for sampling in Sampling}
 _ARGUMENTS = ("sampling-rate", "noise-multiplier", "relative-noise")
 _HEADER = ("method", "epsilon", "lower bound", "kind")
 
@@ -109,8 +107,7 @@ def account(
         sampling_rate: q, the probability that a unit is in a cohort; 1 or None with sampler everyone.
         sampler: poisson, fixed-size or everyone.
         relation: add-remove or replace-one; None: replace-one for fixed-size cohorts, otherwise add-remove.
-        methods: pld, rdp, tcdp, zcdp and advanced are upper bounds; gdp-clt is an estimate that can
-            understate.
+        methods: names of METHODS. All are upper bounds, except for gdp-clt, which can understate.
 
     Raises:
         ArgumentError: if an argument is out of range.
@@ -166,7 +163,8 @@ def calibrate(
     >>> calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, noise_multiplier=1.5, method="rdp").steps
     975
     """
-    rate = 1.0 if sampler == "everyone" and sampling_rate is None else sampling_rate
+    everyone = sampler == Sampling.NONE.sampler
+    rate = 1.0 if everyone and sampling_rate is None else sampling_rate
     given = {"steps": steps, "sampling_rate": rate, "noise_multiplier": noise_multiplier}
     missing = [name for name, value in given.items() if value is None]
     if len(missing) != 1:
@@ -174,8 +172,8 @@ def calibrate(
         raise validation.ArgumentError(text)
     with validation.python_names(_ARGUMENTS):
         validation.choice("method", method, METHODS)
-        drawn = SAMPLERS[validation.choice("sampler", sampler, SAMPLERS)]
-        kind = {"method": method, "sampler": drawn, "relation": relation or _relation(sampler)}
+        drawn = SAMPLINGS[validation.choice("sampler", sampler, SAMPLINGS)]
+        kind = {"method": method, "sampler": drawn, "relation": relation or drawn.relation}
         if noise_multiplier is not None and relative_noise is not None:
             raise validation.fail("relative-noise", "given", "be left out where noise-multiplier is given")
         if noise_multiplier is None:
@@ -196,13 +194,9 @@ def calibrate(
 def _events(
     rate: float | None, steps: int, noise: float | Sequence[float], sampler: str, relation: str | None
 ) -> list[Event]:
-    drawn = SAMPLERS[validation.choice("sampler", sampler, SAMPLERS)]
-    if rate is None and sampler != "everyone":
+    drawn = SAMPLINGS[validation.choice("sampler", sampler, SAMPLINGS)]
+    if rate is None and drawn.samples:
         raise validation.fail("sampling-rate", rate, "be given, unless sampler is everyone")
-    if sampler == "everyone" and rate not in (None, 1):
+    if not drawn.samples and rate not in (None, 1):
         raise validation.fail("sampling-rate", rate, "be left out, or 1, with sampler everyone")
-    return api.schedule(1.0 if rate is None else rate, steps, noise, drawn, relation or _relation(sampler))
-
-
-def _relation(sampler: str) -> str:
-    return "replace-one" if sampler == "fixed-size" else "add-remove"
+    return api.schedule(1.0 if rate is None else rate, steps, noise, drawn, relation or drawn.relation)

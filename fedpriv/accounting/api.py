@@ -18,8 +18,8 @@ from fedpriv.accounting import solving
 from fedpriv.accounting.accountant import Budget
 from fedpriv.accounting.calibration import calibrate
 from fedpriv.accounting.events import Event, Sampling, scaled
-from fedpriv.accounting.methods.base import UnsupportedEvent
-from fedpriv.accounting.methods.registry import METHODS, epsilon
+from fedpriv.accounting.methods.base import METHODS, UnsupportedEvent
+from fedpriv.accounting.methods.registry import epsilon
 
 
 def schedule(

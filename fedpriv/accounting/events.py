@@ -54,6 +54,11 @@ class Sampling(StrEnum):
         return repr(self.value)
 
     @property
+    def sampler(self) -> str:
+        """What settings call the sampler that draws so."""
+        return {"poisson": "poisson", "without-replacement": "fixed-size", "none": "everyone"}[self]
+
+    @property
     def samples(self) -> bool:
         """Whether some units are left out, so that a rate is needed."""
         return self is not Sampling.NONE

@@ -25,16 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.accounting.accountant import Budget, BudgetExceeded
 from fedpriv.accounting.events import Event, Relation, tally
 from fedpriv.accounting.ledger import Ledger
 from fedpriv.accounting.methods import zcdp
-from fedpriv.accounting.methods.base import UnsupportedEvent
+from fedpriv.accounting.methods.base import METHODS, UnsupportedEvent
 from fedpriv.accounting.methods.rdp import ORDERS, Rdp
-from fedpriv.accounting.methods.registry import METHODS
 from fedpriv.accounting.pld.privacy_loss import Array
 
 FILTERS = ("rdp", "zcdp")

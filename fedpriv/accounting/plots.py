@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from fedpriv._internal import plotting
 from fedpriv.accounting.events import Event, equal_parts
-from fedpriv.accounting.methods.base import UnsupportedEvent
-from fedpriv.accounting.methods.registry import METHODS, epsilons, non_decreasing
+from fedpriv.accounting.methods.base import METHODS, UnsupportedEvent
+from fedpriv.accounting.methods.registry import epsilons, non_decreasing
 
 POINTS = 40  # of a plotted curve
 

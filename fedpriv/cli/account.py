@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fedpriv._internal import validation
+from fedpriv.accounting import METHODS
+from fedpriv.accounting.answers import SAMPLINGS
+from fedpriv.accounting.events import Sampling
 from fedpriv.cli.app import AsJson, app, note, print_table, refusing
 from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
     from fedpriv.accounting import Event
-    from fedpriv.accounting.events import Sampling
 
 _T = TypeVar("_T")
+
+_BOUNDS = ", ".join(METHODS.only(lambda method: method.kind == "bound"))
+_ESTIMATES = ", ".join(METHODS.only(lambda method: method.kind == "estimate"))
 
 Delta = Annotated[float, typer.Option(help="Delta, in (0, 1).")]
 Rate = Annotated[float | None, typer.Option(help="Sampling rate q, in [0, 1].", show_default=False)]
@@ -33,24 +38,19 @@ Noise = Annotated[
         show_default=False,
     ),
 ]
-# A run's samplers, and what the accountant calls what they do.
-_SAMPLERS = {
-    "poisson": "poisson",
-    "fixed-size": "without-replacement",
-    "everyone": "none",
-}
+_SAMPLER_WORDS = (name if name == kind else f"{name} (or {kind})" for name, kind in SAMPLINGS.items())
 SamplerName = Annotated[
     str | None,
     typer.Option(
-        help="poisson, fixed-size (or without-replacement), everyone (or none) [default: poisson].",
+        help=f"{', '.join(_SAMPLER_WORDS)} [default: poisson].",
         show_default=False,
     ),
 ]
 Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [default: by the sampler].")]
 
-_ACCOUNT_HELP = """Compute epsilon of subsampled Gaussian releases, from a schedule or from a run's ledger.
+_ACCOUNT_HELP = f"""Compute epsilon of subsampled Gaussian releases, from a schedule or from a run's ledger.
 
-The methods pld, rdp, tcdp, zcdp and advanced give upper bounds. gdp-clt gives an ESTIMATE, which can be
+The methods {_BOUNDS} give upper bounds; {_ESTIMATES} gives an ESTIMATE, which can be
 several times too small. A ledger is verified first: a changed line is refused with its number. Lines that
 are missing at the end cannot be detected. Where a ledger has releases of both relations, releases over
 everyone count under add-remove.
@@ -75,7 +75,7 @@ def account(
     ] = None,
     sampler: SamplerName = None,
     relation: Relation = None,
-    method: Annotated[str, typer.Option(help="pld, rdp, gdp-clt, tcdp, zcdp, advanced or all.")] = "all",
+    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)} or all.")] = "all",
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -85,7 +85,7 @@ def account(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.accounting import METHODS, api
+    from fedpriv.accounting import api
 
     with refusing():
         validation.choice("--method", method, (*METHODS, "all"))
@@ -188,11 +188,11 @@ def calibrate(
     sampler: SamplerName = None,
     relation: Relation = None,
     method: Annotated[
-        str, typer.Option(help="A method of `fedpriv account`; gdp-clt is an estimate.")
+        str, typer.Option(help=f"A method of `fedpriv account`; {_ESTIMATES} is an estimate.")
     ] = "pld",
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.accounting import METHODS, api
+    from fedpriv.accounting import api
 
     with refusing():
         drawn = _sampler(sampler)
@@ -261,13 +261,10 @@ def _absent(name: str, value: object, solve_for: str) -> None:
 
 
 def _sampler(name: str | None) -> Sampling:
-    """The accountant's name of a sampler that was given by either of its names, or not."""
-    from fedpriv.accounting.events import Sampling
-
+    """What a sampler does that is given by its name, or by the accountant's name of it, or not."""
     name = name or "poisson"
-    names = dict.fromkeys((*_SAMPLERS, *_SAMPLERS.values()))
-    word = _SAMPLERS.get(name) or validation.choice("--sampler", name, names)
-    return Sampling(word)
+    names = [*dict.fromkeys((*SAMPLINGS, *map(str, SAMPLINGS.values())))]
+    return SAMPLINGS.get(name) or Sampling(validation.choice("--sampler", name, names))
 
 
 def _rate(rate: float | None, sampler: Sampling) -> float:

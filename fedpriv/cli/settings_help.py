@@ -15,6 +15,7 @@ from fedpriv.optimizers import METHODS, DefaultRate, Method, OptimizerSettings
 from fedpriv.optimizers.settings import WRAPPER_KEYS
 
 WIDTH = 80
+_MANY = 8  # of so many words a setting's help says only the names
 _COMMON = "Optimizer: common"
 
 
@@ -81,8 +82,10 @@ def _group(title: str, fields: Mapping[str, FieldInfo], method: Method | None = 
         yield from _wrapped(field.description or "", "      ")
         if number := zero_is(key, method):
             yield from _wrapped(f"0 is {number}", "      ")
-        if words := tuple(METHODS) if key == "optimizer" else choices(field):
-            yield from _wrapped(f"one of: {', '.join(words)}", "      ")
+        if words := choices(field):
+            short = len(words) < _MANY and all(words.values())
+            told = [f"{word} ({text})" for word, text in words.items()] if short else list(words)
+            yield from _wrapped(f"one of: {', '.join(told)}", "      ")
         need = condition(field) or (method.needs.get(key) if method else None)
         if need is not None and need.strict:
             yield from _wrapped(f"needs {need.text}", "      ")

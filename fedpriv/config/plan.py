@@ -20,8 +20,8 @@ from fedpriv.config.context import build_context
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism
-from fedpriv.mechanism.placement import PLACEMENTS, AtParties, Placement
-from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler, TruncatedPoisson
+from fedpriv.mechanism.placement import PLACEMENTS, Placement, PlacementContext
+from fedpriv.mechanism.sampling import SAMPLERS, Sampler, SamplerContext, SamplerKind
 from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
 from fedpriv.rng import Key
 
@@ -203,19 +203,13 @@ def gpu_share(config: Config) -> float:
 
 def make_sampler(config: Config, units: int, delta: float) -> Sampler:
     """The sampler that the configuration names, over ``units`` units."""
-    rate, relation = config.sampling_rate, _relation(config)
-    if config.sampler == "everyone":
-        if rate != 1:
-            raise validation.fail("sampling-rate", rate, "be 1 with sampler everyone")
-        return Everyone(units, relation)
-    if config.sampler == "fixed-size":
-        return FixedSize(units, max(1, round(rate * units)), _known(config))
+    kind, tail = SAMPLERS[config.sampler], None
     if PLACEMENTS[config.placement].at_parties and config.unit == "client":
         # (1 + e^epsilon) * rounds * tail stays a small share of delta.
         spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
         tail = _TRUNCATION_SHARE * delta / (2 * spread)
-        return TruncatedPoisson.covering(units, rate, tail, relation, _known(config))
-    return Poisson(units, rate, relation)
+    relation = _relation(config, kind)
+    return kind.build(SamplerContext(units, config.sampling_rate, relation, _known(config), tail))
 
 
 def _colluders(config: Config) -> int:
@@ -228,38 +222,16 @@ def _known(config: Config) -> int:
     return _colluders(config) * (config.examples_per_client if config.unit == "example" else 1)
 
 
-def _relation(config: Config) -> Relation:
-    if config.sampler == "fixed-size":
-        if config.relation == Relation.ADD_REMOVE.value:
-            raise validation.fail("relation", config.relation, "be replace-one with sampler fixed-size")
-        return Relation.REPLACE_ONE
-    return Relation.ADD_REMOVE if config.relation == "auto" else Relation(config.relation)
+def _relation(config: Config, kind: SamplerKind) -> Relation:
+    """The relation of neighbours: as configured, else the sampler's."""
+    relation = kind.sampling.relation if config.relation == "auto" else Relation(config.relation)
+    if not kind.sampling.allows(relation):
+        raise validation.fail("relation", config.relation, f"be replace-one with sampler {kind.name}")
+    return relation
 
 
 def make_placement(config: Config, sampler: Sampler) -> Placement:
     """The placement with its public numbers m (shares) and n_min."""
-    kind = PLACEMENTS[config.placement]
-    if not issubclass(kind, AtParties):
-        if config.min_replies:
-            raise validation.fail("min-replies", config.min_replies, "be 0 unless clients add the noise")
-        return kind(exact=config.exact_noise)
-    if config.unit == "example":
-        shares = floor = config.clients
-    elif isinstance(sampler, TruncatedPoisson):
-        shares, floor = sampler.cap, sampler.floor
-        if floor < kind.fewest_replies:
-            raise validation.fail(
-                "sampling-rate",
-                config.sampling_rate,
-                "give cohorts that are practically never empty under distributed noise",
-                "use more clients, a higher rate, or sampler fixed-size",
-            )
-        if config.min_replies > floor:
-            raise validation.fail(
-                "min-replies", config.min_replies, f"be at most {floor}, what a Poisson cohort always has"
-            )
-    else:
-        shares = floor = round(sampler.expected_size)
-    replies = config.min_replies or (floor if kind.fewest_replies else 0)
-    per_unit = config.unit == "client"
-    return kind(shares, replies, per_unit, _colluders(config), exact=config.exact_noise)
+    silos = config.clients if config.unit == "example" else None
+    context = PlacementContext(sampler, silos, config.min_replies, _colluders(config), config.exact_noise)
+    return PLACEMENTS[config.placement].configured(context)

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from fedpriv._internal.settings import Needs, Settings, needs, setting
-
-if TYPE_CHECKING:
-    from fedpriv.mechanism.placement import Placement
-
-
-def _placement(run: Mapping[str, Any]) -> type[Placement]:
-    """Where the noise enters. It is imported when it is asked: settings are read without the slow imports."""
-    from fedpriv.mechanism.placement import PLACEMENTS
-
-    return PLACEMENTS[str(run["placement"])]
-
+from fedpriv.accounting import METHODS
+from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.mechanism.sampling import SAMPLERS
+from fedpriv.mechanism.settings import LocalSettings, PartySettings, chosen
 
 _PARTITIONED = ("iid", "dirichlet", "shards")
 _PARTITION = "a partition other than one-example and natural"
 _IN_RAY = Needs("engine=ray", lambda run: run["engine"] == "ray")
 # Not strict: placement=none takes a configuration as it is, so that runs can be compared.
-_NOISE = Needs("noise", lambda run: _placement(run).adds_noise, strict=False)
-_LOCAL_NOISE = Needs("placement=local", lambda run: _placement(run).server_view, strict=False)
-_PARTIES_ADD_NOISE = Needs("clients that add the noise", lambda run: _placement(run).at_parties, strict=False)
+_NOISE = Needs("noise", lambda run: chosen(run).adds_noise, strict=False)
 _SILOS = Needs("unit=example", lambda run: run["unit"] == "example", strict=False)
 _LOCAL_STEPS = needs(work="local-steps")
-
-
-def _colluding(run: Mapping[str, Any]) -> bool:
-    placement = _placement(run)
-    alone = not placement.adds_noise or run["level"] == "client" or run["clients"] == 1
-    return not alone and (placement.at_parties or run["sampler"] == "fixed-size")
 
 
 class DataSettings(Settings):
@@ -96,9 +80,7 @@ class FederationSettings(Settings):
     silo_steps: int = setting(
         1, "level client: K, private steps of a silo in a round", ge=1, needs=needs(level="client")
     )
-    sampler: Literal["poisson", "fixed-size", "everyone"] = setting(
-        "poisson", "how units are drawn for a release"
-    )
+    sampler: str = setting("poisson", "how units are drawn for a release", words=SAMPLERS)
     sampling_rate: float = setting(0.01, "q, the expected fraction of units drawn", gt=0, le=1)
     rounds: int = setting(
         150, "rounds the budget is spread over: one release each (level client: silo-steps)", ge=1
@@ -116,15 +98,13 @@ class FederationSettings(Settings):
     )
 
 
-class PrivacySettings(Settings):
-    """What is protected, against whom, and at what budget."""
+class BudgetSettings(Settings):
+    """What is protected, and at what budget."""
 
     unit: Literal["client", "example"] = setting(
         "client", "the privacy unit: a client with all its data, or an example of a silo"
     )
-    placement: Literal["none", "central", "local", "distributed"] = setting(
-        "central", "where the noise enters"
-    )
+    placement: str = setting("central", "where the noise enters", words=PLACEMENTS)
     relation: Literal["auto", "add-remove", "replace-one"] = setting(
         "auto",
         "neighbours; auto: replace-one for fixed-size cohorts and local noise, else add-remove",
@@ -134,28 +114,17 @@ class PrivacySettings(Settings):
     delta: float = setting(
         0.0, "the budget's delta; 0: 1 / (10 units)", ge=0, lt=1, filled=True, needs=_NOISE
     )
-    accounting: Literal["pld", "rdp", "gdp-clt", "zcdp", "tcdp"] = setting(
+    accounting: str = setting(
         "pld",
-        "method that holds the budget; gdp-clt is an estimate that can understate, zcdp and tcdp "
-        "are loose bounds",
+        "method that holds the budget",
+        words=METHODS.only(lambda method: method.holds_budgets),
         needs=_NOISE,
     )
-    max_participations: int = setting(
-        0, "local placement: releases that a client gives data to; 0: every one", ge=0, needs=_LOCAL_NOISE
-    )
-    min_replies: int = setting(
-        0,
-        "fewest replies that are released; 0: as many as the placement needs",
-        ge=0,
-        needs=_PARTIES_ADD_NOISE,
-    )
-    colluding_parties: int = setting(
-        1,
-        "parties that may pool what they know: noise they added, and their part in cohorts of a fixed size; "
-        "epsilon holds against them too. 0: against outsiders alone",
-        ge=0,
-        needs=Needs("several parties that add noise, or are drawn in cohorts of a fixed size", _colluding),
-    )
+
+
+class NoiseSettings(Settings):
+    """How noise is drawn."""
+
     noise_draws: Literal["auto", "fast", "exact"] = setting(
         "auto",
         "exact: normal numbers from ChaCha20, rounded exactly, in sums on one grid; fast: "
@@ -163,6 +132,10 @@ class PrivacySettings(Settings):
         needs=_NOISE,
     )
     seed: int = setting(-1, "-1: OS entropy; else reproducible and NOT private", ge=-1)
+
+
+class PrivacySettings(NoiseSettings, PartySettings, LocalSettings, BudgetSettings):
+    """What is protected, against whom, and at what budget."""
 
 
 class MachineSettings(Settings):

@@ -29,11 +29,31 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from fedpriv._internal import validation
+from fedpriv._internal.registry import Registry
 from fedpriv.accounting.events import Event, Relation, Sampling
-from fedpriv.mechanism.sampling import Sampler
+from fedpriv.mechanism.sampling import Sampler, TruncatedPoisson
+
+
+@dataclass(frozen=True)
+class PlacementContext:
+    """What a placement may know of the run that it is built for; all of it is public.
+
+    Attributes:
+        sampler: how the units of a release are drawn.
+        silos: the number of silos, where units are the examples of silos; None where units are clients.
+        min_replies: the setting ``min-replies``.
+        colluders: how many parties may pool what they know.
+        exact: whether noise is exact.
+    """
+
+    sampler: Sampler
+    silos: int | None
+    min_replies: int
+    colluders: int
+    exact: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +62,8 @@ class Placement(ABC):
 
     Attributes:
         name: what settings, reports and messages call it.
+        also_called: its names in other libraries and in papers.
+        summary: who adds the noise, in a few words, for help.
         against: the adversary that the budget's epsilon is read against.
         trust: whom the units trust, and against whom they are protected.
         adds_noise: whether anyone adds noise.
@@ -52,6 +74,8 @@ class Placement(ABC):
     """
 
     name: ClassVar[str]
+    also_called: ClassVar[tuple[str, ...]] = ()
+    summary: ClassVar[str]
     against: ClassVar[str]
     trust: ClassVar[str]
     adds_noise: ClassVar[bool] = True
@@ -59,6 +83,13 @@ class Placement(ABC):
     server_view: ClassVar[bool] = False
 
     exact: bool = False
+
+    @classmethod
+    def configured(cls, context: PlacementContext) -> Self:
+        """The placement of a run. Raises ArgumentError for settings that it cannot honour."""
+        if context.min_replies:
+            raise validation.fail("min-replies", context.min_replies, "be 0 unless clients add the noise")
+        return cls(exact=context.exact)
 
     @property
     def min_replies(self) -> int:
@@ -97,10 +128,23 @@ class Placement(ABC):
         return sampler.event(noise_multiplier)
 
 
+PLACEMENTS = Registry[type[Placement]]("placement")
+_Kind = TypeVar("_Kind", bound=type[Placement])
+
+
+def register(kind: _Kind) -> _Kind:
+    """Class decorator: add a placement to PLACEMENTS."""
+    PLACEMENTS.add(kind.name, kind, kind.also_called)
+    return kind
+
+
+@register
 class NoNoise(Placement):
     """Nobody adds noise: not private."""
 
     name = "none"
+    also_called = ("off",)
+    summary = "nobody adds noise"
     against = "nobody"
     trust = "There is no protection: no noise is added."
     adds_noise = False
@@ -114,10 +158,13 @@ class NoNoise(Placement):
         return tuple(0.0 for _ in stds)
 
 
+@register
 class Central(Placement):
     """The server adds one whole noise to the sum."""
 
     name = "central"
+    also_called = ("cdp", "global", "server")
+    summary = "the server adds it"
     against = "who sees the models"
     trust = (
         "Clients trust the server, which sees their exact contributions, and the channel to it. The "
@@ -159,6 +206,27 @@ class AtParties(Placement):
             allowed = f"lie in [{self.fewest_replies}, {self.shares}]"
             raise validation.fail("min-replies", self.min_replies, allowed)
 
+    @classmethod
+    def configured(cls, context: PlacementContext) -> Self:
+        """The placement of a run, with its public numbers m and n_min. Raises ArgumentError where cohorts can
+        be smaller than n_min."""
+        sampler, replies = context.sampler, context.min_replies
+        if context.silos is not None:
+            shares = floor = context.silos
+        elif isinstance(sampler, TruncatedPoisson):
+            shares, floor = sampler.cap, sampler.floor
+            if floor < cls.fewest_replies:
+                allowed = f"give cohorts that are practically never empty under {cls.name} noise"
+                hint = "use more clients, a higher rate, or sampler fixed-size"
+                raise validation.fail("sampling-rate", sampler.rate, allowed, hint)
+            if replies > floor:
+                allowed = f"be at most {floor}, what a Poisson cohort always has"
+                raise validation.fail("min-replies", replies, allowed)
+        else:
+            shares = floor = round(sampler.expected_size)
+        replies = replies or (floor if cls.fewest_replies else 0)
+        return cls(shares, replies, context.silos is None, context.colluders, exact=context.exact)
+
     def resized(self, factor: float) -> Self:
         """The placement of a release over ``factor`` times the usual cohort: m and n_min follow it."""
         if factor == 1 or not self.per_unit:
@@ -182,10 +250,39 @@ class AtParties(Placement):
         return tuple(std * math.sqrt(self.shares) for std in self.party_stds(stds))
 
 
+@register
+class Distributed(AtParties):
+    """Each party adds a share, of which n_min make a whole noise. Surplus noise is not credited."""
+
+    name = "distributed"
+    also_called = ("secure-aggregation",)
+    summary = "clients add shares of it"
+    against = "who sees the models"
+    trust = (
+        "Clients trust that at least n_min of them add their share of the noise. The guarantee holds against "
+        "everyone who sees the released models of all rounds. Against the server it holds ONLY if the server "
+        "sees nothing but the sum, as under secure aggregation, which this run does not provide, AND every "
+        "unit takes part in every release: the server draws the cohorts, so sampling hides nobody from it."
+    )
+    fewest_replies = 1
+
+    @property
+    def secret_shares(self) -> int:
+        """n, how many parties' noises a released sum carries at least that no colluder knows."""
+        return max(self.min_replies - self.colluders, 1)
+
+    def party_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
+        """std / sqrt(n)."""
+        return tuple(std / math.sqrt(self.secret_shares) for std in stds)
+
+
+@register
 class Local(AtParties):
     """Each party adds a whole noise: z is calibrated to what the server sees of one party's message."""
 
     name = "local"
+    also_called = ("client", "ldp")
+    summary = "each client adds all of it to its own message"
     against = "the server"
     trust = (
         "Each client adds all of the noise to its own message, so it need not trust the server with its "
@@ -208,31 +305,3 @@ class Local(AtParties):
         secret = max(self.shares - self.colluders, 1)
         event = sampler.event(noise_multiplier * secret**0.5)
         return replace(event, relation=Relation.REPLACE_ONE)
-
-
-class Distributed(AtParties):
-    """Each party adds a share, of which n_min make a whole noise. Surplus noise is not credited."""
-
-    name = "distributed"
-    against = "who sees the models"
-    trust = (
-        "Clients trust that at least n_min of them add their share of the noise. The guarantee holds against "
-        "everyone who sees the released models of all rounds. Against the server it holds ONLY if the server "
-        "sees nothing but the sum, as under secure aggregation, which this run does not provide, AND every "
-        "unit takes part in every release: the server draws the cohorts, so sampling hides nobody from it."
-    )
-    fewest_replies = 1
-
-    @property
-    def secret_shares(self) -> int:
-        """n, how many parties' noises a released sum carries at least that no colluder knows."""
-        return max(self.min_replies - self.colluders, 1)
-
-    def party_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
-        """std / sqrt(n)."""
-        return tuple(std / math.sqrt(self.secret_shares) for std in stds)
-
-
-PLACEMENTS: dict[str, type[Placement]] = {
-    placement.name: placement for placement in (NoNoise, Central, Distributed, Local)
-}

@@ -17,18 +17,18 @@ Which cohort was drawn, and its size, are private under add/remove: they go nowh
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol, TypeAlias
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import scipy
+from fedpriv._internal.registry import Registry
 from fedpriv.accounting.events import RELATIONS, Event, Relation, Sampling
 
-Indices = NDArray[np.int64]
+Indices: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
 LARGEST_POPULATION = 10**12
 
@@ -52,6 +52,46 @@ class Sampler(Protocol):
 
     def resized(self, factor: float) -> Sampler:
         """The sampler whose expected cohort is ``factor`` times as large."""
+
+
+@dataclass(frozen=True)
+class SamplerContext:
+    """What a sampler may know of the run that it is built for; all of it is public.
+
+    Attributes:
+        population: N, the number of units.
+        rate: q, the setting ``sampling-rate``.
+        relation: the relation of neighbours.
+        known: how many units' part in a cohort the colluding parties know.
+        tail: the probability with which a cohort may leave its public bounds, above and below, where parties
+            add shares of the noise; None where cohorts need no bounds.
+    """
+
+    population: int
+    rate: float
+    relation: Relation
+    known: int = 0
+    tail: float | None = None
+
+
+@dataclass(frozen=True)
+class SamplerKind:
+    """A value of the setting ``sampler``.
+
+    Attributes:
+        name: that value.
+        summary: which units are drawn, in a few words, for help.
+        sampling: how its events say that units are drawn.
+        build: makes it. Raises ArgumentError for settings that it cannot honour.
+    """
+
+    name: str
+    summary: str
+    sampling: Sampling
+    build: Callable[[SamplerContext], Sampler]
+
+
+SAMPLERS = Registry[SamplerKind]("sampler")
 
 
 @dataclass(frozen=True)
@@ -273,3 +313,35 @@ def _check_known(known: int, population: int) -> None:
 def _check_population(population: int) -> None:
     if validation.integer("population", population, minimum=1) > LARGEST_POPULATION:
         raise validation.fail("population", population, f"be at most {LARGEST_POPULATION}")
+
+
+def _poisson(context: SamplerContext) -> Poisson:
+    population, rate, relation = context.population, context.rate, context.relation
+    if context.tail is None:
+        return Poisson(population, rate, relation)
+    return TruncatedPoisson.covering(population, rate, context.tail, relation, context.known)
+
+
+def _fixed_size(context: SamplerContext) -> FixedSize:
+    size = max(1, round(context.rate * context.population))
+    return FixedSize(context.population, size, context.known)
+
+
+def _everyone(context: SamplerContext) -> Everyone:
+    if context.rate != 1:
+        raise validation.fail("sampling-rate", context.rate, "be 1 with sampler everyone")
+    return Everyone(context.population, context.relation)
+
+
+def register(kind: SamplerKind, *also_called: str) -> SamplerKind:
+    """Add a sampler to SAMPLERS, with its names in other libraries and in papers."""
+    return SAMPLERS.add(kind.name, kind, also_called)
+
+
+register(SamplerKind("poisson", "each unit joins independently", Sampling.POISSON, _poisson))
+register(
+    SamplerKind("fixed-size", "a cohort of one size, uniformly", Sampling.WITHOUT_REPLACEMENT, _fixed_size),
+    "uniform",
+    "without-replacement",
+)
+register(SamplerKind("everyone", "all units, every time", Sampling.NONE, _everyone), "all", "full")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.settings import Settings
+from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.optimizers.first_order import FirstOrder, dp_sgd
 from fedpriv.optimizers.registry import BuildContext, Method, register
 from fedpriv.optimizers.schedules import Schedule
@@ -43,7 +44,7 @@ def _build(own: Settings, context: BuildContext) -> FirstOrder:
 
 
 def _check_gd(own: Settings, context: BuildContext) -> None:
-    if context.sampler != "everyone":
+    if SAMPLERS[context.sampler].sampling.samples:
         hint = "and sampling-rate 1; dp-sgd samples"
         raise validation.fail("sampler", context.sampler, "be everyone with optimizer dp-gd", hint)
 

@@ -172,7 +172,9 @@ class Wrapper:
 
 
 WRAPPERS = Registry[Wrapper]("wrapper")
-METHODS = Registry[Method]("optimizer", "see `fedpriv optimizers`; your own is named module:name")
+METHODS = Registry[Method](
+    "optimizer", "see `fedpriv optimizers`; your own is named module:name", own_code=True
+)
 
 
 def register(method: Method) -> Method:

@@ -9,6 +9,7 @@ from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClippingSettings
 from fedpriv.optimizers.averaging import AveragingSettings
 from fedpriv.optimizers.per_layer import PerLayerSettings
+from fedpriv.optimizers.registry import METHODS
 from fedpriv.optimizers.regularised import RegulariserSettings
 
 
@@ -19,7 +20,9 @@ class CommonSettings(Settings):
     UNSET: ClassVar[Mapping[str, Scalar]] = {"beta2": 0.999, "adam-epsilon": 1e-8}
 
     optimizer: str = setting(
-        "dynamic-dp-sgd", "private optimizer: see `fedpriv optimizers`; or your own, as module:name"
+        "dynamic-dp-sgd",
+        "private optimizer: see `fedpriv optimizers`; or your own, as module:name",
+        words=METHODS,
     )
     learning_rate: float = setting(
         0.0,

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.accounting import PrivacyGuarantee, UnsupportedEvent, api, epsilon
+from fedpriv.accounting import METHODS, PrivacyGuarantee, UnsupportedEvent, api, epsilon
 from fedpriv.accounting.events import Event, Relation, Sampling
 from fedpriv.accounting.parallel_composition import compose
 from fedpriv.config.plan import Plan
-
-METHODS = ("pld", "rdp", "gdp-clt")
 
 Table = dict[str, dict[str, Any]]
 
@@ -42,13 +40,13 @@ def described(against: str) -> str:
 
 
 def all_methods(events: Sequence[Event], delta: float, enforced: str) -> Table:
-    """Epsilon of the events at ``delta`` by METHODS and ``enforced``, or a method's reason for refusal."""
+    """Epsilon of the events at ``delta`` by each reported method and ``enforced``, or why it refuses them."""
     return _table(lambda method: epsilon(events, delta, method), enforced)
 
 
 def _table(by: Callable[[str], PrivacyGuarantee], enforced: str) -> Table:
     table: Table = {}
-    for method in dict.fromkeys((*METHODS, enforced)):
+    for method in dict.fromkeys((*METHODS.only(lambda method: method.in_reports), enforced)):
         try:
             answer = by(method)
         except UnsupportedEvent as error:

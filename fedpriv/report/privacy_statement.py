@@ -8,7 +8,7 @@ from __future__ import annotations
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS, Central
-from fedpriv.mechanism.sampling import FixedSize, TruncatedPoisson
+from fedpriv.mechanism.sampling import SAMPLERS, FixedSize, TruncatedPoisson
 from fedpriv.tasks import metrics
 
 BY_SILO = (
@@ -68,7 +68,7 @@ def trust(config: Config) -> str:
         return BY_SILO
     if config.centralised and central:
         return CENTRALISED
-    among = config.sampler == "fixed-size" if central else placement.at_parties
+    among = SAMPLERS[config.sampler].sampling.fixed_size if central else placement.at_parties
     return placement.trust + (_colluding(config) if among and config.clients > 1 else "")
 
 

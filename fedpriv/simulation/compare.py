@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
@@ -22,6 +23,7 @@ from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed
+from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import remark
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
@@ -34,13 +36,8 @@ if TYPE_CHECKING:
 
 SILOS = "client"  # the client level: silos add all the noise to steps of their own
 COMPARED = (*PLACEMENTS, SILOS)
-_COLORS = {
-    "none": "tab:gray",
-    "central": "tab:blue",
-    "distributed": "tab:green",
-    "local": "tab:red",
-    SILOS: "tab:purple",
-}
+_PALETTE = ("tab:gray", "tab:blue", "tab:green", "tab:red", "tab:orange", "tab:brown", "tab:pink", "tab:cyan")
+_COLORS = {SILOS: "tab:purple", **dict(zip(PLACEMENTS, cycle(_PALETTE), strict=False))}
 HEADER = (
     "placement",
     "defends against",
@@ -104,7 +101,7 @@ def plans(config: Config, placements: Sequence[str] = tuple(PLACEMENTS)) -> list
 
 def _placed(config: Config, placement: str) -> Config:
     changes: dict[str, Any] = {"max_participations": 0, "min_replies": 0}
-    drawn = placement == Central.name and config.sampler == "fixed-size"
+    drawn = placement == Central.name and SAMPLERS[config.sampler].sampling.fixed_size
     at_parties = placement != SILOS and PLACEMENTS[placement].at_parties
     if not drawn and not at_parties:  # there nothing depends on it
         changes["colluding_parties"] = Config.parse({}).colluding_parties
@@ -203,7 +200,7 @@ def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
     if value is not None:
         return f"{value:.3g}" + (" (an ESTIMATE)" if kind == "estimate" else "")
     if row.placement == Distributed.name and against == "the server":
-        everyone = row.plan.config.sampler == "everyone"
+        everyone = not SAMPLERS[row.plan.config.sampler].sampling.samples
         return "as the next, if it sees sums only" if everyone else "none promised: it draws the cohorts"
     return "infinite"
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -20,6 +20,7 @@ from helpers.small import SMALL, small, write_mnist
 from typer.testing import CliRunner
 
 from fedpriv import data
+from fedpriv._internal.settings import choices
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import METHODS
 from fedpriv.accounting import ledger as ledgers
@@ -660,8 +661,8 @@ def test_the_readmes_settings_and_links_are_real() -> None:
     for setting in settings:
         Config.parse(dict([read_assignment(setting)]))
     mentioned = set(re.findall(r"`([a-z]+-[a-z]+)`", text))
-    choices = {word for field in Config.all_fields().values() for word in get_args(field.annotation)}
-    assert mentioned <= {*Config.keys(), *choices, *data.names(), *MODELS, *OPTIMIZERS}
+    words = {word for field in Config.all_fields().values() for word in choices(field)}
+    assert mentioned <= {*Config.keys(), *words, *data.names(), *MODELS, *OPTIMIZERS}
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link
 

@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, Outcome, advance, run
-from fedpriv.mechanism.placement import Central, Distributed, Local, NoNoise
+from fedpriv.mechanism.placement import PLACEMENTS, Central, PlacementContext
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
 from fedpriv.optimizers import PrivateOptimizer, State
@@ -36,11 +36,9 @@ SAMPLERS: dict[str, Sampler] = {
     "fixed": FixedSize(UNITS, 8),
     "all": Everyone(UNITS),
 }
-PLACEMENTS = {
-    "none": NoNoise(),
-    "central": Central(),
-    "local": Local(shares=8),
-    "distributed": Distributed(shares=8, min_replies=6),
+PLACED_BY = {
+    name: kind.configured(PlacementContext(FixedSize(UNITS, 8), None, 6 if kind.at_parties else 0, 0, False))
+    for name, kind in PLACEMENTS.items()
 }
 # How much of the first mean loss may be left under noise.
 LEFT = {"quadratic": 0.75, "logistic": 0.85, "network": 0.85}
@@ -185,8 +183,8 @@ def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: s
 def test_every_placement_runs_and_parties_owe_what_the_query_says(
     name: str, target: str, placement: str
 ) -> None:
-    scale = 0.0 if placement == "none" else 0.5
-    mechanism = Mechanism(made(target, name), FixedSize(UNITS, 8), PLACEMENTS[placement], scale, ROUNDS)
+    scale = 0.5 if PLACEMENTS[placement].adds_noise else 0.0
+    mechanism = Mechanism(made(target, name), FixedSize(UNITS, 8), PLACED_BY[placement], scale, ROUNDS)
     world, budget_gate = TARGETS[target], CountingGate()
     engine = world.engine(world.data(1))
     outcome = run(mechanism, world.start, engine, budget_gate, KEY, CohortSampler(mechanism.sampler, KEY, 8))
@@ -194,10 +192,10 @@ def test_every_placement_runs_and_parties_owe_what_the_query_says(
     assert bool(torch.isfinite(outcome.state.params).all())
     for request in engine.asks:
         owed = request.query.noise_stds(scale * request.query.relative_noise)
-        assert request.party_stds == PLACEMENTS[placement].resized(request.query.rate_factor).party_stds(owed)
+        assert request.party_stds == PLACED_BY[placement].resized(request.query.rate_factor).party_stds(owed)
     if target == "quadratic":  # some noise moves the trajectory; none repeats it
         quiet = outcome_of(noise_free(mechanism.optimizer, ROUNDS, mechanism.sampler), world).state.params
-        assert torch.allclose(quiet, outcome.state.params, atol=1e-9) == (placement == "none")
+        assert torch.allclose(quiet, outcome.state.params, atol=1e-9) != PLACEMENTS[placement].adds_noise
 
 
 @every

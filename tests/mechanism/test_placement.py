@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from fedpriv.config.schema import Config
-from fedpriv.mechanism.placement import PLACEMENTS, AtParties, Central, Distributed, Local, NoNoise
+from fedpriv.mechanism.placement import (
+    PLACEMENTS,
+    Central,
+    Distributed,
+    Local,
+    NoNoise,
+    Placement,
+    PlacementContext,
+)
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson
 
 STDS = (2.0, 6.0)
 
 
-def made(name: str) -> Any:
+def made(name: str) -> Placement:
     kind = PLACEMENTS[name]
-    return kind(shares=9, min_replies=4) if issubclass(kind, AtParties) else kind()
-
-
-def test_the_table_holds_what_the_setting_allows() -> None:
-    setting = Config.model_fields["placement"].annotation
-    assert set(PLACEMENTS) == set(setting.__args__)  # type: ignore[union-attr]
-    assert all(name == placement.name for name, placement in PLACEMENTS.items())
+    return kind.configured(PlacementContext(FixedSize(400, 9), None, 4 if kind.at_parties else 0, 0, False))
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)

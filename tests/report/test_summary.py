@@ -171,7 +171,7 @@ def test_an_overflowing_power_of_epsilon_is_omitted() -> None:
 
 def test_the_numbers_are_the_accountants() -> None:
     plan = make_plan(small())
-    for name in adversaries.METHODS:
+    for name in ("pld", "rdp", "gdp-clt"):
         answer = epsilon(plan.mechanism.planned_events(), 1 / 4000, name)
         assert summary_of(plan)["privacy"]["views"][0]["epsilon"][name]["epsilon"] == answer.epsilon
 

@@ -22,11 +22,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.methods import gaussian, quantisation, relations
+from fedpriv.accounting.methods.base import Method, register
 
 # Shares of delta that are tried for d above; the best one is used.
 _PARTS = (0.1, 0.5, 0.9)
@@ -60,12 +60,16 @@ class AdvancedProfile:
         return min(float(counts @ each), spread + float(counts @ (each * np.tanh(each / 2))))
 
 
-class Advanced:
+@register
+class Advanced(Method):
     """Extended advanced composition (Wu 2021, lemma 2.2)."""
 
     name = "advanced"
     label = "advanced composition"
     kind = "bound"
+    summary = "advanced composition, a loose bound"
+    place = 5
+    holds_budgets = False
 
     def refusal(self, event: Event) -> str | None:
         """Why ``event`` is not supported, or None.

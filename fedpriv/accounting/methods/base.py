@@ -1,4 +1,6 @@
-"""The interface of accounting methods and their result type.
+"""The interface of accounting methods, their result type and their registry.
+
+Each file of this package registers the methods that it holds; nothing else lists them.
 
 >>> PrivacyGuarantee(1.5, 1.49, "bound", "pld", 1e-5).epsilon
 1.5
@@ -8,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from fedpriv._internal.registry import Registry
 from fedpriv._internal.validation import FedprivError
 from fedpriv.accounting.events import Event
 
@@ -55,11 +58,21 @@ class Method(Protocol):
         name: the value of the setting ``accounting``.
         label: the name in reports and plots.
         kind: ``bound`` or ``estimate``, as in :class:`PrivacyGuarantee`.
+        summary: what it is, in a few words, for help.
+        also_called: its names in other libraries and in papers.
+        place: its place in tables; the methods to prefer come first.
+        holds_budgets: whether it may hold the budget of a run.
+        in_reports: whether reports have it beside the method that holds the budget.
     """
 
     name: str
     label: str
     kind: str
+    summary: str
+    also_called: tuple[str, ...] = ()
+    place: int = 10
+    holds_budgets: bool = True
+    in_reports: bool = False
 
     def refusal(self, event: Event) -> str | None:
         """Why this method does not support ``event``, or None if it does."""
@@ -78,3 +91,15 @@ class Method(Protocol):
         The events' truncation is ignored here; the caller accounts for it.
         """
         ...
+
+
+METHODS = Registry[Method]("accounting", order=lambda method: method.place)
+
+_Kind = TypeVar("_Kind", bound=type[Method])
+
+
+def register(kind: _Kind) -> _Kind:
+    """Class decorator: add a method, made without arguments, to METHODS."""
+    method = kind()
+    METHODS.add(method.name, method, method.also_called)
+    return kind

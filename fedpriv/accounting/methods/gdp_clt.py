@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.methods import gaussian, relations
+from fedpriv.accounting.methods.base import Method, register
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,17 @@ class GdpProfile:
         return gaussian.epsilon(self.mu, delta), None
 
 
-class GdpClt:
+@register
+class GdpClt(Method):
     """The extended GDP central limit theorem (Du 2021, corollary 1)."""
 
     name = "gdp-clt"
     label = "GDP-CLT"
     kind = "estimate"
+    summary = "a central limit theorem of Gaussian differential privacy, which can understate several-fold"
+    also_called = ("gdp",)
+    place = 2
+    in_reports = True
 
     def refusal(self, event: Event) -> str | None:
         """Why ``event`` is not supported, or None.

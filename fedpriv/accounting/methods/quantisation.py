@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.accounting.events import Event
 
 

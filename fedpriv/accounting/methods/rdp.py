@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.accounting.events import Event, Sampling
 from fedpriv.accounting.methods import quantisation, relations
+from fedpriv.accounting.methods.base import Method, register
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -70,12 +70,17 @@ class RdpProfile:
         return max(0.0, float(np.min(np.nan_to_num(values, nan=math.inf)))), None
 
 
-class Rdp:
+@register
+class Rdp(Method):
     """Renyi accounting."""
 
     name = "rdp"
     label = "RDP"
     kind = "bound"
+    summary = "Renyi differential privacy"
+    also_called = ("moments", "moments-accountant")
+    place = 1
+    in_reports = True
 
     def refusal(self, event: Event) -> str | None:
         """Why ``event`` is not supported, or None.

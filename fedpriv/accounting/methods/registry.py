@@ -1,4 +1,4 @@
-"""The accounting methods by name, and ``epsilon``, the entry point to all of them.
+"""``epsilon``, the entry point to all accounting methods.
 
 >>> from fedpriv.accounting.events import Event
 >>> release = Event(2.0, "none", "add-remove")
@@ -15,17 +15,13 @@ import math
 from collections.abc import Iterable, Sequence
 
 from fedpriv._internal import validation
+from fedpriv._internal.registry import import_modules
+from fedpriv.accounting import methods
 from fedpriv.accounting.events import Event, ever_drawn, log_never_drawn, tally
-from fedpriv.accounting.methods.advanced_composition import Advanced
-from fedpriv.accounting.methods.base import Method, PrivacyGuarantee, Profile, UnsupportedEvent
-from fedpriv.accounting.methods.gdp_clt import GdpClt
-from fedpriv.accounting.methods.rdp import Rdp
-from fedpriv.accounting.methods.zcdp import Tcdp, Zcdp
+from fedpriv.accounting.methods.base import METHODS, Method, PrivacyGuarantee, Profile, UnsupportedEvent
 from fedpriv.accounting.pld.method import Pld
 
-METHODS: dict[str, Method] = {
-    method.name: method for method in (Pld(), Rdp(), GdpClt(), Tcdp(), Zcdp(), Advanced())
-}
+import_modules(methods.__name__, methods.__path__)  # each registers its methods
 
 _ADVANTAGE_DELTA = 1e-2  # the order of magnitude of a membership advantage
 

@@ -26,10 +26,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.methods import relations
+from fedpriv.accounting.methods.base import Method, register
 from fedpriv.accounting.pld.privacy_loss import Array
 
 # The ranges and the constant of the amplification theorem of Bun et al. 2018.
@@ -58,12 +58,15 @@ class ConcentratedProfile:
         return float(values.min()), None
 
 
-class Zcdp:
+@register
+class Zcdp(Method):
     """Zero-concentrated differential privacy, without credit for sampling."""
 
     name = "zcdp"
     label = "zCDP"
     kind = "bound"
+    summary = "zero-concentrated differential privacy, a loose bound without credit for sampling"
+    place = 4
 
     def refusal(self, event: Event) -> str | None:
         """None: every event is supported."""
@@ -77,12 +80,15 @@ class Zcdp:
         return [ConcentratedProfile(cost[None], np.array([math.inf])) for cost in costs]
 
 
-class Tcdp:
+@register
+class Tcdp(Method):
     """Truncated concentrated differential privacy, amplified by sampling."""
 
     name = "tcdp"
     label = "tCDP"
     kind = "bound"
+    summary = "truncated concentrated differential privacy, a loose bound"
+    place = 3
 
     def refusal(self, event: Event) -> str | None:
         """Why ``event`` is not supported, or None.

@@ -23,8 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import scipy
 from fedpriv.accounting.pld.discretisation import WINDOW_MASS, Direction, Lattice
 from fedpriv.accounting.pld.privacy_loss import Array

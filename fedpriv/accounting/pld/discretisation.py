@@ -17,8 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import scipy
 from fedpriv.accounting.pld import privacy_loss
 from fedpriv.accounting.pld.privacy_loss import Array

@@ -18,10 +18,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.methods import gaussian, relations
+from fedpriv.accounting.methods.base import Method, register
 from fedpriv.accounting.pld import privacy_loss, rounding
 from fedpriv.accounting.pld.convolution import Curve, Total
 from fedpriv.accounting.pld.discretisation import TAIL_MASS, Group, Lattice, choose
@@ -122,12 +122,17 @@ class JoinedProfile:
         return min(self.plain.advantage + self.others.advantage, 1.0)
 
 
-class Pld:
+@register
+class Pld(Method):
     """Accounting by privacy loss distributions."""
 
     name = "pld"
     label = "PLD"
     kind = "bound"
+    summary = "privacy loss distributions: the tightest bound"
+    also_called = ("fft", "prv")
+    place = 0
+    in_reports = True
 
     def refusal(self, event: Event) -> str | None:
         """Why ``event`` is not supported, or None. All Gaussian releases are supported."""

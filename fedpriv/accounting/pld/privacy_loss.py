@@ -18,13 +18,12 @@ Fixed-size sampling is built from ``poisson`` cells (see ``rounding``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import scipy
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 # The assumed relative error of normal tail probabilities (scipy documents 3.4e-14).
 TAIL_ERROR = 1e-13

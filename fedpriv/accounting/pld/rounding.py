@@ -21,8 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import scipy
 from fedpriv.accounting.pld import privacy_loss
 from fedpriv.accounting.pld.privacy_loss import Array, Cells

@@ -1,0 +1,52 @@
+"""Settings of some placements alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedpriv._internal.settings import Needs, Settings, setting
+from fedpriv.mechanism.placement import PLACEMENTS, Placement
+from fedpriv.mechanism.sampling import SAMPLERS
+
+
+def chosen(run: Mapping[str, Any]) -> type[Placement]:
+    """The placement of a run, which is given as all its settings by key."""
+    return PLACEMENTS[str(run["placement"])]
+
+
+def _colluding(run: Mapping[str, Any]) -> bool:
+    placement, drawn = chosen(run), SAMPLERS[str(run["sampler"])].sampling
+    alone = not placement.adds_noise or run["level"] == "client" or run["clients"] == 1
+    return not alone and (placement.at_parties or drawn.fixed_size)
+
+
+# Conditions of the noise are not strict: placement=none takes a configuration as it is, so that runs can be
+# compared.
+class LocalSettings(Settings):
+    """Settings of placements whose budget limits the server's view."""
+
+    max_participations: int = setting(
+        0,
+        "local placement: releases that a client gives data to; 0: every one",
+        ge=0,
+        needs=Needs("placement=local", lambda run: chosen(run).server_view, strict=False),
+    )
+
+
+class PartySettings(Settings):
+    """Settings of parties that add noise, or that may pool what they know."""
+
+    min_replies: int = setting(
+        0,
+        "fewest replies that are released; 0: as many as the placement needs",
+        ge=0,
+        needs=Needs("clients that add the noise", lambda run: chosen(run).at_parties, strict=False),
+    )
+    colluding_parties: int = setting(
+        1,
+        "parties that may pool what they know: noise they added, and their part in cohorts of a fixed size; "
+        "epsilon holds against them too. 0: against outsiders alone",
+        ge=0,
+        needs=Needs("several parties that add noise, or are drawn in cohorts of a fixed size", _colluding),
+    )
