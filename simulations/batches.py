@@ -110,10 +110,20 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def records_of(path: Path, cell: Cell) -> list[dict[str, Any]]:
+    """The cell's finished runs."""
+    return [r for r in read(path) if json.dumps(r["cell"], sort_keys=True) == cell.key()]
+
+
 def scores(path: Path, cell: Cell, score: str) -> list[float]:
     """That score of the cell's finished runs."""
-    records = read(path)
-    return [r[score] for r in records if json.dumps(r["cell"], sort_keys=True) == cell.key()]
+    return [record[score] for record in records_of(path, cell)]
+
+
+def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(row) + " |" for row in (titles, *rows)]
+    return "\n".join([lines[0], "|---" * len(titles) + "|", *lines[1:]])
 
 
 def spread(values: Iterable[float], factor: float = 1.0, digits: int = 2) -> str:

@@ -12,7 +12,7 @@ the result is an upper bound of the peak. It depends only on the model, the comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -29,13 +29,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
-    def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Sequence[Any],
-        arguments: tuple[Any, ...] = (),
-        named: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         """Runs the operation and counts the tensors that it allocated."""
         result = function(*arguments, **(named or {}))
         inputs = {_storage(value) for value in tree_leaves((arguments, named)) if isinstance(value, Tensor)}

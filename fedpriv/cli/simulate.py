@@ -71,18 +71,31 @@ Examples:
 """
 
 
-@app.command(cls=OfSettings, help=_SIMULATE_HELP, short_help="Run a simulated federation.")
-def simulate(
-    config_file: ConfigFile = None,
-    settings: Settings = None,
-    out: Out = None,
-    seed: Seed = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    with refusing():  # before the slow imports of a run
-        config = Config.parse(given(config_file, settings, out, seed, overwrite))
-    run_one(lambda: new(config), as_json)
+def one_run(complete: Callable[[Config, dict[str, Any]], Config]) -> Callable[..., None]:
+    """The function of a command that makes one run.
+
+    ``complete`` gives the run's configuration from that of the command line and the settings given there.
+    """
+
+    def command(
+        config_file: ConfigFile = None,
+        settings: Settings = None,
+        out: Out = None,
+        seed: Seed = None,
+        overwrite: Overwrite = False,
+        as_json: AsJson = False,
+    ) -> None:
+        with refusing():  # before the slow imports of a run
+            values = given(config_file, settings, out, seed, overwrite)
+            config = Config.parse(values)
+        run_one(lambda: new(complete(config, values)), as_json)
+
+    return command
+
+
+app.command("simulate", cls=OfSettings, help=_SIMULATE_HELP, short_help="Run a simulated federation.")(
+    one_run(lambda config, values: config)
+)
 
 
 def new(config: Config) -> Job:

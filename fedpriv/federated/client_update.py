@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv._internal.memory import bytes_per_unit
-from fedpriv.clipping import added, sum_gradients, sum_rows, sum_rows_loop, zeros
+from fedpriv.clipping import added, sum_gradients, sum_rows, zeros
 from fedpriv.clipping.dropout import example_seeds, mixed, taken
 from fedpriv.clipping.ghost.clipped_sum import terms_of
 from fedpriv.clipping.precision import Precision
@@ -157,32 +157,6 @@ def clipped_sum(
         most = min(most, max(_LEAST_CLIENTS, _CACHED_ENTRIES // task.dimension))
     chunks = _chunks(sizes, client, example, most, memory, alike=isinstance(work, LocalSteps))
     return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
-
-
-def clipped_sum_loop(
-    work: Work,
-    task: Task,
-    query: Query,
-    x: Tensor,
-    y: Tensor,
-    owner: Tensor | None = None,
-    units: int | None = None,
-    seeds: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """:func:`clipped_sum` as a plain loop over clients, one backward pass a step: the oracle."""
-    sizes, seeds = _sizes(x, y, owner, units), _seeds(task, x, seeds)
-    rows: list[list[Tensor]] = [[] for _ in query.points]
-    start = 0
-    for size in sizes[sizes > 0].tolist():
-        own = slice(start, start + size)
-        for vectors, point in zip(rows, query.points, strict=True):
-            vectors.append(_vector_of_one(work, task, point, x[own], y[own], taken(seeds, own)))
-        start += size
-    stacked = [
-        torch.stack(vectors) if vectors else point.new_zeros(0, task.dimension)
-        for vectors, point in zip(rows, query.points, strict=True)
-    ]
-    return sum_rows_loop(stacked, query.blocks, task.layout.layer_sizes)
 
 
 def _seeds(task: Task, x: Tensor, given: Tensor | None) -> Tensor | None:

@@ -25,8 +25,9 @@ tensor([-0.0500,  1.9000])
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from fedpriv._internal import validation
 from fedpriv._internal.settings import Needs, Settings, setting
@@ -52,16 +53,9 @@ class RegulariserSettings(Settings):
     )
 
 
-class Regulariser(Protocol):
-    """A public function R of the parameters."""
-
-    def gradient(self, point: Tensor) -> Tensor:
-        """grad R at the parameters (d,)."""
-
-
 @dataclass(frozen=True)
-class L2:
-    """R = strength / 2 norm(theta)^2.
+class Regulariser(ABC):
+    """A public function R of the parameters.
 
     Attributes:
         strength: lambda > 0.
@@ -71,24 +65,22 @@ class L2:
 
     def __post_init__(self) -> None:
         validation.finite_positive("regularisation", self.strength)
+
+    @abstractmethod
+    def gradient(self, point: Tensor) -> Tensor:
+        """grad R at the parameters (d,)."""
+
+
+class L2(Regulariser):
+    """R = strength / 2 norm(theta)^2."""
 
     def gradient(self, point: Tensor) -> Tensor:
         """lambda theta."""
         return self.strength * point
 
 
-@dataclass(frozen=True)
-class Nonconvex:
-    """R = strength sum_j theta_j^2 / (1 + theta_j^2) (Wang et al. 2023, section 7.1, lambda = 0.001).
-
-    Attributes:
-        strength: lambda > 0.
-    """
-
-    strength: float
-
-    def __post_init__(self) -> None:
-        validation.finite_positive("regularisation", self.strength)
+class Nonconvex(Regulariser):
+    """R = strength sum_j theta_j^2 / (1 + theta_j^2) (Wang et al. 2023, section 7.1, lambda = 0.001)."""
 
     def gradient(self, point: Tensor) -> Tensor:
         """2 lambda theta_j / (1 + theta_j^2)^2."""

@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
-from batches import SEEDS, read, spread
+from batches import SEEDS, markdown, read, spread
 from torch import Tensor
 
 from fedpriv.accounting import Event, epsilon
@@ -193,12 +193,12 @@ def batch(settings: Iterable[tuple[float, float]]) -> None:
             print(key, {m: found[m]["accuracy"] for m in METHODS}, found["seconds"], flush=True)
 
 
-def row(records: list[dict[str, Any]]) -> str:
+def row(records: list[dict[str, Any]]) -> tuple[str, ...]:
     """One line of the table, from the runs of a setting."""
     one = records[0]
     gaps = [100 * (r["ADP-SGD"]["accuracy"] - r["DP-SGD"]["accuracy"]) for r in records]
     rounds = rounds_of(one["epochs"])
-    values = (
+    return (
         f"{one['budget']:g}",
         f"{one['ADP-SGD']['eps-bar']:.3f}, {one['DP-SGD']['eps-bar']:.3f}",
         f"{one['ADP-SGD']['pld']:.4f}, {one['DP-SGD']['pld']:.4f}",
@@ -209,21 +209,18 @@ def row(records: list[dict[str, Any]]) -> str:
         *(spread((r[m]["loss"] for r in records), digits=3) for m in METHODS),
         f"{predicted_gain(STEP_SIZES, rounds):.2f}",
     )
-    return "| " + " | ".join(values) + " |"
 
 
 def table() -> str:
     """Markdown of results.jsonl: a row per budget, clip norm and length."""
-    lines = [
-        "| eps-bar | by theorem 4.1: ADP, DP | by PLD: ADP, DP | clip norm | epochs (T) | ADP-SGD, % "
-        "| DP-SGD, % | gap (seed by seed) | ADP-SGD, loss | DP-SGD, loss | M_dp / M_adp |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    methods = ("ADP-SGD, %", "DP-SGD, %", "gap (seed by seed)", "ADP-SGD, loss", "DP-SGD, loss")
+    titles = ("eps-bar", "by theorem 4.1: ADP, DP", "by PLD: ADP, DP", "clip norm", "epochs (T)", *methods)
     records = read(RESULTS)
-    for (budget, clip_norm), epochs in itertools.product(SETTINGS, EPOCHS):
-        own = [r for r in records if _key(budget, clip_norm, epochs, r["seed"]).items() <= r.items()]
-        lines += [row(own)] if own else []
-    return "\n".join(lines)
+    groups = (
+        [r for r in records if _key(budget, clip_norm, epochs, r["seed"]).items() <= r.items()]
+        for (budget, clip_norm), epochs in itertools.product(SETTINGS, EPOCHS)
+    )
+    return markdown((*titles, "M_dp / M_adp"), [row(own) for own in groups if own])
 
 
 def main() -> None:

@@ -10,14 +10,13 @@ this file and skipped the next time. Runs are seeded to be repeatable; such runs
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import SEEDS, Cell, batch, read, spread
+from batches import SEEDS, Cell, batch, markdown, records_of, spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,10 +88,10 @@ def jobs() -> list[tuple[Cell, int]]:
     return [(c, seed) for epsilon in EPSILONS for c in cells(epsilon) for seed in SEEDS]
 
 
-def row(cell: Cell, records: list[dict[str, Any]]) -> str:
+def row(cell: Cell, records: list[dict[str, Any]]) -> tuple[str, ...]:
     """One line of the table from the runs of a cell."""
     epsilon, planned = cell.config["epsilon"], cell.config["rounds"] * cell.config["sampling-rate"]
-    values = (
+    return (
         f"{epsilon:g}",
         cell.method,
         f"{planned:.3g}" + (" at most" if cell.method == "RRPSGD" else ""),
@@ -103,21 +102,13 @@ def row(cell: Cell, records: list[dict[str, Any]]) -> str:
         f"{max(r['epsilon']['pld']['epsilon'] for r in records):.3f}",
         f"{max(r['epsilon']['rdp']['epsilon'] for r in records):.3f}",
     )
-    return "| " + " | ".join(values) + " |"
 
 
 def table() -> str:
     """Markdown of a9a.jsonl: a row per budget and method."""
-    lines = [
-        "| epsilon | method | data passes | paper | test objective | test loss | test error, % | PLD "
-        "| RDP (theirs) |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    records = read(RESULTS)
-    for cell in (c for epsilon in EPSILONS for c in cells(epsilon)):
-        own = [r for r in records if json.dumps(r["cell"], sort_keys=True) == cell.key()]
-        lines += [row(cell, own)] if own else []
-    return "\n".join(lines)
+    titles = ("epsilon", "method", "data passes", "paper", "test objective", "test loss", "test error, %")
+    runs = [(cell, records_of(RESULTS, cell)) for epsilon in EPSILONS for cell in cells(epsilon)]
+    return markdown((*titles, "PLD", "RDP (theirs)"), [row(cell, own) for cell, own in runs if own])
 
 
 def main() -> None:

@@ -11,14 +11,13 @@ beside this file and skipped the next time. Runs are seeded to be repeatable; su
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import SEEDS, Cell, batch, read, spread
+from batches import SEEDS, Cell, batch, markdown, records_of, spread
 
 RESULTS = Path(__file__).with_name("mnist.jsonl")
 EXAMPLES, DELTA = 60_000, 1e-5
@@ -60,14 +59,10 @@ def cells(epsilons: tuple[float, ...] = EPSILONS) -> Iterator[Cell]:
 
 def table() -> str:
     """Markdown of mnist.jsonl: a row per budget and method."""
-    lines = [
-        "| epsilon | method | data passes | paper, error % | test error, % | test loss | PLD "
-        "| RDP (theirs) |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    records = read(RESULTS)
+    titles = ("epsilon", "method", "data passes", "paper, error %", "test error, %", "test loss", "PLD")
+    rows = []
     for own in sorted(cells(), key=lambda own: own.part):
-        found = [r for r in records if json.dumps(r["cell"], sort_keys=True) == own.key()]
+        found = records_of(RESULTS, own)
         if not found:
             continue
         epsilon = own.config["epsilon"]
@@ -81,8 +76,8 @@ def table() -> str:
             f"{found[0]['epsilon']['pld']['epsilon']:.3f}",
             f"{found[0]['epsilon']['rdp']['epsilon']:.3f}",
         )
-        lines.append("| " + " | ".join(row) + " |")
-    return "\n".join(lines)
+        rows.append(row)
+    return markdown((*titles, "RDP (theirs)"), rows)
 
 
 def main() -> None:

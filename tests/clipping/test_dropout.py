@@ -5,13 +5,14 @@ import copy
 import numpy as np
 import pytest
 import torch
+from helpers.plain_loop import clipped_sum_loop
 from torch import Tensor, nn
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping.dropout import Drawing, example_seeds
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.config import schema
-from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum
 from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.federated.worker import _seeds
 from fedpriv.mechanism.query import Query, SumBlock, Term

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.clipping_paths import assert_all_ways_agree, noise, two_point_question
+from helpers.plain_loop import clipped_sum_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -14,7 +15,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients, sum_rows, sum_rows_loop
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated.client_update import LocalSteps, clipped_sum, clipped_sum_loop
+from fedpriv.federated.client_update import LocalSteps, clipped_sum
 from fedpriv.federated.worker import to_device
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.parameters import layout_of

@@ -9,13 +9,14 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.clipping_paths import noise, one_point_question, two_point_question
+from helpers.plain_loop import clipped_sum_loop
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fedpriv.clipping import per_example, synchronisation
-from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.plain_loop import clipped_sum_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
@@ -17,7 +18,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import per_example, sum_gradients
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.federated import client_update
-from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum, clipped_sum_loop
+from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 

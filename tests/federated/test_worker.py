@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.plain_loop import clipped_sum_loop
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.config.builders import choose_device, make_source, make_work
 from fedpriv.config.schema import Config
 from fedpriv.data import DataError, Silos
 from fedpriv.data.client_files import write_client_file
-from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum_loop
+from fedpriv.federated.client_update import LocalSteps, OneGradient
 from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.plain_loop import clipped_sum_loop
 from helpers.small import small
 from scipy import stats
 
@@ -18,7 +19,6 @@ from fedpriv.accounting.ledger import read
 from fedpriv.config.builders import initial_params
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated.client_update import clipped_sum_loop
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.loop import run as run_loop
 from fedpriv.federated.worker import Worker

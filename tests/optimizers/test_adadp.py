@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import CountingGate, RowsEngine, noise_free, world
+from helpers.trajectories import follow, iterates
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Central
+from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import Adadp as Method
 from fedpriv.optimizers import State, adadp, default_tolerance, scaled_error
@@ -78,19 +80,16 @@ def transcription(tau: float, discard: bool, authors: bool, adaptive_steps: int)
     return thetas, etas, discards
 
 
-def follow(method: Adadp) -> tuple[list[np.ndarray], list[float]]:
+def noisy_answer(query: Query, t: int) -> list[np.ndarray]:
+    """The noisy answer on the given cohorts and noise."""
+    assert query.noise_stds(SIGMA * query.relative_noise) == (C * SIGMA,)
+    return [private_mean(query.points[0].numpy(), t)]
+
+
+def thetas_and_etas(method: Method) -> tuple[np.ndarray, list[float]]:
     """Parameters after every release and step sizes after every step of two."""
-    state = method.init(torch.zeros(D, dtype=torch.float64))
-    thetas, etas = [], []
-    for t in range(2 * STEPS):
-        query = method.query(state)
-        assert query.noise_stds(SIGMA * query.relative_noise) == (C * SIGMA,)
-        y = private_mean(query.points[0].numpy(), t)
-        state = method.update(state, (torch.as_tensor(y),))
-        thetas.append(state.params.numpy())
-        if t % 2:
-            etas.append(method.step_size_of(state))
-    return thetas, etas
+    states = follow(method, noisy_answer, 2 * STEPS)
+    return iterates(states), [method.step_size_of(state) for state in states[1::2]]
 
 
 @pytest.mark.parametrize("authors", [False, True])
@@ -100,7 +99,7 @@ def test_trajectory_equals_a_transcription(discard: bool, authors: bool) -> None
     tau = 1.5
     method = Adadp(ETA, C, tau, LOW, HIGH, discard, authors_code=authors)
     expected, etas, discards = transcription(tau, discard, authors, STEPS)
-    mine, my_etas = follow(method)
+    mine, my_etas = thetas_and_etas(method)
     np.testing.assert_allclose(mine[1::2], expected, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(my_etas, etas, rtol=1e-6)
     factors = np.array(etas[1:]) / np.array(etas[:-1])
@@ -113,7 +112,7 @@ def test_the_decaying_phase_equals_a_transcription() -> None:
     """Twenty steps of two releases, then 60 plain ones by equation 5.1."""
     method = Adadp(ETA, C, 1.5, decay_after=40, epoch=7)
     expected, etas, _ = transcription(1.5, False, False, 20)
-    mine, my_etas = follow(method)
+    mine, my_etas = thetas_and_etas(method)
     np.testing.assert_allclose(mine[1:40:2], expected[:20], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(mine[40:], expected[20:], rtol=1e-6, atol=1e-9)
     assert my_etas[20:] == [my_etas[19]] * 30  # eta_50 stays what the decay divides
@@ -121,7 +120,7 @@ def test_the_decaying_phase_equals_a_transcription() -> None:
 
 
 def test_between_two_releases_the_parameters_stay() -> None:
-    mine, _ = follow(Adadp(ETA, C, 1.5))
+    mine, _ = thetas_and_etas(Adadp(ETA, C, 1.5))
     for first, last in zip(mine[2::2], mine[1::2], strict=False):
         np.testing.assert_array_equal(first, last)
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import CountingGate, RowsEngine, noise_free, world
+from helpers.trajectories import follow, iterates
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Central
+from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
     AdaptiveAdpSgd,
@@ -35,18 +37,12 @@ SIZES = np.where(np.arange(T) % 10 < 3, 1e-4, 1.0)  # some gradients are tiny, s
 KEY = Key.from_seed(3)
 
 
-def follow(optimizer: PrivateOptimizer, noise: np.ndarray = NOISE) -> np.ndarray:
-    """The iterates (T, 20) of one unit a step whose gradients and noise are given."""
-    state = optimizer.init(torch.zeros(20, dtype=torch.float64))
-    iterates = []
-    for t in range(T):
-        query = optimizer.query(state)
-        std = query.noise_stds(SIGMA * query.relative_noise)[0]
-        g = SIZES[t] * GRADIENTS[t]
-        g = g * min(1.0, query.blocks[0].sensitivity / np.linalg.norm(g))
-        state = optimizer.update(state, (torch.as_tensor(g + std * SIZES[t] * noise[t]),))
-        iterates.append(state.params.numpy())
-    return np.array(iterates)
+def noisy_answer(query: Query, t: int) -> list[np.ndarray]:
+    """The noisy answer of one unit a step."""
+    std = query.noise_stds(SIGMA * query.relative_noise)[0]
+    g = SIZES[t] * GRADIENTS[t]
+    g = g * min(1.0, query.blocks[0].sensitivity / np.linalg.norm(g))
+    return [g + std * SIZES[t] * NOISE[t]]
 
 
 def clipped(t: int) -> np.ndarray:
@@ -66,7 +62,7 @@ def test_polynomial_steps_equal_a_transcription() -> None:
         released = ETA / b_next * (clipped(t) + alpha_next * c_t)  # line 6
         theta = theta - released  # line 7
         expected.append(theta)
-    mine = follow(adp_sgd(ETA, C, Polynomial(A, GROWTH)))
+    mine = iterates(follow(adp_sgd(ETA, C, Polynomial(A, GROWTH)), noisy_answer, T))
     np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-12)
 
 
@@ -85,7 +81,8 @@ def test_adaptive_steps_equal_a_transcription() -> None:
         theta = theta - ETA / b * y
         expected.append(theta)
     assert 0 < floors < T
-    mine = follow(adaptive_adp_sgd(ETA, C, b_0, c_alpha, nu, Restarting(4.0, 7)))
+    method = adaptive_adp_sgd(ETA, C, b_0, c_alpha, nu, Restarting(4.0, 7))
+    mine = iterates(follow(method, noisy_answer, T))
     np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-12)
 
 

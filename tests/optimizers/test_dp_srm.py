@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import CountingGate, RowsEngine, noise_free, world
+from helpers.trajectories import follow, iterates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,6 +18,7 @@ from fedpriv.clipping import sum_rows
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Central
+from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import DpSrm, NormalisedStep, dp_sgd, draw_output_step
 from fedpriv.optimizers.schedules import Constant, Schedule
@@ -66,19 +68,12 @@ def transcription(adaptive: bool) -> tuple[np.ndarray, int]:
     return np.array(iterates), capped
 
 
-def follow(method: DpSrm) -> tuple[np.ndarray, list[torch.Tensor]]:
-    """The iterates (T, D) on the given cohorts and noise, and what is handed out after each."""
-    state = method.init(torch.zeros(D, dtype=torch.float64))
-    iterates, outputs = [], []
-    for t in range(T):
-        query = method.query(state)
-        rows = [torch.as_tensor(gradients(point.numpy(), COHORTS[t])) for point in query.points]
-        total = sum_rows(rows, query.blocks)[0]
-        std = query.noise_stds(SCALE * query.relative_noise)[0]
-        state = method.update(state, ((total + std * torch.as_tensor(NOISE[t])) / (B * query.rate_factor),))
-        iterates.append(state.params.numpy())
-        outputs.append(state.output)
-    return np.array(iterates), outputs
+def noisy_answer(query: Query, t: int) -> list[torch.Tensor]:
+    """The noisy answer on the given cohorts and noise."""
+    rows = [torch.as_tensor(gradients(point.numpy(), COHORTS[t])) for point in query.points]
+    total = sum_rows(rows, query.blocks)[0]
+    std = query.noise_stds(SCALE * query.relative_noise)[0]
+    return [(total + std * torch.as_tensor(NOISE[t])) / (B * query.rate_factor)]
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
@@ -86,7 +81,7 @@ def test_trajectory_equals_a_transcription(adaptive: bool) -> None:
     rule: Schedule | NormalisedStep = NormalisedStep(ZETA, L, N_0) if adaptive else Constant(0.2)
     method = DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B)
     expected, capped = transcription(adaptive)
-    np.testing.assert_allclose(follow(method)[0], expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(iterates(follow(method, noisy_answer, T)), expected, rtol=1e-6, atol=1e-9)
     if adaptive:
         assert 0 < capped < T  # both branches of line 5
 
@@ -151,12 +146,12 @@ def test_a_chosen_iterate_is_handed_out() -> None:
     rule = Constant(0.2)
     for chosen in (0, 1, 17, T - 1):
         method = DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B, output_step=chosen)
-        iterates, outputs = follow(method)
-        expected = np.zeros(D) if chosen == 0 else iterates[chosen - 1]
-        for output in outputs[max(chosen - 1, 0) :]:
-            np.testing.assert_array_equal(output.numpy(), expected)
-    last, outputs = follow(DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B))
-    np.testing.assert_array_equal(outputs[-1].numpy(), last[-1])
+        states = follow(method, noisy_answer, T)
+        expected = torch.zeros(D) if chosen == 0 else states[chosen - 1].params
+        for state in states[max(chosen - 1, 0) :]:
+            np.testing.assert_array_equal(state.output, expected)
+    last = follow(DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B), noisy_answer, T)[-1]
+    np.testing.assert_array_equal(last.output, last.params)
 
 
 def test_the_choice_is_uniform() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.trajectories import follow
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.optimizers import (
@@ -28,12 +29,8 @@ from fedpriv.optimizers.schedules import Constant
 GRADIENTS = np.random.Generator(np.random.Philox(1)).standard_normal((50, 20))
 
 
-def follow(optimizer: PrivateOptimizer, gradients: np.ndarray) -> torch.Tensor:
-    state = optimizer.init(torch.zeros(20, dtype=torch.float64))
-    for gradient in gradients:
-        optimizer.query(state)
-        state = optimizer.update(state, (torch.as_tensor(gradient),))
-    return state.params
+def trained(optimizer: PrivateOptimizer, gradients: np.ndarray = GRADIENTS) -> torch.Tensor:
+    return follow(optimizer, lambda query, t: [gradients[t]], len(gradients))[-1].params
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -43,7 +40,7 @@ def test_sgd_equals_torch(momentum: float) -> None:
     for gradient in GRADIENTS:
         parameter.grad = torch.as_tensor(gradient)
         reference.step()
-    mine = follow(dp_sgd(0.1, clip_norm=1.0, momentum=momentum), GRADIENTS)
+    mine = trained(dp_sgd(0.1, clip_norm=1.0, momentum=momentum))
     torch.testing.assert_close(mine, parameter.detach(), rtol=1e-12, atol=1e-12)
 
 
@@ -53,7 +50,7 @@ def test_adam_equals_torch() -> None:
     for gradient in GRADIENTS:
         parameter.grad = torch.as_tensor(gradient)
         reference.step()
-    mine = follow(dp_adam(0.1, 1.0, beta1=0.8, beta2=0.95, epsilon=1e-6), GRADIENTS)
+    mine = trained(dp_adam(0.1, 1.0, beta1=0.8, beta2=0.95, epsilon=1e-6))
     torch.testing.assert_close(mine, parameter.detach(), rtol=1e-10, atol=1e-12)
 
 
@@ -63,7 +60,7 @@ def test_rmsprop_equals_torch() -> None:
     for gradient in GRADIENTS:
         parameter.grad = torch.as_tensor(gradient)
         reference.step()
-    mine = follow(dp_rmsprop(0.1, 1.0, beta2=0.8, epsilon=1e-3), GRADIENTS)
+    mine = trained(dp_rmsprop(0.1, 1.0, beta2=0.8, epsilon=1e-3))
     torch.testing.assert_close(mine, parameter.detach(), rtol=1e-10, atol=1e-12)
 
 
@@ -73,7 +70,7 @@ def test_adagrad_equals_torch() -> None:
     for gradient in GRADIENTS:
         parameter.grad = torch.as_tensor(gradient)
         reference.step()
-    mine = follow(dp_adagrad(0.1, 1.0, epsilon=1e-3), GRADIENTS)
+    mine = trained(dp_adagrad(0.1, 1.0, epsilon=1e-3))
     torch.testing.assert_close(mine, parameter.detach(), rtol=1e-10, atol=1e-12)
 
 
@@ -89,7 +86,7 @@ def test_yogi_equals_its_algorithm() -> None:
         v = new
         theta = theta - 0.1 * m / (np.sqrt(v) + 1e-3)
     assert falls > 20
-    mine = follow(dp_yogi(0.1, 1.0, beta1=0.8, beta2=0.95, epsilon=1e-3), gradients)
+    mine = trained(dp_yogi(0.1, 1.0, beta1=0.8, beta2=0.95, epsilon=1e-3), gradients)
     np.testing.assert_allclose(mine.numpy(), theta, rtol=1e-9, atol=1e-12)
 
 
@@ -98,7 +95,7 @@ def test_schedules_and_adaptive_clipping_go_with_any_rule(rule: RmsProp | AdaGra
     """A scheduled rule asks with C_t and r_t; what it does with the answer is the rule's."""
     scheduled = dynamic_dp_sgd(rule, 0.1, 2.0, steps=10, rho_c=4.0, rho_mu=2.0)
     constant = FirstOrder(rule, scheduled.learning_rate, lambda t: 1.0)
-    torch.testing.assert_close(follow(scheduled, GRADIENTS), follow(constant, GRADIENTS))
+    torch.testing.assert_close(trained(scheduled), trained(constant))
     query = scheduled.query(State(torch.zeros(20), 5, rule.slots(torch.zeros(20))))
     assert query.blocks[0].sensitivity == pytest.approx(1.0)
     assert query.relative_noise == pytest.approx(2**-0.5)
@@ -106,7 +103,7 @@ def test_schedules_and_adaptive_clipping_go_with_any_rule(rule: RmsProp | AdaGra
     state = adaptive.init(torch.zeros(20, dtype=torch.float64))
     for gradient in GRADIENTS:
         state = adaptive.update(state, (torch.as_tensor(gradient), torch.tensor(0.1)))
-    torch.testing.assert_close(state.params, follow(constant, GRADIENTS))
+    torch.testing.assert_close(state.params, trained(constant))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ left to rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,13 +96,7 @@ def apart(
 class Hookless(TorchFunctionMode):
     """In its context, registering a hook on a tensor raises UnsupportedLayerError."""
 
-    def __torch_function__(
-        self,
-        function: Any,
-        types: Sequence[Any],
-        arguments: tuple[Any, ...] = (),
-        named: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         """Run the function, unless it is that one."""
         if function is Tensor.register_hook:
             raise UnsupportedLayerError

@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_question, two_point_question
+from helpers.plain_loop import clipped_sum_loop
 from numpy.random import default_rng
 from torch import nn
 
 from fedpriv.clipping import per_example, sum_gradients, sum_gradients_loop, sum_rows
 from fedpriv.clipping.dropout import example_seeds
 from fedpriv.clipping.ghost.clipper import clipper_of
-from fedpriv.federated.client_update import OneGradient, _cost, clipped_sum, clipped_sum_loop
+from fedpriv.federated.client_update import OneGradient, _cost, clipped_sum
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 

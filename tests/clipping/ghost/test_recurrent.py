@@ -11,6 +11,7 @@ from helpers.clipping_paths import (
     one_point_question,
     two_point_question,
 )
+from helpers.plain_loop import clipped_sum_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus.layers import DPGRU, DPLSTM, DPRNN
@@ -22,7 +23,7 @@ from fedpriv.clipping import sum_gradients, sum_gradients_loop
 from fedpriv.clipping.ghost import outer_product
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import recurrent
-from fedpriv.federated.client_update import LocalSteps, clipped_sum, clipped_sum_loop
+from fedpriv.federated.client_update import LocalSteps, clipped_sum
 from fedpriv.tasks.task import Task
 
 KINDS = [nn.RNN, nn.LSTM, nn.GRU]
