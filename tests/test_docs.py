@@ -29,6 +29,7 @@ from fedpriv.cli import app
 from fedpriv.cli.simulate import given
 from fedpriv.config import plan as plans
 from fedpriv.config.schema import Config
+from fedpriv.models import MODELS
 from fedpriv.simulation.run import simulate
 
 ROOT = Path(__file__).parent.parent
@@ -169,8 +170,10 @@ def test_every_public_name_is_in_the_reference() -> None:
             assert f"{name}.{public}" in page or f"::: {home}\n" in page, f"{name}.{public}"
 
 
-def test_every_setting_and_command_is_in_the_reference() -> None:
+def test_every_setting_command_and_model_is_in_the_reference() -> None:
     pages = site_generator().pages()
+    for model in MODELS:
+        assert f"| `{model}` |" in pages["reference/models.md"], model
     for key in Config.all_fields():
         assert f"| `{key}` |" in pages["reference/settings.md"], key
     root = typer.main.get_command(app)

@@ -18,6 +18,7 @@ import typer
 
 import fedpriv
 from fedpriv._internal.settings import choices
+from fedpriv.models import MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,7 @@ def pages() -> dict[str, str]:
         "reference/command-line.md": command_line(),
         "reference/settings.md": settings(),
         "reference/optimizers.md": optimizers(),
+        "reference/models.md": models(),
         **{f"reference/api/{name}.md": text for name, text in api()},
     }
 
@@ -127,6 +129,17 @@ def optimizers() -> str:
     text = (ROOT / "README.md").read_text()
     table = text.partition("<!-- optimizers:begin -->")[2].partition("<!-- optimizers:end -->")[0]
     return f"# Optimizers\n\nThis page is generated from the code.\n{table}"
+
+
+def models() -> str:
+    """Every built-in model with its inputs, its size and its source."""
+    lines = ["# Models", "", "This page is generated from the code.", ""]
+    lines += ["| `model` | inputs | what it is | parameters | source |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{model.name}` | {model.inputs} | {model.summary} | {model.parameters} | {model.source} |"
+        for model in MODELS.values()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def api() -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as numpy
     import scipy as scipy
     import torch as torch
+    from torch import nn as nn
 else:
 
     class _Module:
@@ -30,3 +31,4 @@ else:
     numpy = _Module("numpy")
     scipy = _Module("scipy")
     torch = _Module("torch")
+    nn = _Module("torch.nn")

@@ -19,6 +19,7 @@ from fedpriv.data import View
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
 from fedpriv.models import weights
 from fedpriv.models.initializers import keep
+from fedpriv.models.layers import Standardised
 from fedpriv.rng import Key
 from fedpriv.tasks.losses import TARGETS, Loss
 from fedpriv.tasks.public_gradient import PublicGradient, split
@@ -60,7 +61,7 @@ def make_model(config: Config, inputs: models.Inputs, started: bool = True) -> n
     """
     model = models.build(config.model, inputs.shape, inputs.classes, inputs.tokens, max(0, config.seed))
     if (config.input_mean, config.input_std) != (0.0, 1.0):
-        model = models.Standardised(model, config.input_mean, config.input_std)
+        model = Standardised(model, config.input_mean, config.input_std)
     if started and config.initial_weights:
         weights.start_from(model, config.initial_weights, trained_only=config.nodes_own_data)
         keep(model)

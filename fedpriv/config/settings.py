@@ -9,6 +9,7 @@ from fedpriv.accounting import METHODS
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.mechanism.settings import LocalSettings, PartySettings, chosen
+from fedpriv.models import MODELS
 
 _PARTITIONED = ("iid", "dirichlet", "shards")
 _PARTITION = "a partition other than one-example and natural"
@@ -31,7 +32,7 @@ class DataSettings(Settings):
     sequence_length: int = setting(
         0, "words read of a text, where the data set has a choice; 0: its own", ge=0
     )
-    model: str = setting("cnn", "a model of fedpriv.models: cnn, mlp, lstm, ...; or your own, as module:name")
+    model: str = setting("cnn", "the model; or your own, as module:name", words=MODELS)
     loss: str = setting(
         "", "your own loss, as module:name; empty: the loss of the data's target (labels, values or tags)"
     )

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from scipy.special import ndtr, ndtri
-from torch import Tensor, nn
+from fedpriv._internal.lazy import nn, scipy, torch
+from fedpriv._internal.lazy import numpy as np
 
-from fedpriv.parameters import Layout, layout_of
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
+
+    from fedpriv.parameters import Layout
 
 Shape = tuple[int, ...]
-Initializer = Callable[[np.random.Generator, Shape], npt.NDArray[np.float64]]
+Initializer: TypeAlias = "Callable[[np.random.Generator, Shape], npt.NDArray[np.float64]]"
 
 
 def uniform(bound: float) -> Initializer:
@@ -39,7 +41,8 @@ def truncated_normal(scale: float) -> Initializer:
     """``scale`` times a standard normal truncated to [-2, 2]."""
 
     def draw(generator: np.random.Generator, shape: Shape) -> npt.NDArray[np.float64]:
-        drawn: npt.NDArray[np.float64] = scale * ndtri(generator.uniform(ndtr(-2), ndtr(2), shape))
+        low, high = scipy.special.ndtr(-2), scipy.special.ndtr(2)
+        drawn: npt.NDArray[np.float64] = scale * scipy.special.ndtri(generator.uniform(low, high, shape))
         return drawn
 
     return draw
@@ -71,6 +74,8 @@ def initial(module: nn.Module, generator: np.random.Generator, layout: Layout | 
     A module's ``initializers`` take precedence. Trained parameters of other layers keep their values in
     ``module``.
     """
+    from fedpriv.parameters import layout_of
+
     layout = layout or layout_of(module)
     initializers = dict(_initializers(module))
     values = dict(module.named_parameters())

@@ -86,7 +86,10 @@ def test_help_for_an_unknown_optimizer_shows_what_all_share() -> None:
     assert all(f"\n  {key} = " in text for key in OptimizerSettings.fields())
 
 
-@pytest.mark.parametrize("wrong", ["sampling-rat=0.1", "optimizer=dp-sdg", "srm-gamma=7", "beta1=x"])
+WRONG = ["sampling-rat=0.1", "optimizer=dp-sdg", "srm-gamma=7", "beta1=x", "model=cnnn", "sampler=poison"]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_typing_errors_are_refused_without_slow_imports(wrong: str) -> None:
     code = (
         "import sys, fedpriv.cli\n"

@@ -12,6 +12,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.per_example import sum_gradients, sum_gradients_loop
 from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.models.layers import Standardised
 from fedpriv.parameters import layout_of, vector_of
 from fedpriv.tasks.task import Task
 
@@ -263,7 +264,7 @@ def test_standardised_inputs_are_the_models_own() -> None:
         for parameter in model.parameters():
             parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
     x = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    outputs = models.Standardised(model, 0.1307, 0.3081)(x)
+    outputs = Standardised(model, 0.1307, 0.3081)(x)
     torch.testing.assert_close(outputs, model((x - 0.1307) / 0.3081))
     with pytest.raises(ArgumentError, match="input-std"):
-        models.Standardised(model, 0.0, 0.0)
+        Standardised(model, 0.0, 0.0)

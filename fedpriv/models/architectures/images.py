@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import torch.nn.functional as F
-from torch import Tensor, nn
-
 from fedpriv._internal import validation
-from fedpriv.models.inputs import Inputs
+from fedpriv._internal.lazy import nn
+from fedpriv.models.inputs import NUMBERS, Inputs
+from fedpriv.models.registry import Model, register
 
 _VGG_11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # channels; each group ends with a pool
 
 
-class Pool(nn.Module):
-    """2x2 max pooling with stride 1: (n, c, h, w) -> (n, c, h - 1, w - 1).
-
-    It equals ``nn.MaxPool2d(2, 1)`` but uses the channels-last memory format. torch's CPU kernel for
-    channels-first inputs takes several times longer, more than the rest of the network together.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The maximum of each 2x2 square."""
-        return F.max_pool2d(x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2), 2, 1)
-
-
 def cnn(inputs: Inputs) -> nn.Module:
-    """The network of the DP tutorials, 26,010 parameters on 28x28; images of at least 14x14."""
+    """The network of many DP tutorials, to which Wang 2023 refer; images of at least 14x14.
+
+    A convolution with 16 filters of 8x8 and stride 2, a pool, a convolution with 32 filters of 4x4 and stride
+    2, a pool, 32 hidden units, the classes. It uses ReLU and 2x2 max pooling with stride 1.
+    """
+    from fedpriv.models.layers import Pool
+
     shape = _image(inputs, 14)
     height, width = (((side - 2) // 2 - 4) // 2 for side in shape[1:])
     layers: list[tuple[str, nn.Module]] = [
@@ -72,3 +65,18 @@ def _image(inputs: Inputs, side: int) -> tuple[int, int, int]:
         allowed = f"be (channels, height, width) of at least {side}x{side}"
         raise validation.fail("input shape", shape, allowed, hint if last else "")
     return shape[0], shape[1], shape[2]
+
+
+register(
+    Model(
+        "cnn",
+        NUMBERS,
+        cnn,
+        "two convolutions, two linear layers",
+        "26,010 on 28x28",
+        "Du 2021, A.9; Wang 2023, 7.2",
+    )
+)
+register(
+    Model("vgg11", NUMBERS, vgg11, "VGG-11 without batch norm", "9,225,610 on CIFAR-10", "Du 2021, A.10")
+)

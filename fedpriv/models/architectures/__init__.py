@@ -1,0 +1,1 @@
+"""The built-in models, a family a module; each module registers its models."""
