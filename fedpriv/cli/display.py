@@ -17,15 +17,14 @@ from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.runs.result import Result
 from fedpriv.runs.runner import Status
 from fedpriv.simulation.compare import name
-from fedpriv.simulation.run import warnings as unusual
+from fedpriv.simulation.run import Checked
 from fedpriv.tasks.metrics import counted, shown
 
 Show = Callable[[Status], None]
 
 
-def announce(plan: Plan, resumed: Checkpoint | None, warnings: Sequence[str], err: bool) -> None:
-    """Print what is about to run, its budget and notes on it, with the ``warnings`` about a user's own code;
-    on standard error where ``err``."""
+def announce(plan: Plan, resumed: Checkpoint | None, checked: Checked, err: bool) -> None:
+    """Print what is about to run, its budget and notes on it; on standard error where ``err``."""
     config = plan.config
     clients = counted(config.clients, "client")
     who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients}{_each(config)} on"
@@ -46,7 +45,7 @@ def announce(plan: Plan, resumed: Checkpoint | None, warnings: Sequence[str], er
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             say(text, bold=True, err=err)
-    for sentence in (remark(config), *unusual(plan), *warnings):
+    for sentence in (remark(config), *checked.warnings(plan), *checked.notes):
         if sentence:
             note(sentence, err)
     if resumed:

@@ -41,8 +41,8 @@ def _taken_up(folder: Path) -> Job:
 
     if not (folder / "config.toml").is_file():
         raise validation.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
-    plan, checkpoint, warnings = resumed(folder)
-    return plan, folder, checkpoint, warnings
+    plan, checkpoint, checked = resumed(folder)
+    return plan, folder, checkpoint, checked
 
 
 def _what_it_is(folder: Path) -> str:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from fedpriv.config.plan import Plan
     from fedpriv.runs.checkpoints import Checkpoint
     from fedpriv.runs.runner import Status
+    from fedpriv.simulation.run import Checked
 
-    # A plan, its folder, what it is taken up from, and what is odd about code of one's own.
-    Job = tuple[Plan, Path, Checkpoint | None, list[str]]
+    # A plan, its folder, what it is resumed from, and what its check has found.
+    Job = tuple[Plan, Path, Checkpoint | None, Checked]
 
 _PREPARING = "loading data and calibrating noise"
 
@@ -104,12 +105,12 @@ def new(config: Config) -> Job:
     from fedpriv.runs.run_dir import RunFolder, default_folder
     from fedpriv.simulation.run import check
 
-    warnings = check(config)
+    checked = check(config)
     return (
         make_plan(config),
         RunFolder.check(config.out or default_folder(), config.overwrite),
         None,
-        warnings,
+        checked,
     )
 
 
@@ -123,8 +124,8 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
             from fedpriv.runs.runner import execute
             from fedpriv.simulation.run import make_engine
 
-            plan, folder, resumed, warnings = prepared()
-        display.announce(plan, resumed, warnings, err=as_json)
+            plan, folder, resumed, checked = prepared()
+        display.announce(plan, resumed, checked, err=as_json)
         with refusing(), shown(display.engine_start(plan.config), as_json):
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
@@ -211,9 +212,8 @@ def compare(
         from fedpriv.runs.run_dir import RunFolder, default_folder
         from fedpriv.simulation import compare as comparison
         from fedpriv.simulation.run import check
-        from fedpriv.simulation.run import warnings as unusual
 
-        warnings = check(config)
+        checked = check(config)
         names = [
             validation.choice("--placements", name.strip(), comparison.COMPARED)
             for name in placements.split(",")
@@ -221,8 +221,8 @@ def compare(
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         folder = RunFolder.create(config.out or default_folder(), config.overwrite)
     for text in (
-        *_each_once({comparison.name(plan): unusual(plan) for plan in chosen if plan.budget}),
-        *warnings,
+        *_each_once({comparison.name(plan): checked.warnings(plan) for plan in chosen if plan.budget}),
+        *checked.notes,
     ):
         note(text, err=as_json)
     with refusing(1), shown("first round", as_json) as bar, ending_cleanly() as check_end:

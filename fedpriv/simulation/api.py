@@ -134,10 +134,10 @@ def resume(
             raise validation.fail(
                 "folder", str(folder), "be the output folder of a run", "no config.toml is in it"
             )
-        plan, checkpoint, notes = run.resumed(path)
+        plan, checkpoint, checked = run.resumed(path)
         with _showing(progress) as show:
             result = execute(plan, run.make_engine(plan.config), RunFolder(path), show, checkpoint)
-    return replace(result, notes=tuple(notes))
+    return replace(result, notes=checked.notes)
 
 
 def train(
@@ -307,13 +307,13 @@ def _population(values: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[s
 
 
 def _run(config: Config, folder: str | Path | None, progress: Progress) -> Result:
-    notes = run.check(config)
+    checked = run.check(config)
     plan = make_plan(config)
     target = None if folder is None else RunFolder.create(folder, config.overwrite)
     with _showing(progress) as show:
         result = run.simulate(config, show, target, plan)
-    before = run.warnings(plan) if plan.budget else ()
-    return replace(result, notes=(*before, *notes, *result.notes))
+    before = checked.warnings(plan) if plan.budget else ()
+    return replace(result, notes=(*before, *checked.notes, *result.notes))
 
 
 @contextmanager

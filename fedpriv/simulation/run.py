@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import SiloEngine, make_silo_worker
+from fedpriv.parameters import Layout
 from fedpriv.report import notices
 from fedpriv.runs import checkpoints
 from fedpriv.runs.checkpoints import Checkpoint
@@ -29,11 +31,27 @@ from fedpriv.tasks.task import Task, alike
 _SOME = 16  # examples that are looked at before a run
 
 
-def check(config: Config) -> list[str]:
+@dataclass(frozen=True)
+class Checked:
+    """A configuration that this machine can simulate.
+
+    Attributes:
+        layout: of the model's parameters.
+        notes: what is unusual about a user's own code and not refused.
+    """
+
+    layout: Layout
+    notes: tuple[str, ...] = ()
+
+    def warnings(self, plan: Plan) -> list[str]:
+        """What is unusual about a plan, from its public settings and the size of its model."""
+        return [*notices.notes(plan), *notices.drowned(plan, self.layout.dimension)]
+
+
+def check(config: Config) -> Checked:
     """Refuse what this machine cannot simulate: data that is not there, a model that does not fit.
 
-    Returns what is odd about code of a user's own and not refused. Raises ArgumentError or DataError; starts
-    nothing.
+    Raises ArgumentError or DataError; starts nothing.
     """
     if config.nodes_own_data:
         raise validation.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
@@ -50,20 +68,12 @@ def check(config: Config) -> list[str]:
         make_public(config)
     choose_device(config.device)
     if user_code.named(config.model) and _mixes(task, source):
-        return [
+        note = (
             f"model {config.model} mixes examples: what it gives for one depends on those beside it; it is "
             "trained and scored on each alone, which is slow, and by which it may learn nothing"
-        ]
-    return []
-
-
-def warnings(plan: Plan) -> list[str]:
-    """What is unusual about a plan, from its public settings and the size of its model."""
-    config = plan.config
-    if plan.budget is None:
-        return notices.notes(plan)
-    dimension = make_task(config, make_source(config)).dimension
-    return [*notices.notes(plan), *notices.drowned(plan, dimension)]
+        )
+        return Checked(task.layout, (note,))
+    return Checked(task.layout)
 
 
 def _check_divided(config: Config, source: Source) -> None:
@@ -180,15 +190,15 @@ def simulate(
     return execute(plan, make_engine(plan.config), folder, show)
 
 
-def resumed(folder: Path) -> tuple[Plan, Checkpoint, list[str]]:
-    """What the run in ``folder`` is resumed by: its plan, where it continues, and what :func:`check` says.
+def resumed(folder: Path) -> tuple[Plan, Checkpoint, Checked]:
+    """What the run in ``folder`` is resumed by: its plan, where it continues, and what :func:`check` gives.
 
     Raises ArgumentError or LedgerError where it cannot be resumed (:func:`fedpriv.runs.checkpoints.read`).
     """
     config = Config.parse(read_file(folder / "config.toml"))
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)
-    notes = check(config)
+    checked = check(config)
     if checkpoint.changed:
-        checkpoint.require_model(config, make_task(config, make_source(config)).layout)
-    return plan, checkpoint, notes
+        checkpoint.require_model(config, checked.layout)
+    return plan, checkpoint, checked

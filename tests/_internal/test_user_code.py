@@ -346,9 +346,9 @@ APART = ("Net", "fitted", "Gain", "double", "deep")
 
 def test_a_model_that_mixes_examples_is_reported_before_the_run(mine: Path) -> None:
     """Alone, x - x.mean(0) is 0."""
-    odd = {name: check(Config.parse({**SETTINGS, "model": f"users_mine:{name}"})) for name in APART}
+    odd = {name: check(Config.parse({**SETTINGS, "model": f"users_mine:{name}"})).notes for name in APART}
     assert not any(odd.values()), odd
-    assert len(check(Config.parse({**SETTINGS, "model": "users_mine:Shared"}))) == 1
+    assert len(check(Config.parse({**SETTINGS, "model": "users_mine:Shared"})).notes) == 1
     settings = {**SETTINGS, "model": "users_mine:Centred", "rounds": 2, "clients": 200}
     flags = [f"--set={key}={value}" for key, value in settings.items()]
     note = "NOTE: model users_mine:Centred mixes examples: what it gives for one depends on those beside it"

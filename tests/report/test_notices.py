@@ -9,7 +9,7 @@ from helpers.small import small
 
 from fedpriv.config.plan import make_plan
 from fedpriv.report.notices import drowned, guessing
-from fedpriv.simulation.run import simulate, warnings
+from fedpriv.simulation.run import check, simulate
 
 
 @pytest.mark.parametrize(("placement", "parties"), [("central", 1), ("local", 40)])
@@ -31,7 +31,7 @@ def test_a_run_without_noise_and_silos_of_their_own_get_no_note() -> None:
 def test_a_small_federation_is_warned_and_says_that_it_learned_nothing() -> None:
     config = small(clients=40, epsilon=0.1, delta=1e-4, rounds=2, seed=1)
     plan = make_plan(config)
-    assert any("drown" in note for note in warnings(plan))
+    assert any("drown" in note for note in check(config).warnings(plan))
     result = simulate(config)
     noted = any("that of guessing" in note for note in result.notes)
     assert noted == (result.metrics[-1]["accuracy"] < 0.14)  # ten labels, 360 test images
