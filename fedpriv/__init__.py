@@ -25,6 +25,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedpriv._internal.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedpriv import accounting, clipping, data, optimizers
     from fedpriv._internal.user_code import UserCodeError
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from fedpriv.config.schema import Config
     from fedpriv.runs.result import Result, load_result
     from fedpriv.simulation.api import audit, compare, resume, simulate, train
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",

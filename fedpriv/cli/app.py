@@ -18,8 +18,8 @@ import click
 import typer
 import typer.core
 
-from fedpriv import __version__
 from fedpriv._internal import validation
+from fedpriv._internal.version import __version__
 
 # Set before anything imports Flower or Ray.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

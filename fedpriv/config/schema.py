@@ -20,7 +20,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic.fields import FieldInfo
 
@@ -36,12 +36,14 @@ from fedpriv._internal.settings import (
     snake,
     toml_value,
 )
-from fedpriv.config.context import build_context
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings, PrivacySettings
 from fedpriv.optimizers import METHODS, Method, OptimizerSettings, PrivateOptimizer, given_method, user_method
 from fedpriv.optimizers.public_data import PublicSettings
-from fedpriv.optimizers.registry import own_settings, users_of
+from fedpriv.optimizers.registry import BuildContext, own_settings, users_of
 from fedpriv.optimizers.settings import WRAPPER_KEYS
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # The groups that every run has, by title; each method's own settings stand after the optimizers'.
 GROUPS: dict[str, type[Settings]] = {
@@ -161,14 +163,35 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         """The seed that was asked for; None is OS entropy."""
         return None if self.seed < 0 else self.seed
 
+    def context(self) -> BuildContext:
+        """The run that the optimizer is for; at the client level a silo's, over all its releases.
+
+        :func:`fedpriv.config.context.build_context` adds what reads data.
+        """
+        return BuildContext(
+            common=self,
+            rounds=self.rounds * self.silo_steps,
+            by_silo=self.level == "client",
+            silo_steps=self.silo_steps,
+            local_steps=self.work == "local-steps",
+            sampler=self.sampler,
+            placement=self.placement,
+            draw=self._generator,
+        )
+
+    def _generator(self, purpose: str) -> np.random.Generator:
+        from fedpriv.rng import Key
+
+        return Key.of(self.asked_seed).generator(purpose)
+
     def resolved(self) -> Self:
         """The configuration with what 0 stands for filled in; config.toml records it."""
         method = self.method
         filled = self.filled_in(delta=1 / (10 * self.units), **method.defaults)
-        own = method.resolve(self.own, build_context(filled))
-        step = method.default_rate(own, build_context(filled)) * (1 - self.momentum)
+        own = method.resolve(self.own, filled.context())
+        step = method.default_rate(own, filled.context()) * (1 - self.momentum)
         filled = filled.filled_in(learning_rate=step)
-        own = method.resolve_with_rate(own, build_context(filled))
+        own = method.resolve_with_rate(own, filled.context())
         return filled.model_copy(update={"own": own})
 
     def derived(self) -> dict[str, Scalar]:

@@ -14,7 +14,7 @@ from fedpriv.optimizers.adp_sgd import (
     predicted_gain,
 )
 from fedpriv.optimizers.averaging import ExponentialMovingAverage
-from fedpriv.optimizers.base import BaseOptimizer, PlannedRelease, PrivateOptimizer, State
+from fedpriv.optimizers.base import WRAPPERS, BaseOptimizer, PlannedRelease, PrivateOptimizer, State
 from fedpriv.optimizers.dp2 import Dp2, ExtraQuery, dp2
 from fedpriv.optimizers.dp_srm import DpSrm, NormalisedStep, dp_srm, draw_output_step
 from fedpriv.optimizers.dynamic_dp_sgd import (
@@ -42,15 +42,14 @@ from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
 from fedpriv.optimizers.registry import (
     METHODS,
-    WRAPPERS,
     BuildContext,
     Calibrated,
     DefaultRate,
     Method,
+    OptimizerSettings,
     register,
 )
 from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised, Regulariser
-from fedpriv.optimizers.settings import OptimizerSettings
 from fedpriv.optimizers.user import given_method, user_method
 from fedpriv.optimizers.wrappers import wrapped
 

@@ -21,8 +21,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
 from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.query import LEAST, MOST, IndicatorBlock, NoisyAnswer, Query, SumBlock, Term
-from fedpriv.optimizers.base import OptimizerWrapper, State
-from fedpriv.optimizers.registry import Wrapper, register_wrapper
+from fedpriv.optimizers.base import OptimizerWrapper, State, Wrapper, register_wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from fedpriv._internal import validation
 from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query
-from fedpriv.optimizers.base import OUTPUT, OptimizerWrapper, State
-from fedpriv.optimizers.registry import Wrapper, register_wrapper
+from fedpriv.optimizers.base import OUTPUT, OptimizerWrapper, State, Wrapper, register_wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor

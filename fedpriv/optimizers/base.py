@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from fedpriv._internal.registry import Registry
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 
 if TYPE_CHECKING:
@@ -120,6 +121,29 @@ class BaseOptimizer:
     def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
         """One release a round."""
         return (PlannedRelease(),) * rounds
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """What goes around any optimizer, for tables.
+
+    Attributes:
+        key: the setting that turns it on.
+        summary: what it is, in a few words.
+        paper: its source.
+    """
+
+    key: str
+    summary: str
+    paper: str
+
+
+WRAPPERS = Registry[Wrapper]("wrapper")
+
+
+def register_wrapper(wrapper: Wrapper) -> Wrapper:
+    """Add a wrapper to WRAPPERS."""
+    return WRAPPERS.add(wrapper.key, wrapper)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedpriv.optimizers.settings import OptimizerSettings
+    from fedpriv.optimizers.settings import SharedSettings
 
 Slots: TypeAlias = "Mapping[str, Tensor]"
 
@@ -270,7 +270,7 @@ class NamedRule:
         summary, paper: what it is, and its source.
     """
 
-    make: Callable[[OptimizerSettings], Rule]
+    make: Callable[[SharedSettings], Rule]
     uses: tuple[str, ...]
     learning_rate: float | DefaultRate
     defaults: Mapping[str, float]

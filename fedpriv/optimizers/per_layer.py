@@ -19,8 +19,7 @@ from typing import Literal
 
 from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import Block, Query, SumBlock
-from fedpriv.optimizers.base import OptimizerWrapper, State
-from fedpriv.optimizers.registry import Wrapper, register_wrapper
+from fedpriv.optimizers.base import OptimizerWrapper, State, Wrapper, register_wrapper
 
 
 class PerLayerSettings(Settings):

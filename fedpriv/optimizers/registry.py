@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal.registry import Registry
-from fedpriv._internal.settings import Needs, Settings
+from fedpriv._internal.settings import Needs, Settings, setting
+from fedpriv.optimizers.settings import SharedSettings
 
 if TYPE_CHECKING:
     import numpy as np
 
     from fedpriv.mechanism.sampling import Sampler
     from fedpriv.optimizers.base import PrivateOptimizer, PublicFunction
-    from fedpriv.optimizers.settings import OptimizerSettings
 
 # The step sizes of textbook rules.
 SCHEDULED = ("learning-rate", "learning-rate-schedule", "learning-rate-end", "warmup-steps")
@@ -40,6 +40,10 @@ class Calibrated:
     noise_std: Callable[[float], float]
 
 
+def _no_data() -> PublicFunction:
+    raise RuntimeError("settings are resolved without data; the public gradient is there for build")
+
+
 @dataclass(frozen=True)
 class BuildContext:
     """What a method may know of the run that it is built for; none of it depends on private data.
@@ -52,11 +56,12 @@ class BuildContext:
         local_steps: whether clients make several local steps.
         sampler, placement: how units are drawn and where the noise enters (the settings).
         draw: a random generator by purpose, from the run's seed where it has one.
-        public_gradient: makes the gradient on public examples, which reads data: call it when it is needed.
+        public_gradient: makes the gradient on public examples, which reads data: call it when the optimizer
+            is built. Raises RuntimeError while settings are resolved, for which no data is read.
         calibrated: the noise, or None while the run is planned. The planned releases must not depend on it.
     """
 
-    common: OptimizerSettings
+    common: SharedSettings
     rounds: int
     by_silo: bool
     silo_steps: int
@@ -64,7 +69,7 @@ class BuildContext:
     sampler: str
     placement: str
     draw: Callable[[str], np.random.Generator]
-    public_gradient: Callable[[], PublicFunction]
+    public_gradient: Callable[[], PublicFunction] = _no_data
     calibrated: Calibrated | None = None
 
 
@@ -156,22 +161,6 @@ class Method:
         return rule.of(own, context) if isinstance(rule, DefaultRate) else rule
 
 
-@dataclass(frozen=True)
-class Wrapper:
-    """What goes around any optimizer.
-
-    Attributes:
-        key: the setting that turns it on.
-        summary: what it is, in a few words, for tables.
-        paper: its source.
-    """
-
-    key: str
-    summary: str
-    paper: str
-
-
-WRAPPERS = Registry[Wrapper]("wrapper")
 METHODS = Registry[Method](
     "optimizer", "see `fedpriv optimizers`; your own is named module:name", own_code=True
 )
@@ -182,9 +171,18 @@ def register(method: Method) -> Method:
     return METHODS.add(method.name, method)
 
 
-def register_wrapper(wrapper: Wrapper) -> Wrapper:
-    """Add a wrapper to WRAPPERS."""
-    return WRAPPERS.add(wrapper.key, wrapper)
+class ChoiceSettings(Settings):
+    """Which optimizer runs."""
+
+    optimizer: str = setting(
+        "dynamic-dp-sgd",
+        "private optimizer: see `fedpriv optimizers`; or your own, as module:name",
+        words=METHODS,
+    )
+
+
+class OptimizerSettings(SharedSettings, ChoiceSettings):
+    """All settings of optimizers but each method's own."""
 
 
 def own_settings() -> dict[type[Settings], list[Method]]:

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Literal
 from fedpriv._internal import validation
 from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, SumBlock
-from fedpriv.optimizers.base import OptimizerWrapper, State
-from fedpriv.optimizers.registry import Wrapper, register_wrapper
+from fedpriv.optimizers.base import OptimizerWrapper, State, Wrapper, register_wrapper
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,6 @@ from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClippingSettings
 from fedpriv.optimizers.averaging import AveragingSettings
 from fedpriv.optimizers.per_layer import PerLayerSettings
-from fedpriv.optimizers.registry import METHODS
 from fedpriv.optimizers.regularised import RegulariserSettings
 
 
@@ -19,11 +18,6 @@ class CommonSettings(Settings):
     # The defaults of 0.1.0.
     UNSET: ClassVar[Mapping[str, Scalar]] = {"beta2": 0.999, "adam-epsilon": 1e-8}
 
-    optimizer: str = setting(
-        "dynamic-dp-sgd",
-        "private optimizer: see `fedpriv optimizers`; or your own, as module:name",
-        words=METHODS,
-    )
     learning_rate: float = setting(
         0.0,
         "step size eta; 0: the optimizer's own, times 1 - momentum",
@@ -52,10 +46,10 @@ class CommonSettings(Settings):
     clip_norm: float = setting(1.0, "C (C_0 where it decays); inf: no clipping", gt=0, allow_inf_nan=True)
 
 
-class OptimizerSettings(
+class SharedSettings(
     AveragingSettings, RegulariserSettings, AdaptiveClippingSettings, PerLayerSettings, CommonSettings
 ):
-    """All settings of optimizers but each method's own."""
+    """Those of the wrappers, and the common ones."""
 
 
-WRAPPER_KEYS = frozenset(OptimizerSettings.fields()) - set(CommonSettings.fields())
+WRAPPER_KEYS = frozenset(SharedSettings.fields()) - set(CommonSettings.fields())

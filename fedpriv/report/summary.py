@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from fedpriv import __version__
+from fedpriv._internal.version import __version__
 from fedpriv.accounting.events import Event
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config

@@ -23,8 +23,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from fedpriv import __version__, models
+from fedpriv import models
 from fedpriv._internal import tensor_io, user_code, validation
+from fedpriv._internal.version import __version__
 from fedpriv.config.builders import make_model, make_source
 from fedpriv.config.schema import Config, read_file
 from fedpriv.data import MissingDataError

@@ -18,8 +18,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from fedpriv import __version__, models
+from fedpriv import models
 from fedpriv._internal import user_code
+from fedpriv._internal.version import __version__
 from fedpriv.accounting import METHODS, Ledger, local_view
 from fedpriv.config.builders import (
     choose_device,
