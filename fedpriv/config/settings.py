@@ -6,6 +6,7 @@ from typing import Literal
 
 from fedpriv._internal.settings import Needs, Settings, needs, setting
 from fedpriv.accounting import METHODS
+from fedpriv.data.loaders import DATA_SETS
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.mechanism.settings import LocalSettings, PartySettings, chosen
@@ -24,7 +25,7 @@ class DataSettings(Settings):
     """Data and model."""
 
     dataset: str = setting(
-        "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name"
+        "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name", words=DATA_SETS
     )
     data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
     image_size: int = setting(0, "pixels of a side, where the data set has a choice; 0: its own", ge=0)

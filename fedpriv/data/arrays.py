@@ -16,13 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, TypeAlias, get_args
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
 from fedpriv.data.convert import Array, as_array, as_owners
 from fedpriv.data.source import (
     DataError,
@@ -37,10 +35,13 @@ from fedpriv.data.source import (
 )
 from fedpriv.data.sparse import SparseRows
 
-ArrayLike: TypeAlias = Array | Tensor | SparseRows | Sequence[Any]
-OwnersLike: TypeAlias = Array | Tensor | Sequence[int] | Sequence[str]
-Kept = Tensor | SparseRows
-_SMALL_WHOLE = (np.uint8, np.int16, np.int32)  # the small types that torch can index
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ArrayLike: TypeAlias = "Array | Tensor | SparseRows | Sequence[Any]"
+OwnersLike: TypeAlias = "Array | Tensor | Sequence[int] | Sequence[str]"
+Kept: TypeAlias = "Tensor | SparseRows"
+_SMALL_WHOLE = ("uint8", "int16", "int32")  # the small types that torch can index
 
 
 class Arrays:
@@ -129,7 +130,7 @@ class Arrays:
             raise DataError(f"{self.name}: {text}")
         if int(x.min()) < 0 or bool((x.max(axis=0) >= limits).any()):
             raise DataError(f"{self.name}: a token of {called} is outside its range")
-        small = x.dtype if x.dtype in _SMALL_WHOLE else np.int64
+        small = x.dtype if x.dtype.name in _SMALL_WHOLE else np.int64
         return torch.from_numpy(np.ascontiguousarray(x, dtype=small))
 
     def _checked_y(self, y: Array | SparseRows, count: int, called: str) -> Kept:

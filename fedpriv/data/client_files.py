@@ -34,15 +34,12 @@ import io
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.files import atomic
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
 from fedpriv.data import idx
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
@@ -50,6 +47,10 @@ from fedpriv.data.partitioning.populations import Silos
 from fedpriv.data.ranges import Mask, blanked, within
 from fedpriv.data.source import DataError, Indices, Pair, Source, to_unit, whole
 from fedpriv.data.view import Batch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
 
 
 def write_client_file(path: str | Path, source: Source, indices: Indices) -> None:

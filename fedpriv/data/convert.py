@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
-
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
 from fedpriv.data.source import DataError, Indices, kind
 from fedpriv.data.sparse import SparseRows
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
 
 
 def as_array(values: Any, name: str, called: str) -> Array | SparseRows:
@@ -26,15 +26,17 @@ def as_array(values: Any, name: str, called: str) -> Array | SparseRows:
     """
     if isinstance(values, SparseRows):
         return values
-    if isinstance(values, Tensor):
+    if isinstance(values, torch.Tensor):
         if values.layout != torch.strided:
             raise DataError(f"{name}: {called} must be a dense tensor; call to_dense()")
         whole = values.detach().cpu()
         found: Array = (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
         return found
     if isinstance(values, list | tuple):
-        if any(isinstance(part, Tensor) for part in values):
-            values = [part.detach().cpu().numpy() if isinstance(part, Tensor) else part for part in values]
+        if any(isinstance(part, torch.Tensor) for part in values):
+            values = [
+                part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else part for part in values
+            ]
         try:
             values = np.array(values)
         except ValueError:  # rows of different lengths

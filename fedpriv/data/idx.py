@@ -16,13 +16,14 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.files import content
 from fedpriv.data.source import DataError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}

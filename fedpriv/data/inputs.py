@@ -12,18 +12,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import user_code
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.convert import Array, as_array, as_owners
 from fedpriv.data.source import DataError, Source, Target
 from fedpriv.data.sparse import SparseRows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch.utils.data import Dataset
 
 __all__ = ["as_array", "as_owners", "as_source"]
 
@@ -50,12 +51,12 @@ def as_source(dataset: Any) -> Source:
     if all(hasattr(dataset, part) for part in _PARTS):
         source: Source = dataset
         return source
-    if isinstance(dataset, Dataset):
+    if isinstance(dataset, torch.utils.data.Dataset):
         kind = type(dataset).__name__
         raise DataError(f"dataset is a {kind} without a test part; give a pair (train, test): {_PUBLIC}")
     if not isinstance(dataset, Sequence) or isinstance(dataset, str):
         raise DataError(f"dataset is a {type(dataset).__name__}; it must be {_WANTED}")
-    if len(dataset) == 2 and all(isinstance(part, Dataset) for part in dataset):
+    if len(dataset) == 2 and all(isinstance(part, torch.utils.data.Dataset) for part in dataset):
         name = type(dataset[0]).__name__
         return _arrays(name, *_read(dataset[0], "train"), *_read(dataset[1], "test"))
     if len(dataset) == 2 and all(isinstance(part, Sequence) and len(part) == 2 for part in dataset):
@@ -90,7 +91,7 @@ def _target(name: str, y: Array | SparseRows) -> tuple[Target, int]:
 def _read(dataset: Dataset[Any], part: str) -> tuple[Any, Any]:
     """All examples of a map-style data set, as two arrays."""
     name = type(dataset).__name__
-    if isinstance(dataset, TensorDataset):
+    if isinstance(dataset, torch.utils.data.TensorDataset):
         if len(dataset.tensors) != 2:
             raise DataError(
                 f"{name}: the {part} data set has {len(dataset.tensors)} tensors; it must have x and y"
@@ -116,7 +117,7 @@ def _read(dataset: Dataset[Any], part: str) -> tuple[Any, Any]:
 
 def _example(value: Any) -> npt.NDArray[Any]:
     """One x or y as an array. The channels of a Pillow image come first."""
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return value.detach().cpu().numpy()
     array = np.asarray(value)
     if array.ndim == 3 and hasattr(value, "getbands"):

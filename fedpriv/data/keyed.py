@@ -15,13 +15,16 @@ True
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeAlias
 
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.source import Indices
 
-_Words = npt.NDArray[np.uint64]
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_Words: TypeAlias = "npt.NDArray[np.uint64]"
+_STEP = 0x9E3779B97F4A7C15
 # With fewer rounds the permutation is visibly uneven on small ranges, such as the labels of a small data set.
 _ROUNDS = 12
 
@@ -35,9 +38,9 @@ def _mix(z: _Words) -> _Words:
 
 def hashed(seed: int, *columns: Indices) -> _Words:
     """A 64-bit word for each row of the ``columns``, each of shape (n,)."""
-    word = np.full(len(columns[0]), seed % 2**64, np.uint64)
+    word, step = np.full(len(columns[0]), seed % 2**64, np.uint64), np.uint64(_STEP)
     for column in columns:
-        word = _mix((word + _STEP) ^ column.astype(np.uint64)) + _STEP
+        word = _mix((word + step) ^ column.astype(np.uint64)) + step
     return _mix(word)
 
 
@@ -75,6 +78,6 @@ def _feistel(value: _Words, half: _Words, key: _Words) -> _Words:
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & mask
     for _ in range(_ROUNDS):
-        key = key + _STEP
+        key = key + np.uint64(_STEP)
         left, right = right, left ^ (_mix(key + right) & mask)
     return (left << half) | right

@@ -13,15 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import content
 from fedpriv.data.source import DataError, Indices
 
-Floats = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Floats: TypeAlias = "npt.NDArray[np.float32]"
 
 _NUMBER = rb"[+-]?(?:\d{1,30}+(?:\.\d{0,30}+)?|\.\d{1,30}+)(?:[eE][+-]?\d{1,4}+)?"
 _TEXT = re.compile(rb"(?:[+-]?1(?:\.0{1,30}+)?(?:[ \t]++\d{1,9}+:" + _NUMBER + rb")*+[ \t]*+\r?(?:\n|\Z))++")

@@ -23,6 +23,8 @@ from fedpriv.data.files import MissingDataError, data_folder
 from fedpriv.data.registry import DATA_SETS, IMAGE_SIZE, LENGTH, VOCABULARY
 from fedpriv.data.source import Source
 
+__all__ = ["DATA_SETS", "at_hand", "load", "names", "options"]
+
 import_modules(datasets.__name__, datasets.__path__)  # each registers its data sets
 
 _SOURCE_ATTRIBUTES = tuple(part for part in vars(Source) if not part.startswith("_"))

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.files import atomic
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.source import Indices, Source
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MOST = 1024  # examples that are shown at once
 _ZOOM = 3  # screen pixels for one of the image's, where the picture stays small

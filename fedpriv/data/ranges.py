@@ -11,15 +11,16 @@ even by an error. Examples outside the ranges are silently ignored (:mod:`fedpri
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.source import Target, as_float32
 
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 def within(x: Array, y: Array, tokens: tuple[int, ...], target: Target, classes: int) -> Mask:

@@ -35,7 +35,7 @@ class DataSet:
     options: Mapping[str, int] = field(default_factory=dict)
 
 
-DATA_SETS = Registry[DataSet]("dataset", user_code.HINT)
+DATA_SETS = Registry[DataSet]("dataset", user_code.HINT, own_code=True)
 
 
 def register(

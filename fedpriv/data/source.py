@@ -9,22 +9,23 @@ Therefore clients are described by indices, and no data needs to be sent.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
 
-Indices: TypeAlias = npt.NDArray[np.int64]
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
+
+Indices: TypeAlias = "npt.NDArray[np.int64]"
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Target: TypeAlias = Literal["label", "value", "tags"]
 
 # Bytes are multiplied by this float32, so that they give the same number on every device. Division would not:
 # some kernels divide, others multiply by the reciprocal.
-_PER_BYTE = float(np.float32(1) / np.float32(255))
+_PER_BYTE = 0.003921568859368563  # 1 / 255 in float32
 
 
 class DataError(validation.FedprivError, ValueError):

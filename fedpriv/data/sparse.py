@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
 
 
 class SparseRows:

@@ -7,8 +7,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.keyed import hashed
 from fedpriv.data.source import Indices
 

@@ -13,13 +13,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
+from fedpriv._internal.lazy import torch
 from fedpriv.data.partitioning.populations import Population
 from fedpriv.data.source import Indices, Source
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Batch(NamedTuple):

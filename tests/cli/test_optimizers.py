@@ -86,7 +86,15 @@ def test_help_for_an_unknown_optimizer_shows_what_all_share() -> None:
     assert all(f"\n  {key} = " in text for key in OptimizerSettings.fields())
 
 
-WRONG = ["sampling-rat=0.1", "optimizer=dp-sdg", "srm-gamma=7", "beta1=x", "model=cnnn", "sampler=poison"]
+WRONG = [
+    "sampling-rat=0.1",
+    "optimizer=dp-sdg",
+    "srm-gamma=7",
+    "beta1=x",
+    "model=cnnn",
+    "dataset=mnits",
+    "sampler=poison",
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG)

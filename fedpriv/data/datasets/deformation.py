@@ -19,11 +19,15 @@ were chosen by eye: they deform digits visibly and leave them legible.
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
+
 
 SIDE = 28
 FIELDS = 1522

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.registry import no_files, register
 from fedpriv.data.source import Bytes, Indices

@@ -23,16 +23,18 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
 from fedpriv.data.registry import LENGTH, VOCABULARY, register
 from fedpriv.data.source import DataError, Indices
 from fedpriv.data.sparse import SparseRows
 from fedpriv.data.splits import shuffled
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ARCHIVE = "aclImdb_v1.tar.gz"
 _REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d{1,9}_\d{1,2})\.txt")

@@ -29,12 +29,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
 from fedpriv.data.datasets import deformation
 from fedpriv.data.datasets.digits import digits
 from fedpriv.data.datasets.mnist import IDX_FILES, read_mnist
@@ -50,6 +49,9 @@ from fedpriv.data.source import (
     unit_interval,
     whole,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PIXELS = 784
 SIDE = 28

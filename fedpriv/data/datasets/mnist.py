@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data import idx
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.registry import files, register

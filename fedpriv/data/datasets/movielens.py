@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import content
 from fedpriv.data.registry import files, register
 from fedpriv.data.source import DataError, Indices
 from fedpriv.data.splits import split
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 USERS, ITEMS = 943, 1682
 _TEXT = re.compile(rb"(?:\d{1,4}+\t\d{1,4}+\t[1-5]\t\d{1,12}+\r?(?:\n|\Z))++")

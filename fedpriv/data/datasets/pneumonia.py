@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
 from fedpriv.data.registry import IMAGE_SIZE, register

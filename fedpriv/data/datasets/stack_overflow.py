@@ -28,8 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
-
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.registry import VOCABULARY, files, register
 from fedpriv.data.source import DataError, Indices

@@ -9,14 +9,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
-from scipy.special import ndtri
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import scipy
 from fedpriv.data.keyed import uniform
 from fedpriv.data.source import Indices
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _SIZE = -1  # a hash column that no label or position uses, so that sizes are independent of other draws
 KINDS = ("equal", "lognormal", "uniform")
@@ -59,7 +61,7 @@ class Sizes:
         u = uniform(seed, client, np.full(len(client), _SIZE))
         if self.kind == "uniform":
             return 2 * u
-        drawn: npt.NDArray[np.float64] = np.exp(self.spread * ndtri(u) - self.spread**2 / 2)
+        drawn: npt.NDArray[np.float64] = np.exp(self.spread * scipy.special.ndtri(u) - self.spread**2 / 2)
         return np.minimum(drawn, self.cap)
 
     def of(self, seed: int, client: Indices) -> Indices:

@@ -12,15 +12,16 @@ infinite source; they depend only on (seed, client).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
-from scipy.special import gammaincinv
+from typing import TYPE_CHECKING, Protocol
 
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import scipy
 from fedpriv.data.keyed import permuted, uniform
 from fedpriv.data.source import Indices
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _LABEL, _GAMMA, _BOOST, _CHOICE = 1, 2, 3, 4  # hash columns for separate purposes, so that no draw repeats
 
@@ -79,7 +80,7 @@ class Dirichlet:
         who, label = np.repeat(client, labels), np.tile(np.arange(labels), k)
         u = uniform(seed, who, label, np.full(k * labels, _GAMMA))
         boost = uniform(seed, who, label, np.full(k * labels, _BOOST))
-        logs = (np.log(gammaincinv(shape + 1, u)) + np.log(boost) / shape).reshape(k, labels)
+        logs = (np.log(scipy.special.gammaincinv(shape + 1, u)) + np.log(boost) / shape).reshape(k, labels)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
         proportions: npt.NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
         return proportions

@@ -12,14 +12,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.keyed import permuted
 from fedpriv.data.partitioning.client_sizes import Sizes
 from fedpriv.data.partitioning.label_skew import Skew
 from fedpriv.data.source import Indices, whole
-from fedpriv.rng import Key
 
 
 def ranges(starts: Indices, lengths: Indices) -> tuple[Indices, Indices]:
@@ -62,6 +60,8 @@ class Partition:
         Each client gets at least one example; its examples are in random order. The result is determined by
         ``seed``. Raises ArgumentError if there are more clients than examples.
         """
+        from fedpriv.rng import Key
+
         generator = Key.from_seed(seed).generator("partition")
         shares = (sizes or Sizes()).shares(len(labels), clients, seed)
         labels = np.unique(labels, return_inverse=True)[1]  # labels without examples are dropped

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.datasets.infinite_mnist import InfiniteMNIST
 from fedpriv.data.partitioning.client_sizes import Sizes
 from fedpriv.data.partitioning.label_skew import Dirichlet, Iid, Shards, Skew
