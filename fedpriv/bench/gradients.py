@@ -52,7 +52,7 @@ def compare(plan: Plan, state: State) -> Comparison:
     each = np.array(seconds[1:]).reshape(len(sides), len(queries)) @ [share for _, share in asked]
     by_rows = ""
     if isinstance(side.work, OneGradient) and not clipper_of(side.task, side.work.precision).coverage(
-        side.task, params, x, y, side.task.drawing.draws
+        side.task, params, x, y, side.task.dropout.draws
     ):
         by_rows = why_by_rows(side.task)
     instead = dict(zip(list(sides)[1:], each[1:].tolist(), strict=True))

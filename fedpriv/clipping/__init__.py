@@ -1,8 +1,8 @@
-"""Bounded sums: each unit's vector is clipped term by term and added up, NaN-safe.
+"""Bounded sums: each unit's vector is clipped term by term, and the clipped vectors are added.
 
-:func:`clipped_sum` is the sum of a module's gradients over a batch. :func:`sum_rows` sums vectors that are
-given as rows; :func:`sum_gradients` sums the gradients of examples, without forming them where the algebra
-allows. Each of the two has a plain loop twin that it is held against.
+:func:`clipped_sum` sums a module's clipped gradients over a batch. :func:`sum_rows` sums vectors that are
+given as rows. :func:`sum_gradients` sums the gradients of examples, with ghost clipping where it is exact.
+Tests compare the last two with plain loops. A vector with a NaN or an infinity counts as zero.
 
 >>> import torch
 >>> from fedpriv.mechanism.query import Query

@@ -1,23 +1,22 @@
-"""Bounded sums over rows that are given: one vector per unit and query point.
+"""Bounded sums over explicit rows: one vector per unit and query point.
 
 For rows (n, d) at each of a query's points, a :class:`SumBlock` gives the vector (d,)
 
     sum over units of  sum_k  w_k clip(A_k, C_k),     clip(A, C) = A min(1, C / norm(A)),
 
-and a :class:`IndicatorBlock` the number sum over units of (1{norm(A) <= threshold} - 1/2), taken before
-clipping. What holds for every input, however broken:
+and an :class:`IndicatorBlock` gives the number sum over units of (1{norm(A) <= threshold} - 1/2), with the
+norm before clipping. A unit adds:
 
-| a unit's A | adds to a sum | adds to a bit |
+| a unit's A | to a SumBlock | to an IndicatorBlock |
 |---|---|---|
 | finite, norm at most C | A | by its norm |
-| finite, norm above C, be it near the largest float | A C / norm(A) | by its norm |
+| finite, norm above C, up to the largest float | A C / norm(A) | by its norm |
 | zero | zero | +1/2 |
 | with a NaN or an infinity in any entry | zero | -1/2 |
 
-Norms are taken in float64 of rows that are first scaled to a harmless size, so they neither overflow nor
-vanish. A unit's term therefore exceeds |w| C by float rounding only: by less than 2**-21 relative in
-float32 (the factor's own rounding and one of each product). C = infinity means no clipping, and then
-nothing bounds the sum.
+Rows are scaled before their norms are taken in float64, so that the norms neither overflow nor underflow.
+A unit's term therefore exceeds |w| C only by float rounding: in float32 by less than 2**-21 relative (the
+rounding of the factor and of each product). C = infinity means no clipping; the sum is then unbounded.
 
 >>> import torch
 >>> from fedpriv.mechanism.query import IndicatorBlock
@@ -42,7 +41,7 @@ from fedpriv._internal import validation
 from fedpriv.clipping import synchronisation
 from fedpriv.mechanism.query import Block, IndicatorBlock, SumBlock, Term
 
-_SMALLEST_PEAK, _LARGEST_PEAK = 1e-18, 1e18  # peaks between them need no scaling: squares stay in range
+_SMALLEST_PEAK, _LARGEST_PEAK = 1e-18, 1e18  # the squares of entries between them stay in float32's range
 
 
 def sum_rows(
@@ -52,15 +51,15 @@ def sum_rows(
 
     Args:
         rows: for each point of the query, a float tensor (n, d); row i is unit i's vector there.
-        blocks: what to sum; a term's coefficients run over the points.
-        layers: how many entries each layer has, for terms that are clipped layer by layer.
+        blocks: what to sum; a term has one coefficient per point.
+        layers: the number of entries of each layer, for terms that are clipped layer by layer.
 
     Returns:
-        for each block a tensor of the rows' dtype: (d,) for a SumBlock, () for a IndicatorBlock.
+        for each block a tensor of the rows' dtype: (d,) for a SumBlock, () for an IndicatorBlock.
 
     Raises:
-        ArgumentError: rows of different shapes, a term that names more points than there are rows, or a
-            term that is clipped by layers which do not add to d.
+        ArgumentError: rows differ in shape, a term has more coefficients than there are points, or a term is
+            clipped by layers whose sizes do not sum to d.
     """
     _check_rows(rows, blocks, layers)
     return tuple(_sum_block(rows, block, layers) for block in blocks)
@@ -69,7 +68,7 @@ def sum_rows(
 def sum_rows_loop(
     rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int] = ()
 ) -> tuple[Tensor, ...]:
-    """:func:`sum_rows` as a plain loop over units, summed in float64: the oracle it is held against."""
+    """:func:`sum_rows` as a plain loop over units, summed in float64: the reference for tests."""
     _check_rows(rows, blocks, layers)
     totals = []
     for block in blocks:
@@ -102,21 +101,21 @@ def _clip_one(vector: Tensor, bound: float) -> Tensor:
 def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int]) -> None:
     """Raises ArgumentError where rows and blocks do not fit together."""
     if not rows or len({point.shape for point in rows}) != 1 or rows[0].dim() != 2:
-        widths = [tuple(point.shape[1:]) for point in rows]  # how many rows there are is private
+        widths = [tuple(point.shape[1:]) for point in rows]  # the number of rows is private
         raise validation.fail("rows", widths, "be tensors of one shape (n, d), one for each point")
     for block in blocks:
         for term in block.terms if isinstance(block, SumBlock) else (block.term,):
             if len(term.at) > len(rows):
-                raise validation.fail("term coefficients", term.at, f"name {len(rows)} points at most")
+                raise validation.fail("term coefficients", term.at, f"be at most {len(rows)}, one per point")
             if term.per_layer and sum(layers) != rows[0].shape[1]:
                 raise validation.fail(
-                    "layers", tuple(layers), f"add to {rows[0].shape[1]}, the vector's length"
+                    "layers", tuple(layers), f"sum to {rows[0].shape[1]}, the vector's length"
                 )
 
 
 def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> Tensor:
     if isinstance(block, IndicatorBlock):
-        vectors, unit, finite = harmless(block.term.combine(rows))
+        vectors, unit, finite = scaled_rows(block.term.combine(rows))
         norms = unit * torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
         return count_bits(norms, finite, block.threshold).to(rows[0].dtype)
     total = rows[0].new_zeros(rows[0].shape[1])
@@ -130,8 +129,9 @@ def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> T
 
 
 def _clipped_sums(parts: Sequence[Tensor], bound: float) -> list[Tensor]:
-    """Each part (n, k) clipped to the bound and summed; a unit with one broken part adds nothing to any."""
-    safe = [harmless(part) for part in parts]
+    """The sum of each part (n, k), clipped to the bound. A unit with a NaN or infinity in any part adds zero
+    to all parts."""
+    safe = [scaled_rows(part) for part in parts]
     finite = torch.stack([each for _, _, each in safe]).all(0)
     sums = []
     for vectors, unit, _ in safe:
@@ -141,31 +141,32 @@ def _clipped_sums(parts: Sequence[Tensor], bound: float) -> list[Tensor]:
     return sums
 
 
-def harmless(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows (n, d) made safe to square and add: ``(scaled, unit, finite)``.
+def scaled_rows(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (n, d), scaled so that their squares stay in range: ``(scaled, unit, finite)``.
 
-    ``scaled * unit[:, None]`` are the given rows, with the rows that are not finite replaced by zero;
-    ``unit`` (n,) is float64 and 1 except where a row's largest entry lies outside 1e-18..1e18.
+    ``scaled * unit[:, None]`` are the given rows, with rows that are not finite replaced by zero.
+    ``unit`` (n,) is float64, and 1 except where a row's largest entry is outside 1e-18..1e18.
+    ``finite`` (n,) is bool.
     """
     if not vectors.numel():
         ones = torch.ones(vectors.shape[0], dtype=torch.float64, device=vectors.device)
         return vectors, ones, ones.bool()
     peak = vectors.abs().amax(dim=1)
-    finite = peak < torch.inf  # false for NaN, which amax hands on
+    finite = peak < torch.inf  # False for NaN, which amax propagates
     ordinary = (peak == 0) | ((peak >= _SMALLEST_PEAK) & (peak <= _LARGEST_PEAK))
     unit = torch.ones_like(peak)
-    if not (synchronisation.at_hand(vectors) and bool(ordinary.all())):
+    if not (synchronisation.readable(vectors) and bool(ordinary.all())):
         unit = torch.where(ordinary | ~finite, unit, peak)
         vectors = torch.where(finite[:, None], vectors, 0.0) / unit[:, None]
     return vectors, unit.double(), finite
 
 
 def count_bits(norms: Tensor, finite: Tensor, threshold: float) -> Tensor:
-    """sum over units of (1{norm <= threshold} - 1/2), float64 (); not finite counts as above."""
+    """sum over units of (1{norm <= threshold} - 1/2), float64 (); a unit that is not finite counts -1/2."""
     return ((norms <= threshold) & finite).double().sub_(0.5).sum()
 
 
 def clip_factors(norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
-    """sum_k w_k min(1, C_k / norm), float64 (n,), for terms that share the vector with these norms."""
+    """sum_k w_k min(1, C_k / norm), float64 (n,), for terms of one vector with these norms."""
     parts = [(term.bound(layers) / norms).clamp_(max=1.0).mul_(term.weight) for term in terms]
     return functools.reduce(Tensor.add_, parts)

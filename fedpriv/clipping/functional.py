@@ -22,10 +22,10 @@ class FunctionalModel:
     """A module and a loss, as functions of a flat parameter vector (d,).
 
     Attributes:
-        module: an own copy of the module; its trained parameters are placeholders.
-        layout: which tensors make up the parameter vector (d,), and where they lie.
+        module: a copy of the module; its trained parameters are placeholders.
+        layout: the position of each trained tensor in the parameter vector (d,).
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
-        drawing: what the model's dropout draws by.
+        dropout: the dropout layers of ``module``, and their seeds.
     """
 
     def __init__(self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -33,7 +33,7 @@ class FunctionalModel:
         :func:`fedpriv.parameters.layout_of`)."""
         self.layout: Layout = layout_of(module)
         self.loss = loss
-        self.module, self.drawing = prepare(module)
+        self.module, self.dropout = prepare(module)
         trained = set(self.layout.names)
         self._fixed = {
             name: tensor.detach()
@@ -47,7 +47,7 @@ class FunctionalModel:
         return self.layout.dimension
 
     def initial(self, generator: np.random.Generator) -> Tensor:
-        """A first parameter vector (d,), float32 on the CPU (see :func:`fedpriv.models.initial`)."""
+        """An initial parameter vector (d,), float32 on the CPU (see :func:`fedpriv.models.initial`)."""
         return models.initial(self.module, generator, self.layout)
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class FunctionalModel:
         return self.losses_at(self.layout.split(params), x, y)
 
     def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """As :meth:`losses`, at the trained tensors by name, as ``layout.split`` has them."""
+        """As :meth:`losses`, for the trained tensors by name, as ``layout.split`` returns them."""
         losses = self.loss(self._outputs_at(tensors, x), y)
         if losses.shape != x.shape[:1]:
             shape = _without_first_axis(losses)
@@ -75,24 +75,24 @@ class FunctionalModel:
             return params.new_zeros(0, self.dimension)
 
         def loss_of_one(params: Tensor, x: Tensor, y: Tensor, seed: Tensor | None = None) -> Tensor:
-            with self.drawing.by(None if seed is None else seed[None]):
+            with self.dropout.seeded(None if seed is None else seed[None]):
                 return self.losses(params, x[None], y[None])[0]
 
-        each = (x, y) if self.drawing.seeds is None else (x, y, self.drawing.seeds)
+        each = (x, y) if self.dropout.seeds is None else (x, y, self.dropout.seeds)
         gradients = torch.func.vmap(torch.func.grad(loss_of_one), (None, *[0] * len(each)))
         rows: Tensor = gradients(params, *each)
         return rows
 
     def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         trained = next(iter(tensors.values()))
-        self.drawing.begin()
+        self.dropout.begin()
         result: Tensor = torch.func.functional_call(
             self.module, {**self._fixed_like(trained), **tensors}, (x,)
         )
         return result
 
     def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:
-        """Frozen parameters and buffers on that device, and floats in that precision."""
+        """Frozen parameters and buffers on the device of ``params``; floats also in its dtype."""
         for name, tensor in self._fixed.items():
             dtype = params.dtype if tensor.is_floating_point() else tensor.dtype
             if tensor.device != params.device or tensor.dtype != dtype:
@@ -103,25 +103,25 @@ class FunctionalModel:
 def clipped_sum(
     model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, clip_norm: float = 1.0
 ) -> Tensor:
-    """The sum of the examples' gradients, each clipped to ``clip_norm``: what private training adds noise to.
+    """The sum of the examples' gradients, each clipped to ``clip_norm``; private training adds noise to it.
 
-    The norms and the sum are computed without the gradient of each example where the model's layers allow it
-    (ghost clipping), else from these gradients. A gradient that is not finite counts as zero.
+    Where the model's layers allow it, ghost clipping computes the norms and the sum without forming the
+    per-example gradients. A gradient that is not finite counts as zero. Each call inspects the model anew.
 
     Args:
-        model: its parameters with ``requires_grad`` are differentiated, at their present values. It must
-            treat examples apart: layers that do not, such as BatchNorm, are refused. It is not changed, and
-            computes in evaluation mode.
+        model: its parameters with ``requires_grad`` are differentiated, at their present values. The output
+            for an example must not depend on the others: layers such as BatchNorm are refused. The model is
+            not changed; a copy runs in evaluation mode.
         loss: outputs (n, ...), y (n, ...) -> losses (n,), such as ``nn.CrossEntropyLoss(reduction="none")``.
         x, y: the examples (n, ...) and their labels (n, ...), on the model's device; n may be 0.
-        clip_norm: C, the largest norm of what one example adds; infinity clips nothing.
+        clip_norm: C, the largest norm of one example's contribution; infinity clips nothing.
 
     Returns:
         one flat tensor (d,) in the order of ``model.named_parameters()``, in the parameters' dtype;
         ``fedpriv.parameters.layout_of(model).split(total)`` gives the tensors by name.
 
-    Each call examines the model anew. Raises ArgumentError for a model or a loss that mixes examples, or a
-    clip norm that is out of range.
+    Raises:
+        ArgumentError: the model or the loss mixes examples, or the clip norm is out of range.
 
     >>> model, x, y = nn.Linear(3, 2), torch.zeros(4, 3), torch.tensor([0, 1, 1, 1])
     >>> nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)  # doctest: +ELLIPSIS
@@ -138,7 +138,7 @@ def clipped_sum(
 
 
 def _without_first_axis(losses: Tensor) -> str:
-    """Their shape without the first axis, which is private."""
+    """The shape without the first axis, whose length is private."""
     if losses.ndim < 2:
         return "another" if losses.ndim else "()"
     return f"(n, {', '.join(map(str, losses.shape[1:]))})"

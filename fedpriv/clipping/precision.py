@@ -1,9 +1,9 @@
-"""In which precision a model's forward and backward pass are taken.
+"""The precision of a model's forward and backward passes.
 
-Only the passes are: per-example norms, clip factors and sums are float32 or better of whatever gradients
-the passes gave, so a unit adds at most its clip norm in every precision. What is lost is digits of the
-gradients, 11 bits of which are kept by ``tf32`` (on GPUs that have it; elsewhere it is ``float32``) and 8 by
-``bf16`` (autocast: matrix products and convolutions in bfloat16, losses and what is delicate in float32).
+Per-example norms, clip factors and sums are always float32 or better, so in every precision a unit adds at
+most its clip norm. Only the gradients lose digits: ``tf32`` keeps 11 bits (on GPUs that have it; elsewhere
+it is ``float32``), and ``bf16`` keeps 8 (autocast: matrix products and convolutions in bfloat16, losses and
+other sensitive operations in float32).
 
 >>> with computing("bf16", torch.device("cpu")):
 ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
@@ -23,7 +23,7 @@ Precision = Literal["float32", "tf32", "bf16"]
 
 @contextmanager
 def computing(precision: Precision, device: torch.device) -> Iterator[None]:
-    """The precision of matrix products and convolutions on ``device`` while the context is open."""
+    """Set the precision of matrix products and convolutions on ``device`` while the context is open."""
     if device.type != "cuda":
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             yield

@@ -1,7 +1,7 @@
 """Preparing a model so that the gradient of each example can be computed.
 
->>> module, drawing = prepare(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Dropout(0.5)))
->>> module[1].inplace, drawing.draws
+>>> module, dropout = prepare(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Dropout(0.5)))
+>>> module[1].inplace, dropout.draws
 (False, True)
 """
 
@@ -11,20 +11,20 @@ import copy
 
 from torch import nn
 
-from fedpriv.clipping.dropout import Drawing
+from fedpriv.clipping.dropout import SeededDropout
 from fedpriv.clipping.ghost.layers import make_batched
 
 
-def prepare(module: nn.Module) -> tuple[nn.Module, Drawing]:
-    """A copy of ``module`` for per-example gradients, and what its dropout draws by.
+def prepare(module: nn.Module) -> tuple[nn.Module, SeededDropout]:
+    """A copy of ``module`` for per-example gradients, and its dropout layers.
 
-    The copy is in evaluation mode and its own parameters need no gradient. It computes what ``module``
-    computes: in steps that ``torch.func.vmap`` can differentiate, and without overwriting its inputs, from
-    which norms are computed later. Its dropout draws from given seeds (:mod:`fedpriv.clipping.dropout`).
+    The copy is in evaluation mode and its parameters need no gradient. It computes the same function with
+    operations that ``torch.func.vmap`` can differentiate. It does not overwrite the layers' inputs, because
+    norms are computed from them later. Its dropout has a seed per example (:mod:`fedpriv.clipping.dropout`).
     """
     module = copy.deepcopy(module).eval().requires_grad_(False)
     for layer in module.modules():
         if getattr(layer, "inplace", False):
             layer.inplace = False  # type: ignore[assignment]
     make_batched(module)
-    return module, Drawing(module)
+    return module, SeededDropout(module)

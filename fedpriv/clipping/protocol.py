@@ -1,4 +1,4 @@
-"""What bounded sums of gradients need of a learning task; :class:`fedpriv.tasks.task.Task` has it."""
+"""The interface of a learning task for bounded sums; :class:`fedpriv.tasks.task.Task` implements it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from fedpriv.clipping.dropout import Drawing
+from fedpriv.clipping.dropout import SeededDropout
 from fedpriv.parameters import Layout
 
 
 class Differentiable(Protocol):
     """A model and a loss, as functions of a flat parameter vector (d,).
 
-    Ghost clipping keeps what it finds out about a model as long as this object lives
-    (:func:`fedpriv.clipping.ghost.clipper.clipper_of`), so it must be hashable by identity.
+    It must be hashable by identity: ghost clipping caches its inspection of the model under this object
+    (:func:`fedpriv.clipping.ghost.clipper.clipper_of`).
     """
 
     @property
     def module(self) -> nn.Module:
-        """The model, as :func:`fedpriv.clipping.preparation.prepare` gives it."""
+        """The model, as :func:`fedpriv.clipping.preparation.prepare` returns it."""
 
     @property
     def loss(self) -> Callable[..., Any]:
@@ -33,20 +33,20 @@ class Differentiable(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Which tensors make up the parameters."""
+        """The position of each trained tensor in the parameter vector."""
 
     @property
-    def drawing(self) -> Drawing:
-        """What the model's dropout draws by."""
+    def dropout(self) -> SeededDropout:
+        """The dropout layers of ``module``, and their seeds."""
 
     def initial(self, generator: np.random.Generator) -> Tensor:
-        """A first parameter vector (d,)."""
+        """An initial parameter vector (d,)."""
 
     def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The losses (n,) of the examples at the parameters (d,)."""
 
     def losses_at(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """As ``losses``, at the trained tensors by name."""
+        """As ``losses``, for the trained tensors by name."""
 
     def gradients(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The gradients (n, d) of the losses with respect to the parameters."""

@@ -1,7 +1,7 @@
-"""When the host may look at numbers: a device first has to finish all that it was given.
+"""Whether reading a tensor would synchronise with the device.
 
-Code that is faster for a look at its inputs (whether all norms are ordinary, say) asks here, and does
-without where that would be to wait. A chunk of units then waits for its device once, at its end.
+Some code is faster when it reads values first (whether all norms are in range, say). On a GPU such a read
+waits for all queued work, so the code skips it there. A chunk of units then synchronises once, at its end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,6 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def at_hand(tensor: Tensor) -> bool:
-    """Whether a look at the tensor's values waits for nothing."""
+def readable(tensor: Tensor) -> bool:
+    """Whether the tensor's values can be read without waiting for a device."""
     return tensor.device.type == "cpu"

@@ -52,7 +52,7 @@ class Task(FunctionalModel):
         module: the task's own copy of the model; its parameters are placeholders.
         layout: which tensors make up the parameter vector (d,), and where they lie.
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
-        drawing: what the model's dropout draws by.
+        dropout: what the model's dropout draws by.
         right_padded: whether zeros at the right of an input are no part of it, as the module says.
     """
 

@@ -1,4 +1,4 @@
-"""Dropout: what is dropped of an example is its own, whoever else is there, and the same at all points."""
+"""Dropout: an example's mask does not depend on the rest of its batch, and is the same at all points."""
 
 import copy
 
@@ -9,7 +9,7 @@ from helpers.plain_loop import clipped_sum_loop
 from torch import Tensor, nn
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.clipping.dropout import Drawing, example_seeds
+from fedpriv.clipping.dropout import SeededDropout, example_seeds
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.config import schema
 from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum
@@ -28,7 +28,7 @@ def net(rate: float = 0.5) -> nn.Module:
 
 
 class Bare(nn.Module):
-    """No kind that book-keeping knows."""
+    """A layer without a layer rule."""
 
     def __init__(self, rate: float = 0.5) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Bare(nn.Module):
 
 
 class Shown(nn.Module):
-    """Its gradient is twice what dropout of a half leaves of ones."""
+    """A model whose gradient is the dropout mask (rate 0.5), times two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def examples(count: int = 40) -> tuple[Tensor, Tensor]:
 
 
 def masks(count: int, **how: object) -> Tensor:
-    """What dropout of a half left for so many units, as the number of them that kept an entry: (WIDTH,)."""
+    """For dropout of rate 0.5 and ``count`` units: the number of units that kept each entry, (WIDTH,)."""
     task = Task(Shown(), lambda outputs, y: outputs[:, 0])
     query = a_query(task, 1.0, clip=float("inf"))
     examples = torch.ones(count, WIDTH), torch.zeros(count).long()
@@ -82,7 +82,7 @@ OWNERS = pytest.mark.parametrize(
 @WORKS
 @OWNERS
 @pytest.mark.parametrize("shard", [None, 3])
-def test_sums_are_those_of_a_loop_for_the_same_seeds(model, work, owner, shard):
+def test_sums_equal_the_loop_with_the_same_seeds(model, work, owner, shard):
     task, (x, y) = Task(model()), examples()
     query, units = a_query(task, 1.0), None if owner is None else 10
     seeds = example_seeds(5, torch.arange(40))
@@ -93,7 +93,7 @@ def test_sums_are_those_of_a_loop_for_the_same_seeds(model, work, owner, shard):
     assert (still - wanted).norm() > 0.05 * wanted.norm()
 
 
-def test_book_keeping_sums_what_drops():
+def test_models_with_dropout_have_book_keeping():
     task, (x, y) = Task(net()), examples()
     clipped_sum(OneGradient(), task, a_query(task, 1.0), x, y)
     assert clipper_of(task).layers
@@ -102,7 +102,7 @@ def test_book_keeping_sums_what_drops():
 
 @MODELS
 @WORKS
-def test_a_unit_more_changes_nothing_that_is_drawn_for_others(model, work):
+def test_another_unit_does_not_change_the_masks_of_others(model, work):
     task, (x, y) = Task(model()), examples()
     query, ids = a_query(task, 1.0), torch.arange(40)
     seeds = example_seeds(9, ids)
@@ -113,7 +113,7 @@ def test_a_unit_more_changes_nothing_that_is_drawn_for_others(model, work):
         assert float((whole - rest).norm()) <= 0.3 * (1 + 1e-5)
 
 
-def test_a_unit_whose_norm_cannot_be_told_changes_nothing_for_others():
+def test_a_unit_of_unknown_norm_does_not_change_the_masks_of_others():
     task, (x, y) = Task(net()), examples()
     query, seeds = a_query(task, 1.0), example_seeds(9, torch.arange(40))
     (whole,) = clipped_sum(OneGradient(), task, query, x, y, seeds=seeds)
@@ -125,16 +125,16 @@ def test_a_unit_whose_norm_cannot_be_told_changes_nothing_for_others():
 
 
 @pytest.mark.parametrize("how", [{}, {"chunk": 1}, {"chunk": 3}], ids=str)
-def test_each_example_draws_its_own(how):
+def test_each_example_has_its_own_mask(how):
     both = masks(2, **how)
     assert set(both.tolist()) == {0.0, 1.0, 2.0}
     assert abs((both == 1).double().mean() - 0.5) < 5 * 0.5 / WIDTH**0.5  # independent: half of them differ
     many = masks(64, **how)
     assert abs(many.mean() - 32) < 5 * (16 / WIDTH) ** 0.5
-    assert abs(many.var() - 16) < 5 * 16 * (2 / WIDTH) ** 0.5  # 1,024 if all were alike
+    assert abs(many.var() - 16) < 5 * 16 * (2 / WIDTH) ** 0.5  # 1,024 with one mask for all
 
 
-def test_each_answer_draws_its_own():
+def test_each_query_has_its_own_masks():
     one, other = masks(1), masks(1)
     assert 0.3 < (one != other).double().mean() < 0.7
     one, other = (masks(1, seeds=torch.tensor([seed])) for seed in (1, 1 + 2**32))
@@ -144,7 +144,7 @@ def test_each_answer_draws_its_own():
 @MODELS
 @WORKS
 @OWNERS
-def test_at_two_points_an_example_draws_the_same(model, work, owner):
+def test_an_example_has_one_mask_at_both_points(model, work, owner):
     task, (x, y) = Task(model()), examples()
     units = None if owner is None else 10
     (difference,) = clipped_sum(work, task, a_query(task, 1.0, -1.0), x, y, owner, units)
@@ -152,7 +152,7 @@ def test_at_two_points_an_example_draws_the_same(model, work, owner):
     assert float(difference.norm()) <= 1e-5 * float(one.norm())
 
 
-def test_local_steps_draw_anew_at_each():
+def test_each_local_step_has_new_masks():
     task = Task(Shown(), lambda outputs, y: outputs[:, 0])
     query = a_query(task, 1.0, clip=float("inf"))
     x, y, owner = torch.ones(1, WIDTH), torch.zeros(1).long(), torch.zeros(1).long()
@@ -161,7 +161,7 @@ def test_local_steps_draw_anew_at_each():
     assert set(steps.tolist()) == {0.0, 1.0, 2.0}
 
 
-def test_calls_of_one_layer_draw_their_own_and_passes_begin_anew():
+def test_calls_of_a_layer_have_their_own_masks_and_a_new_pass_repeats_them():
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -172,7 +172,7 @@ def test_calls_of_one_layer_draw_their_own_and_passes_begin_anew():
 
     task = Task(Twice())
     params, x = torch.zeros(task.dimension), torch.ones(3, WIDTH)
-    with task.drawing.by(torch.arange(3)):
+    with task.dropout.seeded(torch.arange(3)):
         both, again = task.outputs(params, x), task.outputs(params, x)
     assert torch.equal(both, again)
     assert 0.4 < (both[:, 0] != both[:, 1]).double().mean() < 0.6
@@ -182,15 +182,15 @@ def test_calls_of_one_layer_draw_their_own_and_passes_begin_anew():
 @pytest.mark.parametrize(
     "kind", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout]
 )
-def test_layers_have_the_laws_of_torchs(kind, rate):
+def test_layers_have_the_distributions_of_torchs(kind, rate):
     dims = {nn.Dropout1d: 1, nn.Dropout3d: 3}.get(kind, 2)
     layer = kind(rate)
     own = nn.Sequential(copy.deepcopy(layer))
-    drawing = Drawing(own)
+    dropout = SeededDropout(own)
     torch.manual_seed(0)
     x = 0.5 + torch.randn(60, 200, *[3] * dims)
-    with drawing.by(example_seeds(1, torch.arange(60))):
-        drawing.begin()
+    with dropout.seeded(example_seeds(1, torch.arange(60))):
+        dropout.begin()
         got = own(x)
     wanted = layer.train()(x)
     assert got.shape == wanted.shape
@@ -206,11 +206,11 @@ def test_layers_have_the_laws_of_torchs(kind, rate):
     assert torch.equal(own(x), x)
 
 
-def test_what_is_drawn_looks_independent():
+def test_masks_look_independent():
     seeds = example_seeds(3, torch.arange(64))
-    drawing = Drawing(nn.Sequential(nn.Dropout(0.5)))
-    with drawing.by(seeds):
-        kept = drawing.kept(0.5, (64, 4096)).double() - 0.5
+    dropout = SeededDropout(nn.Sequential(nn.Dropout(0.5)))
+    with dropout.seeded(seeds):
+        kept = dropout.kept(0.5, (64, 4096)).double() - 0.5
     assert len(set(seeds.tolist())) == 64
     correlation = (kept @ kept.T) / (0.25 * 4096)
     correlation.fill_diagonal_(0)
@@ -220,21 +220,21 @@ def test_what_is_drawn_looks_independent():
     assert abs(float(shifted)) < 6 / (64 * 4096) ** 0.5
 
 
-def test_a_layer_that_stands_twice_draws_twice():
+def test_a_shared_layer_has_a_mask_per_call():
     drop = nn.Dropout(0.5)
     module = nn.Sequential(drop, nn.Linear(WIDTH, WIDTH), drop)
     task = Task(module)
-    assert [type(layer).__name__ for layer in task.module] == ["Dropping", "Linear", "Dropping"]
+    assert [type(layer).__name__ for layer in task.module] == ["SeededLayer", "Linear", "SeededLayer"]
     params, x = torch.zeros(task.dimension), torch.ones(1, WIDTH)
     params[-WIDTH:] = 1  # the bias
-    with task.drawing.by(torch.arange(1)):
+    with task.dropout.seeded(torch.arange(1)):
         last = task.outputs(params, x)[0]
         first = task.module[0](x)[0]  # the third call
     assert set(last.tolist()) == set(first.tolist()) == {0.0, 2.0}
     assert not torch.equal(last, first)
 
 
-def test_layers_of_an_own_forward_are_refused():
+def test_dropout_layers_with_another_forward_are_refused():
     class Louder(nn.Dropout):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
@@ -257,12 +257,12 @@ def test_the_users_module_keeps_its_layers():
     module = net()
     task = Task(module)
     assert isinstance(module[2], nn.Dropout)
-    assert task.drawing.draws
-    assert not Task(net(0.0)).drawing.draws
-    assert not Task("cnn").drawing.draws
+    assert task.dropout.draws
+    assert not Task(net(0.0)).dropout.draws
+    assert not Task("cnn").dropout.draws
 
 
-def test_what_would_draw_by_torchs_generator_is_refused():
+def test_randomness_from_torchs_generator_is_refused():
     with pytest.raises(ArgumentError, match=r"dropout of layer self_attn is 0\.1; it must be 0"):
         Task(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True))
     with pytest.raises(ArgumentError, match=r"nn\.Dropout between them"):
@@ -290,7 +290,7 @@ def functional(inputs):
 OWN = {"dataset": "infinite-digits", "clients": 2000, "sampling-rate": 0.05, "rounds": 4, "epsilon": 8.0}
 
 
-def test_a_model_that_drops_by_itself_is_refused_before_a_run():
+def test_functional_dropout_is_refused_before_a_run():
     values = {**OWN, "model": f"{__name__}:functional"}
     with pytest.raises(ArgumentError, match=r"draw by nn\.Dropout layers alone"):
         run.check(schema.Config.parse(values))
@@ -300,7 +300,7 @@ def a_side(seed: int):
     return make_worker({**OWN, "model": f"{__name__}:dropping", "seed": seed, "engine": "in-process"})
 
 
-def test_seeded_sums_do_not_depend_on_how_units_are_dealt():
+def test_seeded_sums_do_not_depend_on_the_sharding():
     one, other = a_side(5), a_side(5)
     point = one.task.initial(np.random.default_rng(0))
     query = Query((point,), (SumBlock((Term(1.0),)),))
@@ -320,7 +320,7 @@ def test_seeded_sums_do_not_depend_on_how_units_are_dealt():
         assert (drawn - whole).norm() > 0.01 * whole.norm()
 
 
-def test_examples_of_a_client_draw_their_own():
+def test_examples_of_a_client_have_their_own_masks():
     seeds = _seeds(7, np.array([5, 9]), torch.tensor([0, 0, 0, 1, 1]))
     assert len(set(seeds.tolist())) == 5
     alone = _seeds(7, np.array([9]), torch.tensor([0, 0]))

@@ -1,4 +1,4 @@
-"""Bounded sums of rows: what a unit can add, for every input however broken."""
+"""Bounded sums of rows: the bound on a unit's contribution, also for inputs that are not finite."""
 
 import math
 
@@ -29,7 +29,7 @@ def terms(draw, dimension, points):
 
 
 @st.composite
-def questions(draw, elements=FLOATS):
+def queries(draw, elements=FLOATS):
     """Rows (n, d) at one or two points, and a sum block of 1 to 3 terms and a bit block."""
     shape = (draw(st.integers(0, 5)), draw(st.integers(1, 6)))
     points = draw(st.integers(1, 2))
@@ -45,18 +45,18 @@ def pick(rows, units):
 
 
 @settings(deadline=None, max_examples=150)
-@given(questions())
-def test_sums_equal_the_plain_loop(question):
-    rows, blocks = question
+@given(queries())
+def test_sums_equal_the_plain_loop(query):
+    rows, blocks = query
     for got, want in zip(sum_rows(rows, blocks), sum_rows_loop(rows, blocks), strict=True):
         scale = len(rows[0]) * max(block.sensitivity for block in blocks)
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6 * scale)
 
 
 @settings(deadline=None, max_examples=150)
-@given(questions())
-def test_one_unit_never_adds_more_than_the_sensitivity(question):
-    rows, blocks = question
+@given(queries())
+def test_one_unit_never_adds_more_than_the_sensitivity(query):
+    rows, blocks = query
     for unit in range(len(rows[0])):
         for added, block in zip(sum_rows(pick(rows, [unit]), blocks), blocks, strict=True):
             assert bool(added.isfinite().all())
@@ -64,9 +64,9 @@ def test_one_unit_never_adds_more_than_the_sensitivity(question):
 
 
 @settings(deadline=None, max_examples=100)
-@given(questions(), st.integers(0, 4), st.integers(0, 4))
-def test_adding_removing_or_replacing_a_unit_moves_the_sums_by_s_or_2s(question, one, other):
-    rows, blocks = question
+@given(queries(), st.integers(0, 4), st.integers(0, 4))
+def test_adding_removing_or_replacing_a_unit_moves_the_sums_by_s_or_2s(query, one, other):
+    rows, blocks = query
     rows = [point.double() for point in rows]
     units = list(range(len(rows[0])))
     if one >= len(units) or other >= len(units):
@@ -80,9 +80,9 @@ def test_adding_removing_or_replacing_a_unit_moves_the_sums_by_s_or_2s(question,
 
 
 @settings(deadline=None, max_examples=50)
-@given(questions(), st.randoms(use_true_random=False))
-def test_the_order_of_units_does_not_matter(question, random):
-    rows, blocks = question
+@given(queries(), st.randoms(use_true_random=False))
+def test_the_order_of_units_does_not_matter(query, random):
+    rows, blocks = query
     order = list(range(len(rows[0])))
     random.shuffle(order)
     pairs = zip(sum_rows(rows, blocks), sum_rows(pick(rows, order), blocks), blocks, strict=True)
@@ -91,7 +91,7 @@ def test_the_order_of_units_does_not_matter(question, random):
 
 
 @pytest.mark.parametrize("broken", [math.nan, INF, -INF])
-def test_a_broken_unit_adds_nothing_and_votes_no(broken):
+def test_a_unit_that_is_not_finite_adds_zero_and_counts_below(broken):
     good = torch.tensor([[0.3, 0.4]])
     rows = torch.cat([good, torch.tensor([[broken, 0.1]])])
     blocks = (SumBlock((Term(1.0),), 0.5), IndicatorBlock(Term(1.0), INF, 0.5))
@@ -109,20 +109,20 @@ def test_huge_rows_are_clipped_not_dropped(dtype, clip_norm):
     assert float(bit) == -0.5
 
 
-def test_vanishing_rows_are_kept_and_zero_rows_vote_yes():
+def test_tiny_rows_are_kept_and_zero_rows_count_above():
     tiny = torch.tensor([[1e-40, 0.0], [0.0, 0.0]])
     total, bits = sum_rows([tiny], (SumBlock((Term(1.0),), 0.5), IndicatorBlock(Term(1.0), 1e-3, 0.5)))
     assert torch.equal(total, tiny[0])
     assert float(bits) == 1.0
 
 
-def test_no_clipping_is_the_plain_weighted_sum():
+def test_without_clipping_it_is_the_weighted_sum():
     rows = torch.tensor([[3.0, 4.0], [1.0, -1.0]], dtype=torch.float64)
     (total,) = sum_rows([rows], (SumBlock((Term(INF, weight=2.0),)),))
     torch.testing.assert_close(total, 2 * rows.sum(0))
 
 
-def test_the_bit_is_taken_before_clipping():
+def test_the_indicator_uses_the_norm_before_clipping():
     rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.1, 0.0]])
     (bits,) = sum_rows([rows], (IndicatorBlock(Term(0.2), 0.6, 1.0),))
     assert float(bits) == -0.5 + 0.5 + 0.5
@@ -135,7 +135,7 @@ def test_no_units_give_zero():
     assert float(bits) == 0.0
 
 
-def test_errors_do_not_tell_how_many_rows_there_are():
+def test_errors_do_not_reveal_the_number_of_rows():
     block = SumBlock((Term(1.0, at=(1.0, -1.0)),))
     for rows in ([torch.zeros(54321, 2)], [torch.zeros(54321, 2), torch.zeros(54321, 3)], []):
         with pytest.raises(ArgumentError) as error:
@@ -143,8 +143,8 @@ def test_errors_do_not_tell_how_many_rows_there_are():
         assert "54321" not in str(error.value)
 
 
-def test_a_term_of_no_weight_leaves_nothing_behind_not_even_an_overflow():
-    """Unclipped, the sum of 500 such rows is infinite, and 0 times that is NaN, which no noise would hide."""
+def test_a_term_of_weight_zero_adds_nothing_even_where_it_overflows():
+    """Without clipping the sum of 500 such rows is infinite, and 0 times infinity is NaN."""
     rows = torch.full((500, 3), 3e38)
     total, _ = sum_rows(
         [rows], (SumBlock((Term(1.0), Term(INF, 0.0)), 0.5), SumBlock((Term(INF, 0.0), Term(2.0)), 0.5))

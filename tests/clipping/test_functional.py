@@ -16,7 +16,7 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 
 
 def plain(model: nn.Module, x: Tensor, y: Tensor, clip_norm: float) -> Tensor:
-    """By one backward pass an example."""
+    """The same sum, by one backward pass per example."""
     trained = [p for p in model.parameters() if p.requires_grad]
     total = torch.zeros(sum(p.numel() for p in trained))
     for i in range(len(x)):
@@ -27,7 +27,7 @@ def plain(model: nn.Module, x: Tensor, y: Tensor, clip_norm: float) -> Tensor:
 
 
 class Scaled(nn.Module):
-    """A parameter of no layer."""
+    """A parameter that belongs to no layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("clip_norm", [0.5, math.inf])
-def test_it_is_the_sum_of_clipped_gradients(name: str, clip_norm: float) -> None:
+def test_the_sum_of_clipped_gradients(name: str, clip_norm: float) -> None:
     generator = torch.Generator().manual_seed(1)
     model = MODELS[name]()
     x, y = torch.randn(40, 6, generator=generator), torch.randint(3, (40,), generator=generator)
@@ -60,7 +60,7 @@ def test_it_is_the_sum_of_clipped_gradients(name: str, clip_norm: float) -> None
     assert list(parts) == [n for n, p in model.named_parameters() if p.requires_grad]
 
 
-def test_no_example_adds_nothing() -> None:
+def test_an_empty_batch_gives_zero() -> None:
     total = clipped_sum(nn.Linear(6, 3), LOSS, torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
     assert torch.equal(total, torch.zeros(21))
 
@@ -73,7 +73,7 @@ def test_no_example_adds_nothing() -> None:
         (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), LOSS, 1.0, "BatchNorm"),
     ],
 )
-def test_what_cannot_be_clipped_is_refused(
+def test_models_that_cannot_be_clipped_are_refused(
     model: nn.Module, loss: nn.Module, clip_norm: float, said: str
 ) -> None:
     with pytest.raises(fedpriv.ArgumentError, match=said):

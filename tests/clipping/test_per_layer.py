@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.clipping_paths import assert_all_ways_agree, noise, two_point_question
+from helpers.clipping_paths import assert_all_ways_agree, noise, two_point_query
 from helpers.plain_loop import clipped_sum_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def network():
 
 @st.composite
 def layered_rows(draw):
-    """Rows (n, d) whose layers have norms of any size, now and then broken, and the layers' sizes."""
+    """Rows (n, d) whose layers have norms of any size, or are not finite; and the layers' sizes."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     n = draw(st.integers(1, 4))
     scales = [draw(st.sampled_from([0.0, 1e-3, 1.0, 1e3, 1e25, math.nan])) for _ in range(n * len(sizes))]
@@ -68,7 +68,7 @@ def test_a_layer_is_a_module_with_its_weight_and_bias():
 
 
 def per_layer(query, factor=1.0):
-    """The query with its terms clipped by layers, to some multiple of their norms."""
+    """The query with its terms clipped by layers, to ``factor`` times their norms."""
     blocks = [
         SumBlock(
             tuple(
@@ -83,11 +83,11 @@ def per_layer(query, factor=1.0):
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.5])
-def test_every_way_of_summing_gradients_agrees(factor):
+def test_all_ways_of_summing_gradients_agree(factor):
     task = Task(network())
     x, y = noise(6, 1, 4, 4, seed=1), torch.arange(6) % 3
-    query = per_layer(two_point_question(task, x, y), factor)
-    flat = Query(query.points, two_point_question(task, x, y).blocks)
+    query = per_layer(two_point_query(task, x, y), factor)
+    flat = Query(query.points, two_point_query(task, x, y).blocks)
     assert not torch.allclose(sum_gradients(task, query, x, y)[0], sum_gradients(task, flat, x, y)[0])
     assert_all_ways_agree(task, query, x, y, 1e-9)
 
@@ -101,7 +101,7 @@ def test_local_steps_are_clipped_by_layers_too():
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
-def test_a_query_that_moves_to_a_device_still_clips_by_layers():
+def test_a_query_on_another_device_still_clips_by_layers():
     term = Term(2.0, 0.5, (1.0, -1.0), torch.ones(3), per_layer=True)
     query = Query((torch.zeros(3),) * 2, (SumBlock((term,)),), 1.5, 0.5, 2)
     there = to_device(query, torch.device("meta"))
@@ -110,7 +110,7 @@ def test_a_query_that_moves_to_a_device_still_clips_by_layers():
     assert replace(there, points=query.points, blocks=(SumBlock((same,)),)) == query
 
 
-def test_layers_that_do_not_fit_and_bits_of_layers_are_refused():
+def test_layers_of_other_sizes_and_indicators_of_layers_are_refused():
     block = SumBlock((Term(1.0, per_layer=True),))
     for summed in (sum_rows, sum_rows_loop):
         with pytest.raises(ArgumentError, match="layers"):

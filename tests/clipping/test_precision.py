@@ -1,8 +1,8 @@
-"""Passes of fewer digits: sums are near the exact ones, and no unit adds more than its clip norm."""
+"""Passes of reduced precision: sums are close to exact, and no unit adds more than its clip norm."""
 
 import pytest
 import torch
-from helpers.clipping_paths import noise, one_point_question, two_point_question
+from helpers.clipping_paths import noise, one_point_query, two_point_query
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_gradients
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
-@pytest.mark.parametrize("asked", [one_point_question, two_point_question])
+@pytest.mark.parametrize("asked", [one_point_query, two_point_query])
 def test_bf16_is_near_and_differs(name, asked, monkeypatch):
     task, exact = Task(name), Task(name)
     x, y = noise(8, 1, 28, 28).abs().float(), torch.arange(8)
@@ -50,7 +50,7 @@ def test_one_example_adds_at_most_its_clip_norm(name, per_layer):
         assert float(total.double().norm()) == pytest.approx(0.1, rel=2e-6)
 
 
-def test_tf32_is_float32_where_there_is_none():
+def test_tf32_is_float32_on_devices_without_it():
     x, y = noise(4, 1, 28, 28).float(), torch.arange(4)
     task = Task("mlp")
     params = 0.1 * noise(task.dimension).float()
@@ -66,6 +66,6 @@ def test_the_precision_ends_with_the_context():
     assert (ones @ ones).dtype == torch.float32
 
 
-def test_local_steps_of_few_digits_are_refused():
+def test_local_steps_of_reduced_precision_are_refused():
     with pytest.raises(ArgumentError, match="precision"):
         make_work(Config.parse({"work": "local-steps", "precision": "bf16"}))

@@ -1,4 +1,4 @@
-"""What float32's rounding adds to the sensitivity of a sum: far less than what exact noise makes up for."""
+"""float32 rounding adds far less to the sensitivity of a sum than the allowance of exact noise."""
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ from fedpriv.tasks.task import Task
 
 @pytest.mark.parametrize(("name", "count"), [("logistic", 1000), ("mlp", 1000), ("cnn", 250)])
 @pytest.mark.parametrize("clip_norm", [0.01, 1.0])
-def test_one_example_moves_the_computed_sum_by_hardly_more_than_the_clip_norm(
+def test_one_example_changes_the_computed_sum_by_the_clip_norm_up_to_rounding(
     name: str, count: int, clip_norm: float
 ) -> None:
-    """Also through the rounding of all others' parts, which are added in another order without it."""
+    """Including the rounding of the other examples, which are added in another order without it."""
     task = Task(name)
     params = 0.1 * noise(task.dimension, seed=5).float()
     x, y = noise(count, 1, 28, 28, seed=1).abs().float(), torch.arange(count) % 10
@@ -32,11 +32,11 @@ def test_one_example_moves_the_computed_sum_by_hardly_more_than_the_clip_norm(
 
 @pytest.mark.parametrize("chunk", [None, 1, 6])
 @pytest.mark.parametrize("name", ["mlp", "lstm"])
-def test_what_rounding_leaves_of_a_difference_is_the_same_whoever_else_is_there(
+def test_the_rounding_of_a_difference_does_not_depend_on_the_rest_of_the_batch(
     name: str, chunk: int | None
 ) -> None:
-    """Between points that are almost one a difference is mostly rounding, which a small clip norm makes of
-    the clip norm's size: it must not change with the others, in chunks of any size."""
+    """Between two almost equal points a difference is mostly rounding, which can reach a small clip norm. It
+    must not depend on the other examples, for any chunk size."""
     generator = np.random.default_rng(5)
     lstm = models.build("lstm", (12,), 3, (30,), 0)
     task, n = Task(lstm if name == "lstm" else name), 41

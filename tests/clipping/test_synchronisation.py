@@ -1,14 +1,14 @@
-"""A device is waited for once a chunk: no look at its numbers is taken on the way, and the sums are the same.
+"""A chunk synchronises with its device once: nothing is read before its end, and the sums are the same.
 
-No device is needed to see it: code is told that nothing is at hand, and every look at a number that follows
-from the device's tensors is counted.
+The test needs no GPU: ``readable`` is replaced by a function that returns False, and a dispatch mode counts
+each read of a value that is computed from the device's tensors.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
-from helpers.clipping_paths import noise, one_point_question, two_point_question
+from helpers.clipping_paths import noise, one_point_query, two_point_query
 from helpers.plain_loop import clipped_sum_loop
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,7 +25,7 @@ UNITS = 6
 
 
 class Looks(TorchDispatchMode):
-    """Counts operations whose result or its size the host has to know, on tensors that follow from some."""
+    """Counts operations that the host must wait for, on tensors computed from the given ones."""
 
     def __init__(self, device_side):
         super().__init__()
@@ -54,7 +54,7 @@ def convolutions():
 
 
 def places():
-    """A linear layer on many places, whose norms are had from Gram matrices."""
+    """A linear layer on many places, whose norms are computed by Gram matrices."""
     return nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Flatten(), nn.Linear(150, 3)), noise(UNITS, 3, 40)
 
 
@@ -97,17 +97,17 @@ def hold(query):
     return query.points, [term.divisor for block in query.blocks for term in getattr(block, "terms", ())]
 
 
-@pytest.mark.parametrize("asked", [one_point_question, two_point_question, divided])
+@pytest.mark.parametrize("asked", [one_point_query, two_point_query, divided])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_chunk_is_waited_for_once_and_its_sum_is_the_loops(name, asked, monkeypatch):
+def test_a_chunk_synchronises_once_and_its_sum_equals_the_loop(name, asked, monkeypatch):
     model, x = MODELS[name]()
     task, y = Task(model), torch.arange(UNITS) % 3
     query = asked(task, x, y)
     want = clipped_sum_loop(OneGradient(), task, query, x, y)
-    monkeypatch.setattr(synchronisation, "at_hand", lambda tensor: False)
-    clipped_sum(OneGradient(), task, query, x, y)  # tries the model out, and measures what it takes
+    monkeypatch.setattr(synchronisation, "readable", lambda tensor: False)
+    clipped_sum(OneGradient(), task, query, x, y)  # runs the trial, and measures memory
     for chunk, chunks in ((None, 1), (3, 2)):
-        monkeypatch.setattr(per_example, "_ROWS", chunk or 32)
+        monkeypatch.setattr(per_example, "_MIN_ROWS", chunk or 32)
         with Looks((x, y, hold(query))) as looks:
             got = clipped_sum(OneGradient(), task, query, x, y, torch.arange(UNITS), UNITS, chunk)
         assert looks.count == chunks
@@ -116,14 +116,14 @@ def test_a_chunk_is_waited_for_once_and_its_sum_is_the_loops(name, asked, monkey
 
 
 @pytest.mark.parametrize("work", [OneGradient(), LocalSteps(2, 0.1, batch_size=2)], ids=str)
-def test_clients_of_several_examples_are_no_other(work, monkeypatch):
-    """Local steps are summed without any look; whether a client's norm is known is asked once a chunk."""
+def test_clients_of_several_examples_synchronise_once_too(work, monkeypatch):
+    """Local steps are summed without a read; a chunk reads once whether all clients' norms are known."""
     owner = torch.arange(4).repeat_interleave(torch.tensor([2, 0, 3, 1]))
     model, x = convolutions()
     task, y = Task(model), torch.arange(UNITS) % 3
     query = divided(task, x, y)
     want = clipped_sum_loop(work, task, query, x, y, owner, 4)
-    monkeypatch.setattr(synchronisation, "at_hand", lambda tensor: False)
+    monkeypatch.setattr(synchronisation, "readable", lambda tensor: False)
     clipped_sum(work, task, query, x, y, owner, 4)
     with Looks((x, y, hold(query))) as looks:
         got = clipped_sum(work, task, query, x, y, owner, 4)
@@ -133,19 +133,19 @@ def test_clients_of_several_examples_are_no_other(work, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["convolutions", "linear on places"])
-def test_divisors_too_wide_for_one_product_are_exact_all_the_same(name, monkeypatch):
+def test_divisors_too_wide_for_one_product_are_exact(name, monkeypatch):
     model, x = MODELS[name]()
     task, y = Task(model), torch.arange(UNITS) % 3
     query = divided(task, x, y)
     for block in query.blocks:
         block.terms[0].divisor[::2] *= 1e14
     want = clipped_sum_loop(OneGradient(), task, query, x, y)
-    monkeypatch.setattr(synchronisation, "at_hand", lambda tensor: False)
+    monkeypatch.setattr(synchronisation, "readable", lambda tensor: False)
     for a, b in zip(clipped_sum(OneGradient(), task, query, x, y), want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-20)
 
 
-def test_a_look_is_seen():
+def test_reads_are_counted():
     x = torch.ones(3)
     with Looks([x]) as looks:
         assert bool((x.exp() > 0).all())

@@ -20,10 +20,10 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def one_point_question(
+def one_point_query(
     task: Task, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float64, scale: float = 0.3
 ) -> Query:
-    """Sums and a bit of the gradients at one point, whose norms clip about half of the examples."""
+    """Sums and an indicator at one point, with clip norms that clip about half of the examples."""
     params = (noise(task.dimension, seed=5) * scale).to(dtype)
     norm = _middle(gradients_loop(task, params, x, y))
     blocks = (
@@ -34,8 +34,8 @@ def one_point_question(
     return Query((params,), blocks)
 
 
-def two_point_question(task: Task, x: Tensor, y: Tensor, scale: float = 0.3) -> Query:
-    """Gradients at two points, their difference, and such divided: what DP2 and DP-SRM ask, and more."""
+def two_point_query(task: Task, x: Tensor, y: Tensor, scale: float = 0.3) -> Query:
+    """Gradients at two points and their difference, with and without a divisor, as in DP2 and DP-SRM."""
     points = tuple(noise(task.dimension, seed=seed) * scale for seed in (5, 6))
     divisor = noise(task.dimension, seed=7).abs() + 0.1
     rows = [gradients_loop(task, point, x, y) for point in points]
@@ -47,7 +47,7 @@ def two_point_question(task: Task, x: Tensor, y: Tensor, scale: float = 0.3) -> 
 
 
 def _middle(rows: Tensor) -> float:
-    """A number amid the rows' norms; 1 where they are all zero, as those of dead units are."""
+    """The middle of the rows' norms; 1 where they are all zero (dead units)."""
     norms = rows.norm(dim=1).sort().values
     return float(norms[max(0, len(norms) // 2 - 1) :][:2].mean()) or 1.0
 
@@ -55,9 +55,9 @@ def _middle(rows: Tensor) -> float:
 def assert_all_ways_agree(
     task: Task, query: Query, x: Tensor, y: Tensor, tolerance: float, fast: bool = True
 ) -> None:
-    """Book-keeping (no rows, once it has tried the model out) and rows give the loop's sums.
+    """Book-keeping and rows give the loop's sums; after its trial, book-keeping forms no rows.
 
-    The examples are units, all at once and some at a time; and so are clients of two each.
+    Units are the examples, in one chunk and in several, and then clients of two examples.
     """
     rows = [gradients_loop(task, point, x, y) for point in query.points]
     for point, own in zip(query.points, rows, strict=True):
@@ -106,7 +106,7 @@ def _paired(rows: Tensor) -> Tensor:
 
 def _assert_close(got: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) -> None:
     for one, other in zip(got, wanted, strict=True):
-        assert one.dtype in (other.dtype, torch.float64)  # of parts, or of one
+        assert one.dtype in (other.dtype, torch.float64)  # float64 where chunks were added
         assert float((one - other).norm()) <= tolerance * float(other.norm())
 
 

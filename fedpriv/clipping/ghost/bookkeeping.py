@@ -1,13 +1,13 @@
 """Bounded sums of per-example gradients in one backward pass, without forming the gradients.
 
 Book-keeping (Bu et al. 2023, "Differentially private optimization on large model at small cost"): one
-forward pass keeps what each layer saw, one backward pass gives the gradient at each layer's hook points and
-no parameter's, and :mod:`fedpriv.clipping.ghost.layers` turns both into factored per-example gradients, whose
-norms and weighted sums are computed without forming them.
+forward pass records the inputs of each layer, and one backward pass computes the gradient at each layer's
+hook points, but not at its parameters. :mod:`fedpriv.clipping.ghost.layers` turns both into factored
+per-example gradients, whose norms and weighted sums need no formed gradients.
 
-It is exact where trained parameters belong to layers of a known kind that treat examples apart; a layer may
-be called several times, and layers may share parameters. The few parameters that belong to none are
-differentiated by ``vmap(grad)`` beside it (:mod:`fedpriv.clipping.ghost.coverage`).
+It is exact where trained parameters belong to layers with a layer rule and examples do not influence each
+other. A layer may be called several times, and layers may share parameters. ``vmap(grad)`` differentiates
+the few parameters without a layer rule (:mod:`fedpriv.clipping.ghost.coverage`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedpriv.clipping.ghost.clipped_sum import FactoredSum, Forms
 from fedpriv.clipping.ghost.coverage import Coverage, form_rows
 from fedpriv.clipping.ghost.factored import Factored, combine
-from fedpriv.clipping.ghost.independence import Hookless, apart, check_functions
+from fedpriv.clipping.ghost.independence import RefuseHooks, check_functions, equal_alone
 from fedpriv.clipping.ghost.layers import Call, UnsupportedLayerError, rule_of
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.protocol import Differentiable
@@ -31,14 +31,14 @@ from fedpriv.parameters import Layout
 
 
 class BookKeeping:
-    """The passes over a model's layers and the sums that follow from them.
+    """The passes over a model's layers, and the sums computed from them.
 
     Attributes:
         precision: that of the passes.
     """
 
     def __init__(self, layout: Layout, precision: Precision = "float32", watched: bool = False) -> None:
-        """Book-keeping for a model of this layout, whose layers' forwards are replaced during each pass.
+        """Book-keeping for a model of this layout. Each pass temporarily replaces the layers' forwards.
 
         ``watched`` compares the losses of each pass with those of each example alone, and looks for code that
         changes gradients (:mod:`fedpriv.clipping.ghost.independence`).
@@ -61,22 +61,22 @@ class BookKeeping:
         """The bounded sums of the units' gradients at ``points``, by a coverage that is exact for them.
 
         Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
-        x (n, m, ...) and y (n, m, ...) are n units of m examples and a unit's vector is the weighted sum
-        of its examples' gradients. Dropout draws by the examples' ``seeds``, (n,) or (n, m). Only the first
-        ``counted`` units are summed, where that is given. The sums are valid only if every unit's norm is
-        known (``norm_known``). Where losses are watched, a unit whose loss differs from its loss alone does
-        not count as known.
+        x (n, m, ...) and y (n, m, ...) are n units of m examples, and a unit's vector is the weighted sum
+        of its examples' gradients. ``seeds``, (n,) or (n, m), are the dropout seeds of the examples. Only
+        the first ``counted`` units are summed; None sums all. The sums are valid only if every unit's norm
+        is known (``norm_known``). Where losses are watched, the norm of a unit whose loss depends on the
+        other units is not known.
         """
-        drawn = task.drawing.by(None if seeds is None else seeds.flatten())
+        drawn = task.dropout.seeded(None if seeds is None else seeds.flatten())
         formed: list[Forms] = [{} for _ in points]
         with drawn, computing(precision or self.precision, x.device):
             passes = [self.record(coverage, task, point, x, y, weights) for point in points]
-            alone = self._apart(task, points, x, y, weights, [losses for *_, losses in passes])
+            alone = self._equal_alone(task, points, x, y, weights, [losses for *_, losses in passes])
             if coverage.remaining:
                 tensors = [self._layout.split(point) for point in points]
                 units = x, y, weights, seeds
                 formed = [
-                    form_rows(task.losses_at, task.drawing, t, coverage.remaining, *units) for t in tensors
+                    form_rows(task.losses_at, task.dropout, t, coverage.remaining, *units) for t in tensors
                 ]
         forms = [
             self._measure(coverage, calls, deltas, weights, rest)
@@ -87,7 +87,7 @@ class BookKeeping:
             sums.norm_known &= alone
         return sums
 
-    def _apart(
+    def _equal_alone(
         self,
         task: Differentiable,
         points: Sequence[Tensor],
@@ -96,7 +96,7 @@ class BookKeeping:
         weights: Tensor | None,
         together: Sequence[Tensor],
     ) -> Tensor | None:
-        """Which units' losses are what they are alone at all points, bool (n,); None: not watched."""
+        """Whether each unit's losses equal its losses alone at all points, bool (n,); None: not watched."""
         if not self._watched:
             return None
         if weights is not None:
@@ -104,7 +104,7 @@ class BookKeeping:
         coarse = self.precision != "float32"
         each = torch.stack(
             [
-                apart(task.losses, task.drawing, point, x, y, losses, coarse)
+                equal_alone(task.losses, task.dropout, point, x, y, losses, coarse)
                 for point, losses in zip(points, together, strict=True)
             ]
         ).all(0)
@@ -119,11 +119,11 @@ class BookKeeping:
         y: Tensor,
         weights: Tensor | None,
     ) -> tuple[list[tuple[str, Call]], list[tuple[Tensor, ...]], Tensor]:
-        """A forward and a backward pass: layers' calls, gradients at their hook points, the losses."""
+        """One forward and backward pass: the layers' calls, gradients at their hook points, the losses."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
-        hookless = Hookless() if self._watched else nullcontext()
-        with torch.enable_grad(), _recorded(coverage.layers) as tape, hookless:
+        refuse_hooks = RefuseHooks() if self._watched else nullcontext()
+        with torch.enable_grad(), _recorded(coverage.layers) as tape, refuse_hooks:
             losses = task.losses(params.detach(), x, y)
         if self._watched:
             check_functions(losses)
@@ -149,7 +149,7 @@ class BookKeeping:
         weights: Tensor | None,
         formed: Forms,
     ) -> Forms:
-        """The units' factored gradients by tensor, those that are formed among them."""
+        """The units' factored gradients by tensor, including the formed ones."""
         found: dict[str, list[Factored]] = {slot: [] for slot in self._layout.names}
         for (name, call), sent in zip(calls, deltas, strict=True):
             layer, own = coverage.layers[name], coverage.slots[name]
@@ -165,7 +165,7 @@ class BookKeeping:
 
 
 def _measured(name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
-    """What the layer's rule makes of a call."""
+    """The factored gradients that the layer's rule computes from a call."""
     rule = rule_of(type(layer))
     assert rule is not None
     try:
@@ -176,7 +176,7 @@ def _measured(name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...
 
 @contextmanager
 def _recorded(layers: dict[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
-    """Records each layer's calls while the context is open, in place of its forward."""
+    """Replace each layer's forward while the context is open, so that its calls are recorded."""
     tape: dict[str, list[Call]] = {name: [] for name in layers}
 
     def recording(name: str, layer: nn.Module) -> Any:

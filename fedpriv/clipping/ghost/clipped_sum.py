@@ -1,8 +1,8 @@
-"""Bounded sums over vectors that are kept in factors: what :mod:`fedpriv.clipping.explicit` does with rows.
+"""Bounded sums over factored vectors; :mod:`fedpriv.clipping.explicit` has the same for explicit rows.
 
-A unit's vector at a point is a form for each tensor of the layout (:mod:`fedpriv.clipping.ghost.factored`). A
-term's A is a combination of forms, its squared norm the sum of theirs, and the sum of clip(A, C) over
-units one weighted total of each form.
+A unit's vector at a point has one form per tensor of the layout (:mod:`fedpriv.clipping.ghost.factored`). A
+term's A is a linear combination of forms. Its squared norm is the sum of their squared norms, and the sum of
+clip(A, C) over units is one weighted total per form.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedpriv.clipping.ghost.outer_product import add_up
 from fedpriv.mechanism.query import Block, IndicatorBlock, SumBlock, Term
 from fedpriv.parameters import Layout
 
-_LARGEST_NORM = 1e18  # norms above it (or NaN) are left to rows, which scale before they square
-_VANISHED = 1e-8  # of a clip norm's square: what squares too small for the dtype may amount to
+_LARGEST_NORM = 1e18  # units with larger norms (or NaN) are summed as rows, which are scaled before squaring
+_UNDERFLOW = 1e-8  # largest sum of squares that may underflow, relative to the clip norm's square
 
 Forms = Mapping[str, Factored]
 
@@ -30,7 +30,8 @@ class FactoredSum:
     """The bounded sums of units whose vectors are given as forms.
 
     Attributes:
-        norm_known: bool (n,): whose norms are known. The sums are valid only if every unit's norm is known.
+        totals: the sum of each block.
+        norm_known: bool (n,). The sums are valid only if every unit's norm is known.
     """
 
     def __init__(
@@ -45,17 +46,17 @@ class FactoredSum:
 
         Args:
             points: at each point of the query, each tensor's form by its name in the layout.
-            layout: where the tensors lie in a vector (d,).
-            blocks: what is summed.
-            like: a point, whose dtype and device the sums have.
-            counted: how many units are summed, the first of them; None: all.
+            layout: the position of each tensor in a vector (d,).
+            blocks: the blocks of the query.
+            like: a point; the sums have its dtype and device.
+            counted: only the first ``counted`` units are summed; None: all.
         """
         self._points, self._layout, self._like, self._counted = points, layout, like, counted
         self._combined: dict[tuple[float, ...], Forms] = {}
         self._known: dict[tuple[tuple[float, ...], int], tuple[dict[str, Tensor], Tensor]] = {}
         self.totals = tuple(self._total(block) for block in blocks)
         vanished = torch.finfo(like.dtype).tiny * 4 * layout.dimension
-        most = _LARGEST_NORM if vanished < smallest_bound(blocks) ** 2 * _VANISHED else -math.inf
+        most = _LARGEST_NORM if vanished < smallest_bound(blocks) ** 2 * _UNDERFLOW else -math.inf
         self.norm_known = functools.reduce(
             Tensor.logical_and_, [norms < most for _, norms in self._known.values()]
         )
@@ -70,7 +71,7 @@ class FactoredSum:
         return functools.reduce(Tensor.add_, parts)
 
     def _divided_total(self, terms: Sequence[Term]) -> Tensor:
-        """sum_k w_k clip(A_k, C_k) over all units, for terms of one divisor."""
+        """sum_k w_k clip(A_k, C_k) over all units, for terms with the same divisor."""
         total, divisor = torch.empty_like(self._like), terms[0].divisor
         vectors = [
             (self._forms(same[0].at), self._factors(same))
@@ -81,13 +82,13 @@ class FactoredSum:
         return total if divisor is None else total.div_(divisor)
 
     def _factors(self, terms: Sequence[Term]) -> dict[str, Tensor]:
-        """What each tensor of the vector that the terms share is multiplied by, (n,) by its name."""
+        """The clip factors (n,) of each tensor, by name, for terms of one vector."""
         squares, norms = self._measured(terms[0])
         if not terms[0].per_layer:
             return dict.fromkeys(squares, self._clip_factors(norms, terms))
         layers, factors = self._layout.layers, dict[str, Tensor]()
         for layer in layers:
-            norms = _length([squares[name] for name in layer])
+            norms = _norm([squares[name] for name in layer])
             factors |= dict.fromkeys(layer, self._clip_factors(norms, terms, len(layers)))
         return factors
 
@@ -98,18 +99,18 @@ class FactoredSum:
         return factors
 
     def _measured(self, term: Term) -> tuple[dict[str, Tensor], Tensor]:
-        """Of a term's A before clipping: the squared norms of each tensor, float64 (n,) by its name, and the
-        norms of the whole, float64 (n,)."""
+        """The squared norms of each tensor of a term's A before clipping, float64 (n,) by name; and the norms
+        of the whole A, float64 (n,)."""
         key = (term.at, id(term.divisor))
         if key not in self._known:
             divisors = {} if term.divisor is None else self._layout.split(term.divisor)
             forms = self._forms(term.at).items()
             squares = {name: form.squares(divisors.get(name)) for name, form in forms}
-            self._known[key] = squares, _length(squares.values())
+            self._known[key] = squares, _norm(squares.values())
         return self._known[key]
 
     def _forms(self, at: tuple[float, ...]) -> Forms:
-        """sum_j at_j (the forms at the j-th point)."""
+        """The forms of sum_j at_j (vector at point j)."""
         if at == (1.0,):
             return self._points[0]
         if at not in self._combined:
@@ -119,12 +120,12 @@ class FactoredSum:
         return self._combined[at]
 
 
-def _length(squares: Iterable[Tensor]) -> Tensor:
+def _norm(squares: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(squares)).sum(0).sqrt()
 
 
 def terms_of(blocks: Sequence[Block]) -> Iterator[Term]:
-    """Every term of the blocks."""
+    """All terms of the blocks."""
     for block in blocks:
         yield from block.terms if isinstance(block, SumBlock) else (block.term,)
 
@@ -138,7 +139,7 @@ def smallest_bound(blocks: Sequence[Block]) -> float:
 
 
 def _groups(terms: Sequence[Term], key: Callable[[Term], Hashable]) -> list[list[Term]]:
-    """The terms in groups of one key each."""
+    """The terms, grouped by key."""
     groups: dict[Hashable, list[Term]] = {}
     for term in terms:
         groups.setdefault(key(term), []).append(term)

@@ -1,8 +1,8 @@
-"""Ghost clipping of a task's gradients: whether it is exact for its model, and the sums.
+"""Ghost clipping of a task's gradients: whether it is exact for the model, and the sums.
 
-What can be read from the module is decided when a :class:`GhostClipper` is made; the rest (a weight used
-outside its layer, examples that mix) is tried out once for each shape of input, on made-up examples
-(:mod:`fedpriv.clipping.ghost.compatibility`): a model that fails is summed by rows from then on.
+A new :class:`GhostClipper` inspects the module's layers. Other obstacles (a weight that is used outside its
+layer, examples that influence each other) are found by a trial on synthetic examples, once for each input
+shape (:mod:`fedpriv.clipping.ghost.compatibility`). The gradients of a model that fails are formed as rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpriv.clipping.ghost.bookkeeping import BookKeeping
 from fedpriv.clipping.ghost.compatibility import Trial
 from fedpriv.clipping.ghost.coverage import Coverage, coverage_of
-from fedpriv.clipping.ghost.independence import runs_own_code
+from fedpriv.clipping.ghost.independence import runs_user_code
 from fedpriv.clipping.precision import Precision
 from fedpriv.clipping.protocol import Differentiable
 
@@ -23,35 +23,37 @@ from fedpriv.clipping.protocol import Differentiable
 class GhostClipper:
     """Whether and how a task's gradients are summed by book-keeping.
 
-    It holds the task's layers and not the task, so that it lives no longer than that
-    (:func:`clipper_of`); its methods are for the same task.
+    It has no reference to the task, so that the cache of :func:`clipper_of` does not keep the task alive.
+    Pass the same task to its methods.
 
     Attributes:
-        layers: the layers whose parameters are book-kept, by name; empty where the model is not suited.
+        layers: the layers with book-keeping, by name; empty where the model is not suitable.
         bookkeeping: the passes and the sums.
     """
 
     def __init__(self, task: Differentiable, precision: Precision = "float32") -> None:
-        """A clipper for the model and the loss of ``task``, whose passes have this precision."""
-        own_code = runs_own_code(task.module, task.loss)
+        """A clipper for the model and the loss of ``task``, with passes of this precision."""
+        own_code = runs_user_code(task.module, task.loss)
         self.bookkeeping = BookKeeping(task.layout, precision, watched=own_code)
-        self._most = coverage_of(task.module, task.layout)
+        self._coverage = coverage_of(task.module, task.layout)
         self._tried: dict[tuple[Any, ...], Coverage | None] = {}
-        self.layers = self._most.layers
+        self.layers = self._coverage.layers
 
     def coverage(
-        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, drawing: bool = False
+        self, task: Differentiable, params: Tensor, x: Tensor, y: Tensor, with_dropout: bool = False
     ) -> Coverage | None:
-        """The coverage by which book-keeping is exact for examples like these; None where there is none.
+        """The coverage with which book-keeping is exact for such examples; None where there is none.
 
-        It depends on the examples' shapes, dtypes and device, and on whether dropout draws. It is tried once
-        for each of them, on made-up examples.
+        It depends on the examples' shapes, dtypes and device, and on whether dropout is active. Each
+        combination is tried once, on synthetic examples.
         """
         if not self.layers:
             return None
-        key = (drawing, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
+        key = (with_dropout, params.dtype, *((t.shape[1:], t.dtype, t.device) for t in (x, y)))
         if key not in self._tried:
-            self._tried[key] = Trial(self.bookkeeping, task, params, x, y, drawing).suited(self._most)
+            self._tried[key] = Trial(self.bookkeeping, task, params, x, y, with_dropout).exact_coverage(
+                self._coverage
+            )
         return self._tried[key]
 
 
@@ -59,7 +61,7 @@ _clippers: WeakKeyDictionary[Differentiable, dict[Precision, GhostClipper]] = We
 
 
 def clipper_of(task: Differentiable, precision: Precision = "float32") -> GhostClipper:
-    """The task's clipper for passes of this precision, made when it is first asked for.
+    """The task's clipper for passes of this precision, created on the first call.
 
     >>> from torch import nn
     >>> from fedpriv.tasks.task import Task

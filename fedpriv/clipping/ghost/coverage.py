@@ -1,8 +1,8 @@
-"""Which tensors of a model are book-kept by their layers, and which remain, whose gradients are formed.
+"""Which tensors of a model have book-keeping, and which need formed gradients.
 
-One tensor of no known kind (a table of positions, a temperature, a learned slope) must not cost a model all
-of its book-keeping: where what remains is a small part of the parameters, its gradients alone are formed, by
-vmap of grad with all other tensors as constants.
+One tensor without a layer rule (position embeddings, a temperature, a learned slope) must not cost a model
+all of its book-keeping. Where the remaining tensors are a small part of the parameters, only their gradients
+are formed, by vmap of grad with all other tensors as constants.
 
 >>> from fedpriv.parameters import layout_of
 >>> module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
@@ -10,7 +10,7 @@ vmap of grad with all other tensors as constants.
 >>> coverage = coverage_of(module, layout_of(module))
 >>> sorted(coverage.layers), coverage.remaining
 (['0', '1'], ('heat',))
->>> sorted(coverage.without("1").layers)  # 10 of 27 parameters are too many
+>>> sorted(coverage.without("1").layers)  # the layer's 10 of 27 parameters are too many to form
 []
 """
 
@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clipping.dropout import Drawing
+from fedpriv.clipping.dropout import SeededDropout
 from fedpriv.clipping.ghost.factored import Factored, Rows
 from fedpriv.clipping.ghost.layers import rule_of
 from fedpriv.parameters import Layout
 
-_PART = 4  # what remains is formed where it is at most a 4th of all parameters
+_PART = 4  # at most 1 in 4 parameters may need formed gradients
 
 LossesAt = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
 
@@ -38,8 +38,8 @@ class Coverage:
     """How the tensors of a model are summed.
 
     Attributes:
-        layers: the layers that are book-kept, by name; empty where forming all rows is as good.
-        slots: by the layer, the tensors' names in the layout by their own names in it, for those it keeps.
+        layers: the layers with book-keeping, by name; empty where all gradients are formed.
+        slots: for each of these layers, the tensors' names in the layout by their names in the layer.
         sizes: the number of entries of each tensor of the layout.
     """
 
@@ -55,14 +55,14 @@ class Coverage:
 
     @property
     def formed(self) -> int:
-        """The number of entries that are formed for each unit and point."""
+        """The number of formed entries per unit and point."""
         return sum(self.sizes[slot] for slot in self.remaining)
 
     def without(self, layer: str) -> Coverage:
-        """The coverage that forms what this layer keeps, wherever else it is used."""
-        return self._leaving(set(self.slots[layer].values()))
+        """The coverage that forms the gradients of this layer's tensors."""
+        return self._forming(set(self.slots[layer].values()))
 
-    def _leaving(self, left: set[str]) -> Coverage:
+    def _forming(self, left: set[str]) -> Coverage:
         slots = {
             name: {own: slot for own, slot in kept.items() if slot not in left}
             for name, kept in self.slots.items()
@@ -75,7 +75,7 @@ class Coverage:
 
 
 def coverage_of(module: nn.Module, layout: Layout) -> Coverage:
-    """What can be read from the module: the trained tensors that layers of no known kind hold remain."""
+    """The coverage by the module's layer types: tensors of layers without a layer rule remain."""
     trained = {id(p): name for name, p in module.named_parameters() if name in layout.names}
     layers, slots, left = dict[str, nn.Module](), dict[str, dict[str, str]](), set[str]()
     for name, layer in module.named_modules():
@@ -86,12 +86,12 @@ def coverage_of(module: nn.Module, layout: Layout) -> Coverage:
         else:
             layers[name], slots[name] = layer, own
     sizes = {slot.name: slot.size for slot in layout.slots}
-    return Coverage(layers, slots, sizes)._leaving(left)
+    return Coverage(layers, slots, sizes)._forming(left)
 
 
 @dataclass(frozen=True)
-class Numbers(Rows):
-    """The gradients (n, 1) of a parameter that has no axes."""
+class Scalars(Rows):
+    """The gradients (n, 1) of a parameter of shape ()."""
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
@@ -104,24 +104,24 @@ class Numbers(Rows):
 
 def unit_gradients(
     losses: Callable[[Any, Tensor, Tensor], Tensor],
-    drawing: Drawing,
+    dropout: SeededDropout,
     at: Any,
     x: Tensor,
     y: Tensor,
     weights: Tensor,
     seeds: Tensor | None,
 ) -> Any:
-    """The gradients of units' weighted losses, formed by vmap of grad: what ``at`` is, with n in front.
+    """The gradients of units' weighted losses, formed by vmap of grad: like ``at``, with a first axis n.
 
     Args:
-        losses: what is differentiated by, examples (m, ...) and labels (m, ...) -> losses (m,).
-        drawing: what the model's dropout draws by.
+        losses: (parameters like ``at``, examples (m, ...), labels (m, ...)) -> losses (m,).
+        dropout: the model's dropout.
         at: a tensor, or several by name.
         x, y, weights, seeds: n units of m examples each, (n, m, ...); seeds may be None.
     """
 
     def loss(at: Any, x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None) -> Tensor:
-        with drawing.by(seeds):
+        with dropout.seeded(seeds):
             return (losses(at, x, y) * weights).sum()
 
     each = (x, y, weights) if seeds is None else (x, y, weights, seeds)
@@ -130,7 +130,7 @@ def unit_gradients(
 
 def form_rows(
     losses_at: LossesAt,
-    drawing: Drawing,
+    dropout: SeededDropout,
     tensors: Mapping[str, Tensor],
     names: tuple[str, ...],
     x: Tensor,
@@ -138,14 +138,14 @@ def form_rows(
     weights: Tensor | None,
     seeds: Tensor | None,
 ) -> dict[str, Factored]:
-    """The units' gradients for the named ones of the model's tensors.
+    """The units' gradients with respect to the tensors in ``names``.
 
     Args:
         losses_at: the model's losses (m,) at its tensors.
-        drawing: what its dropout draws by.
+        dropout: the model's dropout.
         tensors: the point's tensors by name.
-        names: which of them to differentiate by.
-        x, y, weights, seeds: the units, as of :meth:`fedpriv.clipping.ghost.bookkeeping.GhostClipper.sum`.
+        names: the tensors to differentiate by.
+        x, y, weights, seeds: the units, as for :meth:`fedpriv.clipping.ghost.bookkeeping.BookKeeping.sum`.
     """
     if weights is None:
         weights = torch.ones_like(tensors[names[0]].flatten()[:1]).expand(len(x), 1)
@@ -156,5 +156,5 @@ def form_rows(
         return losses_at({**fixed, **own}, x, y)
 
     at = {name: tensors[name].detach() for name in names}
-    found: dict[str, Tensor] = unit_gradients(losses, drawing, at, x, y, weights, seeds)
-    return {name: Rows(rows) if rows.dim() > 1 else Numbers(rows[:, None]) for name, rows in found.items()}
+    found: dict[str, Tensor] = unit_gradients(losses, dropout, at, x, y, weights, seeds)
+    return {name: Rows(rows) if rows.dim() > 1 else Scalars(rows[:, None]) for name, rows in found.items()}

@@ -1,9 +1,9 @@
-"""Per-example gradients of one parameter, kept in factors: norms and sums of them without forming them.
+"""Per-example gradients of one parameter as factors: norms and sums without forming the gradients.
 
-A form stands for n vectors of the parameter's shape and is closed under what queries need: linear
-combinations (two points, a weight with several uses) and sums within groups (clients of several
-examples). :class:`Rows` holds formed gradients, :class:`~fedpriv.clipping.ghost.outer_product.Outer` sums of
-outer products, which is what linear maps have; other forms need only be :class:`Factored`.
+A form represents n gradients of the parameter's shape. Its operations are those that queries need: linear
+combinations (two points, a weight with several uses) and sums within groups (clients of several examples).
+:class:`Rows` is formed gradients, :class:`~fedpriv.clipping.ghost.outer_product.Outer` is sums of outer
+products, the gradients of linear maps. Other forms implement :class:`Factored`.
 
 >>> form = Rows(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
 >>> form.squares()
@@ -24,15 +24,15 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from fedpriv.clipping.ghost.norms import in_runs, lengths_of
+from fedpriv.clipping.ghost.norms import accurate_norms, safe_norms
 
 
 class Factored(Protocol):
     """The gradients of n examples for one parameter, at one point or combined over several.
 
-    ``squares`` may answer NaN or infinity for an example whose norm it cannot tell (it is broken, or
-    leaves the range of its dtype): that example is then summed by rows. It must never answer less than
-    what ``total`` adds for the example, rounding included.
+    ``squares`` may return NaN or infinity for an example whose norm is unknown (it is not finite, or outside
+    the range of its dtype): that example is then summed as a row. It must never return less than the squared
+    norm of what ``total`` adds for the example, rounding included.
     """
 
     def squares(self, divisor: Tensor | None = None) -> Tensor:
@@ -42,23 +42,23 @@ class Factored(Protocol):
         """The sum over examples of factors (n,), of the gradients' dtype, times gradient: (*shape)."""
 
     def scaled(self, coefficient: float) -> Self:
-        """All gradients times a number."""
+        """All gradients times ``coefficient``."""
 
     def plus(self, other: Self) -> Self:
-        """The gradients plus those of ``other``, example by example; sound where they nearly cancel."""
+        """The gradients plus those of ``other``, example by example; accurate where they nearly cancel."""
 
     def grouped(self, size: int) -> Factored:
-        """The n / size sums over each ``size`` examples that follow one another."""
+        """The n / size sums over groups of ``size`` consecutive examples."""
 
     def simplified(self) -> Factored:
-        """The same gradients in the form whose norms and sums are the cheapest."""
+        """The same gradients in the form with the cheapest norms and sums."""
 
     def rows(self) -> Tensor:
-        """The gradients, formed: (n, *shape)."""
+        """The formed gradients, (n, *shape)."""
 
 
 def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factored:
-    """sum_j coefficients_j forms_j, simplified; forms beyond the coefficients count for nothing."""
+    """sum_j coefficients_j forms_j, simplified; forms without a coefficient are ignored."""
     taken = [
         form if coefficient == 1.0 else form.scaled(coefficient)
         for form, coefficient in zip(forms, coefficients, strict=False)
@@ -74,7 +74,7 @@ class Rows:
 
     Attributes:
         formed: (n, *permuted shape).
-        order: which axis of the parameter each axis of a formed gradient is; () for the order itself.
+        order: the parameter's axis of each axis of a formed gradient; () where the order is the same.
     """
 
     formed: Tensor
@@ -83,9 +83,9 @@ class Rows:
     def squares(self, divisor: Tensor | None = None) -> Tensor:
         """See :class:`Factored`."""
         if divisor is None:
-            return in_runs(self.formed.flatten(1)).square_()
+            return accurate_norms(self.formed.flatten(1)).square_()
         divided = self.formed / (divisor.permute(self.order) if self.order else divisor)
-        return lengths_of(divided.flatten(1)).square()
+        return safe_norms(divided.flatten(1)).square()
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
@@ -120,12 +120,12 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Formed gradients in parts, each of which holds some slices along an axis of the parameter.
+class Split:
+    """Formed gradients, split along one axis of the parameter.
 
     Attributes:
-        parts: the gradients' parts, in the order of the slices.
-        axis: the parameter's axis that is cut.
+        parts: the parts, in order.
+        axis: the parameter's axis along which they are split.
     """
 
     parts: tuple[Rows, ...]
@@ -142,22 +142,22 @@ class Cut:
         """See :class:`Factored`."""
         return torch.cat([part.total(factors) for part in self.parts], self.axis)
 
-    def scaled(self, coefficient: float) -> Cut:
+    def scaled(self, coefficient: float) -> Split:
         """See :class:`Factored`."""
         return replace(self, parts=tuple(part.scaled(coefficient) for part in self.parts))
 
-    def plus(self, other: Cut) -> Cut:
+    def plus(self, other: Split) -> Split:
         """See :class:`Factored`."""
         if self._sizes != other._sizes:
             return replace(self, parts=(Rows(self.rows() + other.rows()),))
         pairs = zip(self.parts, other.parts, strict=True)
         return replace(self, parts=tuple(one.plus(more) for one, more in pairs))
 
-    def grouped(self, size: int) -> Cut:
+    def grouped(self, size: int) -> Split:
         """See :class:`Factored`."""
         return replace(self, parts=tuple(part.grouped(size) for part in self.parts))
 
-    def simplified(self) -> Cut:
+    def simplified(self) -> Split:
         """See :class:`Factored`."""
         return self
 
@@ -171,7 +171,7 @@ class Cut:
 
 
 def restored(permuted: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The tensor (..., *shape) whose last axes came in ``order``."""
+    """The tensor (..., *shape) from one whose last axes are in ``order``."""
     if not order:
         return permuted
     lead = permuted.dim() - len(order)

@@ -1,4 +1,4 @@
-"""Gradients that are sums of outer products, which linear maps have: their norms and sums, unformed.
+"""Gradients that are sums of outer products, as those of linear maps: norms and sums without forming them.
 
 >>> form = outer(delta=torch.tensor([[2.0]]), a=torch.tensor([[3.0, 4.0]]), shape=(1, 2))
 >>> form.squares()  # 2^2 (3^2 + 4^2)
@@ -24,17 +24,25 @@ from torch import Tensor
 
 from fedpriv.clipping import synchronisation
 from fedpriv.clipping.ghost.factored import Factored, Rows, in_groups, restored
-from fedpriv.clipping.ghost.norms import PLAIN, SMALLEST, in_runs, lengths_of, norms_of, squared, within
+from fedpriv.clipping.ghost.norms import (
+    SMALLEST,
+    UNSCALED,
+    accurate_norms,
+    norms_of,
+    safe_norms,
+    squared,
+    within,
+)
 
-_CACHED, _HELD = 2**18, 2**24  # entries of gradients that are formed at once, on a CPU and elsewhere
-_EVEN = 1e6  # divisors between it and its inverse need no scaling
-_WEIGHED_AT_ONCE = 2**8  # examples
-_LONG = 2**10  # summands of one matrix product of squares, for the same reason
-_WIDEST = 1e12  # the largest ratio within a divisor whose squares are weighed in that precision
-_HEAVY = 1e18  # entries of factors from which on to weigh them, or the other factor, loses: left to rows
-_SAFE = 1e9  # norms between it and its inverse may be multiplied entry by entry
-_CLEAR = 0.5  # of its summands' norms: what their own precision loses of a sum above is no more than it has
-_CANCELLED = 1e-2  # of its summands' norms: a sum below is as much the rounding of its total as the sum
+_FORMED_ON_CPU, _FORMED = 2**18, 2**24  # entries of formed gradients at once, on a CPU (cache) and elsewhere
+_UNSCALED_DIVISOR = 1e6  # divisors between it and its inverse need no scaling
+_DIVIDED_AT_ONCE = 2**8  # examples whose squares are divided at once, so that they stay in cache
+_SUMMANDS = 2**10  # largest length of one matrix product of squares, which bounds its rounding
+_LARGEST_RATIO = 1e12  # largest ratio of two entries of a divisor for products of squares in float32
+_LARGEST_ENTRY = 1e18  # products of larger entries may overflow; such examples are summed as rows
+_LARGEST_FACTOR = 1e9  # norms between it and its inverse may be multiplied entry by entry
+_NO_CANCELLATION = 0.5  # a sum above this share of its summands' norms loses no digits
+_CANCELLATION = 1e-2  # a sum below this share of its summands' norms may be mostly rounding
 
 _Pair = tuple[Tensor, Tensor]
 Pairs = tuple[_Pair, ...]
@@ -44,7 +52,7 @@ _Memory = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 def add_up(terms: Sequence[tuple[Factored, Tensor]], place: Tensor) -> None:
     """Writes the sum over (form, factors) of ``form.total(factors)`` to a contiguous ``place`` (*shape).
 
-    Outer products that share an input are one product of matrices.
+    Outer products that share an input take one matrix product.
     """
     outers = [(form, factors) for form, factors in terms if isinstance(form, Outer)]
     if len(outers) == len(terms):
@@ -55,12 +63,12 @@ def add_up(terms: Sequence[tuple[Factored, Tensor]], place: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Outer:
-    """Sums of outer products: gradient = sum over pairs and places l of delta_l a_l^T, group by group.
+    """Sums of outer products: gradient = sum over pairs and places l of delta_l a_l^T, for each group.
 
     Attributes:
         pairs: (delta, a), of the shapes (n, groups, places, out) and (n, groups, places, in).
         shape: the parameter's shape, groups * out * in entries.
-        order: as of :class:`Rows`: the axes whose row-major order is (groups, out, in).
+        order: as in :class:`Rows`: the axes whose row-major order is (groups, out, in).
     """
 
     pairs: Pairs
@@ -73,27 +81,27 @@ class Outer:
         One place: norm(delta)^2 norm(a)^2, or sum_jk delta_j^2 a_k^2 / D_jk^2. Several: the sum over
         places l, m of (delta_l . delta_m)(a_l . a_m), the ghost norm of Bu et al. 2022 ("Scalable and
         efficient training of large convolutional neural networks with differential privacy"). NaN where
-        a factor is too large to weigh, and where the places all but cancel: ``total`` rounds each of them,
-        and what is left of an example may be many times its norm then.
+        a factor is too large to multiply, and where the places nearly cancel: then the rounding of
+        ``total`` may be many times the example's norm.
         """
         if self._places == 1:
             if divisor is None:
-                return self._lone_squares()
-            squares = self._plainly_divided_squares(divisor)
+                return self._single_squares()
+            squares = self._unscaled_divided_squares(divisor)
             if squares is None:
                 squares = self._divided_squares(divisor)
             if squares is not None:
                 return squares
-            return torch.where(self._light(), self._formed_squares(divisor), math.nan)
+            return torch.where(self._in_range(), self._formed_squares(divisor), math.nan)
         if divisor is None:
-            clear = self._clear_squares()
+            clear = self._two_pair_squares()
             if clear is not None:
                 return clear
             squares, summands = self._gram_squares()
         else:
-            squares, summands = self._formed_squares(divisor), self._most(divisor)
-        told = self._light() & (squares >= (_CANCELLED * summands).square())
-        return torch.where(told, squares, math.nan)
+            squares, summands = self._formed_squares(divisor), self._norm_bound(divisor)
+        known = self._in_range() & (squares >= (_CANCELLATION * summands).square())
+        return torch.where(known, squares, math.nan)
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
@@ -103,7 +111,7 @@ class Outer:
 
     @staticmethod
     def add_up(terms: Sequence[tuple[Outer, Tensor]], place: Tensor) -> None:
-        """Writes the sum of all gradients of all forms, times their factors, to ``place`` (*shape)."""
+        """Writes the sum over all forms of gradients times factors to ``place`` (*shape)."""
         merged: dict[_Memory, _Pair] = {}
         for form, factors in terms:
             weigh = factors.view(-1, 1, 1, 1)
@@ -112,7 +120,7 @@ class Outer:
                 sent = merged[key][0].addcmul_(delta, weigh) if key in merged else delta * weigh
                 merged[key] = sent, a
         form, (first, *rest) = terms[0][0], merged.values()
-        if first[0].shape[1] == 1 and not form.order:  # one group: straight to its place
+        if first[0].shape[1] == 1 and not form.order:  # one group: written directly
             formed = place.view(first[0].shape[3], -1)
             torch.mm(first[0].flatten(0, 2).t(), first[1].flatten(0, 2), out=formed)
             for sent, a in rest:
@@ -160,11 +168,11 @@ class Outer:
     def _permuted_shape(self) -> tuple[int, ...]:
         return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
 
-    def _light(self) -> Tensor:
+    def _in_range(self) -> Tensor:
         """Bool (n,): whose deltas can be weighed without an overflow, which no clip would undo, and whose
         inputs make nothing of what rounds up where a delta is too small to be weighed well."""
         peaks = [part.flatten(1).abs().amax(1) for pair in self.pairs for part in pair]
-        return functools.reduce(torch.maximum, peaks) < _HEAVY
+        return functools.reduce(torch.maximum, peaks) < _LARGEST_ENTRY
 
     def _formed(self) -> Tensor:
         """The gradients, (n, groups, out, in)."""
@@ -174,45 +182,45 @@ class Outer:
         """(..., groups, out, in) -> (..., *shape)."""
         return restored(formed.reshape(*formed.shape[:-3], *self._permuted_shape), self.order)
 
-    def _lone_squares(self) -> Tensor:
+    def _single_squares(self) -> Tensor:
         """norm(delta)^2 norm(a)^2, over groups, of one pair of one place."""
-        if synchronisation.at_hand(self.pairs[0][0]):
-            lengths = torch.stack([in_runs(part) for part in self.pairs[0]])
-            if within(lengths, SMALLEST, _HEAVY):
+        if synchronisation.readable(self.pairs[0][0]):
+            lengths = torch.stack([accurate_norms(part) for part in self.pairs[0]])
+            if within(lengths, SMALLEST, _LARGEST_ENTRY):
                 return lengths.prod(0).square_().sum((1, 2))
-        lengths = torch.stack([lengths_of(part) for part in self.pairs[0]])
-        told = (lengths < _HEAVY).all(0)
-        return torch.where(told, lengths.prod(0).square_(), math.nan).sum((1, 2))
+        lengths = torch.stack([safe_norms(part) for part in self.pairs[0]])
+        known = (lengths < _LARGEST_ENTRY).all(0)
+        return torch.where(known, lengths.prod(0).square_(), math.nan).sum((1, 2))
 
     def _gram_squares(self) -> tuple[Tensor, Tensor]:
         """The squared norms (n,), and the sums over places of norm(delta_l) norm(a_l)."""
-        # In float64, since the products cancel; what float32 inputs are worth is then all there.
+        # In float64, because the products cancel.
         delta, a = (torch.cat(part, 2).double() for part in zip(*self.pairs, strict=True))
         grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
         summands = grams.diagonal(dim1=-2, dim2=-1).sqrt().sum((1, 2))
         return grams.flatten(1).sum(1).clamp_(min=0.0), summands
 
-    def _clear_squares(self) -> Tensor | None:
-        """The squared norms (n,) for two pairs of one place (two points, say), without Gram matrices.
+    def _two_pair_squares(self) -> Tensor | None:
+        """The squared norms (n,) for two pairs of one place (such as two points), without Gram matrices.
 
-        None where entries' products, rounded as they are, would show: the two cancel, or leave their range.
+        None where float32 products of entries are too inaccurate: the pairs cancel, or are out of range.
         """
-        if len(self.pairs) != 2 or self._places != 2 or not synchronisation.at_hand(self.pairs[0][0]):
+        if len(self.pairs) != 2 or self._places != 2 or not synchronisation.readable(self.pairs[0][0]):
             return None
         (delta, a), (delta_, a_) = self.pairs
-        lengths = [lengths_of(part) for part in (delta, a, delta_, a_)]
-        if not all(within(each, 1 / _SAFE, _SAFE) for each in lengths):
+        lengths = [safe_norms(part) for part in (delta, a, delta_, a_)]
+        if not all(within(each, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR) for each in lengths):
             return None
         one, other = lengths[0] * lengths[1], lengths[2] * lengths[3]
         cross = (delta * delta_).sum(3, dtype=torch.float64) * (a * a_).sum(3, dtype=torch.float64)
         squares = (one.square() + other.square() + 2 * cross).sum((1, 2))
-        least = (_CLEAR * (one + other).sum((1, 2))).square()
+        least = (_NO_CANCELLATION * (one + other).sum((1, 2))).square()
         return squares if bool((squares > least).all()) else None
 
-    def _most(self, divisor: Tensor) -> Tensor:
-        """No less than the norms (n,) of the sums over places of abs(delta_l) abs(a_l)^T, divided.
+    def _norm_bound(self, divisor: Tensor) -> Tensor:
+        """Upper bounds (n,) of the norms of the sums over places of abs(delta_l) abs(a_l)^T, divided.
 
-        By Cauchy and Schwarz, entry j k of a pair's is at most norm(delta_.j) norm(a_.k), over places.
+        By Cauchy-Schwarz, entry (j, k) of a pair's sum is at most norm(delta_.j) norm(a_.k) over places.
         """
 
         def across(part: Tensor) -> Tensor:
@@ -223,9 +231,9 @@ class Outer:
         return functools.reduce(torch.Tensor.add_, [bound.squares(divisor).sqrt() for bound in bounds])
 
     def _formed_squares(self, divisor: Tensor) -> Tensor:
-        """The divided squares of a few formed gradients at a time: while they are in cache, that is cheap."""
+        """The divided squares from formed gradients, a few examples at a time so that they stay in cache."""
         delta, _ = self.pairs[0]
-        most = _CACHED if delta.device.type == "cpu" else _HELD
+        most = _FORMED_ON_CPU if delta.device.type == "cpu" else _FORMED
         step = max(1, most // math.prod(self.shape))
         few = [
             Outer(tuple((d[i : i + step], a[i : i + step]) for d, a in self.pairs), self.shape, self.order)
@@ -233,46 +241,48 @@ class Outer:
         ]
         return torch.cat([Rows(part.rows()).squares(divisor) for part in few])
 
-    def _plainly_divided_squares(self, divisor: Tensor) -> Tensor | None:
-        """As :meth:`_divided_squares`, a few examples at a time while they are in cache; None where a factor
-        or weight needs scaling. Within these ranges nothing that counts leaves float32's."""
+    def _unscaled_divided_squares(self, divisor: Tensor) -> Tensor | None:
+        """As :meth:`_divided_squares`, a few examples at a time so that they stay in cache.
+
+        None where a factor or the divisor needs scaling to stay in float32's range.
+        """
         delta, a = self.pairs[0]
-        if not synchronisation.at_hand(delta) or self.order or delta.shape[1] != 1:
+        if not synchronisation.readable(delta) or self.order or delta.shape[1] != 1:
             return None
-        if not within(divisor, 1 / _EVEN, _EVEN):
+        if not within(divisor, 1 / _UNSCALED_DIVISOR, _UNSCALED_DIVISOR):
             return None
         delta, a, weights = delta[:, 0, 0], a[:, 0, 0], divisor.pow(-2).view(delta.shape[3], -1)
-        long, short, weights = _facing(delta, a, weights)
-        if long.shape[1] > _LONG:
+        long, short, weights = _longer_first(delta, a, weights)
+        if long.shape[1] > _SUMMANDS:
             return None
         squares = list[Tensor]()
         for one, other in zip(
-            torch.split(long, _WEIGHED_AT_ONCE), torch.split(short, _WEIGHED_AT_ONCE), strict=True
+            torch.split(long, _DIVIDED_AT_ONCE), torch.split(short, _DIVIDED_AT_ONCE), strict=True
         ):
             parts = one.square(), other.square()
-            if not all(within(part.sum(1), PLAIN**-2, PLAIN**2) for part in parts):
+            if not all(within(part.sum(1), UNSCALED**-2, UNSCALED**2) for part in parts):
                 return None
             squares.append(parts[0].mm(weights).mul_(parts[1]).sum(1))
         return torch.cat(squares).double()
 
     def _divided_squares(self, divisor: Tensor) -> Tensor | None:
-        """sum_jk delta_j^2 a_k^2 / D_jk^2 as one product of matrices, or None or NaN where it loses too much.
+        """sum_jk delta_j^2 a_k^2 / D_jk^2 as one matrix product; None or NaN where it is too inaccurate.
 
-        Each factor is scaled to about norm 1 and the weights to a largest of 1: then what is too small for a
-        float32 square is at most 1e-32 of a factor, and 1e-8 of the sum while D spans a ratio of 1e12.
+        Each factor is scaled to a norm of about 1, and the weights to a maximum of 1. Squares that underflow
+        in float32 are then at most 1e-32 of a factor, and 1e-8 of the sum while D spans a ratio of 1e12.
         """
         delta, a = self.pairs[0]
         divisor = divisor.permute(self.order) if self.order else divisor
         least, most = divisor.aminmax()
-        narrow = most < least * _WIDEST
-        if synchronisation.at_hand(divisor) and not bool(narrow):
+        narrow = most < least * _LARGEST_RATIO
+        if synchronisation.readable(divisor) and not bool(narrow):
             return None
         weights = (least / divisor).square_().reshape(delta.shape[1], delta.shape[3], a.shape[3])
         (sent, delta), (seen, a) = squared(delta), squared(a)
         # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product
-        long, short, weights = _facing(_across(delta), _across(a), weights)
-        # A product adds up in the factors' precision, which shows where it is long.
-        pieces = zip(torch.split(long, _LONG, 2), torch.split(weights, _LONG, 1), strict=True)
+        long, short, weights = _longer_first(_across(delta), _across(a), weights)
+        # A matrix product adds in the factors' precision, so long ones are split.
+        pieces = zip(torch.split(long, _SUMMANDS, 2), torch.split(weights, _SUMMANDS, 1), strict=True)
         inner = [_product(part, own).mul_(short).sum(2).double() for part, own in pieces]
         squares = functools.reduce(Tensor.add_, inner).mT * (sent * seen / least.double()).square()
         return torch.where(narrow, squares.sum(1), math.nan)
@@ -287,28 +297,30 @@ def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...]
 
 
 def worth_forming(places: int, outs: int, ins: int) -> bool:
-    """Whether gradients of (outs, ins) entries, sums over these places, are cheaper to form than their norms
-    are to be had from Gram matrices; those are taken in float64, hence twice the price."""
+    """Whether forming gradients (outs, ins), sums over places, is cheaper than Gram matrices of the places.
+
+    Gram matrices are in float64 and so cost twice as much per entry.
+    """
     return places > 1 and 2 * places * (outs + ins) >= outs * ins
 
 
 def scaled_pairs(pairs: Pairs, coefficient: float) -> Pairs:
-    """The pairs (delta, a) whose products are ``coefficient`` times theirs."""
+    """Pairs (delta, a) with products ``coefficient`` times as large."""
     return tuple((delta * coefficient, a) for delta, a in pairs)
 
 
 def added_pairs(ones: Pairs, others: Pairs) -> Pairs:
-    """Pairs (delta, a) whose products add up to those of both, by example; sound where they cancel."""
+    """Pairs (delta, a) whose products add up to those of both; accurate where they cancel."""
     if [delta.shape for delta, _ in ones] != [delta.shape for delta, _ in others]:
         return ones + others
     return tuple(pair for both in zip(ones, others, strict=True) for pair in _added(*both))
 
 
 def _added(one: _Pair, other: _Pair) -> Pairs:
-    """delta a^T + delta' a'^T, as (delta + delta') a^T + delta' (a' - a)^T for examples that are near.
+    """delta a^T + delta' a'^T, as (delta + delta') a^T + delta' (a' - a)^T where that is smaller.
 
-    Where the two all but cancel (a gradient's difference between two near points), both products of the
-    second form are as small as the sum, so that rounding costs a part of it and not of what cancelled.
+    Where the two summands nearly cancel (a difference of gradients at two close points), both products of the
+    second form are as small as the sum, so that their rounding is relative to the sum.
     """
     (delta, a), (delta_, a_) = one, other
     both = delta + delta_
@@ -318,25 +330,27 @@ def _added(one: _Pair, other: _Pair) -> Pairs:
     near = norms_of(both) * norms_of(a) + norms_of(delta_) * norms_of(moved)
     far = norms_of(delta) * norms_of(a) + norms_of(delta_) * norms_of(a_)
     closer = near < far
-    if synchronisation.at_hand(closer) and bool(closer.all()):
+    if synchronisation.readable(closer) and bool(closer.all()):
         return (both, a), (delta_, moved)
     closer = closer.view(-1, *[1] * (a.dim() - 1))
     return (torch.where(closer, both, delta), a), (delta_, torch.where(closer, moved, a_))
 
 
 def memory_of(part: Tensor) -> _Memory:
-    """The piece of memory that a tensor is: one for the inputs of a first layer at two points."""
+    """The memory of a tensor, to find shared inputs: a first layer has the same inputs at two points."""
     return part.data_ptr(), tuple(part.shape), part.stride(), part.dtype
 
 
-def _facing(delta: Tensor, a: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The longer factor (..., k), the shorter (..., m) and the weights (..., k, m) that lie between them: of
-    the two orders the one whose product of matrices is the smaller."""
+def _longer_first(delta: Tensor, a: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The longer factor (..., k), the shorter (..., m) and their weights (..., k, m).
+
+    This order makes the matrix product smaller.
+    """
     return (a, delta, weights.mT) if a.shape[-1] > delta.shape[-1] else (delta, a, weights)
 
 
 def _product(one: Tensor, other: Tensor) -> Tensor:
-    """(groups, j, k) times (groups, k, l); a lone product goes by the call that is quickest for it."""
+    """(groups, j, k) times (groups, k, l); ``mm`` is faster for a single group."""
     if len(one) > 1:
         return one.matmul(other)
     product: Tensor = one[0].mm(other[0])[None]

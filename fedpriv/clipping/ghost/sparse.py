@@ -1,7 +1,7 @@
-"""Per-example gradients of a table that each example takes few rows of.
+"""Per-example gradients of a table from which each example looks up few rows.
 
 >>> form = Sparse(torch.tensor([[4, 1, 4]]), torch.tensor([[[1.0], [2.0], [3.0]]]), (6, 1))
->>> form.squares()  # row 4 was taken twice: (1 + 3)^2 + 2^2
+>>> form.squares()  # row 4 is looked up twice: (1 + 3)^2 + 2^2
 tensor([20.], dtype=torch.float64)
 >>> form.total(torch.tensor([0.5])).flatten()
 tensor([0., 1., 0., 0., 2., 0.])
@@ -21,19 +21,19 @@ from fedpriv.clipping.ghost.factored import Rows
 from fedpriv.clipping.ghost.layers.base import UnsupportedLayerError
 from fedpriv.clipping.ghost.outer_product import memory_of
 
-_LARGEST_TABLE = 2**16  # entries of a table that is formed for each example, where other uses of it need that
+_LARGEST_TABLE = 2**16  # entries of the largest table whose gradient is formed for each example
 
 
 @dataclass(frozen=True)
 class Sparse:
-    """Gradients of a table (V, *row) that are zero but in the rows that an example takes.
+    """Gradients of a table (V, *row) that are zero except in the rows that an example looks up.
 
-    Nothing of the size of n large tables is ever formed: norms are taken after merging what fell on one row,
-    and a sum over examples is added up in one table.
+    No n large tables are formed: norms are taken after repeated lookups of a row are merged, and a sum over
+    examples needs one table.
 
     Attributes:
-        taken: which rows, int64 (n, places); one may be taken several times.
-        added: what each place adds to its row, (n, places, *row).
+        taken: the indices of the rows, int64 (n, places); an index may occur several times.
+        added: the gradient at each place, which is added to its row, (n, places, *row).
         shape: (V, *row).
     """
 
@@ -52,7 +52,7 @@ class Sparse:
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
-        # Merged as for the norms: what cancels within a row would leave its rounding among the others' sums.
+        # Merged first, as for the norms: entries that cancel within a row leave no rounding in the sum.
         example, row, entries = self._merged
         weighted = entries * factors[example].view(-1, *[1] * (entries.dim() - 1))
         return factors.new_zeros(self.shape).index_add_(0, row, weighted)
@@ -69,9 +69,9 @@ class Sparse:
         return replace(self, taken=taken, added=torch.cat([self.added, other.added], 1))
 
     def _takes_what(self, other: Sparse) -> bool:
-        """Whether both are known to take the same rows, as the same examples do at two points."""
+        """Whether both look up the same rows, as the same examples do at two points."""
         same = memory_of(self.taken) == memory_of(other.taken)
-        return same or (synchronisation.at_hand(self.taken) and torch.equal(self.taken, other.taken))
+        return same or (synchronisation.readable(self.taken) and torch.equal(self.taken, other.taken))
 
     def grouped(self, size: int) -> Sparse:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
@@ -85,8 +85,8 @@ class Sparse:
         return Rows(self._formed()) if self.shape[0] <= self.taken.shape[1] else self
 
     def rows(self) -> Tensor:
-        """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsupportedLayerError where they are
-        large."""
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`. Raises UnsupportedLayerError for a large
+        table."""
         if self.added[:1].numel() < math.prod(self.shape) > _LARGEST_TABLE:
             raise UnsupportedLayerError
         return self._formed()
@@ -104,9 +104,9 @@ class Sparse:
 
     @cached_property
     def _merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Every (example, row) once and what it adds up to: (m,), (m,), (m, *row), zeros to fill it up.
+        """Each (example, row) once, with the sum of its entries: (m,), (m,), (m, *row), padded with zeros.
 
-        m is the number of places, so that nothing has to be counted.
+        m is the number of places: the number of distinct pairs would have to be read from the device.
         """
         ascending, order = self._keys.sort()
         rank = (ascending.diff(prepend=ascending[:1]) != 0).cumsum(0)

@@ -1,10 +1,10 @@
-"""Attention: it computes what torch's does, and book-keeping, rows and the plain loop agree."""
+"""Attention: the output equals torch's, and book-keeping, rows and the plain loop agree."""
 
 import copy
 
 import pytest
 import torch
-from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_question, two_point_question
+from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_query, two_point_query
 from torch import nn
 
 from fedpriv.clipping import per_example, sum_gradients
@@ -34,7 +34,7 @@ SETTINGS = {
 
 
 class Attending(nn.Module):
-    """Attention of 4 places over themselves, or over ``other`` places of another width."""
+    """Self-attention over 4 places, or attention to ``other`` places of another width."""
 
     def __init__(self, other=0, mask=False, padded=False, split=False, batch_first=True, **how):
         super().__init__()
@@ -87,7 +87,7 @@ def examples(dtype=torch.float64, n=6):
 
 
 @SET
-def test_it_computes_what_torchs_does(setting):
+def test_the_output_equals_torchs(setting):
     module = Attending(**SETTINGS[setting]).double().eval()
     plain = copy.deepcopy(module)
     make_batched(plain)
@@ -102,7 +102,7 @@ def test_it_computes_what_torchs_does(setting):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_all_ways_agree(setting, dtype, monkeypatch):
     task, (x, y) = Task(Attending(**SETTINGS[setting])), examples(dtype)
-    query = one_point_question(task, x, y, dtype)
+    query = one_point_query(task, x, y, dtype)
     monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
     plan = clipper_of(task).coverage(task, query.points[0], x, y)
@@ -112,22 +112,22 @@ def test_all_ways_agree(setting, dtype, monkeypatch):
 @SET
 def test_all_ways_agree_at_two_points_and_divided(setting, monkeypatch):
     task, (x, y) = Task(Attending(**SETTINGS[setting])), examples()
-    query = two_point_question(task, x, y)
+    query = two_point_query(task, x, y)
     monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_all_ways_agree(task, query, x, y, 1e-9)
 
 
 @pytest.mark.parametrize("how", [{"add_bias_kv": True}, {"add_zero_attn": True}])
-def test_keys_of_no_input_are_left_to_torch(how):
+def test_unsupported_attention_runs_torchs_forward(how):
     task, (x, y) = Task(Attending(**how)), examples()
-    query = one_point_question(task, x, y)
+    query = one_point_query(task, x, y)
     plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan is None or "attention" not in plan.layers
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
 
 
 class Transformer(nn.Module):
-    """Tokens, a raw table of positions, and torch's encoder."""
+    """Tokens, position embeddings as a raw parameter, and torch's encoder."""
 
     def __init__(self, norm_first=False, activation="gelu", padded=False):
         super().__init__()
@@ -146,7 +146,7 @@ class Transformer(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize("how", [{}, {"norm_first": True}, {"activation": "relu"}, {"padded": True}], ids=str)
-def test_torchs_encoder_is_book_kept_but_for_its_positions(how, monkeypatch):
+def test_torchs_encoder_has_book_keeping_except_for_its_positions(how, monkeypatch):
     task = Task(Transformer(**how))
     x, y = torch.randint(20, (6, 5), generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
     seeds = torch.arange(6)

@@ -1,4 +1,4 @@
-"""Tensors of no known kind beside layers of one: only theirs are formed, and all ways of summing agree."""
+"""Tensors without a layer rule: only their gradients are formed, and all ways of summing agree."""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_question, two_point_question
+from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_query, two_point_query
 from helpers.plain_loop import clipped_sum_loop
 from numpy.random import default_rng
 from torch import nn
@@ -26,7 +26,7 @@ def head(width=8):
 
 
 class Positions(nn.Module):
-    """A raw table of positions and one more token."""
+    """Position embeddings and a class token as raw parameters."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Positions(nn.Module):
 
 
 class Numbered(nn.Module):
-    """A table of positions that is looked up once for all examples."""
+    """Position embeddings that are looked up once for all examples."""
 
     def __init__(self, places=3):
         super().__init__()
@@ -51,7 +51,7 @@ class Numbered(nn.Module):
 
 
 class Warm(nn.Module):
-    """A temperature, which has no axes, and a list of factors."""
+    """A temperature of shape (), and a list of factors."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ class Warm(nn.Module):
 
 
 class Pair(nn.Module):
-    """A small layer of no known kind, one whose weight torch recomputes, and one that is never used."""
+    """A small layer without a rule, one whose weight torch recomputes, and one that is never used."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Pair(nn.Module):
 
 
 class Slope(nn.Module):
-    """As nn.PReLU, of no known kind."""
+    """nn.PReLU as a class without a layer rule."""
 
     def __init__(self, width=1):
         super().__init__()
@@ -126,7 +126,7 @@ def no_rows(monkeypatch, task):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_all_ways_agree(model, dtype, monkeypatch):
     task, x, y = made(model, dtype)
-    query = one_point_question(task, x, y, dtype)
+    query = one_point_query(task, x, y, dtype)
     no_rows(monkeypatch, task)
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
 
@@ -134,7 +134,7 @@ def test_all_ways_agree(model, dtype, monkeypatch):
 @MODELS
 def test_all_ways_agree_at_two_points_and_divided(model, monkeypatch):
     task, x, y = made(model)
-    query = two_point_question(task, x, y)
+    query = two_point_query(task, x, y)
     no_rows(monkeypatch, task)
     assert_all_ways_agree(task, query, x, y, 1e-9)
 
@@ -142,27 +142,27 @@ def test_all_ways_agree_at_two_points_and_divided(model, monkeypatch):
 @MODELS
 def test_all_ways_agree_layer_by_layer(model, monkeypatch):
     task, x, y = made(model)
-    question = two_point_question(task, x, y)
+    query = two_point_query(task, x, y)
     blocks = tuple(
         replace(block, terms=tuple(replace(term, per_layer=True) for term in block.terms))
-        for block in question.blocks
+        for block in query.blocks
     )
     no_rows(monkeypatch, task)
-    assert_all_ways_agree(task, Query(question.points, blocks), x, y, 1e-9)
+    assert_all_ways_agree(task, Query(query.points, blocks), x, y, 1e-9)
 
 
 @MODELS
-def test_clients_of_unlike_sizes_equal_the_plain_loop(model):
+def test_clients_of_different_sizes_equal_the_plain_loop(model):
     task, x, y = made(model, n=11)
     owner = torch.repeat_interleave(torch.arange(4), torch.tensor([3, 1, 5, 2]))
-    query = two_point_question(task, x, y)
+    query = two_point_query(task, x, y)
     asked = OneGradient(), task, query, x, y, owner, 5
     for got, want in zip(clipped_sum(*asked), clipped_sum_loop(*asked), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_dropout_draws_the_same_for_both_parts_and_points(weighted, monkeypatch):
+def test_dropout_masks_are_the_same_in_both_parts_and_points(weighted, monkeypatch):
     class Dropped(Warm):
         def __init__(self):
             super().__init__()
@@ -177,7 +177,7 @@ def test_dropout_draws_the_same_for_both_parts_and_points(weighted, monkeypatch)
     term = Term(0.4, 0.5), Term(0.1, 0.5, (1.0, -1.0))
     points = tuple(0.3 * noise(task.dimension, seed=seed) for seed in (5, 6))
     query = Query(points, (SumBlock(term),))
-    clipper_of(task).coverage(task, points[0], x, y, drawing=True)
+    clipper_of(task).coverage(task, points[0], x, y, with_dropout=True)
     no_rows(monkeypatch, task)
     if not weighted:
         (got,), (want,) = (s(task, query, x, y, seeds=seeds) for s in (sum_gradients, sum_gradients_loop))
@@ -191,10 +191,10 @@ def test_dropout_draws_the_same_for_both_parts_and_points(weighted, monkeypatch)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_passes_of_few_digits_are_near_and_bounded(weighted, monkeypatch):
+def test_passes_of_reduced_precision_are_close_and_bounded(weighted, monkeypatch):
     exact, x, y = made(slopes, torch.float32, n=8)
     task = Task(slopes())
-    query = one_point_question(exact, x, y, torch.float32)
+    query = one_point_query(exact, x, y, torch.float32)
     weights = torch.full((4, 2), 0.5) if weighted else None
     if weighted:
         x, y = x.unflatten(0, (4, 2)), y.unflatten(0, (4, 2))
@@ -211,11 +211,11 @@ def test_passes_of_few_digits_are_near_and_bounded(weighted, monkeypatch):
     assert float(alone.double().norm()) == pytest.approx(1e-3, rel=2e-6)
 
 
-# What is not read from the module is tried out.
+# Obstacles that only the trial finds.
 
 
 class Beside(nn.Module):
-    """A known layer's weight is used outside of it too, beside a temperature that has one to be formed."""
+    """A linear layer's weight is also used outside it, beside a temperature, whose gradient is formed."""
 
     def __init__(self, share):
         super().__init__()
@@ -226,7 +226,7 @@ class Beside(nn.Module):
 
 
 class Held(nn.Module):
-    """A layer of no known kind that holds the weight of one: both of its uses are formed."""
+    """A layer without a rule that shares its weight with a linear layer: both uses are formed."""
 
     class Other(nn.Module):
         def __init__(self, weight):
@@ -246,17 +246,17 @@ class Held(nn.Module):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.1])
-def test_a_known_layers_weight_that_is_used_elsewhere_is_left_to_rows(share):
+def test_a_layers_weight_that_is_used_elsewhere_is_summed_as_rows(share):
     task = Task(Beside(share))
     x, y = noise(6, 6, seed=1), torch.arange(6) % 4
     assert clipper_of(task).layers
-    for asked in (one_point_question, two_point_question):
+    for asked in (one_point_query, two_point_query):
         query = asked(task, x, y)
         assert not clipper_of(task).coverage(task, query.points[0], x, y)
         assert_all_ways_agree(Task(Beside(share)), query, x, y, 1e-9, fast=False)
 
 
-def test_such_a_use_is_found_however_large_the_gradients_beside_it_are():
+def test_such_a_use_is_found_beside_large_gradients():
     class Loud(Beside):
         def forward(self, x):
             return 1e-4 * super().forward(x) / self.heat + 1e3 * self.heat * x
@@ -266,10 +266,10 @@ def test_such_a_use_is_found_however_large_the_gradients_beside_it_are():
     assert not clipper_of(task).coverage(task, 0.3 * noise(task.dimension), x, y)
 
 
-def test_a_weight_that_a_layer_of_no_known_kind_holds_too_is_formed(monkeypatch):
+def test_a_weight_shared_with_a_layer_without_a_rule_is_formed(monkeypatch):
     task = Task(Held())
     x, y = noise(6, 6, seed=1), torch.arange(6) % 4
-    query = two_point_question(task, x, y)
+    query = two_point_query(task, x, y)
     plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan.remaining == ("layer.weight",)
     assert plan.slots["layer"] == {"bias": "layer.bias"}
@@ -277,12 +277,12 @@ def test_a_weight_that_a_layer_of_no_known_kind_holds_too_is_formed(monkeypatch)
     assert_all_ways_agree(task, query, x, y, 1e-9)
 
 
-def test_tables_that_all_examples_share_are_formed_whatever_their_length(monkeypatch):
-    """Where it is a multiple of what is tried out, they look like several places of each example."""
+def test_tables_that_all_examples_share_are_formed_for_every_length(monkeypatch):
+    """Where the length is a multiple of the trial's batch, rows look like several places of each example."""
     for places in (1, 2, 3, 4, 6, 12, 33):
         task = Task(Numbered(places))
         x, y = noise(7, 2 * places, seed=1), torch.arange(7) % 4
-        query = one_point_question(task, x, y)
+        query = one_point_query(task, x, y)
         plan = clipper_of(task).coverage(task, query.points[0], x, y)
         assert plan.remaining == ("table.weight",)
         with monkeypatch.context() as patch:
@@ -291,7 +291,7 @@ def test_tables_that_all_examples_share_are_formed_whatever_their_length(monkeyp
 
 
 class Sorted(nn.Module):
-    """Puts a large batch in another order before a layer, and back behind it."""
+    """Reorders a large batch before a layer, and restores the order after it."""
 
     def __init__(self):
         super().__init__()
@@ -302,7 +302,7 @@ class Sorted(nn.Module):
         return self.last(torch.tanh(self.first(x[order])[order.argsort()]))
 
 
-def test_layers_that_see_large_batches_in_another_order_are_told():
+def test_layers_that_reorder_large_batches_are_found():
     task = Task(Sorted())
     x, y = noise(40, 6, seed=1) * torch.logspace(-1, 1, 40)[:, None], torch.arange(40) % 4
     query = Query((0.3 * noise(task.dimension),), (SumBlock((Term(0.1),)),))
@@ -311,13 +311,13 @@ def test_layers_that_see_large_batches_in_another_order_are_told():
     torch.testing.assert_close(got, want)
 
 
-def test_much_that_remains_is_summed_by_rows():
+def test_a_large_remaining_part_is_summed_as_rows():
     assert not clipper_of(Task(nn.Sequential(nn.Linear(2, 4), Slope(5)))).layers  # 5 of 17
     assert clipper_of(Task(nn.Sequential(nn.Linear(2, 4), Slope(4)))).layers  # 4 of 16
 
 
 class Gated(nn.Module):
-    """Mixes examples, or puts them in another order, once a number has moved far enough."""
+    """Mixes examples, or reorders them, once a parameter has crossed a threshold."""
 
     def __init__(self, mixes, up):
         super().__init__()
@@ -335,7 +335,7 @@ class Gated(nn.Module):
 
 @pytest.mark.parametrize("mixes", [True, False])
 @pytest.mark.parametrize("up", [True, False])
-def test_what_mixes_examples_only_at_other_parameters_is_told(mixes, up):
+def test_mixing_at_other_parameters_is_found(mixes, up):
     task = Task(Gated(mixes, up))
     x = noise(40, 6, seed=1) * torch.logspace(-1, 1, 40)[:, None]
     y, point = torch.arange(40) % 4, 0.5 * noise(task.dimension)
@@ -351,14 +351,14 @@ def test_what_mixes_examples_only_at_other_parameters_is_told(mixes, up):
     assert (got - less).norm() <= 0.1 * (1 + 1e-6)
 
 
-# What is formed is bounded, and so is what it takes.
+# Formed gradients: their sums are bounded, and so is their memory.
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 1e30, 1e19])
 @MODELS
-def test_a_broken_example_spoils_no_other(model, broken):
+def test_an_example_that_is_not_finite_spoils_no_other(model, broken):
     task, x, y = made(model, torch.float32)
-    query = one_point_question(task, x[:2], y[:2], torch.float32)
+    query = one_point_query(task, x[:2], y[:2], torch.float32)
     x[2, 3] = broken
     block = Query(query.points, (replace(query.blocks[0], share=1.0),))
     rows = sum_rows([task.gradients(query.points[0], x, y)], block.blocks)
@@ -379,9 +379,9 @@ def test_one_example_never_adds_more_than_the_clip_norm(model, scale):
             assert float(total.double().norm()) <= clip_norm * (1 + 2e-6)
 
 
-def test_as_many_are_formed_at_once_as_rows_would_be(monkeypatch):
+def test_as_many_units_are_formed_at_once_as_for_rows(monkeypatch):
     task, x, y = made(Positions, n=20)
-    query = one_point_question(task, x, y)
+    query = one_point_query(task, x, y)
     plan = clipper_of(task).coverage(task, query.points[0], x, y)
     sizes = []
     bookkeeping = clipper_of(task).bookkeeping
@@ -395,13 +395,13 @@ def test_as_many_are_formed_at_once_as_rows_would_be(monkeypatch):
     )
     monkeypatch.setattr(per_example, "_ROW_ENTRIES", 7 * plan.formed)
     sum_gradients(task, query, x, y)
-    assert sizes == [32]  # among few, rounding would tell who else is there
-    monkeypatch.setattr(per_example, "_MOST_ENTRIES", 7 * plan.formed)
+    assert sizes == [32]  # padded: in a smaller batch, rounding would depend on the batch size
+    monkeypatch.setattr(per_example, "_MAX_ROW_ENTRIES", 7 * plan.formed)
     sum_gradients(task, query, x, y)
-    assert sizes[1:] == [7, 7, 7]  # a copy among the last
+    assert sizes[1:] == [7, 7, 7]  # the last one is padded
 
 
-def test_what_a_client_takes_counts_what_is_formed():
+def test_a_clients_memory_counts_formed_gradients():
     class Wide(nn.Module):
         def __init__(self, wide):
             super().__init__()

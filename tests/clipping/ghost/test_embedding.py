@@ -1,4 +1,4 @@
-"""Embeddings: book-keeping, rows, the plain loop and Opacus agree; no example has a table of its own."""
+"""Embeddings: book-keeping, rows, the plain loop and Opacus agree; no table per example is formed."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from helpers.clipping_paths import (
     assert_all_ways_agree,
     assert_opacus_agrees,
     noise,
-    one_point_question,
-    two_point_question,
+    one_point_query,
+    two_point_query,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ class Tied(Text):
 
 @st.composite
 def embeddings(draw):
-    """An embedding or a bag, and tokens for it, so few that most of them come again."""
+    """An embedding or a bag, and tokens from a small vocabulary, so that most repeat."""
     count, width, places = draw(st.integers(2, 9)), draw(st.integers(1, 3)), draw(st.integers(1, 8))
     padding = draw(st.sampled_from([None, 0, count - 1]))
     kind = draw(st.sampled_from(["embedding", "sum", "mean"]))
@@ -78,7 +78,7 @@ def embeddings(draw):
 def test_random_embeddings_are_summed_exactly(embedding, dtype):
     model, x = embedding
     task, y = Task(model), torch.arange(len(x)) % 3
-    query = one_point_question(task, x, y, dtype)
+    query = one_point_query(task, x, y, dtype)
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
 
 
@@ -87,24 +87,24 @@ def test_random_embeddings_are_summed_exactly(embedding, dtype):
 def test_two_points_divisors_and_clients_are_summed_exactly(model, count):
     task = Task(model(nn.Embedding(count, 3)))
     x, y = tokens(6, 8, below=count), torch.arange(6) % 3
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
 @pytest.mark.parametrize("name", ["lstm", "mlp-text"])
 def test_the_papers_models_of_text_are_summed_exactly(name):
     task = Task(models.build(name, (7,), 3, (9,)))
     x, y = tokens(6, 7, below=9), torch.arange(6) % 3
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
 @pytest.mark.parametrize("name", ["factors", "factors-biases"])
 def test_the_papers_factorisations_are_summed_exactly(name):
     task = Task(models.build(name, (2,), tokens=(9, 5)), loss="squared-error")
     x, y = torch.stack([tokens(6, below=9), tokens(6, below=5)], 1), noise(6)
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
-def test_padding_moves_nothing():
+def test_padding_has_no_gradient():
     task = Task(Text(nn.Embedding(5, 3, padding_idx=2)))
     x, y = tokens(6, 8, below=5), torch.arange(6) % 3
     query = Query((noise(task.dimension),), (SumBlock((Term(0.1),)),))
@@ -118,18 +118,18 @@ def test_norms_are_those_of_opacus():
     assert_opacus_agrees(Text(nn.Embedding(9, 3)), tokens(6, 8, below=9), torch.arange(6) % 3)
 
 
-def test_a_large_table_with_other_uses_is_summed_by_rows(monkeypatch):
-    """Then a table for each example cannot be helped, but it is formed for few examples at a time."""
+def test_a_large_table_with_other_uses_is_summed_as_rows(monkeypatch):
+    """Then a table per example is needed, but only few examples are formed at a time."""
     monkeypatch.setattr(sparse, "_LARGEST_TABLE", 100)
     task = Task(Tied(nn.Embedding(50, 3)))
     x, y = tokens(6, 8, below=50), torch.arange(6) % 3
-    query = one_point_question(task, x, y)
+    query = one_point_query(task, x, y)
     assert not clipper_of(task).coverage(task, query.points[0], x, y)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
 
 
 class Largest(TorchDispatchMode):
-    """The most entries that a tensor made while it is open has."""
+    """Records the entries of the largest tensor that is created while the mode is active."""
 
     entries = 0
 
@@ -141,8 +141,8 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_no_table_for_each_example_is_formed():
-    """Whatever is asked, nothing is larger than the one table of the sum, even in the trial of the model."""
+def test_no_table_per_example_is_formed():
+    """For every query, no tensor is larger than the sum's table, also in the trial."""
     task = Task(Text(nn.Embedding(10**5, 4)))
     x, y = tokens(50, 8, below=10**5), torch.arange(50) % 3
     points = tuple(0.1 * noise(task.dimension, seed=seed).float() for seed in (0, 1))
@@ -156,12 +156,12 @@ def test_no_table_for_each_example_is_formed():
 
 @pytest.mark.parametrize("wrong", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_what_makes_a_table_depend_on_the_batch_is_refused(kind, wrong):
+def test_embedding_options_that_depend_on_the_batch_are_refused(kind, wrong):
     with pytest.raises(ArgumentError, match="embedding"):
         Task(Text(kind(5, 3, **wrong)))
 
 
-def test_what_cancels_within_a_row_leaves_no_rounding_in_its_sum():
+def test_entries_that_cancel_within_a_row_leave_no_rounding():
     added = torch.tensor([[[0.75], [0.0]], [[1e10], [-1e10]]])
     form = sparse.Sparse(torch.zeros(2, 2, dtype=torch.int64), added, (5000, 1))
     assert form.squares().tolist() == [0.5625, 0.0]

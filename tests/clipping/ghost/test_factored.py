@@ -1,4 +1,4 @@
-"""Forms of per-example gradients: each is held against the tensors that it stands for, formed in float64."""
+"""Forms of per-example gradients: each is compared with its gradients, formed in float64."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.clipping.ghost.factored import Cut, Rows, combine, restored
+from fedpriv.clipping.ghost.factored import Rows, Split, combine, restored
 from fedpriv.clipping.ghost.outer_product import Outer, add_up, outer
 
 CONVOLUTION = (0, 2, 3, 1)  # (out, in, height, width), kept as (out, height, width, in)
@@ -21,7 +21,7 @@ def noise(*shape, seed=0):
 
 @st.composite
 def outers(draw, n=6, seed=0):
-    """A form of random groups, places and order, and the factors it was made of."""
+    """A form of random groups, places and order, and its factors."""
     groups, places = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 5, 30]))
     outs, ins, sides = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.sampled_from([(), (2, 3)]))
     delta = noise(n, groups, places, outs, seed=2 * seed)
@@ -35,7 +35,7 @@ def cast(form, dtype):
 
 
 def moved(form, step):
-    """The form at a point near by: its factors, each with a little noise."""
+    """The form at a close point: its factors, each with a little noise."""
     pairs = [(d + step * noise(*d.shape, seed=5), a + step * noise(*a.shape, seed=6)) for d, a in form.pairs]
     return replace(form, pairs=tuple(pairs))
 
@@ -51,7 +51,7 @@ def formed(form):
 
 
 def summands(form):
-    """No less than the sums over places of norm(delta_l) norm(a_l), for each example."""
+    """Upper bounds of the sums over places of norm(delta_l) norm(a_l), for each example."""
     pairs = [(d.double(), a.double()) for d, a in form.pairs]
     return sum(across(d) * across(a) for d, a in pairs)
 
@@ -85,7 +85,7 @@ def assert_stands_for(form, gradients, tolerance=1e-10):
 
 @settings(deadline=None, max_examples=60)
 @given(outers(), st.sampled_from([torch.float32, torch.float64]))
-def test_outer_products_stand_for_their_sums(form, dtype):
+def test_outer_products_equal_their_sums(form, dtype):
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     form = cast(form, dtype)
     exact = cast(form, torch.float64)
@@ -95,7 +95,7 @@ def test_outer_products_stand_for_their_sums(form, dtype):
 
 @settings(deadline=None, max_examples=40)
 @given(st.data(), outers())
-def test_combinations_and_groups_stand_for_theirs(data, form):
+def test_combinations_and_groups_equal_their_sums(data, form):
     other = moved(form, 0.1)
     one, two = formed(form), formed(other)
     by_rows = data.draw(st.booleans(), label="one of them as rows")
@@ -109,14 +109,14 @@ def test_combinations_and_groups_stand_for_theirs(data, form):
 @pytest.mark.parametrize("places", [1, 2])
 @pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_difference_of_two_near_points_keeps_its_digits(places, step, dtype):
-    """What rounding costs is a part of the difference, and not of the gradients that cancel."""
+def test_the_difference_of_two_close_points_is_accurate(places, step, dtype):
+    """Rounding is relative to the difference, not to the gradients that cancel."""
     form = outer(noise(5, places, 90), noise(5, places, 80, seed=1), (90, 80))
     one, two = cast(form, dtype), cast(moved(form, step), dtype)
     wanted = formed(cast(one, torch.float64)) - formed(cast(two, torch.float64))
     difference = combine([one, two], (1.0, -1.0))
     assert isinstance(difference, Outer)
-    tolerance = 1e-14 / step if dtype == torch.float64 else 1e-6  # what the wanted one itself keeps
+    tolerance = 1e-14 / step if dtype == torch.float64 else 1e-6  # the accuracy of the reference itself
     norms = wanted.flatten(1).norm(dim=1)
     torch.testing.assert_close(difference.squares().sqrt(), norms, rtol=tolerance, atol=0.0)
     factors = noise(5, seed=9)
@@ -125,7 +125,7 @@ def test_the_difference_of_two_near_points_keeps_its_digits(places, step, dtype)
     assert float(lost.norm()) <= tolerance * float(summed.norm())
 
 
-def test_factors_of_very_unlike_sizes_are_not_cancelled_against_each_other():
+def test_factors_of_very_different_sizes_are_not_merged():
     """1e6 a + a' 1e6 with a, a' near 1e-6: merging them would add and subtract 1e12."""
     delta, a = torch.full((2, 3), 1e-6), torch.full((2, 4), 1e6)
     one, two = outer(delta, a, (3, 4)), outer(1e6 + delta, 1e-6 * a / 1e6, (3, 4))
@@ -134,7 +134,7 @@ def test_factors_of_very_unlike_sizes_are_not_cancelled_against_each_other():
     torch.testing.assert_close(summed, torch.full((3, 4), 2 * exact), rtol=1e-6, atol=0)
 
 
-def test_one_product_serves_all_forms_of_one_input():
+def test_forms_of_one_input_take_one_product():
     delta, other, a = noise(5, 3), noise(5, 3, seed=1), noise(5, 4, seed=2)
     forms = [outer(delta, a, (3, 4)), outer(other, a, (3, 4)), outer(other, a.clone(), (3, 4))]
     factors = [noise(5, seed=3 + i) for i in range(3)]
@@ -148,15 +148,15 @@ def test_one_product_serves_all_forms_of_one_input():
 
 
 @pytest.mark.parametrize("order", [(), (2, 0, 1)])
-def test_what_is_cut_is_what_is_whole(order):
-    """Squares, divided squares, sums and groups of gradients in parts, cut alike and not."""
+def test_split_gradients_equal_whole_ones(order):
+    """Squares, divided squares, sums and groups of split gradients, with equal and other splits."""
     formed, divisor, factors = noise(6, 5, 4, 3), noise(5, 4, 3, seed=1).abs() + 0.1, noise(6, seed=2)
 
     def part(start, stop):
         rows = formed[:, :, start:stop]
         return Rows(rows.permute(0, *(1 + axis for axis in order)) if order else rows, order)
 
-    cut, otherwise = Cut((part(0, 1), part(1, 4)), 1), Cut((part(0, 2), part(2, 4)), 1)
+    cut, otherwise = Split((part(0, 1), part(1, 4)), 1), Split((part(0, 2), part(2, 4)), 1)
     whole = Rows(formed)
     for form, want in (
         (cut, whole),
@@ -174,8 +174,8 @@ def test_what_is_cut_is_what_is_whole(order):
 
 @pytest.mark.parametrize("size", [1e-22, 1e-8, 1.0, 1e8, 1e22])
 @pytest.mark.parametrize("cosine", [1.0, 0.5, 0.0, -0.5, -0.99, -0.999999])
-def test_norms_of_two_products_are_right_however_the_two_lie(size, cosine):
-    """From one direction to nearly opposite ones, and where their own products leave float32."""
+def test_norms_of_two_products_are_right_at_every_angle(size, cosine):
+    """From parallel to nearly opposite, and where their products are outside float32's range."""
     delta, a, turned = noise(7, 30), noise(7, 50, seed=1), noise(7, 30, seed=2)
     turned -= delta * (turned * delta).sum(1, keepdim=True) / delta.square().sum(1, keepdim=True)
     turned *= delta.norm(dim=1, keepdim=True) / turned.norm(dim=1, keepdim=True)
@@ -184,9 +184,9 @@ def test_norms_of_two_products_are_right_however_the_two_lie(size, cosine):
     formed = sum(d.double()[:, :, None] * b.double()[:, None] for d, b in pairs)
     form = Outer(tuple((d[:, None, None], b[:, None, None]) for d, b in pairs), (30, 50))
     squares, want = form.squares(), formed.flatten(1).square().sum(1)
-    told = ~squares.isnan()
-    torch.testing.assert_close(squares[told], want[told], rtol=2e-6, atol=0.0)
-    assert bool(told.all()) or cosine < -0.9 or max(size, 1 / size) > 1e18
+    known = ~squares.isnan()
+    torch.testing.assert_close(squares[known], want[known], rtol=2e-6, atol=0.0)
+    assert bool(known.all()) or cosine < -0.9 or max(size, 1 / size) > 1e18
 
 
 LAID = {
@@ -198,8 +198,8 @@ LAID = {
 
 @pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
 @pytest.mark.parametrize("length", [784, 2000, 2048])
-def test_norms_of_long_even_vectors_keep_their_digits(length, laid):
-    """Rounding that goes one way in every entry adds up, unless the sums are short or in float64."""
+def test_norms_of_long_constant_vectors_are_accurate(length, laid):
+    """Rounding in the same direction accumulates, unless the sums are short or in float64."""
     even = torch.linspace(0.5, 1.5, 8, dtype=torch.float64)[:, None].expand(8, length).float()
     steep = torch.cat([even[:, : length // 2], -0.3 * even[:, length // 2 :]], 1)
     few = noise(8, 3, seed=1).float()
@@ -209,13 +209,13 @@ def test_norms_of_long_even_vectors_keep_their_digits(length, laid):
         torch.testing.assert_close(form.squares(), want, rtol=5e-7, atol=0.0)
 
 
-def test_norms_of_millions_of_even_entries_keep_their_digits():
+def test_norms_of_millions_of_constant_entries_are_accurate():
     rows = torch.full((1, 2**22), 0.7)
     torch.testing.assert_close(Rows(rows).squares(), rows.double().square().sum(1), rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("shape", [(3, 20_000), (20_000, 3), (100, 50_000)])
-def test_divided_norms_of_long_even_vectors_keep_their_digits(shape):
+def test_divided_norms_of_long_constant_vectors_are_accurate(shape):
     delta, a = (torch.linspace(0.5, 1.5, 4)[:, None].expand(4, size).contiguous() for size in shape)
     want = delta.double().square().sum(1) * a.double().square().sum(1)
     got = outer(delta, a, shape).squares(torch.ones(shape))
@@ -224,23 +224,23 @@ def test_divided_norms_of_long_even_vectors_keep_their_digits(shape):
 
 @pytest.mark.parametrize("size", [1e-30, 1e-16, 1e16, 1e30])
 @pytest.mark.parametrize("divided", [False, True])
-def test_norms_of_extreme_factors_are_right_or_not_told(size, divided):
-    """Squares that leave float32 must never read as a smaller norm."""
+def test_norms_of_extreme_factors_are_right_or_unknown(size, divided):
+    """Squares outside float32's range must never give a smaller norm."""
     delta, a = (noise(4, 3) * size).float(), (noise(4, 5, seed=1) / size).float()
     delta[3] = a[3] = 0.0
     divisor = noise(3, 5, seed=2).abs().float() + 0.1 if divided else None
     rows = delta.double()[:, :, None] * a.double()[:, None]
     want = (rows / divisor.double() if divided else rows).flatten(1).square().sum(1)
     got = outer(delta, a, (3, 5)).squares(divisor)
-    told = ~got.isnan()
-    torch.testing.assert_close(got[told], want[told], rtol=1e-5, atol=0.0)
-    assert told.all() or divided or max(size, 1 / size) > 1e18  # such factors are not weighed
+    known = ~got.isnan()
+    torch.testing.assert_close(got[known], want[known], rtol=1e-5, atol=0.0)
+    assert known.all() or divided or max(size, 1 / size) > 1e18  # norms of such factors are unknown
     assert got[3] == 0
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("outs", "ins"), [(7, 40), (40, 7), (3, 1000)])
-def test_divisors_and_factors_as_uneven_as_need_no_scaling_are_exact(seed: int, outs: int, ins: int) -> None:
+def test_uneven_divisors_and_factors_without_scaling_are_exact(seed: int, outs: int, ins: int) -> None:
     """Factors' entries down to 1e-22 of norms from 1e-3 to 1e3, weights over 24 orders of magnitude."""
     generator = np.random.default_rng(seed)
 
@@ -252,14 +252,14 @@ def test_divisors_and_factors_as_uneven_as_need_no_scaling_are_exact(seed: int, 
     delta, a = uneven(300, outs), uneven(300, ins)
     divisor = torch.as_tensor(10 ** generator.uniform(-5.9, 5.9, (outs, ins))).float()
     form = outer(delta, a, (outs, ins))
-    assert form._plainly_divided_squares(divisor) is not None
+    assert form._unscaled_divided_squares(divisor) is not None
     want = torch.einsum("ij,jk,ik->i", delta.double() ** 2, divisor.double() ** -2, a.double() ** 2)
     torch.testing.assert_close(form.squares(divisor), want, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("spread", [1e6, 1e11, 1e13, 1e25])
 def test_divisors_of_any_spread_are_exact(spread):
-    """The only entry that is not zero is the one that is divided by the most."""
+    """The only nonzero entry has the largest divisor."""
     delta, a = torch.tensor([[0.0, 3.0]]), torch.tensor([[0.0, 0.0, 2.0]])
     divisor = torch.logspace(0, math.log10(spread), 6).view(2, 3)
     (got,) = outer(delta, a, (2, 3)).squares(divisor)
@@ -268,18 +268,18 @@ def test_divisors_of_any_spread_are_exact(spread):
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 @pytest.mark.parametrize("places", [1, 2, 40])
-def test_a_broken_example_is_not_told(broken, places):
+def test_the_norm_of_an_example_that_is_not_finite_is_unknown(broken, places):
     delta, a = noise(3, places, 4), noise(3, places, 5, seed=1)
     a[1, 0, 0] = broken
     for form in (outer(delta, a, (4, 5)), outer(delta, a, (4, 5)).simplified()):
         for by in (None, torch.ones(4, 5).double()):
-            told = form.squares(by) < 1e18
-            assert told.tolist() == [True, False, True]
+            known = form.squares(by) < 1e18
+            assert known.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("divided", [False, True])
-def test_a_sum_that_cancels_is_not_told_less_than_the_rounding_of_its_total(divided):
-    """Of three examples the first two cancel over their places, one but for its last bit."""
+def test_the_norm_of_a_cancelling_sum_is_at_least_its_rounding_or_unknown(divided):
+    """The first two of three examples cancel over their places, one of them up to its last bit."""
     outs, ins, places = 30, 40, 3
     delta, a = noise(3, 1, places, outs, seed=1), noise(3, 1, 1, ins, seed=2).expand(3, 1, places, ins)
     delta[:2, :, -1] = -delta[:2, :, :-1].sum(2)
@@ -288,15 +288,15 @@ def test_a_sum_that_cancels_is_not_told_less_than_the_rounding_of_its_total(divi
     divisor = noise(outs, ins, seed=3).abs().float() + 0.1 if divided else None
     squares = form.squares(divisor)
     assert squares.isnan().tolist() == [True, True, False]
-    assert 2 * places * (outs + ins) < outs * ins  # so that it is kept in factors
+    assert 2 * places * (outs + ins) < outs * ins  # so that the gradients are not formed
     assert form.simplified() is form
 
 
 @pytest.mark.parametrize("places", [1, 2])
-def test_deltas_that_a_weight_would_take_beyond_the_largest_float_are_not_told(places):
-    """Their gradients are small, since what they meet is: weighed by 3, delta is infinite all the same."""
+def test_norms_of_deltas_that_a_weight_would_overflow_are_unknown(places):
+    """Their gradients are small because the inputs are; but 3 times delta is infinite."""
     delta, a = torch.full((2, places, 2), 2e38), torch.full((2, places, 3), 1e-38)
     delta[1], a[1] = 1.0, 1.0
     for divisor in (None, torch.ones(2, 3)):
-        told = outer(delta, a, (2, 3)).squares(divisor).isfinite()
-        assert told.tolist() == [False, True]
+        known = outer(delta, a, (2, 3)).squares(divisor).isfinite()
+        assert known.tolist() == [False, True]

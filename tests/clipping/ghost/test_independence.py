@@ -1,4 +1,4 @@
-"""Code of one's own that mixes examples only for some values is found where it does, and summed by rows."""
+"""User code that mixes examples only for some values is found when it does, and summed as rows."""
 
 import math
 import warnings
@@ -6,12 +6,12 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_question, two_point_question
+from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_query, two_point_query
 from torch import nn
 
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
 from fedpriv.clipping.ghost.clipper import clipper_of
-from fedpriv.clipping.ghost.independence import runs_own_code
+from fedpriv.clipping.ghost.independence import runs_user_code
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.losses import cross_entropy
 from fedpriv.tasks.task import Task
@@ -20,7 +20,7 @@ UNKNOWN = -9.0
 
 
 class Filled(nn.Module):
-    """What is not known becomes the mean of what is."""
+    """Replaces unknown values by the mean of the known ones."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Filled(nn.Module):
 
 
 class FilledWithin(Filled):
-    """What is not known becomes the mean of what another layer made of all, which gradients pass through."""
+    """Replaces unknown values by the mean of another layer's outputs, with gradients."""
 
     def __init__(self):
         super().__init__()
@@ -45,14 +45,14 @@ class FilledWithin(Filled):
 
 
 class Apart(FilledWithin):
-    """One that mixes nothing."""
+    """User code that mixes nothing."""
 
     def forward(self, x):
         return self.out(torch.tanh(self.inner(torch.where(x == UNKNOWN, 0.0, x))))
 
 
 def balanced(outputs, y):
-    """Those of label 1 weigh as all others do, where there are enough to tell."""
+    """Weights the examples of label 1 to balance the others, where the batch has enough of them."""
     weight = (y == 0).sum().clamp(min=1) / (y == 1).sum().clamp(min=1) if len(y) > 4 else y.new_ones(())
     return F.cross_entropy(outputs, y, reduction="none") * torch.where(y == 1, weight, 1.0)
 
@@ -87,11 +87,11 @@ KINDS_OF_MIXING = ["inputs", "within", "labels", "labels, compiled"]
 
 
 @pytest.mark.parametrize(("model", "loss"), MIXING, ids=KINDS_OF_MIXING)
-def test_one_example_more_moves_a_sum_by_the_clip_norm_at_most(model, loss):
+def test_another_example_changes_the_sum_by_at_most_the_clip_norm(model, loss):
     task, (x, y) = Task(model, loss), unknown_ones()
     params = noise(task.dimension, seed=2).float()
     query = Query((params,), (SumBlock((Term(1.0),)),))
-    assert clipper_of(task).coverage(task, params, x, y)  # made-up examples do not show it
+    assert clipper_of(task).coverage(task, params, x, y)  # the trial does not find it
     for each in (1, 2):  # examples, and clients of two
 
         def total(who, each=each):
@@ -108,8 +108,8 @@ def test_one_example_more_moves_a_sum_by_the_clip_norm_at_most(model, loss):
 
 
 @pytest.mark.parametrize(("model", "loss"), MIXING, ids=KINDS_OF_MIXING)
-@pytest.mark.parametrize("asked", [one_point_question, two_point_question])
-def test_what_is_mixed_is_summed_as_if_each_were_alone(model, loss, asked):
+@pytest.mark.parametrize("asked", [one_point_query, two_point_query])
+def test_mixed_examples_are_summed_as_if_each_were_alone(model, loss, asked):
     task, (x, y) = Task(model, loss), unknown_ones(12)
     query = asked(task, x.double(), y)
     for got, want in zip(
@@ -120,25 +120,25 @@ def test_what_is_mixed_is_summed_as_if_each_were_alone(model, loss, asked):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
-def test_who_is_not_mixed_is_still_book_kept():
-    """Half of them are; that no more are formed than are."""
+def test_examples_that_are_not_mixed_keep_book_keeping():
+    """Half of the examples are mixed; only these are formed."""
     task, (x, y) = Task(Filled()), unknown_ones()
     query = Query((noise(task.dimension, seed=2).float(),), (SumBlock((Term(1.0),)),))
     sum_gradients(task, query, x, y)
     formed, gradients = [], task.gradients
     task.gradients = lambda params, x, y: formed.append(len(x)) or gradients(params, x, y)
     [got] = sum_gradients(task, query, x, y)
-    assert formed == [32]  # 20, filled up
+    assert formed == [32]  # 20, padded up
     torch.testing.assert_close(got.float(), sum_gradients_loop(task, query, x, y)[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("asked", [one_point_question, two_point_question])
-def test_own_code_that_mixes_nothing_forms_no_rows(asked):
+@pytest.mark.parametrize("asked", [one_point_query, two_point_query])
+def test_user_code_that_mixes_nothing_forms_no_rows(asked):
     task, (x, y) = Task(Apart(), lambda *given: cross_entropy(*given)), unknown_ones(12)
     assert_all_ways_agree(task, asked(task, x.double(), y), x.double(), y, 1e-9)
 
 
-def test_own_code_with_dropout_draws_the_same_alone():
+def test_user_code_with_dropout_has_the_same_masks_alone():
     model = Apart()
     model.inner = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5))
     task, (x, y) = Task(model), unknown_ones(12)
@@ -150,7 +150,7 @@ def test_own_code_with_dropout_draws_the_same_alone():
     torch.testing.assert_close(sum_gradients(task, query, x, y, seeds=seeds)[0], want, rtol=1e-5, atol=1e-6)
 
 
-def test_an_example_that_is_broken_alone_too_is_no_sign_of_mixing():
+def test_an_example_that_is_not_finite_alone_is_no_sign_of_mixing():
     task, (x, y) = Task(Apart()), unknown_ones(12)
     x[3, 1] = math.nan
     query = Query((noise(task.dimension, seed=2).float(),), (SumBlock((Term(1.0),)),))
@@ -159,20 +159,20 @@ def test_an_example_that_is_broken_alone_too_is_no_sign_of_mixing():
     torch.testing.assert_close(got.double(), want.double(), rtol=1e-5, atol=1e-6)
 
 
-def test_only_code_of_ones_own_is_watched():
-    """Torch's and fedpriv's layers hold nothing that looks at values of a batch."""
-    assert not any(runs_own_code(Task(name).module, cross_entropy) for name in ("logistic", "mlp", "cnn"))
+def test_only_user_code_is_watched():
+    """The layers of torch and fedpriv do not depend on values of the batch."""
+    assert not any(runs_user_code(Task(name).module, cross_entropy) for name in ("logistic", "mlp", "cnn"))
     encoder = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-    assert not runs_own_code(nn.Sequential(encoder, nn.Dropout(0.1), nn.PReLU()), cross_entropy)
-    assert runs_own_code(nn.Sequential(nn.Linear(2, 2), Filled()), cross_entropy)
-    assert runs_own_code(nn.Linear(2, 2), balanced)
+    assert not runs_user_code(nn.Sequential(encoder, nn.Dropout(0.1), nn.PReLU()), cross_entropy)
+    assert runs_user_code(nn.Sequential(nn.Linear(2, 2), Filled()), cross_entropy)
+    assert runs_user_code(nn.Linear(2, 2), balanced)
     hooked = nn.Linear(2, 2)
     hooked.register_forward_hook(lambda module, given, out: out - out.mean(0))
-    assert runs_own_code(hooked, cross_entropy)
+    assert runs_user_code(hooked, cross_entropy)
 
 
 class Softened(nn.Module):
-    """Clips the gradient that flows back through it, of the whole batch: a remedy for blow-ups."""
+    """Clips the norm of the whole batch's gradient in the backward pass."""
 
     def __init__(self, soften):
         super().__init__()
@@ -209,8 +209,8 @@ def by_hook(x):
 
 
 @pytest.mark.parametrize("soften", [by_hook, Soften.apply], ids=["hook", "function"])
-def test_gradients_that_a_batch_changes_are_had_one_by_one(soften):
-    """The losses are the same; made-up examples have gradients too small to show it."""
+def test_gradients_that_depend_on_the_batch_are_formed_one_by_one(soften):
+    """The losses are the same; the gradients of the trial's examples are too small to be clipped."""
     task, n = Task(Softened(soften), "squared-error"), 200
     params, query_of = noise(task.dimension, seed=2).float(), lambda p: Query((p,), (SumBlock((Term(0.1),)),))
     x, y = noise(n, 5, seed=1).float(), noise(n, 1, seed=3).float()
@@ -220,8 +220,8 @@ def test_gradients_that_a_batch_changes_are_had_one_by_one(soften):
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e-5])
-def test_losses_of_any_unit_are_watched(size):
-    """A model of numbers of this size, whose losses are those of its square."""
+def test_losses_of_any_scale_are_watched(size):
+    """A model with outputs of this size and squared losses."""
     model = Filled()
     model.out = nn.Linear(5, 1)
     task, n = Task(model, "squared-error"), 100

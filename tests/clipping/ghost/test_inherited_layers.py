@@ -1,10 +1,10 @@
-"""Layers of types that inherit the forward of a known one are of its kind."""
+"""Subclasses that inherit the forward of a layer with a rule have its rule."""
 
 import copy
 
 import pytest
 import torch
-from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_question, two_point_question
+from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_query, two_point_query
 from torch import nn
 
 from fedpriv.clipping import per_example
@@ -14,7 +14,7 @@ from fedpriv.tasks.task import Task
 
 
 def own(base):
-    """A type of one's own that changes nothing of what its forward computes."""
+    """A subclass that does not change what the forward computes."""
     return type("Own", (base,), {"note": lambda self: f"an own {base.__name__}"})
 
 
@@ -26,7 +26,7 @@ class Doubled(nn.Linear):
 
 
 class Standard(nn.Conv2d):
-    """The same forward, whose helper does something else."""
+    """The same forward with another helper."""
 
     def _conv_forward(self, x, weight, bias):
         weight = weight - weight.mean((1, 2, 3), keepdim=True)
@@ -34,7 +34,7 @@ class Standard(nn.Conv2d):
 
 
 class Raw(nn.Linear):
-    """The same forward, and a parameter that it knows nothing of."""
+    """The same forward, and a parameter that the forward does not use."""
 
     def __init__(self, *sizes):
         super().__init__(*sizes)
@@ -42,14 +42,14 @@ class Raw(nn.Linear):
 
 
 @pytest.mark.parametrize("base", RULES, ids=lambda base: base.__name__)
-def test_types_that_inherit_a_forward_are_of_its_kind(base):
+def test_types_that_inherit_a_forward_have_its_rule(base):
     assert rule_of(own(base)) is RULES[base]
     changed = type("Changed", (base,), {"forward": lambda self, x: x})
     assert rule_of(changed) is None
     assert rule_of(own(changed)) is None
 
 
-def test_other_types_are_of_none():
+def test_other_types_have_no_rule():
     assert rule_of(nn.modules.linear.NonDynamicallyQuantizableLinear) is RULES[nn.Linear]
     assert rule_of(Doubled) is None
     assert rule_of(nn.Bilinear) is None
@@ -99,9 +99,9 @@ def images():
     [lambda: recurrent(nn.LSTM), lambda: recurrent(nn.GRU), tokens, images],
     ids=["lstm", "gru", "tokens", "images"],
 )
-def test_types_of_ones_own_are_summed_exactly(make, monkeypatch):
+def test_user_subclasses_are_summed_exactly(make, monkeypatch):
     task, x, y = Task(make()), noise(6, 8, seed=1), torch.arange(6) % 3
-    for asked in (one_point_question, two_point_question):
+    for asked in (one_point_query, two_point_query):
         query = asked(task, x, y)
         monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
         assert_all_ways_agree(task, query, x, y, 1e-9)
@@ -113,12 +113,12 @@ def test_types_of_ones_own_are_summed_exactly(make, monkeypatch):
 
 
 @pytest.mark.parametrize("module", [Standard(1, 3, 2), nn.Sequential(Raw(4, 4), nn.Flatten())])
-def test_what_such_a_type_changes_beside_is_found(module):
+def test_other_changes_of_a_subclass_are_found(module):
     body = nn.Sequential(nn.Unflatten(1, (1, 4, 4)), module, nn.Flatten())
     width = body(torch.zeros(1, 16)).shape[1]
     task = Task(nn.Sequential(body, nn.Linear(width, 3)))
     x, y = noise(6, 16, seed=1), torch.arange(6) % 3
-    query = one_point_question(task, x, y)
+    query = one_point_query(task, x, y)
     plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan is None or not any("0.1" in name for name in plan.layers)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)

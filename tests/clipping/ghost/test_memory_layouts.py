@@ -1,8 +1,8 @@
-"""Layers that are given places of examples as if they were examples: found out, and summed by rows."""
+"""Layers that receive places of examples as if they were examples are found, and summed as rows."""
 
 import pytest
 import torch
-from helpers.clipping_paths import noise, one_point_question
+from helpers.clipping_paths import noise, one_point_query
 from torch import nn
 
 from fedpriv.clipping import sum_gradients, sum_gradients_loop
@@ -13,7 +13,7 @@ from fedpriv.tasks.task import Task
 
 
 class Folded(nn.Module):
-    """A layer and a convolution that take 4 places of an example for as many examples."""
+    """A linear layer and a convolution with 4 places of each example folded into the first axis."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Folded(nn.Module):
 
 
 class Looked(nn.Module):
-    """Tables, bags and a run over lines of an example."""
+    """Embeddings, bags and a recurrent layer over parts of an example."""
 
     def __init__(self):
         super().__init__()
@@ -78,10 +78,10 @@ class LateSteps(Late):
 
 @pytest.mark.parametrize("model", [Folded, Looked, Several])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_places_given_as_examples_are_summed_exactly(model, dtype):
-    """By rows: which places are whose cannot be told from outside."""
+def test_models_that_fold_places_into_examples_are_summed_exactly(model, dtype):
+    """As rows: a layer cannot know which places belong to which example."""
     task, x, y = Task(model()), noise(6, 16, seed=1).to(dtype), torch.arange(6) % 3
-    query = one_point_question(task, x, y, dtype)
+    query = one_point_query(task, x, y, dtype)
     plan = clipper_of(task).coverage(task, query.points[0], x, y)
     assert plan is None or not {"first", "table", "run", "layer"} & set(plan.layers)
     error = 1e-10 if dtype == torch.float64 else 1e-5
@@ -90,8 +90,8 @@ def test_places_given_as_examples_are_summed_exactly(model, dtype):
 
 
 @pytest.mark.parametrize("model", [Late, LateSteps, lambda: Late(5), lambda: Late(30)])
-def test_places_that_do_not_lie_with_their_example_are_told(model):
-    """Large batches too: what holds for three examples need not for all of them."""
+def test_inputs_without_examples_first_are_found(model):
+    """Also for large batches only: a batch of three examples does not show it."""
     task = Task(model())
     x = noise(40, 16, seed=1) * torch.logspace(-1, 1, 40)[:, None]
     y = torch.arange(40) % 3
@@ -106,7 +106,7 @@ def test_places_that_do_not_lie_with_their_example_are_told(model):
 
 
 class Gated(Late):
-    """Places first, behind a gate that is shut when training begins."""
+    """Places first, behind a gate that is closed at the initial point."""
 
     def __init__(self, gate):
         super().__init__()
@@ -124,7 +124,7 @@ def shut(layer):
 
 
 class Middle(nn.Module):
-    """Reads a table of 33 places, as many as examples are tried at once, at its middle."""
+    """Reads the middle of a table of 33 places, as many as the trial has examples."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +144,7 @@ MODELS = {
 
 
 class Squeezed(nn.Module):
-    """Loses the examples' axis where there is one."""
+    """Loses the examples' axis for a batch of one."""
 
     def __init__(self):
         super().__init__()
@@ -156,7 +156,7 @@ class Squeezed(nn.Module):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("scale", [0.5, 1.5])
-def test_what_a_trial_cannot_see_moves_no_sum_by_more_than_its_bound(name, scale):
+def test_mixing_that_a_trial_misses_changes_no_sum_by_more_than_its_bound(name, scale):
     torch.manual_seed(0)
     task = Task(MODELS[name]())
     x = noise(12, 16, seed=1) * torch.logspace(-1, 1, 12)[:, None]

@@ -6,8 +6,8 @@ from helpers.clipping_paths import (
     assert_all_ways_agree,
     assert_opacus_agrees,
     noise,
-    one_point_question,
-    two_point_question,
+    one_point_query,
+    two_point_query,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from fedpriv.tasks.task import Task
 
 
 def model_of(layer, shape):
-    """The layer on inputs (n, *shape), between others, so that its gradients depend on everything."""
+    """The layer on inputs (n, *shape) between two others, so that its gradients depend on all inputs."""
     return nn.Sequential(nn.Tanh(), layer, nn.Tanh(), nn.Flatten(), nn.Linear(shape.numel(), 3))
 
 
@@ -48,7 +48,7 @@ def layers(draw):
 def test_random_layers_are_summed_exactly(layer, n, dtype):
     task = Task(model_of(*layer))
     x, y = noise(n, *layer[1], seed=1).to(dtype), torch.arange(n) % 3
-    query = one_point_question(task, x, y, dtype)
+    query = one_point_query(task, x, y, dtype)
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
 
 
@@ -68,7 +68,7 @@ each_case = pytest.mark.parametrize(("layer", "shape"), CASES, ids=lambda value:
 def test_two_points_divisors_and_clients_are_summed_exactly(layer, shape):
     task = Task(model_of(layer, torch.Size(shape)))
     x, y = noise(6, *shape), torch.arange(6) % 3
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")

@@ -1,4 +1,4 @@
-"""Recurrent layers: they run as torch's do, and book-keeping, rows, the plain loop and Opacus agree."""
+"""Recurrent layers: outputs equal torch's, and book-keeping, rows, the plain loop and Opacus agree."""
 
 import math
 
@@ -8,8 +8,8 @@ from helpers.clipping_paths import (
     assert_all_ways_agree,
     assert_opacus_agrees,
     noise,
-    one_point_question,
-    two_point_question,
+    one_point_query,
+    two_point_query,
 )
 from helpers.plain_loop import clipped_sum_loop
 from hypothesis import given, settings
@@ -35,8 +35,8 @@ class Reader(nn.Module):
     """Sequences (n, L, in) -> 3 outputs, from all states and the last ones.
 
     Args:
-        layer: what reads them.
-        start: whether its first state is given, as a function of the sequence.
+        layer: the recurrent layer.
+        start: whether the model computes the initial state from the sequence.
     """
 
     def __init__(self, layer, start=False):
@@ -82,7 +82,7 @@ def layers(draw, projections=False):
 
 @settings(deadline=None, max_examples=15)
 @given(layers(projections=True), st.integers(1, 5), st.integers(1, 4), st.booleans())
-def test_a_run_is_what_torch_computes(layer, length, n, start):
+def test_the_output_equals_torchs(layer, length, n, start):
     layer.double()
     for seed, parameter in enumerate(layer.parameters()):
         parameter.data = noise(*parameter.shape, seed=seed)
@@ -105,7 +105,7 @@ def test_a_run_is_what_torch_computes(layer, length, n, start):
 def test_random_layers_are_summed_exactly(layer, length, n, start, dtype):
     task = Task(Reader(layer, start))
     x, y = noise(n, length, layer.input_size, seed=1).to(dtype), torch.arange(n) % 3
-    query = one_point_question(task, x, y, dtype)
+    query = one_point_query(task, x, y, dtype)
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
 
 
@@ -114,21 +114,21 @@ def test_random_layers_are_summed_exactly(layer, length, n, start, dtype):
 def test_two_points_divisors_and_clients_are_summed_exactly(kind, length):
     task = Task(Reader(kind(2, 4, batch_first=True)))
     x, y = noise(6, length, 2), torch.arange(6) % 3
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
-def test_divided_norms_are_the_same_however_few_gradients_are_formed_at_once(monkeypatch):
-    monkeypatch.setattr(outer_product, "_CACHED", 700)  # two of 36 x 9
+def test_divided_norms_do_not_depend_on_how_many_gradients_are_formed_at_once(monkeypatch):
+    monkeypatch.setattr(outer_product, "_FORMED_ON_CPU", 700)  # two of 36 x 9
     task = Task(Reader(nn.LSTM(6, 9)))
     x, y = noise(7, 2, 6), torch.arange(7) % 3
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broken_sequence_spoils_no_other(kind):
+def test_a_sequence_that_is_not_finite_spoils_no_other(kind):
     task = Task(Reader(kind(2, 3, batch_first=True)))
     x, y = noise(6, 4, 2), torch.arange(6) % 3
-    query = one_point_question(task, x, y)
+    query = one_point_query(task, x, y)
     x[2, 1, 0] = math.nan
     wanted = sum_gradients_loop(task, query, x, y)
     for got, want in zip(sum_gradients(task, query, x, y), wanted, strict=True):
@@ -144,7 +144,7 @@ def test_a_layer_called_twice_is_summed_exactly(kind):
 
     task = Task(Twice(kind(3, 3, batch_first=True)))
     x, y = noise(6, 4, 3), torch.arange(6) % 3
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
 @pytest.mark.parametrize(("kind", "theirs"), [(nn.RNN, DPRNN), (nn.LSTM, DPLSTM), (nn.GRU, DPGRU)])
@@ -160,7 +160,7 @@ def test_norms_are_those_of_opacus(kind, theirs):
 def test_clients_take_local_steps_with_recurrent_models(kind):
     task = Task(Reader(kind(2, 3, batch_first=True)))
     x, y, owner = noise(5, 4, 2), torch.arange(5) % 3, torch.tensor([0, 0, 0, 1, 1])
-    query, work = one_point_question(task, x, y), LocalSteps(2, 0.5, 2)
+    query, work = one_point_query(task, x, y), LocalSteps(2, 0.5, 2)
     for got, want in zip(
         clipped_sum(work, task, query, x, y, owner),
         clipped_sum_loop(work, task, query, x, y, owner),
@@ -170,7 +170,7 @@ def test_clients_take_local_steps_with_recurrent_models(kind):
 
 
 class Stepping(nn.Module):
-    """Sequences (n, L, in) -> 3 outputs, by a cell in a loop of the model's own."""
+    """Sequences (n, L, in) -> 3 outputs, by a cell in the model's own loop."""
 
     def __init__(self, cell):
         super().__init__()
@@ -188,23 +188,23 @@ class Stepping(nn.Module):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", CELLS)
-def test_cells_are_what_torch_computes_and_summed_exactly(kind, bias):
+def test_cells_equal_torchs_and_are_summed_exactly(kind, bias):
     model = Stepping(kind(2, 4, bias=bias)).double()
     task = Task(model)
     x, y = noise(6, 5, 2), torch.arange(6) % 3
     torch.testing.assert_close(task.outputs(task.layout.join(dict(model.named_parameters())), x), model(x))
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-10)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10)
 
 
-def test_projections_are_summed_by_rows():
+def test_projections_are_summed_as_rows():
     task = Task(Reader(nn.LSTM(2, 4, proj_size=3, bidirectional=True)))
     x, y = noise(6, 5, 2), torch.arange(6) % 3
-    query = one_point_question(task, x, y)
+    query = one_point_query(task, x, y)
     assert not clipper_of(task).coverage(task, query.points[0], x, y)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
 
 
-def test_the_users_module_is_left_as_it_is():
+def test_the_users_module_is_unchanged():
     module = Reader(nn.LSTM(2, 4))
     Task(module)
     assert type(module.layer) is nn.LSTM
@@ -219,7 +219,7 @@ def test_packed_sequences_and_single_ones_are_refused(kind):
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_cells_refuse_what_has_no_axis_for_the_examples(kind):
+def test_cells_refuse_inputs_without_an_axis_for_the_examples(kind):
     with pytest.raises(ArgumentError, match="recurrent"):
         recurrent.run_cell(kind(2, 3), noise(2))
 

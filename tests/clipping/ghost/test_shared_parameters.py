@@ -1,8 +1,8 @@
-"""Random models of layers of all kinds that share: called again, with tensors in common, partly frozen."""
+"""Random models of all kinds of layers: called several times, with shared tensors, partly frozen."""
 
 import pytest
 import torch
-from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_question, two_point_question
+from helpers.clipping_paths import assert_all_ways_agree, noise, one_point_query, two_point_query
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -13,7 +13,7 @@ WIDTH, PLACES, TOKENS = 4, 3, 5
 
 
 class Places(nn.Module):
-    """A layer of states (n, places, width), whatever order its own takes."""
+    """A layer on (n, places, width), also where the wrapped layer needs another order of axes."""
 
     def __init__(self, layer):
         super().__init__()
@@ -21,28 +21,28 @@ class Places(nn.Module):
 
 
 class Channels(Places):
-    """One that takes the width before the places."""
+    """A layer whose input is (n, width, places)."""
 
     def forward(self, h):
         return self.layer(h.transpose(1, 2)).transpose(1, 2)
 
 
 class States(Places):
-    """One that gives its last states too."""
+    """A layer that also returns its last states."""
 
     def forward(self, h):
         return self.layer(h)[0]
 
 
 class Attention(Places):
-    """One that asks for keys and values."""
+    """A layer that needs keys and values."""
 
     def forward(self, h):
         return self.layer(h, h, h, need_weights=False)[0]
 
 
 class Cell(Places):
-    """One that takes a step at each place."""
+    """A cell that takes one step per place."""
 
     def forward(self, h):
         state, out = None, []
@@ -86,7 +86,7 @@ class Sharing(nn.Module):
         return self.out(h.mean(1))
 
     def extra_repr(self):
-        """The order, and what is shared and frozen, for the report of a failure."""
+        """The order of calls, and the shared and frozen tensors, for failure reports."""
         own = dict(self.named_parameters())
         every = self.named_parameters(remove_duplicate=False)
         first = {id(parameter): name for name, parameter in reversed(own.items())}
@@ -97,7 +97,7 @@ class Sharing(nn.Module):
 
 @st.composite
 def models(draw):
-    """Up to three layers in up to five calls; a tensor may be one before it of its shape, or frozen."""
+    """Up to three layers in up to five calls; a tensor may be shared with an earlier one, or frozen."""
     names = draw(st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3))
     again = draw(st.lists(st.integers(0, len(names) - 1), max_size=2))
     model = Sharing([LAYERS[name]() for name in names], [*range(len(names)), *again], draw(st.booleans()))
@@ -128,7 +128,7 @@ def given_to(model, n):
 def test_random_models_that_share_are_summed_exactly(model, n, dtype):
     x, y = given_to(model, n)
     x, task = x if x.dtype == torch.long else x.to(dtype), Task(model)
-    query = one_point_question(task, x, y, dtype)
+    query = one_point_query(task, x, y, dtype)
     assert_all_ways_agree(task, query, x, y, 1e-10 if dtype == torch.float64 else 1e-5)
 
 
@@ -138,4 +138,4 @@ def test_random_models_that_share_are_summed_exactly(model, n, dtype):
 def test_random_models_that_share_are_summed_exactly_at_two_points_and_divided(model, n):
     x, y = given_to(model, n)
     task = Task(model)
-    assert_all_ways_agree(task, two_point_question(task, x, y), x, y, 1e-9)
+    assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-9)

@@ -1,10 +1,10 @@
-"""The rules by which book-keeping treats layers, by their type or one whose forward they inherit.
+"""The layer rules of book-keeping, by the layer's type or the base class whose forward it inherits.
 
-A rule for another kind of layer is a module beside this one with a table ``RULES`` of its own, and a line in
-:data:`RULES` here. Its ``measure`` turns what a call saw and the gradient at its hook points into factored
-per-example gradients; its ``record``, needed where the layer's output is not the only hook point, names
-them. Where vmap has no rule for the layer's forward, :func:`make_batched` gives it one that vmap can run, so
-that rows can be formed too.
+To add a rule for a kind of layer, write a module in this package with a table ``RULES``, and add it to
+:data:`RULES` here. Its ``measure`` turns the inputs of a call and the gradients at its hook points into
+factored per-example gradients. Its ``record`` defines the hook points; a layer whose only hook point is its
+output needs none. Where vmap does not support the layer's forward, :func:`make_batched` replaces it by one
+that vmap supports, so that gradients can be formed as rows, too.
 
 >>> import torch
 >>> layer = torch.nn.Linear(2, 1)
@@ -42,9 +42,10 @@ _BATCHED = {**embedding.BATCHED, **recurrent.BATCHED, **attention.BATCHED}
 
 
 def rule_of(layer: type[nn.Module]) -> LayerRule | None:
-    """The rule in :data:`RULES` for this type, or for the base whose forward it inherits; else None.
+    """The rule in :data:`RULES` for this type, or for the base class whose forward it inherits; else None.
 
-    What else such a layer changes (a helper of its forward, say) is found when it is tried out.
+    The trial (:mod:`fedpriv.clipping.ghost.compatibility`) finds other changes of a subclass, such as an
+    overridden helper of the forward.
 
     >>> class Own(nn.Linear):
     ...     pass
@@ -56,7 +57,7 @@ def rule_of(layer: type[nn.Module]) -> LayerRule | None:
 
 
 def _base_of(layer: type[nn.Module], table: Mapping[type[nn.Module], Any]) -> type[nn.Module] | None:
-    """The nearest of its bases, or itself, that is in the table, if its forward is that one's."""
+    """The first class in the layer's method resolution order that is in the table, if the forward is its."""
     for base in layer.__mro__:
         if base in table:
             return base if layer.forward is base.forward else None  # type: ignore[attr-defined]
@@ -64,22 +65,22 @@ def _base_of(layer: type[nn.Module], table: Mapping[type[nn.Module], Any]) -> ty
 
 
 def _batched(layer: type[nn.Module]) -> type[nn.Module] | None:
-    """The type that computes the same in steps that vmap knows, where this one does not."""
+    """The type that computes the same with operations that vmap supports; None where the layer needs none."""
     base = _base_of(layer, _BATCHED)
     if base is None or base is layer:
         return None if base is None else _BATCHED[base]
-    return type(layer.__name__, (_BATCHED[base], layer), {})  # what else the layer has stays its own
+    return type(layer.__name__, (_BATCHED[base], layer), {})  # keeps the subclass's other methods
 
 
 def make_batched(module: nn.Module) -> None:
-    """Changes the layers of ``module`` that vmap cannot differentiate into ones that compute the same."""
+    """Replace, in place, the layers of ``module`` that vmap cannot differentiate by equivalent ones."""
     for layer in module.modules():
         batched = _batched(type(layer))
         if batched is not None and "forward" not in vars(layer):
             layer.__class__ = batched
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             layer.sparse = False
-        # Where nothing has a gradient yet, these would pass their layers by.
+        # Without gradients, these use a fused kernel that does not call their layers.
         if isinstance(layer, nn.TransformerEncoderLayer):
             layer.activation_relu_or_gelu = 0
         if isinstance(layer, nn.TransformerEncoder):

@@ -1,8 +1,8 @@
-"""Multi-head attention: three linear maps of what it is given, and one of what the heads found.
+"""Multi-head attention: three linear maps of the inputs, and one of the heads' output.
 
-The first three get hook points here; the last is a linear layer of its own, which is called as one. Nothing
-between them has parameters. What this does not compute (keys of no input, nested tensors) torch does, for
-rows.
+The first three maps have hook points here. The last one is an ordinary linear layer with its own rule.
+Nothing between them has parameters. For calls that this module does not implement (``bias_k``, nested
+tensors), torch's forward runs and the gradients are formed as rows.
 
 >>> layer = nn.MultiheadAttention(4, 2, batch_first=True).eval()
 >>> x = torch.arange(24.0).view(2, 3, 4) / 10
@@ -34,9 +34,9 @@ class Projection:
     """One linear map of a call.
 
     Attributes:
-        name: "qkv" where one map gives the queries, keys and values of one input, else "q", "k" or "v".
-        seen: its input, (n, places, in).
-        projected: its output, (n, places, out), a hook point.
+        name: "qkv" where one map computes queries, keys and values of one input, else "q", "k" or "v".
+        seen: the map's input, (n, places, in).
+        projected: the map's output, (n, places, out), a hook point.
     """
 
     name: str
@@ -56,12 +56,12 @@ def attend(
     is_causal: bool = False,
     projections: list[Projection] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """What ``layer`` returns in evaluation for batches of queries, keys and values, without dropout.
+    """The output of ``layer`` in evaluation mode for batches of queries, keys and values.
 
     Args:
-        projections: where to put the linear maps, to become hook points.
+        projections: a list to which the linear maps are appended, with hook points at their outputs.
 
-    Other arguments are those of the layer.
+    The other arguments are those of the layer's forward.
     """
     one = query is key and key is value
     inputs = [x if layer.batch_first else x.transpose(0, 1) for x in (query, key, value)]
@@ -69,7 +69,7 @@ def attend(
     width = layer.head_dim
     q, k, v = (x.view(*x.shape[:2], -1, width).transpose(1, 2) for x in projected)
     if is_causal and attn_mask is None:
-        raise RuntimeError("is_causal is a hint of what attn_mask is, which is missing")
+        raise RuntimeError("is_causal=True needs attn_mask, too: it only says that the mask is causal")
     hinted = is_causal and key_padding_mask is None and not need_weights
     mask = None if hinted else _mask(layer, attn_mask, key_padding_mask, q)
     weights = None
@@ -86,7 +86,7 @@ def attend(
 
 
 def _kernels(fused: bool = False) -> AbstractContextManager[None]:
-    """Which kernels compute attention: the fused ones need less memory, but vmap has no rule for them."""
+    """The attention kernels: fused ones need less memory, but vmap does not support them."""
     return nullcontext() if fused or not torch.is_grad_enabled() else sdpa_kernel(SDPBackend.MATH)
 
 
@@ -111,7 +111,7 @@ def _project(
 
 
 def _mask(layer: Attention, among: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:
-    """What is added to the scores, in a shape that broadcasts to theirs: (n, heads, queries, keys)."""
+    """The mask to add to the scores; it broadcasts to (n, heads, queries, keys). None: no mask."""
     parts = []
     if among is not None:
         parts.append(among if among.dim() == 2 else among.view(-1, layer.num_heads, *among.shape[1:]))
@@ -127,13 +127,13 @@ def _mask(layer: Attention, among: Tensor | None, padding: Tensor | None, like: 
 
 
 def _is_plain(layer: Attention, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> bool:
-    """Whether a call is one of batches, which :func:`attend` computes."""
+    """Whether :func:`attend` supports the call."""
     usual = layer.bias_k is None and layer.bias_v is None and not layer.add_zero_attn
     return usual and all(x.dim() == 3 and not x.is_nested for x in (query, key, value))
 
 
 class PlainAttention(nn.MultiheadAttention):
-    """An nn.MultiheadAttention of operations that vmap knows, whose last layer is called as a layer."""
+    """An nn.MultiheadAttention with operations that vmap supports; it calls ``out_proj`` as a layer."""
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
         """What nn.MultiheadAttention returns."""
@@ -144,7 +144,7 @@ class PlainAttention(nn.MultiheadAttention):
 
 
 def record_attention(layer: Attention, *inputs: Any, **named: Any) -> Call:
-    """A call on batches, with hook points at the projected inputs."""
+    """Record a call on batches, with hook points at the projected inputs."""
     if not _is_plain(layer, *inputs, **named):
         raise UnsupportedLayerError
     projections: list[Projection] = []
@@ -155,13 +155,13 @@ def record_attention(layer: Attention, *inputs: Any, **named: Any) -> Call:
 def measure_attention(
     layer: Attention, projections: list[Projection], deltas: tuple[Tensor, ...]
 ) -> dict[str, Factored]:
-    """The gradients of the first maps, from those at what they gave."""
+    """The per-example gradients of the first three maps, from the gradients at their outputs."""
     seen = [each.seen.to(delta.dtype) for each, delta in zip(projections, deltas, strict=True)]
     forms: dict[str, Factored] = {}
     if len(projections) == 1:
         forms["in_proj_weight"] = outer(deltas[0], seen[0], (deltas[0].shape[2], seen[0].shape[2]))
     elif layer.in_proj_weight is not None:
-        # As three groups of one weight, of as many places: those that are made up have no gradient.
+        # One weight in three groups with equally many places; padded places have zero gradient.
         sent, taken = _stacked(deltas), _stacked(seen)
         forms["in_proj_weight"] = outer(sent, taken, (3 * sent.shape[3], taken.shape[3]))
     else:
@@ -173,7 +173,7 @@ def measure_attention(
 
 
 def _stacked(parts: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
-    """Parts (n, places, k) of unlike places as (n, parts, most places, k), filled up by zeros."""
+    """Parts (n, places, k) with different numbers of places as (n, parts, most places, k), zero-padded."""
     most = max(part.shape[1] for part in parts)
     return torch.stack([F.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts], 1)
 

@@ -1,4 +1,4 @@
-"""A rule for a kind of layer: how a call of it is recorded, and what the record says of its gradients."""
+"""Layer rules: how a layer's call is recorded, and how gradients are computed from the record."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedpriv.clipping.ghost.factored import Factored
 
 
 class UnsupportedLayerError(Exception):
-    """Book-keeping does not apply to this layer or model; rows do.
+    """Book-keeping does not support this layer or model; its gradients are formed as rows.
 
     Attributes:
-        layer: the layer's name, where it is known to be one alone.
+        layer: the layer's name, where a single layer is the cause; else None.
     """
 
     layer: str | None = None
 
     @classmethod
     def of(cls, layer: str) -> UnsupportedLayerError:
-        """That it does not apply to the layer of this name."""
+        """The error for the layer of this name."""
         error = cls(layer)
         error.layer = layer
         return error
@@ -33,11 +33,11 @@ class Call:
     """One recorded call of a layer on a batch.
 
     Attributes:
-        output: what the layer's forward returns.
-        hook_points: tensors of the graph, the examples along their first axis, at which the gradient of the
-            loss is wanted; made by :func:`hook_point`, so that they are differentiated even where no
-            parameter or input is.
-        seen: whatever ``measure`` needs beside, detached (usually the layer's input).
+        output: the return value of the layer's forward.
+        hook_points: tensors of the graph, with examples along the first axis, at which the gradient of the
+            loss is computed. :func:`hook_point` makes them, so that they require a gradient even where no
+            parameter or input does.
+        seen: what else ``measure`` needs, detached (usually the layer's input).
     """
 
     output: Any
@@ -46,12 +46,12 @@ class Call:
 
 
 def hook_point(tensor: Tensor) -> Tensor:
-    """``tensor``, with a gradient of its own where nothing before it has one."""
+    """``tensor``, which now requires a gradient."""
     return tensor if tensor.requires_grad else tensor.requires_grad_()
 
 
 def record_output(layer: nn.Module, *inputs: Any, **named: Any) -> Call:
-    """The layer's own forward, on one tensor, with hook points at its output: what suits most kinds."""
+    """Record a call on one tensor, with a hook point at its output. This suits most layers."""
     output = type(layer).forward(layer, *inputs, **named)
     if named or len(inputs) != 1 or not isinstance(output, Tensor):
         raise UnsupportedLayerError
@@ -60,16 +60,16 @@ def record_output(layer: nn.Module, *inputs: Any, **named: Any) -> Call:
 
 @dataclass(frozen=True)
 class LayerRule:
-    """How book-keeping treats a kind of layer.
+    """How book-keeping computes the gradients of a kind of layer.
 
     Attributes:
-        measure: (layer, seen of one call, gradients at its hook points) -> the per-example gradients of that
-            call, by the parameter's own name ("weight"), for all parameters that the layer has. It may
-            read the layer's shapes and settings but not its parameters' values, which by then are
-            placeholders. Raises UnsupportedLayerError where rows must do it.
-        record: (layer, the arguments of the call) -> :class:`Call`; stands in for the layer's forward
-            while a batch is recorded, when its parameters hold the point's values. Raises
-            UnsupportedLayerError likewise.
+        measure: (layer, ``seen`` of one call, gradients at its hook points) -> the per-example gradients of
+            that call for all parameters of the layer, by their name in the layer ("weight"). It may read the
+            layer's shapes and settings, but not its parameters' values, which are placeholders by then.
+            Raises UnsupportedLayerError for a call that it does not support.
+        record: (layer, arguments of the call) -> :class:`Call`. It replaces the layer's forward while a
+            batch is recorded; the parameters then have the point's values. Raises UnsupportedLayerError
+            for a call that it does not support.
     """
 
     measure: Callable[[Any, Any, tuple[Tensor, ...]], dict[str, Factored]]

@@ -1,8 +1,8 @@
-"""Convolutions: a linear map of the patch that the kernel sees at each place.
+"""Convolutions: a linear map of the input patch at each place.
 
-A kernel's gradient is the output gradients times the patches, one product of matrices an example. What costs
-is to lay the patches out, since a pixel lies in many of them; so only a few rows of each are laid out, such
-that the next few rows of all patches are the same memory a little further on (:func:`strips`).
+A kernel's gradient is the output gradients times the patches: one matrix product per example. Copying the
+patches is the costly part, because each pixel is in many of them. So only the first few rows of each patch
+are copied, in a layout where the patch's next rows are the same memory at an offset (:func:`strips`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedpriv.clipping.ghost.factored import Cut, Factored, Rows
+from fedpriv.clipping.ghost.factored import Factored, Rows, Split
 from fedpriv.clipping.ghost.layers.base import LayerRule, UnsupportedLayerError
 from fedpriv.clipping.ghost.outer_product import Outer, Pairs, added_pairs, outer, scaled_pairs, worth_forming
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
-_WIDE = 16  # entries of a patch's rows, from which they are worth a product of matrices of their own
+_WIDE = 16  # smallest number of entries of a patch's rows for which a separate matrix product pays
 
 
 def measure_convolution(layer: Convolution, a: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
-    """A convolution of inputs a (n, in, *sides) with output gradients (n, out, *places)."""
+    """The gradients of a convolution with inputs a (n, in, *sides) and output gradients (n, out, *places)."""
     (delta,) = deltas
     if a.dim() != len(layer.kernel_size) + 2:
         raise UnsupportedLayerError
-    a = a.to(delta.dtype)  # where the passes had less precision
+    a = a.to(delta.dtype)  # passes may have reduced precision
     forms: dict[str, Factored] = {}
     if worth_forming(delta[0, 0].numel(), len(layer.weight) // layer.groups, layer.weight[0].numel()):
         forms["weight"] = Kernels({layer: ((delta, a),)})
@@ -44,11 +44,11 @@ def measure_convolution(layer: Convolution, a: Tensor, deltas: tuple[Tensor, ...
 
 @dataclass(frozen=True)
 class Kernels:
-    """The gradients of a kernel, which are formed once all of its calls at a point are known.
+    """The gradients of a kernel. They are formed once all of its calls at a point are known.
 
     Attributes:
-        pairs: by the convolution that used the kernel, the (delta, a) whose gradients add up: of the shapes
-            (n, out, *places) and, its inputs, (n, in, *sides).
+        pairs: for each convolution that uses the kernel, the pairs of output gradients (n, out, *places) and
+            inputs (n, in, *sides) whose gradients are added.
     """
 
     pairs: Mapping[Convolution, Pairs]
@@ -72,22 +72,22 @@ class Kernels:
             {layer: added_pairs(self.pairs.get(layer, ()), other.pairs.get(layer, ())) for layer in layers}
         )
 
-    def grouped(self, size: int) -> Cut:
+    def grouped(self, size: int) -> Split:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
         return self.simplified().grouped(size)
 
-    def simplified(self) -> Cut:
+    def simplified(self) -> Split:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
         uses = [_formed(layer, *pair) for layer, pairs in self.pairs.items() for pair in pairs]
-        return functools.reduce(Cut.plus, uses)
+        return functools.reduce(Split.plus, uses)
 
     def rows(self) -> Tensor:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
         return self.simplified().rows()
 
 
-def _formed(layer: Convolution, delta: Tensor, a: Tensor) -> Cut:
-    """The kernel's gradients of one call, a product of matrices for every few rows of the patches."""
+def _formed(layer: Convolution, delta: Tensor, a: Tensor) -> Split:
+    """The kernel's gradients of one call: one matrix product for every ``rows`` rows of the patches."""
     n, groups, (side, *rest), ins = len(a), layer.groups, layer.kernel_size, layer.weight.shape[1]
     rows = _rows_at_once(layer, a)
     seen = strips(layer, a, rows)
@@ -102,29 +102,31 @@ def _formed(layer: Convolution, delta: Tensor, a: Tensor) -> Cut:
             q * step * seen.stride(2),
         )
         parts.append(Rows(torch.bmm(sent, window).view(n, -1, *shape), _order(layer)))
-    return Cut(tuple(parts), axis=2)
+    return Split(tuple(parts), axis=2)
 
 
 def _rows_at_once(layer: Convolution, a: Tensor) -> int:
-    """How many rows of each patch are laid out: as few as are worth a product, and move by whole strips."""
+    """The number of rows of each patch that are copied: the fewest for which a matrix product pays.
+
+    The offset between a patch's successive rows must be a whole number of strips.
+    """
     side, *rest = layer.kernel_size
     if a.device.type != "cpu":
-        return side  # to lay all of them out costs less there than products of narrow matrices
+        return side  # on a GPU, copying whole patches costs less than products of narrow matrices
     least = layer.stride[0] // math.gcd(layer.stride[0], layer.dilation[0])
     width = least * math.prod(rest) * layer.weight.shape[1]
     return min(side, least * math.ceil(_WIDE / width))
 
 
 def strips(layer: Convolution, a: Tensor, rows: int) -> Tensor:
-    """The first ``rows`` rows of the patches at each place, and of what lies beyond the last places.
+    """The first ``rows`` rows of the patches at each place, and at further places beyond the last ones.
 
-    A patch's q-th rows are the first ones of q * rows * dilation / stride places further on, along the first
-    side: that must be whole, or ``rows`` those of the kernel.
+    A patch's q-th block of rows is the first block of the patch q * rows * dilation / stride places further
+    along the first side. That offset must be a whole number, or ``rows`` the kernel's height.
 
     Returns:
         (n, groups, strips, *places along the other sides, rows, *the kernel's other sides, in / groups),
-        contiguous; there are as many strips as there are places along the first side, and for each further
-        q so many more.
+        contiguous. There is one strip per place along the first side, plus the offset for each further q.
     """
     (k, *kernel), (s, *stride), (d, *dilation) = layer.kernel_size, layer.stride, layer.dilation
     a = padded(layer, a)
@@ -138,7 +140,7 @@ def strips(layer: Convolution, a: Tensor, rows: int) -> Tensor:
     beyond = s * (tall - 1) + d * (rows - 1) + 1 - a.shape[2]  # only where the last rows are fewer
     if beyond > 0:
         a = F.pad(a, [*[0, 0] * len(kernel), 0, beyond])
-    # With the channels last, what is copied lies in long runs of memory: several times faster.
+    # With the channels last, the copies are long runs of memory: several times faster.
     a = a.movedim(1, -1).contiguous()
     n, groups, ins, (row, *steps) = len(a), layer.groups, a.shape[-1] // layer.groups, a.stride()[1:-1]
     shape = (n, groups, tall, *places[1:], *kernel, ins)
@@ -151,13 +153,13 @@ def strips(layer: Convolution, a: Tensor, rows: int) -> Tensor:
         1,
     )
     laid = a.new_empty((*shape[: 3 + len(kernel)], rows, *kernel, ins))
-    for r in range(rows):  # one copy for all would go over memory in shorter runs
+    for r in range(rows):  # one copy of all rows would read shorter runs of memory
         laid.select(3 + len(kernel), r).copy_(a.as_strided(shape, strides, a.storage_offset() + r * d * row))
     return laid
 
 
 def _by_patches(layer: Convolution, a: Tensor, delta: Tensor) -> Outer:
-    """The kernel's gradients by whole patches."""
+    """The kernel's gradients as outer products with whole patches."""
     n, groups = len(a), layer.groups
     sent = delta.reshape(n, groups, delta.shape[1] // groups, -1).mT
     seen = strips(layer, a, layer.kernel_size[0]).view(n, groups, sent.shape[2], -1)
@@ -165,20 +167,20 @@ def _by_patches(layer: Convolution, a: Tensor, delta: Tensor) -> Outer:
 
 
 def _order(layer: Convolution) -> tuple[int, ...]:
-    """Which axes of the weight those of a formed gradient are: (out, *sides of the kernel, in / groups)."""
+    """The weight's axes in the order of a formed gradient: (out, *sides of the kernel, in / groups)."""
     return (0, *range(2, layer.weight.dim()), 1)
 
 
 def padded(layer: Convolution, a: Tensor) -> Tensor:
-    """The layer's inputs (n, in, *sides) with what it pads them by."""
+    """The layer's padded inputs (n, in, *sides)."""
     margins = _margins(layer)
     if not any(margins):
-        return a  # which F.pad would copy
+        return a  # F.pad would copy it
     return F.pad(a, margins, "constant" if layer.padding_mode == "zeros" else layer.padding_mode)
 
 
 def _margins(layer: Convolution) -> list[int]:
-    """What is padded before and after each side, from the last side to the first."""
+    """The padding before and after each side, from the last side to the first, as F.pad expects."""
     if layer.padding == "valid":
         return [0, 0] * len(layer.kernel_size)
     if layer.padding == "same":

@@ -1,4 +1,4 @@
-"""Embeddings: an example's gradient is zero but in the rows of the table that it looks up.
+"""Embeddings: an example's gradient is zero except in the rows of the table that it looks up.
 
 >>> layer = nn.Embedding(5, 1, padding_idx=0)
 >>> tokens, delta = torch.tensor([[3, 0, 3]]), torch.tensor([[[1.0], [7.0], [2.0]]])
@@ -20,7 +20,7 @@ from fedpriv.clipping.ghost.sparse import Sparse
 
 
 def measure_embedding(layer: nn.Embedding, tokens: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
-    """An embedding of tokens (n, ...) with output gradients (n, ..., width)."""
+    """The gradients of an embedding of tokens (n, ...) with output gradients (n, ..., width)."""
     (delta,) = deltas
     taken = tokens.reshape(len(tokens), -1)
     added = delta.reshape(*taken.shape, -1)
@@ -30,10 +30,10 @@ def measure_embedding(layer: nn.Embedding, tokens: Tensor, deltas: tuple[Tensor,
 
 
 class GatheredBag(nn.EmbeddingBag):
-    """An nn.EmbeddingBag whose sums and means of tokens (n, places) are made of steps that vmap knows."""
+    """An nn.EmbeddingBag that sums or averages tokens (n, places) with operations that vmap supports."""
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """What nn.EmbeddingBag returns."""
+        """The output of nn.EmbeddingBag."""
         if not _is_plain(self, *inputs, **named):
             return super().forward(*inputs, **named)
         rows = F.embedding(inputs[0], self.weight)
@@ -41,7 +41,7 @@ class GatheredBag(nn.EmbeddingBag):
 
 
 def record_bag(layer: nn.EmbeddingBag, *inputs: Any, **named: Any) -> Call:
-    """Bags of the same number of tokens (n, places) for each example."""
+    """Record a call with equally many tokens (n, places) for each example."""
     if not _is_plain(layer, *inputs, **named):
         raise UnsupportedLayerError
     output = nn.EmbeddingBag.forward(layer, *inputs)
@@ -49,7 +49,7 @@ def record_bag(layer: nn.EmbeddingBag, *inputs: Any, **named: Any) -> Call:
 
 
 def measure_bag(layer: nn.EmbeddingBag, tokens: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
-    """The sum or the mean of the rows of tokens (n, places), with output gradients (n, width)."""
+    """The gradients of sums or means over tokens (n, places) with output gradients (n, width)."""
     (delta,) = deltas
     added = delta[:, None] * _shares(layer, tokens, delta.dtype)
     return {"weight": Sparse(tokens, added, tuple(layer.weight.shape))}
@@ -61,7 +61,7 @@ def _is_plain(layer: nn.EmbeddingBag, *inputs: Any, **named: Any) -> bool:
 
 
 def _shares(layer: nn.EmbeddingBag, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """What the row of each token counts for in its bag, (n, places, 1): nothing for padding."""
+    """The weight of each token's row in its bag, (n, places, 1): zero for padding."""
     real = torch.ones_like(tokens) if layer.padding_idx is None else tokens != layer.padding_idx
     shares = real.to(dtype)[..., None]
     return shares if layer.mode == "sum" else shares / shares.sum(1, keepdim=True).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Linear layers: one outer product for each place that the layer is applied at."""
+"""Linear layers: one outer product for each place of the input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedpriv.clipping.ghost.outer_product import outer
 
 
 def measure_linear(layer: nn.Linear, a: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
-    """A linear layer on inputs a (n, ..., in) with output gradients (n, ..., out)."""
+    """The gradients of a linear layer with inputs a (n, ..., in) and output gradients (n, ..., out)."""
     (delta,) = deltas
     if a.dim() > 2:
         a, delta = a.flatten(1, -2), delta.flatten(1, -2)

@@ -1,7 +1,7 @@
-"""Layers that scale entries, normalised, as they come or the negative ones: few parameters, gradients formed.
+"""Layers that scale their (normalised) inputs. They have few parameters, so their gradients are formed.
 
-The gradient of a factor is the sum, over the places that it is applied at, of the output gradient times
-what is scaled; that of a shift is the sum of the output gradient.
+The gradient of a scale is the sum, over the entries that it scales, of the output gradient times the entry.
+The gradient of a shift is the sum of the output gradient.
 
 >>> forms = RULES[Scale].measure(Scale(2), torch.tensor([[3.0, 4.0]]), (torch.tensor([[2.0, 1.0]]),))
 >>> {name: form.rows().tolist() for name, form in forms.items()}
@@ -22,10 +22,10 @@ from fedpriv.clipping.ghost.layers.base import LayerRule, UnsupportedLayerError
 
 
 class Scale(nn.Module):
-    """x * weight + bias, with a learned factor and shift of a shape that broadcasts over one example.
+    """x * weight + bias, with a learned scale and shift whose shape broadcasts over one example.
 
     ``Scale(channels, 1, 1)`` has one of each for every channel of images (n, channels, height, width),
-    ``Scale(width)`` for every entry of the last axis. They begin as 1 and 0.
+    ``Scale(width)`` for every entry of the last axis. Their initial values are 1 and 0.
     """
 
     bias: nn.Parameter | None
@@ -41,12 +41,12 @@ class Scale(nn.Module):
 
 
 def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = False) -> LayerRule:
-    """The rule for a layer that computes weight * base + bias, base of the shape (n, ...) of its input.
+    """The rule for a layer that computes weight * base + bias, with a base of its input's shape (n, ...).
 
-    It may add what no parameter is a part of.
+    The layer may also add a function of its input that has no parameters.
 
     Args:
-        base_of: (layer, input) -> what is scaled.
+        base_of: (layer, input) -> base.
         channels_first: whether the weight is (channels,), along the axis after the examples.
     """
 
@@ -84,13 +84,13 @@ def _group_normal(layer: nn.GroupNorm, x: Tensor) -> Tensor:
 
 def _instance_normal(layer: Any, x: Tensor) -> Tensor:
     axes = next(axes for kind, axes in _INSTANCES.items() if isinstance(layer, kind))
-    if x.dim() != axes:  # one example by itself: its channels come first
+    if x.dim() != axes:  # an input without an axis for the examples
         raise UnsupportedLayerError
     return F.instance_norm(x, eps=layer.eps)
 
 
 def _negative(layer: nn.PReLU, x: Tensor) -> Tensor:
-    if x.dim() < 2:  # of no channels
+    if x.dim() < 2:  # no axis for the channels
         raise UnsupportedLayerError
     return x.clamp(max=0)
 

@@ -1,9 +1,10 @@
-"""Recurrent layers and cells, step by step: linear maps of the input and of the state before, at each time.
+"""Recurrent layers and cells, step by step: linear maps of the input and of the previous state.
 
-torch's fused kernels give no gradient at the gates, and most have no rule for vmap. Here the recurrence
-takes one product for all inputs and one a step for the states, which is as fast as the fused kernels on a
-CPU. The gradient of the loss at the projected inputs is then all that is wanted of the backward pass: with
-it, weight_ih has the inputs, weight_hh the states before, and the biases their sums over time.
+torch's fused kernels give no gradient at the gates, and vmap supports few of them. Here the recurrence takes
+one matrix product for all inputs and one per step for the states, which is as fast as the fused kernels on a
+CPU. The backward pass only computes the gradient at the projected inputs. Its outer products with the inputs
+are the gradient of weight_ih, those with the previous states that of weight_hh, and its sums over time those
+of the biases.
 
 >>> layer = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
 >>> x = torch.ones(5, 6, 3)
@@ -35,11 +36,11 @@ Step = Callable[[Tensor, Tensor, State], tuple[State, Tensor | None]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """One direction of one level, as it ran over n sequences of L steps.
+    """One direction of one level, run over n sequences of L steps.
 
     Attributes:
-        suffix: of its parameters' names, as in weight_ih_l0_reverse.
-        inputs: (n, L, in), in the order that it took them.
+        suffix: the suffix of its parameters' names, as in weight_ih_l0_reverse.
+        inputs: (n, L, in), in the order of processing.
         projected: weight_ih inputs + bias_ih, (n, L, gates), a hook point.
         before: the hidden state before each step, (n, L, hidden).
         reset: a GRU's reset gate, (n, L, hidden), else None.
@@ -55,12 +56,12 @@ class Sweep:
 def run(
     layer: Recurrent, input: Tensor, hx: Any = None, sweeps: list[Sweep] | None = None
 ) -> tuple[Tensor, Any]:
-    """What ``layer(input, hx)`` returns, step by step.
+    """The output of ``layer(input, hx)``, computed step by step.
 
     Args:
         input: (n, L, in), or (L, n, in) where the layer is not ``batch_first``.
-        hx: the first state as the layer takes it; None for zero.
-        sweeps: where to put how each direction of each level ran.
+        hx: the initial state in the layer's format; None for zero.
+        sweeps: a list to which a record of each direction of each level is appended.
 
     Raises:
         ArgumentError: the input is a packed sequence, or has no axis for the examples.
@@ -90,13 +91,15 @@ def run(
 
 
 def run_cell(cell: Cell, input: Tensor, hx: Any = None, sweeps: list[Sweep] | None = None) -> Any:
-    """What ``cell(input, hx)`` returns, as :func:`run` has it: one step, of inputs (n, in).
+    """The output of ``cell(input, hx)`` for inputs (n, in); the other arguments are those of :func:`run`.
 
     Raises ArgumentError where the input has no axis for the examples.
     """
     if input.dim() != 2:
         raise validation.fail(
-            "input axes of a recurrent cell", input.dim(), "be 2, of which one for the examples"
+            "input axes of a recurrent cell",
+            input.dim(),
+            "be 2, one for the examples and one for the entries",
         )
     pairs = isinstance(cell, nn.LSTMCell)
     if hx is None:
@@ -107,7 +110,7 @@ def run_cell(cell: Cell, input: Tensor, hx: Any = None, sweeps: list[Sweep] | No
 
 
 def _start(layer: Recurrent, x: Tensor) -> State:
-    """The zero state of all levels and directions."""
+    """The zero state for all levels and directions."""
     count = layer.num_layers * (2 if layer.bidirectional else 1)
     hidden = x.new_zeros(count, len(x), layer.proj_size or layer.hidden_size)
     return (hidden, x.new_zeros(count, len(x), layer.hidden_size)) if layer.mode == "LSTM" else (hidden,)
@@ -172,7 +175,7 @@ def _step_of(layer: Recurrent | Cell) -> Step:
 
 
 def record_run(layer: Recurrent, input: Tensor, hx: Any = None) -> Call:
-    """One run, with hook points at the projected inputs of all sweeps."""
+    """Record one run, with hook points at the projected inputs of all sweeps."""
     if layer.proj_size:
         raise UnsupportedLayerError
     sweeps: list[Sweep] = []
@@ -181,7 +184,7 @@ def record_run(layer: Recurrent, input: Tensor, hx: Any = None) -> Call:
 
 
 def record_cell(cell: Cell, input: Tensor, hx: Any = None) -> Call:
-    """One step, with hook points at the projected input."""
+    """Record one step, with a hook point at the projected input."""
     sweeps: list[Sweep] = []
     output = run_cell(cell, input, hx, sweeps)
     return Call(output, (sweeps[0].projected,), sweeps)
@@ -190,10 +193,10 @@ def record_cell(cell: Cell, input: Tensor, hx: Any = None) -> Call:
 def measure_run(
     layer: Recurrent | Cell, sweeps: list[Sweep], deltas: tuple[Tensor, ...]
 ) -> dict[str, Factored]:
-    """The gradients of all sweeps' parameters, from those at their projected inputs (n, L, gates)."""
+    """The gradients of all sweeps' parameters, from the gradients at their projected inputs (n, L, gates)."""
     forms: dict[str, Factored] = {}
     for sweep, delta in zip(sweeps, deltas, strict=True):
-        pushed = delta  # the gradient at what the state adds to the gates
+        pushed = delta  # the gradient at the projected states
         if sweep.reset is not None:
             kept = 2 * layer.hidden_size
             pushed = torch.cat([delta[..., :kept], delta[..., kept:] * sweep.reset], 2)
@@ -224,19 +227,19 @@ class SteppedGRU(nn.GRU):
 
 
 class SteppedRNNCell(nn.RNNCell):
-    """An nn.RNNCell of operations that vmap knows."""
+    """An nn.RNNCell with operations that vmap supports."""
 
     forward = run_cell
 
 
 class SteppedLSTMCell(nn.LSTMCell):
-    """An nn.LSTMCell of operations that vmap knows."""
+    """An nn.LSTMCell with operations that vmap supports."""
 
     forward = run_cell
 
 
 class SteppedGRUCell(nn.GRUCell):
-    """An nn.GRUCell of operations that vmap knows."""
+    """An nn.GRUCell with operations that vmap supports."""
 
     forward = run_cell
 
