@@ -1,14 +1,14 @@
-"""Who was absent from a run: the nodes that gave nothing, from which release on, and when they were back.
+"""Absences of nodes: which node missed which releases, and whether it came back.
 
-It may be told only where all nodes are asked in every release, as silos are: who does not answer then tells
-of no one's draw. What was charged for an absent silo stays charged, for its answer may have been on its way.
+They are recorded only if all nodes take part in every release, as silos do: then an absence reveals nothing
+about sampling. The charge of an absent silo remains, because its reply may already have been sent.
 
 >>> absences = Dropouts()
 >>> for round, failed in enumerate([{}, {1: "failed"}, {1: "gone offline"}, {}]):
 ...     absences.note(failed, first=4 * round + 1, last=4 * round + 4)
->>> absences.told()
+>>> absences.to_json()
 [{'partition': 1, 'from release': 5, 'to release': 12, 'back': True, 'why': ['failed', 'gone offline']}]
->>> absences.told(after=12)
+>>> absences.to_json(after=12)
 []
 """
 
@@ -23,7 +23,7 @@ KEY = "absences"  # in reports and metrics
 
 @dataclass
 class Dropout:
-    """A node that gave nothing to releases in a row, counted from 1."""
+    """A node's absence from consecutive releases, counted from 1."""
 
     partition: int
     first: int
@@ -31,21 +31,21 @@ class Dropout:
     why: list[str] = field(default_factory=list)
     back: bool = False
 
-    def told(self) -> dict[str, Any]:
-        """As reports and metrics have it."""
+    def to_json(self) -> dict[str, Any]:
+        """The absence as a JSON-serialisable dict, for reports and metrics."""
         span = {"partition": self.partition, "from release": self.first, "to release": self.last}
         return {**span, "back": self.back, "why": list(self.why)}
 
 
 class Dropouts:
-    """All absences of a run, in the order in which they began."""
+    """All absences of a run, in the order of their first releases."""
 
     def __init__(self) -> None:
         self._all: list[Dropout] = []
         self._now: dict[int, Dropout] = {}
 
     def note(self, failed: Mapping[int, str], first: int, last: int) -> None:
-        """That releases ``first`` to ``last`` went without these partitions, and why; all others answered."""
+        """Record that these partitions missed releases ``first`` to ``last``; all others answered."""
         for partition in self._now.keys() - failed.keys():
             self._now.pop(partition).back = True
         for partition, why in sorted(failed.items()):
@@ -57,12 +57,13 @@ class Dropouts:
             if why not in absence.why:
                 absence.why.append(why)
 
-    def told(self, after: int = 0) -> list[dict[str, Any]]:
-        """The absences of releases after this one, as reports and metrics have them."""
-        return [absence.told() for absence in self._all if absence.last > after]
+    def to_json(self, after: int = 0) -> list[dict[str, Any]]:
+        """The absences that last beyond release ``after``, as JSON-serialisable dicts."""
+        return [absence.to_json() for absence in self._all if absence.last > after]
 
 
 def until(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The absences that a run's metrics tell of, as it is taken up again: with all nodes there."""
-    last = {(told["partition"], told["from release"]): told for row in metrics for told in row.get(KEY, ())}
-    return [{**told, "back": True} for told in last.values()]
+    """The absences in an interrupted run's metrics; its resumed part begins with all nodes."""
+    rows = [absence for row in metrics for absence in row.get(KEY, ())]
+    last = {(absence["partition"], absence["from release"]): absence for absence in rows}
+    return [{**absence, "back": True} for absence in last.values()]

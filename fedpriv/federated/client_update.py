@@ -1,9 +1,9 @@
-"""What a virtual client computes, and the bounded sum over many clients at once.
+"""A virtual client's vector, and the bounded sum over many clients at once.
 
-A client's vector at a point theta is either the gradient of its mean loss there (:class:`OneGradient`,
-Fed-SGD) or the model change of some local steps (:class:`LocalSteps`, the pseudo-gradient of FedAvg,
-McMahan et al. 2018). Vectors are never weighted by how many examples a client holds: one client, one clip.
-A unit may also be an example: then each example is a client of its own.
+A client's vector at a point theta is either the gradient of its mean loss (:class:`OneGradient`, Fed-SGD) or
+its model change after some local steps (:class:`LocalSteps`, the pseudo-gradient of FedAvg, McMahan et al.
+2018). Vectors are never weighted by the number of a client's examples. If units are examples, each example is
+a client.
 
 >>> import numpy as np, torch
 >>> from fedpriv.mechanism.query import Query
@@ -32,7 +32,7 @@ from torch import Tensor
 from fedpriv._internal import validation
 from fedpriv._internal.memory import bytes_per_unit
 from fedpriv.clipping import added, sum_gradients, sum_rows, zeros
-from fedpriv.clipping.dropout import example_seeds, mixed, taken
+from fedpriv.clipping.dropout import example_seeds, hash_seeds, select
 from fedpriv.clipping.ghost.clipped_sum import terms_of
 from fedpriv.clipping.precision import Precision
 from fedpriv.mechanism.query import Query
@@ -55,16 +55,16 @@ class OneGradient:
 class LocalSteps:
     """A = theta - theta_K after K steps of gradient descent from theta on the client's own examples.
 
-    Step k uses the examples at positions k b .. k b + b - 1 of the client's own, counted cyclically, with
-    b the smaller of the batch size and the client's number of examples: in order, so that the vector is
-    a function of the client's data and public state alone. To the last bit: many steps can make much of a
-    rounding, and how numbers are rounded follows from the shapes that they are computed in. So a client is
-    padded to a length that its own number of examples says, and never computed alone.
+    Step k uses the client's examples k b .. k b + b - 1, counted cyclically, where b is the smaller of the
+    batch size and the client's number of examples. The order is fixed, so that the vector is a function of
+    the client's data and the public state alone, bit for bit. Many steps can amplify rounding, and rounding
+    depends on the shapes of tensors. Therefore a client is padded to a length that depends on its own number
+    of examples only, and a batch always has at least two clients.
 
     Attributes:
         steps: K, at least 1.
         learning_rate: the local step size.
-        batch_size: examples a step, or None for all of the client's.
+        batch_size: examples per step, or None for all of the client's.
     """
 
     steps: int
@@ -80,14 +80,15 @@ class LocalSteps:
 
 Work = OneGradient | LocalSteps
 
-MEMORY = 2**29  # bytes that the clients computed at once may take, where nothing else is said
-_GROUPS, _GROUP, _LENGTHS = 8, 32, 2  # of like length: how many at most, their size, and of what multiple
-_CACHED_ENTRIES = 2**22  # of the models that a CPU trains at once while they fit its cache
-_LEAST_CLIENTS = 8  # that a CPU trains at once, however large their models are
-_PADDED, _SPARE = 1.25, 64  # a chunk's examples with padding over those without; and more that do not matter
-_MOST = 1024  # examples, beyond which a CPU saves nothing by computing more at once
+MEMORY = 2**29  # default limit in bytes for the clients that are computed at once
+# Groups of sequences of similar length: largest number, smallest size, and the multiple for rounding lengths.
+_GROUPS, _GROUP, _LENGTHS = 8, 32, 2
+_CACHED_ENTRIES = 2**22  # entries of the models that a CPU trains at once, so that they fit its cache
+_LEAST_CLIENTS = 8  # clients that a CPU trains at once at least, even with large models
+_MAX_PADDING, _SPARE = 1.25, 64  # a chunk's examples with padding: at most this factor plus this number
+_CPU_CHUNK = 1024  # examples; on a CPU, larger chunks are not faster
 
-# What a client, and each of its examples, takes: by task, then by all that it depends on.
+# Bytes per client and per example, by task and by all quantities that they depend on.
 _costs: WeakKeyDictionary[Task, dict[Hashable, tuple[int, int]]] = WeakKeyDictionary()
 
 
@@ -106,27 +107,27 @@ def clipped_sum(
     """The query's bounded sums over the clients' vectors.
 
     Args:
-        work: what a client computes at each of the query's points.
+        work: the computation of a client at each of the query's points.
         task: the model and its loss.
         query: the points (d,) and the blocks.
         x, y: the clients' examples (n, ...) and labels (n, ...), on the points' device.
-        owner: int64 (n,), ascending: which client, 0 .. units - 1, holds each example. None makes each
-            example a unit of its own.
-        units: the number of clients. Those without examples add nothing, to sums and to bits: whoever is
-            not there must not be told from whoever has no data by more than a block's sensitivity.
-        chunk: the most clients computed at once. It changes the result by float rounding only.
-        memory: bytes that the clients computed at once may take beside the model; what a client takes is
-            measured on made-up examples. Of one that takes more, a part of the examples is computed at once.
-        seeds: int64 (n,), what dropout draws by for each example
-            (:func:`fedpriv.clipping.dropout.example_seeds`); None: from OS entropy, where the model has any.
+        owner: int64 (n,), ascending: the client, 0 .. units - 1, of each example. None makes each example a
+            unit.
+        units: the number of clients. Clients without examples add zero to every block: an absent client and
+            one without data may differ by at most a block's sensitivity.
+        chunk: the most clients that are computed at once. It changes the result by float rounding only.
+        memory: limit in bytes, besides the model, for the clients that are computed at once. A client's
+            memory is measured on synthetic examples. If one client exceeds the limit, its examples are split.
+        seeds: int64 (n,), the dropout seed of each example (:func:`fedpriv.clipping.dropout.example_seeds`);
+            None: from OS entropy if the model has dropout.
 
     Returns:
-        for each block a tensor: (d,) for a SumBlock, () for a IndicatorBlock; float64 where parts were
-        added, else of the points' dtype. A client whose vector is not finite adds zero to sums and -1/2 to
-        bits.
+        for each block a tensor: (d,) for a SumBlock, () for an IndicatorBlock; float64 where chunks were
+        added, else of the points' dtype. A client whose vector is not finite adds zero to a SumBlock and -1/2
+        to an IndicatorBlock.
 
     Raises:
-        ArgumentError: owner is not ascending, or names a client outside 0 .. units - 1.
+        ArgumentError: owner is not ascending, or has a client outside 0 .. units - 1.
     """
     sizes = _sizes(x, y, owner, units)
     seeds = _seeds(task, x, seeds)
@@ -134,23 +135,23 @@ def clipped_sum(
     if isinstance(work, OneGradient) and bool((sizes <= 1).all()):
         fits = max(1, memory // (client + example))
         if x.device.type == "cpu":
-            fits = min(fits, _MOST)
+            fits = min(fits, _CPU_CHUNK)
         fits = min(fits, chunk or fits)
-        # What dropout draws for an example must not depend on how long the others are.
-        if not task.right_padded or task.drawing.draws:
+        # An example's dropout mask must not depend on the length of the others, so none are cut.
+        if not task.right_padded or task.dropout.draws:
             return sum_gradients(task, query, x, y, fits, seeds=seeds, precision=work.precision)
         sums = functools.partial(sum_gradients, task, query, precision=work.precision)
         return added(sums(x[own, :end], y[own], fits) for own, end in by_length(x))
 
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
-        beside = 2 if isinstance(work, LocalSteps) else 1  # a lone one is computed twice
-        if len(counts) == 1 and beside * (client + example * positions.shape[1]) > memory:
+        copies = 2 if isinstance(work, LocalSteps) else 1  # a single client is computed twice
+        if len(counts) == 1 and copies * (client + example * positions.shape[1]) > memory:
             own = slice(int(positions[0, 0]), int(positions[0, 0] + counts))
-            mine, few = (x[own], y[own], taken(seeds, own)), max(1, memory // example)
-            rows = [_vector_of_one(work, task, point, *mine, few)[None] for point in query.points]
+            mine, size = (x[own], y[own], select(seeds, own)), max(1, memory // example)
+            rows = [_vector_of_one(work, task, point, *mine, size)[None] for point in query.points]
             return sum_rows(rows, query.blocks, task.layout.layer_sizes)
         index = positions.to(x.device)
-        return _sum_at_once(work, task, query, x[index], y[index], counts, taken(seeds, index))
+        return _sum_at_once(work, task, query, x[index], y[index], counts, select(seeds, index))
 
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
@@ -161,7 +162,7 @@ def clipped_sum(
 
 def _seeds(task: Task, x: Tensor, given: Tensor | None) -> Tensor | None:
     """The examples' seeds on their device; None where the model has no dropout."""
-    if not task.drawing.draws:
+    if not task.dropout.draws:
         return None
     if given is None:
         given = example_seeds(Key.fresh().integer("draws"), torch.arange(len(x)))
@@ -175,16 +176,16 @@ def _vector_of_one(
     x: Tensor,
     y: Tensor,
     seeds: Tensor | None,
-    few: int | None = None,
+    batch_limit: int | None = None,
 ) -> Tensor:
-    """One client's vector (d,) from its own examples, by ordinary backward passes over ``few`` each."""
+    """One client's vector (d,) by ordinary backward passes over at most ``batch_limit`` examples each."""
 
     def gradient(params: Tensor, x: Tensor, y: Tensor, seeds: Tensor | None) -> Tensor:
         leaf, total = params.detach().clone().requires_grad_(), torch.zeros_like(params)
-        for start in range(0, len(x), few or len(x)):
-            some = slice(start, start + (few or len(x)))
-            with task.drawing.by(taken(seeds, some)):
-                loss = task.losses(leaf, x[some], y[some]).sum() / len(x)
+        for start in range(0, len(x), batch_limit or len(x)):
+            part = slice(start, start + (batch_limit or len(x)))
+            with task.dropout.seeded(select(seeds, part)):
+                loss = task.losses(leaf, x[part], y[part]).sum() / len(x)
             total += torch.autograd.grad(loss, leaf)[0]
         return total
 
@@ -195,13 +196,13 @@ def _vector_of_one(
     for step in range(work.steps):
         first = step * batch % size
         own = slice(0, size) if batch == size else [(first + i) % size for i in range(batch)]
-        drawn = None if seeds is None else mixed(seeds[own], step)
+        drawn = None if seeds is None else hash_seeds(seeds[own], step)
         params = params - work.learning_rate * gradient(params, x[own], y[own], drawn)
     return point - params
 
 
 def _mean_weights(longest: int, counts: Tensor, like: Tensor) -> Tensor:
-    """What each of a client's places weighs in its mean, (c, longest): 1/count, and 0 for padding."""
+    """The weight of each example in its client's mean, (c, longest): 1/count, and 0 for padding."""
     own = torch.arange(longest) < counts[:, None]
     return (own.to(like.dtype) / counts[:, None]).to(like.device)
 
@@ -214,25 +215,25 @@ def _sum_at_once(
     y: Tensor,
     counts: Tensor,
     seeds: Tensor | None,
-    filled: bool = True,
+    padded: bool = True,
 ) -> tuple[Tensor, ...]:
-    """The bounded sums over c clients, held in memory together.
+    """The bounded sums over c clients in one chunk.
 
     Args:
         x, y: each client's examples (c, longest, ...), repeated cyclically up to the longest.
-        counts: how many of them are the client's own, int64 (c,) on the CPU, each at least 1.
-        seeds: the examples', (c, longest), or None.
-        filled: whether few are computed beside copies, as they are to be.
+        counts: each client's number of examples without repetitions, int64 (c,) on the CPU, at least 1.
+        seeds: the examples' dropout seeds, (c, longest), or None.
+        padded: whether small batches are padded with copies; only measurements of memory switch it off.
     """
     if isinstance(work, LocalSteps):
-        # One alone comes twice: a product of one matrix may be rounded otherwise than that of several.
-        given = x, y, counts, seeds
-        if filled and len(x) == 1:
-            given = torch.cat([x, x]), torch.cat([y, y]), counts.repeat(2), taken(seeds, [0, 0])
-        changes = [_changes(work, task, p, *given)[: len(x)] for p in query.points]
+        # A single client is computed twice: products of one matrix may round differently from batched ones.
+        batch = x, y, counts, seeds
+        if padded and len(x) == 1:
+            batch = torch.cat([x, x]), torch.cat([y, y]), counts.repeat(2), select(seeds, [0, 0])
+        changes = [_changes(work, task, p, *batch)[: len(x)] for p in query.points]
         return sum_rows(changes, query.blocks, task.layout.layer_sizes)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
-    return sum_gradients(task, query, x, y, len(x), weights, seeds, filled, work.precision)
+    return sum_gradients(task, query, x, y, len(x), weights, seeds, padded, work.precision)
 
 
 def _changes(
@@ -244,12 +245,12 @@ def _changes(
     counts: Tensor,
     seeds: Tensor | None,
 ) -> Tensor:
-    """The model changes (c, d) of c clients at once; arguments as of :func:`_sum_at_once`."""
+    """The model changes (c, d) of c clients at once; arguments as for :func:`_sum_at_once`."""
 
     def loss(
         tensors: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor | None = None
     ) -> Tensor:
-        with task.drawing.by(seeds):
+        with task.dropout.seeded(seeds):
             return (task.losses_at(tensors, x, y) * weights).sum()
 
     gradients = torch.func.vmap(torch.func.grad(loss))
@@ -262,9 +263,9 @@ def _changes(
     mine = {name: tensor.repeat(clients, *(1,) * tensor.dim()) for name, tensor in start.items()}
     lengths, ends = (numbers[:, None].to(x.device) for numbers in (batches, counts))
     for step in range(work.steps):
-        taken = (step * lengths + own) % ends
-        drawn = () if seeds is None else (mixed(seeds[each, taken], step),)
-        slopes = gradients(mine, x[each, taken], y[each, taken], weights, *drawn)
+        batch = (step * lengths + own) % ends
+        drawn = () if seeds is None else (hash_seeds(seeds[each, batch], step),)
+        slopes = gradients(mine, x[each, batch], y[each, batch], weights, *drawn)
         for name, tensor in mine.items():
             tensor.sub_(slopes[name], alpha=work.learning_rate)
     changes = [tensor.neg_().add_(start[name]).flatten(1) for name, tensor in mine.items()]
@@ -274,19 +275,21 @@ def _changes(
 def _cost(
     work: Work, task: Task, query: Query, x: Tensor, y: Tensor, seeds: Tensor | None = None
 ) -> tuple[int, int]:
-    """Bytes that a client takes while it is computed, and each of its examples; tried once."""
-    asked = tuple((term.at, term.divisor is None) for term in terms_of(query.blocks))
+    """The memory in bytes per client and per example, measured once on synthetic examples."""
+    terms = tuple((term.at, term.divisor is None) for term in terms_of(query.blocks))
     inputs = tuple((t.shape[1:], t.dtype, t.device) for t in (query.points[0][None], x, y))
     known = _costs.setdefault(task, {})
-    key = (work, len(query.points), asked, inputs, seeds is None)
+    key = (work, len(query.points), terms, inputs, seeds is None)
     if key not in known:
-        once = replace(work, steps=1) if isinstance(work, LocalSteps) else work  # steps follow each other
+        once = (
+            replace(work, steps=1) if isinstance(work, LocalSteps) else work
+        )  # one step needs as much as all
 
         def compute(clients: int, each: int) -> None:
             made_up, labels = (t.new_zeros((clients, each, *t.shape[1:])) for t in (x, y))
             counts = torch.full((clients,), each)
             drawn = None if seeds is None else seeds.new_zeros(clients, each)
-            _sum_at_once(once, task, query, made_up, labels, counts, drawn, filled=False)
+            _sum_at_once(once, task, query, made_up, labels, counts, drawn, padded=False)
 
         both = bytes_per_unit(lambda clients: compute(clients, 1))
         example = bytes_per_unit(lambda examples: compute(1, examples))
@@ -297,14 +300,14 @@ def _cost(
 def _chunks(
     sizes: Tensor, client: int, example: int, most: int, memory: int, alike: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Clients with examples, in order of size, some at a time: ``(positions, counts)``.
+    """Chunks of the clients with examples, in order of size: ``(positions, counts)``.
 
-    ``positions`` (c, longest) index each client's examples in the batch, its own ones repeated cyclically
-    to fill its row, so that padding is never an input that the client does not have. ``counts`` (c,) are
-    the clients' numbers of examples. Clients of like size come together, and a chunk ends where it would be
-    padded by more than a share of its examples, and a few that another chunk would cost. It holds at most
-    ``most`` clients, and takes ``memory`` bytes at most unless it is one client. Where they are to be
-    ``alike``, ``longest`` is what each one's own number is rounded up to (:func:`padded`).
+    ``positions`` (c, longest) are the indices of each client's examples in the batch. A row is padded with
+    the client's own examples, repeated cyclically, so that padding is never an input from elsewhere.
+    ``counts`` (c,) are the clients' numbers of examples. A chunk has clients of similar size: padding adds at
+    most a fixed share of its examples, plus a small number. It has at most ``most`` clients, and needs at
+    most ``memory`` bytes unless it is a single client. If ``alike``, all clients of a chunk have the same
+    padded length (:func:`padded`).
     """
     starts = torch.cumsum(sizes, 0) - sizes
     lengths = padded(sizes) if alike else sizes
@@ -315,16 +318,16 @@ def _chunks(
         left = lengths[order[at : at + most]]  # ascending
         numbers = torch.arange(1, len(left) + 1)
         fits = numbers * (client + example * left) <= memory
-        fits &= left == left[0] if alike else numbers * left <= _PADDED * left.cumsum(0) + _SPARE
-        taken = order[at : at + max(1, int(fits.cumprod(0).sum()))]
-        counts = sizes[taken]
-        cycle = torch.arange(int(lengths[taken].max())) % counts[:, None]
-        yield starts[taken][:, None] + cycle, counts
-        at += len(taken)
+        fits &= left == left[0] if alike else numbers * left <= _MAX_PADDING * left.cumsum(0) + _SPARE
+        chosen = order[at : at + max(1, int(fits.cumprod(0).sum()))]
+        counts = sizes[chosen]
+        cycle = torch.arange(int(lengths[chosen].max())) % counts[:, None]
+        yield starts[chosen][:, None] + cycle, counts
+        at += len(chosen)
 
 
 def padded(sizes: Tensor) -> Tensor:
-    """Numbers of examples, int64 (n,), rounded up to one of eight an octave.
+    """Numbers of examples, int64 (n,), rounded up; there are eight rounded values per octave.
 
     >>> padded(torch.tensor([0, 1, 8, 15, 17, 33, 1000])).tolist()
     [0, 1, 8, 15, 18, 36, 1024]
@@ -335,8 +338,8 @@ def padded(sizes: Tensor) -> Tensor:
 
 
 def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Tensor:
-    """How many examples each client holds, int64 (units,) on the CPU."""
-    if len(x) != len(y):  # how many there are is private, so no error says it
+    """The number of examples of each client, int64 (units,) on the CPU."""
+    if len(x) != len(y):  # the numbers are private, so the error leaves them out
         raise validation.fail("labels", "...", "be as many as the examples")
     if owner is None:
         if units is not None:
@@ -353,15 +356,15 @@ def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Ten
 
 
 def by_length(x: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Groups of sequences of like length: which they are, and how far they reach at the most.
+    """Groups of sequences of similar length.
 
     Args:
         x: sequences (n, L), padded with 0 on the right.
 
     Yields:
-        positions in x, int64 (c,), and a length, at most L: all of the sequences that lies beyond is
-        padding. Lengths are rounded up to a few, since whatever is tried out or compiled for a shape is for
-        each of them; none is less than 1, and there is always a group.
+        positions in x, int64 (c,), and a length of at least 1 and at most L, beyond which these sequences are
+        padding. Lengths are rounded, because trials and compilations are repeated for each shape. There is at
+        least one group.
     """
     reach = ((x != 0) * torch.arange(1, x.shape[1] + 1, device=x.device)).amax(1)
     lengths, order = reach.sort(stable=True)

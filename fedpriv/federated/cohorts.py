@@ -1,4 +1,4 @@
-"""Drawing cohorts and cutting them into shards."""
+"""Samples cohorts and splits them into shards."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fedpriv.rng import Key
 
 @dataclass
 class CohortSampler:
-    """Draws cohorts and cuts them into chunks.
+    """Samples cohorts and splits them into shards.
 
     Attributes:
-        sampler: draws unit numbers.
+        sampler: samples unit numbers.
         key: the server's key.
-        chunk_size: the expected clients of a chunk. It fixes how many chunks there are, whatever the
-            cohort's size and the number of nodes, and with that the layout of the parties' noise.
-        silo_size: examples per silo where units are examples of silos, else None.
-        silo: the only silo that units are drawn from (the sampler's are its own), or None.
-        max_participations: a client sends noise only from its (this + 1)-th cohort on; None: no cap.
-        data_on_node: whether each client is a node of its own (a deployment): one chunk a client.
+        chunk_size: the expected number of clients per shard. It fixes the number of shards, and with it the
+            layout of the parties' noise, for every cohort size and number of nodes.
+        silo_size: examples per silo if units are examples of silos, else None.
+        silo: the only silo whose units are sampled (the sampler's population is that silo), or None.
+        max_participations: after this many cohorts, a client sends noise only; None: no cap.
+        data_on_node: whether each client is a separate node (a deployment): one shard per client.
     """
 
     sampler: Sampler
@@ -40,9 +40,9 @@ class CohortSampler:
         self._taken: Counter[int] = Counter()
 
     def draw(self, release: int, rate_factor: float = 1.0) -> tuple[Shard, ...]:
-        """The chunks of this release's cohort, of ``rate_factor`` times the usual expected size.
+        """The shards of this release's cohort, whose expected size is ``rate_factor`` times the usual one.
 
-        Raises ArgumentError where an unseeded key has drawn this release's cohort before.
+        Raises ArgumentError if an unseeded key has already sampled this release's cohort.
         """
         self.key.once("cohort", release)
         sampler = self.sampler.resized(rate_factor)
@@ -52,7 +52,7 @@ class CohortSampler:
             return self._by_silo(active)
         usual = math.ceil(sampler.expected_size / self.chunk_size)
         pieces = len(ids) if self.data_on_node else min(usual, len(ids))
-        # Cut by the whole cohort, capped units included: they are parties that send noise only.
+        # The whole cohort is split, including capped clients: they are parties that send noise only.
         cuts = np.array_split(ids, pieces) if pieces else []
         keep = set(active.tolist()) if len(active) < len(ids) else None
         shards = []

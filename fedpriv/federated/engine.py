@@ -1,4 +1,4 @@
-"""What the round loop asks of an engine, and what comes back."""
+"""The interface between the round loop and an engine: requests, partial sums, engines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shard:
-    """A block of units that is computed in one go and whose noise is one draw.
+    """A part of a cohort that one node computes at once, with one noise draw for its parties.
 
     Attributes:
         index: its number in the release; it keys the parties' noise.
         ids: the units (clients, or examples of one silo), ascending.
-        parties: how many parties' messages it stands for (its clients, or 1 for a silo).
-        home: the silo that must compute it, or None where any node may.
+        parties: the number of its parties: its clients, or 1 for a silo.
+        home: the silo that must compute it, or None if any node may.
     """
 
     index: int
@@ -34,13 +34,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class SumRequest:
-    """One release's question as it goes to the engine.
+    """One release's request to the engine.
 
     Attributes:
-        query: points, blocks; no data.
+        query: points and blocks; no data.
         release: the release's number in the run.
-        chunks: the cohort in blocks; private, so it goes to the engine and nowhere else.
-        party_stds: the std that each party adds to each block, or None.
+        shards: the cohort. It is private, so only the engine receives it.
+        party_stds: the noise std that each party adds to each block, or None.
     """
 
     query: Query
@@ -51,26 +51,26 @@ class SumRequest:
 
 @dataclass(frozen=True)
 class PartialSum:
-    """Bounded sums, one per block, and the number of parties they stand for. Both are private.
+    """Bounded sums, one per block, and the number of their parties. Both are private.
 
-    In float64, so that an engine can add replies without rounding, and so that it is the noisy answer that is
-    rounded to the points' own dtype: a float32 sum of 10^7 units has no room for one more.
+    The sums are in float64, so that an engine can add replies without rounding: a float32 sum of 10^7 units
+    loses one more unit. Only the noisy answer is rounded to the points' dtype.
     """
 
     sums: tuple[Tensor, ...]
     parties: int
 
     def to(self, query: Query) -> PartialSum:
-        """The reply with its sums in float64 on the device of the query's points."""
+        """The same sums in float64 on the device of the query's points."""
         device = query.points[0].device
         return PartialSum(tuple(total.to(device, torch.float64) for total in self.sums), self.parties)
 
 
 class Engine(Protocol):
-    """Whatever computes bounded sums over a cohort."""
+    """Computes bounded sums over a cohort."""
 
     def gather(self, request: SumRequest) -> PartialSum:
-        """The sums over all chunks that could be computed, and their parties."""
+        """The sums over all shards that could be computed, and the number of their parties."""
 
     def close(self) -> None:
-        """Release what the engine holds. Called once, also after errors."""
+        """Release the engine's resources. Called once, also after errors."""

@@ -1,10 +1,9 @@
-"""The loop that every run is: query, sample, charge, gather, release, update.
+"""The loop of every run: query, sample, charge, gather, release, update.
 
-It knows no Ray and no Flower. An :class:`Engine` turns an :class:`SumRequest` into one bounded sum: in this
-process, over Ray actors, over Flower's simulation or over a deployment. Charging comes before any unit
-is touched; a release that the budget does not afford is not made, and the run ends there with what it
-has. A gathering that fails after the charge leaves the charge standing, and the next release draws
-fresh noise, because its number is new.
+It does not depend on Ray or Flower. An :class:`Engine` answers a :class:`SumRequest` with one bounded sum: in
+this process, over Ray actors, over Flower's simulation or over a deployment. The charge is made before any
+unit's data is read. If the budget does not afford a release, the run ends before it. If gathering fails after
+the charge, the charge remains, and the next release has new noise, because its number is new.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from fedpriv.mechanism.sampling import Sampler
 from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
 from fedpriv.rng import Key
 
-MAX_EMPTY_RELEASES = 10  # releases in a row that too few parties may answer
+MAX_EMPTY_RELEASES = 10  # consecutive releases with too few replies, after which a run ends
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Everything one run is made of but its key and its data; all of it public.
+    """All parts of a run except its key and its data; they are public.
 
     Attributes:
-        optimizer: what is asked and how answers are used.
-        sampler: how cohorts are drawn.
+        optimizer: makes the queries and uses the noisy answers.
+        sampler: samples the cohorts.
         placement: who adds the noise.
-        scale: the calibrated factor; release t has multiplier scale * r_t.
-        rounds: how many releases at most.
+        scale: the calibrated factor; release t has noise multiplier scale * r_t.
+        rounds: the largest number of releases.
     """
 
     optimizer: PrivateOptimizer
@@ -50,32 +49,32 @@ class Mechanism:
     rounds: int
 
     def event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
-        """The event that the budget is held to, for the adversary that the placement defends against.
+        """The event that is charged to the budget, for the adversary that the placement defends against.
 
-        Raises ArgumentError where the sampler draws no cohort of this factor, whoever the adversary is.
+        Raises ArgumentError if the sampler cannot sample cohorts with this factor.
         """
         sampler = self.sampler.resized(rate_factor)
         return self.placement.resized(rate_factor).enforced_event(sampler, noise_multiplier)
 
     def observer_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
-        """The event as who sees only the models has it (:meth:`Placement.observer_event`)."""
+        """The event for an adversary who sees only the models (:meth:`Placement.observer_event`)."""
         sampler = self.sampler.resized(rate_factor)
         return self.placement.resized(rate_factor).observer_event(sampler, noise_multiplier)
 
     @cached_property
     def planned(self) -> tuple[PlannedRelease, ...]:
-        """What the optimizer said that it will ask, release by release."""
+        """The optimizer's planned releases."""
         return tuple(self.optimizer.planned(self.rounds))
 
     def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
-        """The gate's events of the whole run, from public settings alone."""
+        """The charged events of the whole run, from public settings alone."""
         s = self.scale if scale is None else scale
         return tuple(self.event(s * p.relative_noise, p.rate_factor) for p in self.planned)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What an observer sees after each round: the noisy state, and public counts."""
+    """The public state after a round: round number, number of releases, noisy state."""
 
     round: int
     releases: int
@@ -100,18 +99,19 @@ def run(
     cohorts: CohortSampler,
     observe: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
-    """Run the loop from ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
+    """Run the loop from ``params`` (d,) until the rounds or the budget end, or until Ctrl-C.
 
-    ``budget_gate`` is an :class:`~fedpriv.accounting.Accountant`, a privacy
-    :class:`~fedpriv.accounting.Filter`, or anything else with their ``adaptive``, ``affords`` and ``charge``.
+    ``budget_gate`` is an :class:`~fedpriv.accounting.Accountant`, a :class:`~fedpriv.accounting.Filter`, or
+    another object with their ``adaptive``, ``affords`` and ``charge``. A release with too few replies is
+    charged but does not count as a round; ``MAX_EMPTY_RELEASES`` of them in a row end the run.
 
-    Returns the outcome with ``stopped`` being ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
-    Rounds whose gathering released nothing (too few replies) are charged and do not count as rounds;
-    ``MAX_EMPTY_RELEASES`` of them in a row end the run.
+    Returns:
+        the outcome; ``stopped`` is ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
 
-    Raises ArgumentError, before anything of that release is charged, where ``cohorts`` are of another sampler
-    than the one that is accounted for, where an unseeded ``key`` was used by another run, and where the
-    optimizer asks for other noise than it planned and ``budget_gate`` is not adaptive.
+    Raises:
+        ArgumentError: before the release is charged, if ``cohorts`` has another sampler than ``mechanism``,
+            an unseeded ``key`` was used by another run, or the optimizer requests other noise than it planned
+            and ``budget_gate`` is not adaptive.
     """
     state = mechanism.optimizer.init(params)
     return advance(mechanism, state, mechanism.rounds, engine, budget_gate, key, cohorts, observe)
@@ -128,23 +128,23 @@ def advance(
     observe: Callable[[Progress], None] = lambda progress: None,
     first: int | None = None,
 ) -> Outcome:
-    """As :func:`run`, from a state after any number of steps until it has made ``until``.
+    """As :func:`run`, from ``state`` until step ``until``.
 
-    Releases are numbered on from ``first``, by default ``state.step``: no number may have been used before.
-    An unseeded key does not go on after a release that was interrupted before its charge: give a fresh one.
+    Releases are numbered from ``first`` (default: ``state.step``); no number may have been used before. If a
+    release was interrupted before its charge, an unseeded key cannot continue: pass a fresh one.
     """
     if cohorts.sampler != mechanism.sampler:
         raise validation.fail(
-            "cohorts", cohorts.sampler, f"be drawn by the setup's sampler, {mechanism.sampler}"
+            "cohorts", cohorts.sampler, f"be drawn by the mechanism's sampler, {mechanism.sampler}"
         )
     done = state.step
     charged = done if first is None else first
     unanswered = 0
     try:
         while done < until:
-            query = mechanism.optimizer.query(state)  # 1. what is asked, from noisy answers only
+            query = mechanism.optimizer.query(state)  # 1. query: depends on noisy answers only
             if done + query.releases > until:
-                break  # a step is begun only where it can be finished
+                break  # there are not enough rounds for the whole step
             if not budget_gate.adaptive:
                 _check_planned(mechanism, done, query)
             multiplier = mechanism.scale * query.relative_noise
@@ -152,17 +152,17 @@ def advance(
             if not budget_gate.affords([event] * query.releases):
                 return Outcome(state, charged, StopReason.BUDGET)
             key.once("release", charged)
-            shards = cohorts.draw(charged, query.rate_factor)  # 2. who is asked
+            shards = cohorts.draw(charged, query.rate_factor)  # 2. sample
             placement = mechanism.placement.resized(query.rate_factor)
-            ahead = releases.draw_ahead(query, placement, key, charged)  # while the disk is awaited
-            budget_gate.charge([event])  # 3. paid for, on disk, before anyone is asked
+            ahead = releases.draw_ahead(query, placement, key, charged)  # in parallel with the disk
+            budget_gate.charge([event])  # 3. charge: on disk before any request
             charged += 1
             request = SumRequest(
                 query, charged - 1, shards, placement.party_stds(query.noise_stds(multiplier))
             )
-            reply = engine.gather(request)  # 4. answered
+            reply = engine.gather(request)  # 4. gather
             size = mechanism.sampler.resized(query.rate_factor).expected_size
-            answer = releases.release(  # 5. and made noisy
+            answer = releases.release(  # 5. release: add noise
                 reply.sums, reply.parties, query, multiplier, placement, size, key, request.release, ahead
             )
             if answer is None:
@@ -171,7 +171,7 @@ def advance(
                     return Outcome(state, charged, StopReason.UNANSWERED)
                 continue
             unanswered = 0
-            state = mechanism.optimizer.update(state, answer)  # 6. post-processing: free
+            state = mechanism.optimizer.update(state, answer)  # 6. update: post-processing costs no privacy
             done += 1
             observe(Progress(done, charged, state))
     except KeyboardInterrupt:
@@ -180,14 +180,15 @@ def advance(
 
 
 def _check_planned(mechanism: Mechanism, step: int, query: Query) -> None:
-    """Refuse noise, or a cohort, that was not known before the run: no accountant bounds the sum of such."""
+    """Raises ArgumentError for an unplanned noise or cohort: an accountant cannot bound adaptive choices."""
     plan = mechanism.planned[step] if step < len(mechanism.planned) else None
-    asked = (query.relative_noise, query.rate_factor)
-    if plan is None or asked != (plan.relative_noise, plan.rate_factor):
-        name, said = type(mechanism.optimizer).__name__, plan and (plan.relative_noise, plan.rate_factor)
+    requested = (query.relative_noise, query.rate_factor)
+    if plan is None or requested != (plan.relative_noise, plan.rate_factor):
+        planned = plan and (plan.relative_noise, plan.rate_factor)
+        number = len(mechanism.planned)
         raise validation.fail(
-            f"relative noise and rate factor of {name} at step {step}",
-            asked,
-            f"be {said}, as planned" if said else f"be planned; it planned {len(mechanism.planned)} releases",
+            f"relative noise and rate factor of {type(mechanism.optimizer).__name__} at step {step}",
+            requested,
+            f"be {planned}, as planned" if planned else f"be planned; it planned {number} releases",
             "noise that is chosen from earlier answers needs a privacy filter (fedpriv.accounting.Filter)",
         )

@@ -1,4 +1,4 @@
-"""How a run ends: one word in its report and its results, and what is said of it.
+"""How a run ends: one word for its report and results, and its description.
 
 >>> ending = StopReason("interrupted")
 >>> ending == "interrupted", f"{ending}", ending.complete
@@ -17,13 +17,13 @@ ADVICE = "a smaller learning-rate may help"
 
 
 class StopReason(StrEnum):
-    """How a run ended; a string, as JSON has it.
+    """How a run ended, as a string for JSON.
 
     Attributes:
-        sentence: what is said of it after what the run reached.
-        short: the same in a few words.
+        sentence: the description that follows the run's score.
+        short: a shorter description.
         complete: whether the run ended on its own.
-        resumable: whether a run that ended so has rounds and budget left.
+        resumable: whether such a run has rounds and budget left.
     """
 
     sentence: str
@@ -64,17 +64,18 @@ class StopReason(StrEnum):
     FAILED = "failed", "FAILED before its end; what was charged stays charged", "failed", False, True
 
     def __repr__(self) -> str:
-        """The word, so that results show it as their report does."""
+        """The word, as in reports."""
         return repr(self.value)
 
 
-_DIVERGED_FACTOR = 100  # times the smallest loss of a run
-_DIVERGED_LOSS = 1e6  # of labels and tags, whatever it was before
+_DIVERGED_FACTOR = 100  # a loss above this factor times the run's smallest loss means divergence
+_DIVERGED_LOSS = 1e6  # a larger loss of a classifier means divergence, also without a smaller one before
 
 
 def divergence(ending: StopReason, metrics: Sequence[Mapping[str, Any]]) -> str:
-    """What is to be said of a run whose last model's loss is not finite, or far above what it was; nothing
-    where it is neither, or where its ending says so. The loss is that on the public test set.
+    """A note about a run whose last public test loss is not finite, or far above its smallest one.
+
+    It is empty for other runs, and for those whose stop reason already says it.
 
     >>> divergence(StopReason.ROUNDS, [{"round": 6, "loss": 2.3}])
     ''
@@ -85,7 +86,7 @@ def divergence(ending: StopReason, metrics: Sequence[Mapping[str, Any]]) -> str:
     if last is None:
         return f"the public test loss is not finite: the model has diverged; {ADVICE}"
     smallest = min((loss for record in metrics if (loss := record.get("loss")) is not None), default=0.0)
-    # Losses far below 1 may rise a hundredfold and be small; those of values have whatever unit they have.
+    # A loss below 1 is small even after a hundredfold rise; the scale of a squared error is arbitrary.
     if last > max(1.0, _DIVERGED_FACTOR * smallest):
         return f"the public test loss is {last:.3g} and was {smallest:.3g}: the model has diverged; {ADVICE}"
     if last > _DIVERGED_LOSS and "mse" not in metrics[-1]:

@@ -1,10 +1,10 @@
-"""A node's side of a run: the virtual clients it hosts, and their one bounded sum.
+"""A node's part of a run: it computes one bounded sum over its virtual clients.
 
-The same object answers in every engine. In a simulation any node computes any client, because data is
-addressed by index; in a deployment a node owns one data file and answers for its own partition alone.
-A node adds its parties' noise itself, from its own entropy, before anything leaves it; each answer has
-entropy of its own, so that no two answers, and no two runs that one process serves, can share noise. Only
-a simulation takes it from the run's seed, and a node that owns its data where its owner says so."""
+Every engine uses the same class. In a simulation any node computes any client, because data is addressed by
+index. In a deployment a node owns one data file and answers for its own partition only. A node adds its
+parties' noise before anything leaves it. Each reply has new OS entropy, so that two replies, or two runs in
+one process, never share noise. Only a simulation with a seed, and a node whose owner sets one, use a seed.
+"""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ from fedpriv.tasks.task import Task
 
 
 class Units(Protocol):
-    """Unit numbers -> their examples."""
+    """Maps unit numbers to their examples."""
 
     def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
-        """The examples (x, y) of the units and the owners' positions in ``client_ids``."""
+        """The examples (x, y) of the units, and for each its unit's position in ``client_ids``."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Answers asks for the units it holds.
+    """Answers requests for the units of this node.
 
     Attributes:
         task: the model and loss.
-        work: what a client computes.
-        view: unit numbers -> examples.
-        key: where this node's noise comes from if it is reproducible; else each answer has a fresh one.
-        device: where it computes.
-        own: the only silo or client it may answer for, or None in a simulation.
-        memory: bytes that it may use at once for examples and what is computed of them.
-        unit_memory: bytes that making one unit's examples takes, on average.
-        noisy: whether noise will be added. Without, sums are not rounded to a grid
-            (:mod:`fedpriv.mechanism.grid`), which a large clip norm, that stands for none, would make coarse.
-        exact: whether the noise that it adds for parties is exact
-        (:mod:`fedpriv.mechanism.rounded_gaussian`).
+        work: the computation of a client.
+        view: maps unit numbers to examples.
+        key: the key of this node's noise if it is reproducible; otherwise each reply has a fresh one.
+        device: the device of the computation.
+        own: the only silo or client that it may answer for, or None in a simulation.
+        memory: limit in bytes for the examples and computations at one time.
+        unit_memory: the average bytes of one unit's examples while they are made.
+        noisy: whether noise is added. Without noise, sums are not rounded to a grid
+            (:mod:`fedpriv.mechanism.grid`); a huge clip norm, as used for no clipping, would make it coarse.
+        exact: whether its parties' noise is exact (:mod:`fedpriv.mechanism.rounded_gaussian`).
     """
 
     task: Task
@@ -65,7 +64,7 @@ class Worker:
     exact: bool = False
 
     def answer(self, request: SumRequest) -> PartialSum:
-        """The bounded sums (float64) over the ask's chunks, with the parties' noise where they add it."""
+        """The bounded sums (float64) over the request's shards, with the parties' noise if they add it."""
         query = to_device(request.query, self.device)
         key = self.key if self.key.reproducible else Key.fresh()
         owed = request.party_stds or (0.0,) * len(query.blocks)
@@ -81,7 +80,7 @@ class Worker:
                 return tuple(total.double() for total in sums)
             return tuple(map(on_grid, sums, query.blocks, owed))
 
-        # With noise parts are added without rounding, so that how they are dealt to nodes does not show.
+        # With noise, sums are on a grid and are added without rounding, for every assignment to nodes.
         totals = clipping.added(map(part, request.shards)) or tuple(total.double() for total in zeros(query))
         return PartialSum(
             tuple(total.cpu() for total in totals), sum(shard.parties for shard in request.shards)
@@ -97,12 +96,12 @@ class Worker:
 
     def _units_sums(self, query: Query, ids: data.Indices, seed: int) -> tuple[Tensor, ...]:
         x, y, owner = self.view.batch(ids, self.device)
-        seeds = _seeds(seed, ids, owner.cpu()) if self.task.drawing.draws else None
+        seeds = _seeds(seed, ids, owner.cpu()) if self.task.dropout.draws else None
         arguments = (self.work, self.task, query, x, y, owner, len(ids))
         return clipped_sum(*arguments, memory=self.memory, seeds=seeds)
 
     def gather(self, request: SumRequest) -> PartialSum:
-        """The engine that is this process alone."""
+        """Answer as an engine of this process alone."""
         return self.answer(request).to(request.query)
 
     def close(self) -> None:
@@ -110,14 +109,14 @@ class Worker:
 
 
 def _seeds(seed: int, ids: data.Indices, owner: Tensor) -> Tensor:
-    """What dropout draws by for each example of the units ``ids``: by unit, and by place in it."""
+    """The dropout seed of each example of the units ``ids``, by its unit and its position in it."""
     counts = torch.bincount(owner, minlength=len(ids))
     places = torch.arange(len(owner)) - (torch.cumsum(counts, 0) - counts)[owner]
     return example_seeds(seed, torch.from_numpy(np.asarray(ids, np.int64))[owner], places)
 
 
 def zeros(query: Query) -> tuple[Tensor, ...]:
-    """The sums over no unit: one tensor per block, on the points' device."""
+    """The sums over no units: one tensor per block, on the points' device."""
     return clipping.zeros(query.blocks, query.points[0])
 
 

@@ -274,8 +274,8 @@ class _Job:
         }
         if self.estimated:
             record["epsilon is"] = "estimate"
-        if told := self.absent.told(after=self.metrics[-1]["releases"] if self.metrics else 0):
-            record[availability.KEY] = told
+        if absences := self.absent.to_json(after=self.metrics[-1]["releases"] if self.metrics else 0):
+            record[availability.KEY] = absences
         record |= _remark(self.plan)
         self.metrics.append(record)
         if self.folder is not None:
@@ -320,8 +320,8 @@ class _Job:
         self._save()  # first: what follows may take seconds
         charged = self.budget_gate.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
-        told = [*self.absent_before, *self.absent.told()]
-        about = stopped, by_silo, self.resumed, told
+        absences = [*self.absent_before, *self.absent.to_json()]
+        about = stopped, by_silo, self.resumed, absences
         summary = summary_module.summarise(self.plan, charged.events, self.metrics, *about)
         if (spent := summary_module.enforced_guarantee(summary).get("epsilon")) is not None:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round

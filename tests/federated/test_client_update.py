@@ -1,4 +1,4 @@
-"""What virtual clients compute, many at once, held against plain loops."""
+"""The vectors of virtual clients, many at once, compared with plain loops."""
 
 import copy
 import math
@@ -112,14 +112,14 @@ def test_one_local_step_is_one_gradient_times_the_step_size():
     torch.testing.assert_close(step, 0.25 * gradient)
 
 
-def test_one_example_a_client_makes_client_level_equal_example_level():
+def test_with_one_example_per_client_both_levels_are_equal():
     task, query, x, y, owner = federation([1] * 6)
     by_example = sum_gradients(task, query, x, y)
     assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, 6), by_example)
     assert_equal(clipped_sum(OneGradient(), task, query, x, y), by_example)
 
 
-def test_a_client_weighs_the_same_however_many_examples_it_holds():
+def test_a_clients_weight_does_not_depend_on_its_number_of_examples():
     task, query, x, y, _ = federation([1])
     query = Query(query.points, (SumBlock((Term(1e9),)),))
     (once,) = clipped_sum(OneGradient(), task, query, x, y, torch.tensor([0]))
@@ -139,7 +139,7 @@ def test_clients_without_examples_add_nothing(work):
 
 
 @pytest.mark.parametrize("work", WORKS, ids=str)
-def test_a_client_that_fails_adds_nothing_and_votes_no(work):
+def test_a_client_that_is_not_finite_adds_zero_and_counts_below(work):
     task, query, x, y, owner = federation([2, 2, 3])
     spoiled = x.clone()
     spoiled[2] = math.nan
@@ -157,7 +157,7 @@ def test_a_local_run_that_explodes_adds_nothing():
 
 
 @pytest.mark.parametrize("work", WORKS, ids=str)
-def test_one_client_moves_the_sums_by_no_more_than_the_sensitivity(work):
+def test_one_client_changes_the_sums_by_at_most_the_sensitivity(work):
     task, query, x, y, owner = federation(clip_norm=0.01)
     whole = clipped_sum(work, task, query, x, y, owner, len(SIZES))
     for client in range(len(SIZES)):
@@ -202,8 +202,8 @@ def test_a_client_that_is_larger_than_the_memory_is_computed_in_parts(work, mode
 @pytest.mark.parametrize(
     ("work", "each"), [(OneGradient(), 3), (LocalSteps(1, 0.1), 1), (LocalSteps(1, 0.1), 4)]
 )
-def test_what_is_computed_at_once_stays_within_the_memory_given(work, each, monkeypatch):
-    """All that one piece allocates, freed or not; made-up examples cost what real ones do."""
+def test_the_clients_computed_at_once_stay_within_the_memory_limit(work, each, monkeypatch):
+    """Measured as all allocations of one chunk; synthetic examples need as much as real ones."""
     task, query, x, y, owner = federation([each] * 50)
     client, example = client_update._cost(work, task, query, x, y)
     memory, pieces, compute = 16 * (client + each * example), [], client_update._sum_at_once
@@ -248,7 +248,7 @@ def test_impossible_local_steps_are_refused(steps):
 
 @pytest.mark.parametrize("last_bit", [0.0, 1e-7])
 def test_examples_that_cancel_leave_no_more_than_the_clip_norm(last_bit):
-    """Two examples of huge inputs whose gradients all but cancel: their rounding would be 300 clip norms."""
+    """Two examples of huge inputs whose gradients nearly cancel: their rounding would be 300 clip norms."""
     task = Task(nn.Linear(300, 200), "squared-error")
     query = Query((torch.zeros(task.dimension),), (SumBlock((Term(1.0),)),))
     x = (1e8 * noise(1, 300)).float().repeat(2, 1)
@@ -279,7 +279,7 @@ def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
     assert count < 200 or min(widths) <= 4
 
 
-def test_groups_of_like_length_lose_no_token():
+def test_groups_of_similar_length_lose_no_token():
     tokens = torch.randint(0, 2, (333, 15), generator=torch.Generator().manual_seed(0))
     tokens *= torch.arange(15) < torch.arange(333)[:, None] % 16  # also zeros inside, which are no padding
     groups = list(client_update.by_length(tokens))
@@ -294,8 +294,8 @@ def test_ids_are_never_taken_for_padding():
 
 @pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
 @pytest.mark.parametrize("batch", [None, 4])
-def test_a_clients_vector_is_the_same_to_the_last_bit_whoever_else_is_there(name, batch, monkeypatch):
-    """Many local steps make anything of a last bit, and with it of who is there."""
+def test_a_clients_vector_does_not_depend_on_its_batch_bit_for_bit(name, batch, monkeypatch):
+    """Many local steps amplify a difference in the last bit."""
     task, rows = Task(name), []
     summed = client_update.sum_rows
     monkeypatch.setattr(
@@ -321,7 +321,7 @@ def test_a_clients_vector_is_the_same_to_the_last_bit_whoever_else_is_there(name
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
-def test_clients_of_alike_length_are_padded_by_an_eighth_at_most(spread):
+def test_clients_of_one_padded_length_have_at_most_an_eighth_of_padding(spread):
     sizes = (20 * torch.from_numpy(default_rng(3).lognormal(0, spread, 400))).long()
     lengths = {}
     for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40, alike=True):
@@ -333,7 +333,7 @@ def test_clients_of_alike_length_are_padded_by_an_eighth_at_most(spread):
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
-def test_clients_of_unlike_sizes_are_hardly_padded(spread):
+def test_clients_of_different_sizes_have_little_padding(spread):
     generator = default_rng(3)
     sizes = (20 * torch.from_numpy(generator.lognormal(0, spread, 400))).long().clamp(min=1)
     chunks = list(client_update._chunks(sizes, 1000, 1000, 400, 2**40, alike=False))

@@ -1,4 +1,4 @@
-"""A round on a device: it meets nothing of the host's there, and the host waits for it once a chunk.
+"""A round on a device: no tensor of the host is mixed in, and the host synchronises once per chunk.
 
 No device is needed (tests/helpers/remote_device.py stands in for one), so this holds on every machine.
 """
@@ -44,7 +44,7 @@ ALIKE = ("mlp", "deformed files", "several examples", "adadp", "adaptive-adp-sgd
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in RUNS]
 )
-def test_the_host_waits_once_a_chunk_and_sends_what_is_new(
+def test_the_host_synchronises_once_per_chunk_and_sends_only_new_data(
     name: str, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -72,7 +72,7 @@ def test_the_host_waits_once_a_chunk_and_sends_what_is_new(
         assert sum(up) - sum(vectors) < 15_000
 
 
-def test_what_a_device_refuses_is_refused_here(elsewhere: Elsewhere) -> None:
+def test_the_test_device_refuses_like_a_real_one(elsewhere: Elsewhere) -> None:
     own = torch.ones(3, 4, device=DEVICE)
     theirs = torch.ones(4)
     for mixed in (lambda: own + theirs, lambda: own.mul_(theirs), lambda: own @ theirs):

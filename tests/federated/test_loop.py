@@ -1,4 +1,4 @@
-"""The loop: order, budget, failures, and the ladder of runs that must be equal."""
+"""The loop: order, budget, failures, and pairs of runs that must be equal."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_it_stops_before_the_release_that_would_pass_the_budget() -> None:
     assert len(engine.asks) == len(budget_gate.charged) == 4
 
 
-def test_it_charges_before_it_asks() -> None:
+def test_the_charge_comes_before_the_request() -> None:
     budget_gate = CountingGate()
 
     class Watcher(RowsEngine):
@@ -119,7 +119,7 @@ def test_it_charges_before_it_asks() -> None:
     assert len(budget_gate.charged) == 5
 
 
-def test_a_failed_gathering_leaves_its_charge_standing() -> None:
+def test_the_charge_of_a_failed_gathering_remains() -> None:
     budget_gate = CountingGate()
 
     class Failing(RowsEngine):
@@ -195,7 +195,7 @@ def test_capped_clients_send_noise_only() -> None:
 
 @pytest.mark.parametrize("sampler", [FixedSize(40, 6), Poisson(40, 0.15)])
 def test_a_larger_first_cohort_is_drawn_divided_by_and_charged(sampler: Sampler) -> None:
-    """DP-SRM's first release: b_0 = 3 b units, mean over b_0, noise 3 z, and an event that says so."""
+    """DP-SRM's first release: b_0 = 3 b units, mean over b_0, noise 3 z, and the event of both."""
     rows, factor = world(1), 3.0
     method = DpSrm(Constant(1.0), math.inf, math.inf, 0.5, first_cohort=factor)
     engine, budget_gate = RowsEngine(rows), CountingGate()
@@ -220,7 +220,7 @@ def at_parties(kind: str, **numbers: Any) -> Placement:
 
 @pytest.mark.parametrize("kind", ["local", "distributed"])
 def test_parties_of_a_larger_cohort_share_its_noise(kind: str) -> None:
-    """m and n_min follow the cohort where clients add the noise; silos are as many as ever."""
+    """If clients add the noise, m and n_min follow the cohort; the number of silos is constant."""
     placement = at_parties(kind, shares=6, min_replies=4)
     method = DpSrm(Constant(1.0), 2.0, 0.5, 0.5, first_cohort=3.0)
     mechanism = Mechanism(method, FixedSize(40, 6), placement, 0.7, 3)
@@ -286,7 +286,7 @@ def test_the_only_silo_draws_its_own_units_under_the_federations_numbers() -> No
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_run_in_parts_is_the_run(name: str) -> None:
+def test_a_run_in_parts_equals_the_whole_run(name: str) -> None:
     mechanism = Mechanism(OPTIMIZERS[name], Poisson(40, 0.3), Central(), 0.5, 9)
     whole, engine, budget_gate = go(mechanism, RowsEngine(world(1))), RowsEngine(world(1)), CountingGate()
     state = mechanism.optimizer.init(START)
@@ -300,7 +300,7 @@ def test_a_run_in_parts_is_the_run(name: str) -> None:
 
 @pytest.mark.parametrize("sampler", [Poisson(500, 0.1), FixedSize(500, 31), Everyone(20)])
 @pytest.mark.parametrize("shard", [1, 7, 1000])
-def test_chunks_hold_the_cohort_once(sampler: Sampler, shard: int) -> None:
+def test_shards_have_each_unit_of_the_cohort_once(sampler: Sampler, shard: int) -> None:
     shards = CohortSampler(sampler, KEY, shard).draw(4)
     ids = np.concatenate([c.ids for c in shards])
     assert ids.tolist() == sampler.draw(KEY.generator("cohort", 4)).tolist()
@@ -340,8 +340,8 @@ def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> 
     assert stats.ks_2samp(wider, ends[12]).pvalue < 1e-6
 
 
-def test_an_unseeded_key_serves_one_run() -> None:
-    """The same noise on the sums of two clip norms would give what they are of away."""
+def test_an_unseeded_key_is_used_by_one_run_only() -> None:
+    """The same noise on the sums of two clip norms would reveal the vectors."""
     sampler, key, budget_gate = Poisson(40, 0.5), Key.fresh(), CountingGate()
 
     def go_on(key: Key, cohorts: Key, budget_gate: CountingGate) -> Outcome:
@@ -369,8 +369,8 @@ def test_children_of_an_unseeded_key_remember_what_they_drew() -> None:
         key.child("silo", 0).once("release", 0)
 
 
-def test_a_run_that_goes_on_takes_new_numbers() -> None:
-    """After releases that nobody answered, the number of steps is not the number of releases."""
+def test_a_continued_run_uses_new_release_numbers() -> None:
+    """After unanswered releases, the number of steps differs from the number of releases."""
     sampler, key = Poisson(40, 0.5), Key.fresh()
     mechanism = Mechanism(dp_sgd(0.1, 1.0), sampler, Central(), 1.0, 4)
     state = State(START, 1)
@@ -396,7 +396,7 @@ def test_cohorts_of_another_sampler_than_the_one_accounted_are_refused() -> None
     mechanism = Mechanism(dp_sgd(0.1, 1.0), Poisson(40, 0.1), Central(), 1.0, 2)
     budget_gate = CountingGate()
     for sampler in (Everyone(40), Poisson(40, 0.2), FixedSize(40, 4)):
-        with pytest.raises(ArgumentError, match=r"cohorts is .*be drawn by the setup's sampler"):
+        with pytest.raises(ArgumentError, match=r"cohorts is .*be drawn by the mechanism's sampler"):
             run(mechanism, START, RowsEngine(world(1)), budget_gate, KEY, CohortSampler(sampler, KEY, 7))
     assert not budget_gate.charged
 
@@ -449,7 +449,7 @@ def test_a_filter_is_a_budget_gate_as_it_is_and_holds_noise_chosen_from_answers(
         run(mechanism, START, RowsEngine(world(1)), Accountant(budget), KEY, cohorts)
 
 
-def test_noise_that_follows_from_answers_needs_a_filter() -> None:
+def test_noise_chosen_from_answers_needs_a_filter() -> None:
     mechanism = Mechanism(Choosing(), Poisson(40, 0.5), Central(), 1.0, 4)
     budget_gate = CountingGate()
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)

@@ -1,4 +1,4 @@
-"""How a run ends is a word that JSON and plain strings know, and that all that is said of it comes from."""
+"""A stop reason is a string for JSON, and has all descriptions of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpriv.federated.stop_reason import StopReason, divergence
 
 
 @pytest.mark.parametrize("ending", StopReason)
-def test_an_ending_is_its_word(ending: StopReason) -> None:
+def test_a_stop_reason_is_its_word(ending: StopReason) -> None:
     assert json.loads(json.dumps({"stopped": ending})) == {"stopped": ending} == {"stopped": ending.value}
     assert f"{ending}" == str(ending) == ending.value
     assert repr(ending) == repr(ending.value)
@@ -35,7 +35,7 @@ def test_a_run_that_ended_on_its_own_or_diverged_is_not_resumed() -> None:
     }
 
 
-def test_a_loss_that_is_not_finite_is_told_once() -> None:
+def test_a_loss_that_is_not_finite_is_reported_once() -> None:
     lost, found = [{"loss": 1.0}, {"loss": None}], [{"loss": None}, {"loss": 1.0}]
     assert "diverged" in divergence(StopReason.ROUNDS, lost)
     assert "diverged" in divergence(StopReason.INTERRUPTED, lost)
@@ -55,7 +55,7 @@ def test_a_loss_that_is_not_finite_is_told_once() -> None:
         ([51.0, 0.5], ""),
     ],
 )
-def test_a_loss_that_has_grown_out_of_bounds_is_told(losses: list[float | None], said: str) -> None:
+def test_a_loss_that_has_grown_far_is_reported(losses: list[float | None], said: str) -> None:
     metrics = [{"round": t, "loss": loss} for t, loss in enumerate(losses, 1)]
     told = divergence(StopReason.ROUNDS, metrics)
     assert told == (f"{said}; a smaller learning-rate may help" if said else "")

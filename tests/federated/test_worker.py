@@ -1,4 +1,4 @@
-"""A node: its one bounded sum is the plain loop's, its noise its own, its data nobody else's."""
+"""A node: its bounded sum equals the plain loop's, it adds its own noise, and reads only its own data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shard(index: int, ids: list[int], parties: int = 1, home: int | None = None)
     return Shard(index, np.array(ids, dtype=np.int64), parties, home)
 
 
-def ask_of(
+def request_of(
     side: Worker, shards: list[Shard], stds: tuple[float, ...] | None = None, blocks: object = ADAPTIVE
 ) -> SumRequest:
     point = side.task.initial(np.random.Generator(np.random.Philox(1)))
@@ -50,9 +50,9 @@ def ask_of(
 def test_an_answer_is_the_plain_loop_over_the_units(case: str) -> None:
     side = make_worker({**SIM, **CASES[case]})
     shards = [shard(0, [3, 7, 20], 3), shard(1, [], 0), shard(2, [150, 404], 2)]
-    reply = side.answer(ask_of(side, shards))
+    reply = side.answer(request_of(side, shards))
     x, y, owner = side.view.batch(np.array([3, 7, 20, 150, 404]))
-    query = ask_of(side, []).query
+    query = request_of(side, []).query
     expected = clipped_sum_loop(side.work, side.task, query, x, y, owner, 5)
     assert reply.parties == 5
     for mine, plain in zip(reply.sums, expected, strict=True):
@@ -63,7 +63,7 @@ def test_an_answer_is_the_plain_loop_over_the_units(case: str) -> None:
 def test_a_clip_norm_that_clips_nothing_changes_nothing_where_there_is_no_noise(clip_norm: float) -> None:
     side, shards = side_of(placement="none"), [shard(0, [3, 7]), shard(1, [20])]
     sums = [
-        side.answer(ask_of(side, shards, blocks=(SumBlock((Term(bound),)),))).sums[0]
+        side.answer(request_of(side, shards, blocks=(SumBlock((Term(bound),)),))).sums[0]
         for bound in (clip_norm, math.inf)
     ]
     assert sums[0].dtype == torch.float64
@@ -72,18 +72,18 @@ def test_a_clip_norm_that_clips_nothing_changes_nothing_where_there_is_no_noise(
 
 def test_no_chunk_is_a_zero_sum() -> None:
     side = side_of()
-    reply = side.answer(ask_of(side, []))
+    reply = side.answer(request_of(side, []))
     assert reply.parties == 0
     assert [float(total.abs().sum()) for total in reply.sums] == [0.0, 0.0]
 
 
-def test_parties_noise_is_the_nodes_and_depends_on_chunk_and_release() -> None:
+def test_parties_noise_depends_on_node_shard_and_release() -> None:
     side = side_of()
 
     def noise(shards: list[Shard], release: int = 0, of: Worker = side) -> torch.Tensor:
-        request = ask_of(of, shards, (1.0, 1.0))
+        request = request_of(of, shards, (1.0, 1.0))
         reply = of.answer(SumRequest(request.query, release, request.shards, request.party_stds))
-        return reply.sums[0] - of.answer(ask_of(of, shards)).sums[0]
+        return reply.sums[0] - of.answer(request_of(of, shards)).sums[0]
 
     one = noise([shard(0, [3])])
     assert torch.equal(one, noise([shard(0, [3])]))
@@ -95,7 +95,7 @@ def test_parties_noise_is_the_nodes_and_depends_on_chunk_and_release() -> None:
 
 def test_an_unseeded_node_never_answers_with_the_same_noise_twice() -> None:
     side = side_of(seed=-1)
-    one, two = (side.answer(ask_of(side, [shard(0, [3])], (1.0, 1.0))).sums[0] for _ in range(2))
+    one, two = (side.answer(request_of(side, [shard(0, [3])], (1.0, 1.0))).sums[0] for _ in range(2))
     # 7,850 differences of two independent normals: their std is within 0.8 % (one sigma) of sqrt(2).
     assert float((one - two).std()) == pytest.approx(math.sqrt(2), rel=0.06)
 
@@ -103,8 +103,8 @@ def test_an_unseeded_node_never_answers_with_the_same_noise_twice() -> None:
 @pytest.mark.parametrize("parties", [1, 7])
 def test_the_noise_of_k_parties_has_k_times_the_variance(parties: int) -> None:
     side = side_of()
-    request = ask_of(side, [shard(0, [3], parties)], (2.0, 2.0))
-    quiet = ask_of(side, [shard(0, [3], parties)])
+    request = request_of(side, [shard(0, [3], parties)], (2.0, 2.0))
+    quiet = request_of(side, [shard(0, [3], parties)])
     noise = side.answer(request).sums[0] - side.answer(quiet).sums[0]
     # 7,850 coordinates: the sample std is within 0.8 % (one sigma), so 6 % is over 7 sigma (flake rate
     # below 1e-12), while sigma mutated by 1.5 is off by 50 %.
@@ -125,7 +125,9 @@ def test_a_node_with_its_own_file_answers_as_the_simulation_does_for_its_silo(tm
     simulated = side_of(unit="example", clients=2, examples_per_client=10)
     shards = [shard(1, [10, 14, 19], home=1)]
     for mine, theirs in zip(
-        own.answer(ask_of(own, shards)).sums, simulated.answer(ask_of(simulated, shards)).sums, strict=True
+        own.answer(request_of(own, shards)).sums,
+        simulated.answer(request_of(simulated, shards)).sums,
+        strict=True,
     ):
         torch.testing.assert_close(mine, theirs)
 
@@ -137,23 +139,23 @@ def test_a_node_with_its_own_file_takes_the_servers_seed_only_where_its_owner_sa
     assert own_side(tmp_path, accept_seed=accepts).key.reproducible == (accepts is True)
 
 
-def test_it_answers_for_nobody_else(tmp_path: Path) -> None:
+def test_a_node_with_its_own_file_answers_for_no_other_partition(tmp_path: Path) -> None:
     own = own_side(tmp_path)
     for home in (0, None):
         with pytest.raises(ArgumentError, match="partition"):
-            own.answer(ask_of(own, [shard(0, [1], home=home)]))
+            own.answer(request_of(own, [shard(0, [1], home=home)]))
 
 
 def test_units_beyond_its_file_or_elsewhere_add_nothing(tmp_path: Path) -> None:
     own = own_side(tmp_path, size=6)
-    there = own.answer(ask_of(own, [shard(1, [12], home=1)])).sums
-    more = own.answer(ask_of(own, [shard(1, [3, 12, 16, 19], home=1)])).sums
+    there = own.answer(request_of(own, [shard(1, [12], home=1)])).sums
+    more = own.answer(request_of(own, [shard(1, [3, 12, 16, 19], home=1)])).sums
     assert all(torch.equal(a, b) for a, b in zip(there, more, strict=True))
     assert all(float(total.norm()) > 0 for total in there)
 
 
 @pytest.mark.parametrize("missing", ["partition-id", "data-file"])
-def test_a_node_without_its_place_says_how_to_start_it(missing: str, tmp_path: Path) -> None:
+def test_a_node_without_a_partition_gets_a_hint(missing: str, tmp_path: Path) -> None:
     node = {"partition-id": 0, "data-file": str(tmp_path / "x.npz")}
     del node[missing]
     with pytest.raises(ArgumentError, match=rf"This node has no {missing}\. Start the SuperNode with"):
@@ -187,7 +189,7 @@ def test_a_source_has_the_options_that_are_set(tmp_path: Path) -> None:
     assert (source.tokens, source.shape) == ((30,), (8,))
 
 
-def test_devices_that_are_not_there_are_refused() -> None:
+def test_missing_devices_are_refused() -> None:
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(ArgumentError, match="device is 'tpu'"):
         choose_device("tpu")

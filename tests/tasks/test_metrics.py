@@ -1,4 +1,4 @@
-"""What people are shown of a metrics record."""
+"""The display of a metrics record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public data: which examples are taken, and the gradient on them."""
+"""Public data: the choice of examples, and the gradient on them."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_recall_at_five_counts_tags_among_the_five_likeliest():
     assert task.evaluate(params, torch.ones(2, 1), torch.zeros(2, 8))["recall@5"] == 0
 
 
-def test_a_loss_of_ones_own_has_the_accuracy_of_labels_alone():
+def test_a_user_loss_has_an_accuracy_for_labels_only():
     task = Task("logistic", loss=lambda outputs, y: outputs.square().sum(1))
     params, (x, y) = task.initial(np.random.default_rng(1)), batch()
     assert set(task.evaluate(params, x, y)) == {"accuracy", "loss"}
@@ -137,7 +137,7 @@ def test_a_model_that_mixes_examples_is_scored_as_it_was_trained():
     assert scored != pytest.approx(together, rel=0.01)
 
 
-def test_the_users_module_is_left_alone():
+def test_the_users_module_is_unchanged():
     module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(inplace=True))
     before = copy.deepcopy(module.state_dict())
     task = Task(module)
@@ -204,7 +204,7 @@ LOSSES_OF_ONES_OWN = [
 
 
 @pytest.mark.parametrize(("module", "loss", "y"), LOSSES_OF_ONES_OWN)
-def test_a_loss_that_is_of_each_example_alone_is_taken(module, loss, y):
+def test_a_loss_of_independent_examples_is_accepted(module, loss, y):
     task, x = Task(module, loss=loss), torch.ones(2, 3)
     params = task.initial(np.random.default_rng(0))
     assert task.losses(params, x, y).shape == (2,)
