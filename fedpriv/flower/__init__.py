@@ -1,5 +1,4 @@
-"""fedpriv on Flower's message API: the ServerApp, the ClientApp, their messages, and two grids for
-simulations.
+"""fedpriv on Flower's message API: ServerApp, ClientApp, messages, and two grids for simulations.
 
 A :class:`~fedpriv.flower.grid_engine.GridEngine` requests one bounded sum from each node of any Flower
 ``Grid``. The ClientApp in :mod:`fedpriv.flower.client_app` answers for all virtual clients of its node.

@@ -88,9 +88,7 @@ class FlowerAccountant:
         return epsilon(self._events, delta, self._method).epsilon
 
     def get_delta(self, epsilon: float) -> float:
-        """An upper bound, tight to 0.1 %, of the delta of all releases at ``epsilon`` >= 0; at least
-        1e-15.
-        """
+        """An upper bound, tight to 0.1 % and at least 1e-15, of all releases' delta at ``epsilon`` >= 0."""
         validation.non_negative("epsilon", epsilon)
         low, high = math.log(1e-15), math.log(1 - 1e-9)
         if self.get_epsilon(math.exp(high)) > epsilon:
@@ -108,10 +106,9 @@ class FlowerAccountant:
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
     ) -> bool:
-        """Whether composing ``count`` more releases would exceed ``max_epsilon`` (default: the configured
-        one).
+        """Whether composing ``count`` more releases would exceed ``max_epsilon``.
 
-        Raises ArgumentError if neither is given.
+        The default is the configured limit. Raises ArgumentError if there is none.
         """
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:

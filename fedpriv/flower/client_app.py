@@ -113,9 +113,7 @@ def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloWork
 
 
 def _log_unused_examples(side: Worker) -> None:
-    """Logs, in the node's own log, which examples of the file the run ignores and a wrong size of the
-    file.
-    """
+    """Logs, in the node's own log, how many of the file's examples the run ignores, and a wrong file size."""
     view = side.view.file if isinstance(side.view, SiloFile) else side.view
     if isinstance(view, FileView) and (outside := int((~view.file.held).sum())):
         what = f"{outside:,} of this file's {view.file.size:,} examples are ignored"
@@ -123,11 +121,11 @@ def _log_unused_examples(side: Worker) -> None:
         _log.warning("data-file: %s: %s", what, why)
     if not isinstance(side.view, SiloFile):
         return
-    there, places = side.view.file.file.size, side.view.silos.examples_per_silo
-    if there > places:
-        what = f"{places:,} of this file's {there:,} examples are used"
-    elif there < places:
-        what = f"{places - there:,} of {places:,} places are empty"
+    size, places = side.view.file.file.size, side.view.silos.examples_per_silo
+    if size > places:
+        what = f"{places:,} of this file's {size:,} examples are used"
+    elif size < places:
+        what = f"{places - size:,} of {places:,} places are empty"
     else:
         return
     _log.warning("data-file: %s (the run's examples-per-client is %d)", what, places)

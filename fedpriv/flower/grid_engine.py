@@ -7,9 +7,8 @@ depend on their arrival.
 
 A node that fails or does not reply contributes nothing: its shards are missing from the sum, its parties are
 missing from the count, and the release adds the missing noise. The number of replies is private and is used
-only in the :class:`~fedpriv.federated.engine.PartialSum`. The exception are runs whose nodes all take part in
-every
-release, as silos do: then an absence reveals nothing about sampling, and it is printed and reported
+only in the :class:`~fedpriv.federated.engine.PartialSum`. Runs whose nodes all take part in every release, as
+silos do, are an exception: an absence then reveals nothing about sampling, so it is printed and reported
 (:mod:`fedpriv.federated.availability`).
 """
 
@@ -69,7 +68,7 @@ class GridEngine:
         strict: whether the failure of any node is an error instead of a dropout. Default: true for grids that
             host their own nodes, where a failure is a defect of this machine.
         nodes: the required number of nodes; default: the number that the nodes report.
-        tell: called with lines for the user: which nodes are missing at the start, and which silos do not
+        report: called with lines for the user: which nodes are missing at the start, and which silos do not
             answer.
         silos: whether all nodes are silos that take part in every release.
 
@@ -89,14 +88,14 @@ class GridEngine:
         start_timeout: float = 300.0,
         strict: bool | None = None,
         nodes: int | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None,
         silos: bool = False,
     ) -> None:
         self._grid = grid
         self._reply_timeout = validation.finite_positive("reply-timeout", reply_timeout)
         self._start_timeout = validation.finite_positive("start-timeout", start_timeout)
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
-        self._expected, self._tell, self._silos = nodes, tell, silos
+        self._expected, self._report, self._silos = nodes, report, silos
         self._nodes: tuple[Node, ...] = ()
         self._newcomers, self._silent = dict[int, Node | None](), Counter[int]()
         self._missing = set[str]()
@@ -146,16 +145,16 @@ class GridEngine:
         self.absences.note(reasons, first, first + steps - 1)
         if not changes:
             raise EngineError(f"no node answered: {_joined(_texts(reasons))}")
-        self._tell_missing(f"round {request.round + 1}", _texts(reasons))
+        self._report_missing(f"round {request.round + 1}", _texts(reasons))
         return tuple(sorted(changes, key=lambda change: change.silo))
 
-    def _tell_missing(self, now: str, failures: Sequence[str]) -> None:
+    def _report_missing(self, now: str, failures: Sequence[str]) -> None:
         """Prints which nodes' silos are missing from ``now`` on, if that has changed."""
         if set(failures) == self._missing:
             return
         self._missing = set(failures)
         text = f"without some silos: {_joined(failures)}" if failures else "with all silos again"
-        self._tell(f"{now} on: {text}")
+        self._report(f"{now} on: {text}")
 
     def _add(
         self, request: SumRequest, work: dict[Node, list[Shard]], replies: dict[int, Message]
@@ -173,7 +172,7 @@ class GridEngine:
         self._tolerate(_texts(reasons))
         if self._silos:
             self.absences.note(reasons, request.release + 1, request.release + 1)
-            self._tell_missing(f"release {request.release + 1}", _texts(reasons))
+            self._report_missing(f"release {request.release + 1}", _texts(reasons))
         if work and not usable:
             self._require_any_node()
         totals = added(reply.sums for reply in usable) or zeros(query)
@@ -182,10 +181,10 @@ class GridEngine:
     def _reasons(self, failed: Mapping[Node, MessageError]) -> dict[int, str]:
         """{partition: why its node's reply is missing or unusable}."""
         silent = any(isinstance(error, SilentError) for error in failed.values())
-        there = set(self._grid.get_node_ids()) if silent else set[int]()
+        connected = set(self._grid.get_node_ids()) if silent else set[int]()
         return {
             node.partition: "gone offline"
-            if isinstance(error, SilentError) and node.id not in there
+            if isinstance(error, SilentError) and node.id not in connected
             else str(error)
             for node, error in failed.items()
         }
@@ -215,18 +214,18 @@ class GridEngine:
             return self._nodes
         deadline = time.monotonic() + self._start_timeout
         known: dict[int, Node] = {}
-        told = -1
+        reported = -1
         while not self._nodes:
             new = [node for node in self._grid.get_node_ids() if node not in known]
-            there, failed = self._describe_nodes(new, self._start_timeout)
-            known.update({node.id: node for node in there})
+            described, failed = self._describe_nodes(new, self._start_timeout)
+            known.update({node.id: node for node in described})
             if failed:
                 raise EngineError(not_ready(failed, known.values(), self._expected))
             wanted = next((node.partitions for node in known.values()), self._expected)
-            if len(known) not in (told, wanted):
-                told = len(known)
-                them = "the nodes" if wanted is None else f"{wanted} nodes"
-                self._tell(f"waiting for {them}: {told} connected (up to {self._start_timeout:g} s)")
+            if len(known) not in (reported, wanted):
+                reported = len(known)
+                nodes = "the nodes" if wanted is None else f"{wanted} nodes"
+                self._report(f"waiting for {nodes}: {reported} connected (up to {self._start_timeout:g} s)")
             if wanted is not None and len(known) >= wanted:
                 self._nodes = self._checked_count(in_order(known.values()))
             elif time.monotonic() > deadline:
@@ -241,10 +240,10 @@ class GridEngine:
         A node's own ledger knows which requests it answered before. A silo that lost its optimizer's slots
         continues with new ones (:mod:`fedpriv.node.silo`).
         """
-        there = set(self._grid.get_node_ids())
-        if there.issuperset(node.id for node in self._nodes):
+        connected = set(self._grid.get_node_ids())
+        if connected.issuperset(node.id for node in self._nodes):
             return
-        new = sorted(there - self._newcomers.keys() - {node.id for node in self._nodes})
+        new = sorted(connected - self._newcomers.keys() - {node.id for node in self._nodes})
         found, failed = self._describe_nodes(new, _NEWCOMER_TIMEOUT)
         # A node that describes itself, or reports that it is not ready, is not asked again. A silent node may
         # be starting, but a node that hangs must not delay every release.
@@ -252,11 +251,11 @@ class GridEngine:
         hung = (node for node, times in self._silent.items() if times >= _MAX_ATTEMPTS)
         self._newcomers |= dict.fromkeys([*failed, *hung]) | {node.id: node for node in found}
         if failed and self._silos:
-            self._tell(f"of the new nodes, {not_ready(failed, (), None)}")
-        nodes = tuple(successor(node, self._newcomers, there) for node in self._nodes)
+            self._report(f"of the new nodes, {not_ready(failed, (), None)}")
+        nodes = tuple(successor(node, self._newcomers, connected) for node in self._nodes)
         if self._silos:
             for node in set(nodes) - set(self._nodes):
-                self._tell(f"partition {node.partition} has a new node")
+                self._report(f"partition {node.partition} has a new node")
         self._nodes = nodes
 
     def _checked_count(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -269,16 +268,16 @@ class GridEngine:
 
     def _describe_nodes(self, ids: Sequence[int], timeout: float) -> tuple[list[Node], dict[int, str]]:
         """(the nodes that described themselves, {node id: why it is not ready})."""
-        there, failed = list[Node](), dict[int, str]()
+        described, failed = list[Node](), dict[int, str]()
         for node, reply in self._query_nodes(ids, timeout).items():
             if _by_app(reply):
                 failed[node] = f"failed with {_error_name(reply)}"
             elif reply.has_content():
                 try:
-                    there.append(read_node(node, reply))
+                    described.append(read_node(node, reply))
                 except MessageError as error:
                     failed[node] = str(error)
-        return there, failed
+        return described, failed
 
     def _query_nodes(self, ids: Sequence[int], timeout: float) -> dict[int, Message]:
         asked = {Node(node, -1, 0): RecordDict() for node in ids}

@@ -44,22 +44,22 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, config: Config) -> None:
     plan = make_plan(config)
     if note := remark(config):
-        _tell(f"NOTE: {note}")
+        _report(f"NOTE: {note}")
     out = config.out or default_folder()
     RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
     silos = config.unit == "example"
-    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, tell=_tell, silos=silos)
+    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, report=_report, silos=silos)
     engine.assemble()
     folder = RunFolder.create(out, config.overwrite)
     result = execute(plan, engine, folder, _print)
-    _tell(f"stopped: {result.stopped}; results are in {folder.path}")
+    _report(f"stopped: {result.stopped}; results are in {folder.path}")
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, flush=True)
 
 
 def _print(status: Status) -> None:
     score = "" if status.score is None else f", test {status.measure.said(status.score)}"
-    _tell(f"round {status.round} of {status.rounds}{score}, epsilon {status.said(status.spent)}")
+    _report(f"round {status.round} of {status.rounds}{score}, epsilon {status.said(status.spent)}")

@@ -28,9 +28,7 @@ app.query()(describe_node)
 @app.train()  # type: ignore[untyped-decorator]
 @guarded
 def answer(message: Message, context: Context) -> Message:
-    """The bounded sum, with the seconds of ``node`` (all), ``answer`` (a part) and ``data`` (a part of
-    it).
-    """
+    """The bounded sum, with seconds: ``node`` for all, ``answer`` for a part, ``data`` for a part of that."""
     side, watch = _timed_side(tuple(sorted(context.run_config.items())))
     with watch.time("node"):
         request = read_request(message.content)

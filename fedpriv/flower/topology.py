@@ -80,28 +80,28 @@ def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return ordered
 
 
-def successor(node: Node, newcomers: Mapping[int, Node | None], there: Collection[int]) -> Node:
-    """The node that takes a node's place: the node itself if it is connected, otherwise a newcomer.
+def successor(node: Node, newcomers: Mapping[int, Node | None], connected: Collection[int]) -> Node:
+    """The node that replaces a node: the node itself if it is connected, otherwise a newcomer.
 
     >>> old, new = Node(90, 1, 3), Node(17, 1, 3)
-    >>> [successor(old, {17: new, 5: None}, there).id for there in ({90, 17}, {17, 5}, {5})]
+    >>> [successor(old, {17: new, 5: None}, connected).id for connected in ({90, 17}, {17, 5}, {5})]
     [90, 17, 90]
     """
     place = (node.partition, node.partitions)
-    heirs = [new for new in newcomers.values() if new and (new.partition, new.partitions) == place]
-    return node if node.id in there else next((new for new in heirs if new.id in there), node)
+    candidates = [new for new in newcomers.values() if new and (new.partition, new.partitions) == place]
+    return node if node.id in connected else next((new for new in candidates if new.id in connected), node)
 
 
 def still_missing(nodes: Iterable[Node], timeout: float) -> str:
     """The error text after waiting ``timeout`` seconds: which partitions are missing."""
-    there = {node.partition for node in nodes}
+    connected = {node.partition for node in nodes}
     expected = max((node.partitions for node in nodes), default=0)
-    missing = sorted(set(range(expected)) - there)
+    missing = sorted(set(range(expected)) - connected)
     what = f"partitions {missing} are missing" if missing else "no node has answered"
     return f"after {timeout:g} s {what}; start the SuperNodes, or the simulation's nodes"
 
 
-def not_ready(failed: Mapping[int, str], there: Collection[Node], expected: int | None) -> str:
+def not_ready(failed: Mapping[int, str], described: Collection[Node], expected: int | None) -> str:
     """The error text about nodes that reported that they cannot take part.
 
     Such a node does not report its partition. If all other nodes did, the remaining partitions are those of
@@ -111,13 +111,13 @@ def not_ready(failed: Mapping[int, str], there: Collection[Node], expected: int 
     2 of 3 nodes are not ready: node 17 failed; node 90 failed with MissingDataError; they are \
 of partitions 0 and 2 (each node's own terminal says why; its SuperNode ID is there, too)
     """
-    total = next((node.partitions for node in there), expected)
-    left = sorted(set(range(total or 0)) - {node.partition for node in there})
+    total = next((node.partitions for node in described), expected)
+    left = sorted(set(range(total or 0)) - {node.partition for node in described})
     of = "" if total is None else f" of {total}"
     errors = "; ".join(f"node {node} {why}" for node, why in sorted(failed.items())[:_MAX_NAMED])
     more = f"; and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
     where = ""
-    if there and len(left) == len(failed) <= _MAX_NAMED:
+    if described and len(left) == len(failed) <= _MAX_NAMED:
         others = f"s {', '.join(map(str, left[:-1]))} and" if left[:-1] else ""
         where = f"; {'they are' if others else 'it is'} of partition{others} {left[-1]}"
     nodes = "node" if len(failed) == 1 == (total or 1) else "nodes"

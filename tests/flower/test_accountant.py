@@ -1,4 +1,5 @@
-"""Our accountant as Flower's: its protocol, its own fixed-clipping wrapper, and its RDP accountant beside."""
+"""FlowerAccountant implements Flower's protocol, works with its fixed-clipping wrapper, and is compared with
+Flower's RDP accountant."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ def config(
 
 
 class Nodes:
-    """As much of a grid as Flower's FedAvg asks for."""
+    """The part of a grid that Flower's FedAvg uses."""
 
     def get_node_ids(self) -> Iterable[int]:
         return range(1, NODES + 1)
 
 
 def replies(messages: Iterable[Message], norm: float) -> list[Message]:
-    """Each node moves every weight by the same amount; what arrives is ``norm`` away from what was sent."""
+    """Each node moves every weight by the same amount, by ``norm`` in total."""
     found = []
     for message in messages:
         [sent] = message.content.array_records.values()
@@ -80,7 +81,7 @@ def test_flowers_fixed_clipping_wrapper_runs_with_the_pld_accountant(monkeypatch
     releases = [Event(2.0, "none", "add-remove", count=n) for n in (composed, composed + 1)]
     assert spent.epsilon == epsilon(releases[:1], DELTA).epsilon <= 4.0 < epsilon(releases[1:], DELTA).epsilon
     assert (spent.delta, spent.num_releases, spent.accounting_method) == (DELTA, composed, "pld")
-    # Flower's own accountant stops no later.
+    # Flower's own accountant does not stop later.
     theirs = RdpAccountant(config())
     theirs.compose(EVENT, composed)
     assert spent.epsilon < theirs.get_epsilon(DELTA)
@@ -88,7 +89,7 @@ def test_flowers_fixed_clipping_wrapper_runs_with_the_pld_accountant(monkeypatch
     assert 0 < np.abs(arrays["w"].numpy()).max() < 10 * 2 / NODES * math.sqrt(composed)
 
 
-def test_it_has_every_member_of_the_protocol() -> None:
+def test_it_implements_the_protocol() -> None:
     for name, member in vars(PrivacyAccountant).items():
         if name.startswith("_"):
             continue
@@ -99,7 +100,7 @@ def test_it_has_every_member_of_the_protocol() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_answers(method: str) -> None:
+def test_every_method_gives_an_epsilon(method: str) -> None:
     accountant = FlowerAccountant(config(), method)
     accountant.compose(EVENT, 3)
     accountant.compose(EVENT)

@@ -49,7 +49,7 @@ def test_the_deployments_configurations_are_valid(name: str) -> None:
     assert config.placement == ("local" if name == "local" else "central")
 
 
-def make_ask(config: Config, party_stds: tuple[float, ...] | None) -> SumRequest:
+def make_request(config: Config, party_stds: tuple[float, ...] | None) -> SumRequest:
     task = make_task(config, make_source(config))
     query = Query((task.initial(np.random.default_rng(0)),), (SumBlock((Term(1.0),)),))
     return SumRequest(query, 0, (Shard(0, np.arange(4), 4), Shard(1, np.arange(7, 9), 2)), party_stds)
@@ -63,7 +63,7 @@ def answer(values: dict[str, Any], content: RecordDict, kind: str = "train") -> 
 
 
 def sums(values: dict[str, Any], party_stds: tuple[float, ...] | None) -> torch.Tensor:
-    request = make_ask(Config.parse(values), party_stds)
+    request = make_request(Config.parse(values), party_stds)
     reply = answer(values, request_content(shared_records(request), request.shards))
     result = read_reply(reply.content, request.query)
     assert result.parties == 6
@@ -92,15 +92,15 @@ def test_an_unseeded_node_never_sends_the_same_noise_twice() -> None:
 
 @pytest.mark.parametrize("stds", [None, (0.0,)])
 @pytest.mark.parametrize("placement", ["local", "distributed"])
-def test_a_node_that_must_add_noise_does_not_answer_without_it(placement: str, stds: Any) -> None:
+def test_a_node_that_must_add_noise_refuses_requests_without_it(placement: str, stds: Any) -> None:
     values = {**LOCAL, "placement": placement}
-    request = make_ask(Config.parse(values), stds)
+    request = make_request(Config.parse(values), stds)
     reply = answer(values, request_content(shared_records(request), request.shards))
     assert reply.error.reason == "MessageError"
 
 
-def test_a_node_that_must_add_noise_does_not_answer_without_clipping() -> None:
-    request = make_ask(Config.parse(LOCAL), (1.0,))
+def test_a_node_that_must_add_noise_refuses_requests_without_clipping() -> None:
+    request = make_request(Config.parse(LOCAL), (1.0,))
     query = Query(request.query.points, (SumBlock((Term(math.inf),)),))
     reply = answer(LOCAL, request_content(shared_records(replace(request, query=query)), request.shards))
     assert reply.error.reason == "MessageError"

@@ -1,4 +1,4 @@
-"""Channels between the driver and its actors: messages arrive whole and in turn, and no wait is in vain."""
+"""Channels between the driver and its actors: messages arrive whole and in order, and no wait is endless."""
 
 import enum
 import os
@@ -20,7 +20,7 @@ from fedpriv.flower.grids.channel import Channels, serve
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.wire_format import read, write
 
-BIG = 500_000  # numbers: more than a socket holds
+BIG = 500_000  # numbers: more than a socket buffers
 
 
 @pytest.fixture
@@ -51,20 +51,20 @@ def dial(channels: Channels, node: int, answer: Callable[[Message], Message]) ->
 
 
 def nothing_lost(node: int, messages: list[Message]) -> None:
-    """An ended channel may be found closed, with nothing left on it."""
+    """An ended channel may be found closed; then it has no unanswered messages."""
     assert not messages, f"node {node} lost {len(messages)} messages"
 
 
 def all_is_well() -> None:
-    """What has to be seen while actors have not dialled: nothing."""
+    """A ``watch`` function that finds no failure."""
 
 
 def value(reply: Message) -> float:
     return float(reply.content["values"].to_numpy_ndarrays()[0][-1])
 
 
-def test_many_messages_larger_than_the_sockets_come_back_in_turn(channels: Channels) -> None:
-    """None is under way while another is: two ends that both send, and neither reads, would wait for ever."""
+def test_many_messages_larger_than_the_buffers_are_answered_in_order(channels: Channels) -> None:
+    """At most one message is unanswered: two ends that both send and do not read would deadlock."""
     for node in (1, 2):
         dial(channels, node, doubled)
     channels.connect([1, 2], 10, all_is_well)
@@ -76,7 +76,7 @@ def test_many_messages_larger_than_the_sockets_come_back_in_turn(channels: Chann
     assert all(channels.replies[name].metadata.reply_to_message_id == name for name in names)
 
 
-def test_an_ended_channel_answers_what_it_was_sent_and_takes_no_more(channels: Channels) -> None:
+def test_an_ended_channel_answers_its_messages_and_accepts_no_more(channels: Channels) -> None:
     actor = dial(channels, 1, doubled)
     channels.connect([1], 10, all_is_well)
     assert 1 in channels
@@ -91,8 +91,8 @@ def test_an_ended_channel_answers_what_it_was_sent_and_takes_no_more(channels: C
     assert not actor.is_alive()
 
 
-def test_a_broken_channel_names_every_message_that_is_lost(channels: Channels) -> None:
-    """The one under way, and those that waited."""
+def test_a_broken_channel_returns_every_lost_message(channels: Channels) -> None:
+    """The unanswered message and the queued ones."""
     dialled = threading.Event()
 
     def vanish() -> None:
@@ -137,8 +137,8 @@ def test_waiting_is_bounded_and_a_late_reply_is_kept(channels: Channels) -> None
     assert value(channels.replies["7"]) == 14
 
 
-def test_who_does_not_know_the_key_gets_no_channel(channels: Channels) -> None:
-    """Neither a driver nor an actor; both go on to wait for the right one."""
+def test_a_peer_without_the_key_is_refused(channels: Channels) -> None:
+    """Neither a driver nor an actor; both continue to wait for the right peer."""
     dial(channels, 1, doubled)
     while True:
         try:
@@ -158,7 +158,7 @@ def test_who_does_not_know_the_key_gets_no_channel(channels: Channels) -> None:
     thread.join(10)
 
 
-def test_whoever_waits_for_an_actor_hears_of_its_end(channels: Channels) -> None:
+def test_waiting_for_a_dead_actor_ends(channels: Channels) -> None:
     def gone() -> None:
         raise ProcessLookupError
 
@@ -168,8 +168,8 @@ def test_whoever_waits_for_an_actor_hears_of_its_end(channels: Channels) -> None
     assert time.monotonic() - before < 30
 
 
-def test_where_no_socket_can_be_nothing_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its path may have some 100 bytes."""
+def test_a_folder_without_sockets_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's path may have about 100 bytes."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -178,7 +178,7 @@ def test_where_no_socket_can_be_nothing_stays_behind(tmp_path: Path, monkeypatch
     assert list(folder.iterdir()) == []
 
 
-def test_nobody_else_can_enter_and_nothing_stays_behind(channels: Channels) -> None:
+def test_only_the_user_can_enter_the_folder_and_close_removes_it(channels: Channels) -> None:
     folder = os.path.dirname(channels.address(1))
     assert os.stat(folder).st_mode & 0o077 == 0
     channels.close()
@@ -208,18 +208,18 @@ class Word(str):
     ],
     ids=repr,
 )
-def test_values_of_derived_types_arrive_as_what_they_are(value: Any, plain: Any) -> None:
+def test_values_of_subclasses_arrive_as_their_base_type(value: Any, plain: Any) -> None:
     asked = message(3)
     asked.content["fields"] = ConfigRecord({Word("name"): value})
     [(name, arrived)] = read(write(asked)).content["fields"].items()
     assert (name, arrived, type(arrived)) == ("name", plain, type(plain))
 
 
-def test_a_reply_that_cannot_be_written_is_an_error_and_the_channel_goes_on(channels: Channels) -> None:
+def test_a_reply_that_cannot_be_written_becomes_an_error_and_the_channel_works_on(channels: Channels) -> None:
     def answer(asked: Message) -> Message:
         reply = doubled(asked)
         if asked.metadata.message_id == "1":
-            reply.content["values"].__dict__["_data"]["values"] = object()  # which Flower would not let in
+            reply.content["values"].__dict__["_data"]["values"] = object()  # bypasses Flower's check
         return reply
 
     dial(channels, 1, answer)
@@ -231,7 +231,7 @@ def test_a_reply_that_cannot_be_written_is_an_error_and_the_channel_goes_on(chan
     assert value(channels.replies["2"]) == 4
 
 
-def test_a_message_that_cannot_be_written_is_refused_and_the_channel_goes_on(channels: Channels) -> None:
+def test_a_message_that_cannot_be_written_is_refused_and_the_channel_works_on(channels: Channels) -> None:
     dial(channels, 1, doubled)
     channels.connect([1], 10, all_is_well)
     broken = message(1)
@@ -244,7 +244,7 @@ def test_a_message_that_cannot_be_written_is_refused_and_the_channel_goes_on(cha
     assert value(channels.replies["2"]) == 4
 
 
-def test_what_is_no_message_breaks_the_channel_and_names_what_is_lost(channels: Channels) -> None:
+def test_malformed_bytes_break_the_channel_and_the_lost_messages_are_returned(channels: Channels) -> None:
     def babble() -> None:
         with Listener(channels.address(1), "AF_UNIX", authkey=channels.key) as door:
             accepted = door.accept()
@@ -266,7 +266,7 @@ def test_what_is_no_message_breaks_the_channel_and_names_what_is_lost(channels: 
     assert 1 not in channels
 
 
-def test_the_wire_format_keeps_all_that_a_message_holds() -> None:
+def test_the_wire_format_keeps_the_whole_message() -> None:
     asked = message(3)
     asked.content["numbers"] = MetricRecord({"loss": 0.5, "counts": [1, 2]})
     asked.content["fields"] = ConfigRecord({"bytes": b"\x00\xff", "text": "ü", "flag": True})

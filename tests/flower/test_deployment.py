@@ -1,4 +1,4 @@
-"""What docs/guides/deploy.md walks through: a SuperLink, two SuperNodes with a file each, the same two apps.
+"""The deployment of docs/guides/deploy.md: a SuperLink, two SuperNodes with a file each, the same two apps.
 
 A seeded deployment must end at the parameters of the same federation simulated in one process: the
 nodes' files hold the examples that the simulation indexes.
@@ -17,7 +17,7 @@ from helpers.toy_app import in_process, saved_params
 
 from fedpriv.config.schema import Config
 
-# Short enough to test: each message of a deployment starts a process and takes some seconds.
+# Few rounds: each message of a deployment starts a process and takes some seconds.
 SHORT = {"rounds": 2, "examples-per-client": 500, "delta": 1e-5, "seed": 5}
 
 

@@ -29,7 +29,7 @@ CASES |= {f"exact {name}": {**settings, "noise-draws": "exact"} for name, settin
 
 
 class PlainLoop:
-    """One unit after the other: its gradient, its norm, its clipped vector; nothing is vectorised."""
+    """One unit after the other, without vectorisation: its gradient, its norm, its clipped vector."""
 
     def __init__(self, config: Config) -> None:
         source = make_source(config)
@@ -76,13 +76,13 @@ def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str,
     config = Config.parse({**TOY, **CASES[case]})
     params = params_from(config, ENGINES[engine](config))
     torch.testing.assert_close(params, in_process(config), rtol=0, atol=1e-6)
-    if engine != "plain loop":  # whose sums are in another order, one unit after the other
+    if engine != "plain loop":  # its sums are in another order
         assert torch.equal(params, in_process(config))
 
 
-def test_many_rounds_agree_to_the_last_bit_on_however_many_nodes() -> None:
-    """Chunks are the same and their sums are added without rounding, so the order leaves no trace."""
-    # Equal noise, which is planned in an instant.
+def test_many_rounds_agree_bit_for_bit_on_any_number_of_nodes() -> None:
+    """Chunks are the same and their sums are added without rounding, so the order does not matter."""
+    # Constant noise, because it is calibrated quickly.
     config = Config.parse({**TOY, "optimizer": "dp-sgd", "rounds": 25, "evaluate-every": 25})
     whole = in_process(config)
     for nodes in (1, 2, 4):
@@ -91,10 +91,10 @@ def test_many_rounds_agree_to_the_last_bit_on_however_many_nodes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("actors", "tree"), [(1, False), (4, False), (4, True)])
-def test_so_do_a_hundred_on_any_number_of_actors(
+def test_a_hundred_rounds_agree_on_any_number_of_actors(
     ray_instance: None, actors: int, tree: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where four add their sums in a tree, as they do large ones."""
+    """Also where four actors add their sums in a tree, as for large models."""
     if tree:
         monkeypatch.setattr("fedpriv.flower.grids.ray._DRIVER_ADDS", 0)
     config = Config.parse({**TOY, "rounds": 100, "evaluate-every": 100})
@@ -107,12 +107,12 @@ def test_another_seed_gives_other_parameters() -> None:
     assert not torch.allclose(in_process(config), in_process(config.changed(seed=4)), atol=1e-3)
 
 
-def test_no_seed_gives_other_noise_each_time() -> None:
+def test_without_a_seed_the_noise_differs_each_time() -> None:
     config = Config.parse({**TOY, "rounds": 1}).changed(seed=-1)
     assert not torch.allclose(in_process(config), in_process(config), atol=1e-3)
 
 
-def test_a_node_computes_on_the_seeds_own_noise_only_where_it_is_asked_to() -> None:
+def test_a_node_uses_seeded_noise_only_if_the_configuration_has_a_seed() -> None:
     config = Config.parse({**TOY, **CASES["silos"]})
     assert make_worker(config.table()).key.reproducible
     assert not make_worker(config.changed(seed=-1).table()).key.reproducible

@@ -1,4 +1,4 @@
-"""A failing node names the exception's type and nothing that could hold data."""
+"""A failing node names the exception's type and nothing that could contain data."""
 
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -24,7 +24,7 @@ def message() -> Message:
     return grid.create_message(RecordDict(), "train", 1, "")
 
 
-def test_the_error_reply_holds_the_type_and_no_text(message: Message) -> None:
+def test_the_error_reply_has_the_type_and_no_text(message: Message) -> None:
     reply = leaky(message, node_context(1, 1, {}))
     assert reply.error.reason == "KeyError"
     assert echo.SECRET not in repr(reply.error)
@@ -32,24 +32,24 @@ def test_the_error_reply_holds_the_type_and_no_text(message: Message) -> None:
 
 @guarded
 def refusing(message: Message, context: Context) -> Message:
-    """Fails with a text of ours."""
+    """Fails with one of fedpriv's errors."""
     raise RefusedError("round 3 was answered before")
 
 
 @guarded
 def reading(message: Message, context: Context) -> Message:
-    """Fails with what the protocol says of a message."""
+    """Fails with a MessageError."""
     raise MessageError("this run's parties add noise, and the ask names none")
 
 
 @guarded
 def loading(message: Message, context: Context) -> Message:
-    """Fails in code of the owner's own, whose text may quote data."""
+    """Fails in the owner's code; the text may quote data."""
     raise UserCodeError(f"dataset is 'mine:data'; it must work when it is called (KeyError: {echo.SECRET})")
 
 
-def test_why_a_node_is_not_ready_is_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
-    """All are asked for their places; and an owner's node that was given no file is known by nothing else."""
+def test_the_reason_why_a_node_is_not_ready_is_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
+    """All nodes are queried, so this reveals nothing; without a data-file a node is not an owner's."""
     message = InProcessGrid(client_app=f"{echo.__name__}:app").create_message(RecordDict(), "query", 1, "")
     with caplog.at_level("INFO"):
         refusing(message, node_context(1, 1, {}))
@@ -90,7 +90,7 @@ def test_an_owners_log_has_the_type_and_only_fedprivs_texts(
     ]
 
 
-def test_the_same_process_can_ask_for_the_exception_itself(message: Message) -> None:
+def test_the_same_process_can_request_the_exception_itself(message: Message) -> None:
     with raising(), pytest.raises(KeyError, match=echo.SECRET):
         leaky(message, node_context(1, 1, {}))
     assert leaky(message, node_context(1, 1, {})).has_error()

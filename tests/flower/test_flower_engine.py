@@ -14,7 +14,7 @@ from helpers.toy_app import TOY, in_process, saved_params
 from fedpriv.config.schema import Config
 
 SILOS = {"unit": "example", "clients": 3, "examples-per-client": 200, "placement": "local"}
-# Three silos on two nodes, which remember each silo's momentum between rounds.
+# Three silos on two nodes, which keep each silo's momentum between rounds.
 CLIENT_LEVEL = {
     **SILOS,
     "placement": "central",

@@ -1,4 +1,4 @@
-"""The engine deals chunks in a fixed order, adds what comes back, and counts nothing that did not."""
+"""The engine assigns shards in a fixed order, adds the replies, and counts only parties that replied."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -31,7 +31,7 @@ APP = f"{summing.__name__}:app"
 QUERY = Query((torch.zeros(3),), (SumBlock((Term(1.0),), 0.5), IndicatorBlock(Term(1.0), 1.0, 0.5)))
 
 
-def make_ask(shards: int = 5, home: Any = lambda index: None, release: int = 0) -> SumRequest:
+def make_request(shards: int = 5, home: Any = lambda index: None, release: int = 0) -> SumRequest:
     cuts = [np.arange(3 * index, 3 * index + 3) for index in range(shards)]
     return SumRequest(QUERY, release, tuple(Shard(i, cut, 3, home(i)) for i, cut in enumerate(cuts)))
 
@@ -41,7 +41,7 @@ def total(request: SumRequest) -> float:
 
 
 class Rearranged(InProcessGrid):
-    """A grid with Flower's habits: random node ids in any order, replies in any order, some lost."""
+    """A grid like Flower's: random node ids in any order, replies in any order, some lost."""
 
     lost: tuple[int, ...] = ()
 
@@ -60,7 +60,7 @@ def _is_query(message: Message) -> bool:
 
 
 class Failing(InProcessGrid):
-    """A grid that answers errors as error replies, as Flower's do."""
+    """A grid that returns errors as error replies, as Flower's grids do."""
 
     def _answer(self, message: Message) -> Message:
         return self._app(message, self._contexts[message.metadata.dst_node_id])
@@ -79,7 +79,7 @@ def grid(request: pytest.FixtureRequest) -> Iterator[HostedGrid]:
 def test_the_whole_cohort_is_summed_once(grid: HostedGrid, home: Any) -> None:
     engine = GridEngine(grid)
     for release in range(2):
-        request = make_ask(home=home, release=release)
+        request = make_request(home=home, release=release)
         reply = engine.gather(request)
         assert torch.equal(reply.sums[0], torch.full((3,), total(request)))
         assert torch.equal(reply.sums[1], torch.tensor(total(request)))
@@ -87,7 +87,7 @@ def test_the_whole_cohort_is_summed_once(grid: HostedGrid, home: Any) -> None:
 
 
 def test_an_empty_cohort_is_zero_and_sends_no_requests(grid: HostedGrid) -> None:
-    reply = GridEngine(grid).gather(make_ask(shards=0))
+    reply = GridEngine(grid).gather(make_request(shards=0))
     assert reply.parties == 0
     assert [sums.shape for sums in reply.sums] == [torch.Size([3]), torch.Size([])]
     assert all(not bool(sums.any()) for sums in reply.sums)
@@ -109,7 +109,7 @@ def test_every_shard_is_assigned_once_and_the_load_is_even(shards: int, nodes: i
 def test_nodes_are_ordered_by_partition_and_replies_by_node() -> None:
     engine = GridEngine(Rearranged(nodes=3, client_app=APP))
     assert [(node.id, node.partition) for node in engine.assemble()] == [(1, 0), (2, 1), (3, 2)]
-    assert engine.gather(make_ask()).sums[1] == total(make_ask())
+    assert engine.gather(make_request()).sums[1] == total(make_request())
 
 
 def gathered_without_partition_0(reply: PartialSum, request: SumRequest) -> bool:
@@ -121,7 +121,7 @@ def gathered_without_partition_0(reply: PartialSum, request: SumRequest) -> bool
 def test_a_silent_node_contributes_nothing() -> None:
     grid = Rearranged(nodes=3, client_app=APP)
     grid.lost = (1,)
-    request = make_ask(shards=3, home=lambda index: index)
+    request = make_request(shards=3, home=lambda index: index)
     assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(request), request)
     with pytest.raises(EngineError, match="partition 0: no reply in time"):
         GridEngine(grid).gather(request)
@@ -139,23 +139,23 @@ def test_a_failing_node_contributes_nothing(
     how: str, error: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = Failing(nodes=3, run_config={"misbehave": how}, client_app=APP)
-    request = make_ask(shards=3, home=lambda index: index)
+    request = make_request(shards=3, home=lambda index: index)
     assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(request), request)
-    assert caplog.text == ""  # how many replied is private
+    assert caplog.text == ""  # the number of replies is private
     assert capsys.readouterr() == ("", "")
     with pytest.raises(EngineError, match=error):
         GridEngine(grid).gather(request)
 
 
 def test_a_missing_silo_is_printed_once_and_again_when_it_is_back() -> None:
-    """All silos are asked in every release, whatever is sampled of their examples."""
-    grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
-    engine = GridEngine(grid, strict=False, tell=told.append, silos=True)
+    """All silos are queried in every release, whichever of their examples are sampled."""
+    grid, reports = Rearranged(nodes=3, client_app=APP), list[str]()
+    engine = GridEngine(grid, strict=False, report=reports.append, silos=True)
     for release, lost in enumerate([(), (1,), (1,), (1, 3), ()]):
         grid.lost = lost
-        engine.gather(make_ask(shards=3, home=lambda index: index, release=release))
+        engine.gather(make_request(shards=3, home=lambda index: index, release=release))
     details = "(details are in the nodes' own logs)"
-    assert told == [
+    assert reports == [
         f"release 2 on: without some silos: partition 0: no reply in time {details}",
         "release 4 on: without some silos: partition 0: no reply in time; partition 2: no reply in time "
         + details,
@@ -164,8 +164,7 @@ def test_a_missing_silo_is_printed_once_and_again_when_it_is_back() -> None:
 
 
 class Leaving(Rearranged):
-    """Of the nodes that are gone Flower's server says so, or they are no longer among its nodes; its ids are
-    large."""
+    """Flower's server replies for nodes that are gone, or no longer lists them. Node ids are large."""
 
     gone: tuple[int, ...] = ()
     signed_off: tuple[int, ...] = ()
@@ -181,8 +180,8 @@ class Leaving(Rearranged):
         for message in asked:
             node = message.metadata.dst_node_id
             if node in self.gone:
-                told = message.metadata, "node_unavail"
-                replies[node] = create_message_error_unavailable_res_message(*told)
+                reports = message.metadata, "node_unavail"
+                replies[node] = create_message_error_unavailable_res_message(*reports)
             elif node in self.signed_off:
                 replies[node] = create_message_error_unavailable_ins_message("", 0)
         return list(replies.values())
@@ -190,21 +189,21 @@ class Leaving(Rearranged):
 
 @pytest.mark.parametrize("silos", [True, False])
 def test_a_disconnected_node_is_reported_as_offline(silos: bool) -> None:
-    """Killed, and Flower's server has missed its heartbeats; or ended, and it has signed off."""
-    grid, told = Leaving(nodes=3, client_app=APP), list[str]()
-    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+    """Killed, so that Flower's server misses its heartbeats; or ended, so that it has signed off."""
+    grid, reports = Leaving(nodes=3, client_app=APP), list[str]()
+    engine = GridEngine(grid, strict=False, report=reports.append, silos=silos)
     engine.assemble()
     grid.gone, grid.signed_off = (1,), (2,)
     grid.lost = (3,)
-    engine.gather(make_ask(shards=3, home=lambda index: index))
+    engine.gather(make_request(shards=3, home=lambda index: index))
     said = "release 1 on: without some silos: partition 0: gone offline; partition 1: gone offline; "
     late = "partition 2: no reply in time (details are in the nodes' own logs)"
-    assert told == [said + late] * silos
-    assert len(engine.absences.told()) == 3 * silos
+    assert reports == [said + late] * silos
+    assert len(engine.absences.to_json()) == 3 * silos
 
 
 class Restarting(InProcessGrid):
-    """Six nodes that come and go: node 1 and 3 are of partition 0, the others of partition 1."""
+    """Six nodes that connect and disconnect: nodes 1 and 3 have partition 0, the others partition 1."""
 
     there: tuple[int, ...] = (1, 2)
     refusing: tuple[int, ...] = ()
@@ -232,24 +231,24 @@ class Restarting(InProcessGrid):
 
 @pytest.mark.parametrize("silos", [True, False])
 def test_a_restarted_node_takes_its_place_again(silos: bool) -> None:
-    grid, told = Restarting(), list[str]()
-    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+    grid, reports = Restarting(), list[str]()
+    engine = GridEngine(grid, strict=False, report=reports.append, silos=silos)
 
     def asked(release: int, there: tuple[int, ...], parties: int) -> list[tuple[str, int]]:
         grid.there = there
         del grid.asked[:]
-        request = make_ask(shards=4, home=lambda index: index, release=release - 1)
+        request = make_request(shards=4, home=lambda index: index, release=release - 1)
         assert engine.gather(request).parties == parties
         return grid.asked[:]
 
     assert asked(1, (1, 2), parties=12)[2:] == [("train", 1), ("train", 2)]
-    assert asked(2, (1, 2, 4), 12) == [("train", 1), ("train", 2)]  # nobody is gone, and nobody new is asked
+    assert asked(2, (1, 2, 4), 12) == [("train", 1), ("train", 2)]  # all connected: no newcomer is queried
     grid.refusing = (5,)
     new = [("query", 3), ("query", 5)]  # one of another partition, and one that is not ready
     assert asked(3, (1, 3, 5), 6) == [*new, ("train", 1), ("train", 2)]
-    assert asked(4, (1, 3, 5), 6) == [("train", 1), ("train", 2)]  # nobody is asked twice
+    assert asked(4, (1, 3, 5), 6) == [("train", 1), ("train", 2)]  # no node is queried twice
     assert asked(5, (1, 3, 5, 6), 12) == [("query", 6), ("train", 1), ("train", 6)]
-    assert asked(6, (1, 2, 6), 12) == [("train", 1), ("train", 6)]  # who has the place keeps it
+    assert asked(6, (1, 2, 6), 12) == [("train", 1), ("train", 6)]  # the replacement keeps the partition
     lines = [
         "of the new nodes, 1 node is not ready: node 5 failed with KeyError (each node's own "
         "terminal says why; its SuperNode ID is there, too)",
@@ -257,23 +256,23 @@ def test_a_restarted_node_takes_its_place_again(silos: bool) -> None:
         "partition 1 has a new node",
         "release 5 on: with all silos again",
     ]
-    assert told == lines * silos
+    assert reports == lines * silos
 
 
 @pytest.mark.parametrize("silos", [True, False])
 def test_a_node_that_is_silent_while_it_starts_is_asked_again(silos: bool) -> None:
-    grid, told = Restarting(), list[str]()
-    engine = GridEngine(grid, strict=False, tell=told.append, silos=silos)
+    grid, reports = Restarting(), list[str]()
+    engine = GridEngine(grid, strict=False, report=reports.append, silos=silos)
     engine.assemble()
     grid.there, grid.silent = (1, 4), (4,)
-    request = make_ask(shards=4, home=lambda index: index)
+    request = make_request(shards=4, home=lambda index: index)
     assert [engine.gather(request).parties for _ in range(2)] == [6, 6]
     del grid.asked[:]
     grid.silent = ()
     assert engine.gather(request).parties == 12
     assert grid.asked == [("query", 4), ("train", 1), ("train", 4)]
-    assert ("partition 1 has a new node" in told) == silos
-    assert not any("not ready" in line for line in told)  # that nothing came is no reason to name
+    assert ("partition 1 has a new node" in reports) == silos
+    assert not any("not ready" in line for line in reports)  # a silent node has given no reason
 
 
 def test_a_hanging_newcomer_delays_at_most_five_releases() -> None:
@@ -283,31 +282,31 @@ def test_a_hanging_newcomer_delays_at_most_five_releases() -> None:
     grid.there, grid.silent = (1, 4), (4,)
     del grid.asked[:]
     for _ in range(7):
-        engine.gather(make_ask(shards=4, home=lambda index: index))
+        engine.gather(make_request(shards=4, home=lambda index: index))
     assert grid.asked.count(("query", 4)) == 5
 
 
 def test_missing_clients_are_not_named() -> None:
-    """Who was asked is who was drawn."""
-    grid, told = Rearranged(nodes=3, client_app=APP), list[str]()
+    """The names of missing clients would reveal who was sampled."""
+    grid, reports = Rearranged(nodes=3, client_app=APP), list[str]()
     grid.lost = (1,)
-    engine = GridEngine(grid, strict=False, tell=told.append)
-    engine.gather(make_ask(shards=3, home=lambda index: index))
-    assert (told, engine.absences.told()) == ([], [])
+    engine = GridEngine(grid, strict=False, report=reports.append)
+    engine.gather(make_request(shards=3, home=lambda index: index))
+    assert (reports, engine.absences.to_json()) == ([], [])
 
 
-def test_a_cohort_without_answers_neither_stops_the_run_nor_is_printed(
+def test_a_cohort_without_replies_neither_stops_the_run_nor_is_printed(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that stopped then would tell who was drawn; an empty cohort's release is what it gets."""
+    """Stopping would reveal who was sampled; the release is that of an empty cohort."""
     grid = Failing(nodes=2, run_config={"misbehave": "raise-all"}, client_app=APP)
-    reply = GridEngine(grid, strict=False).gather(make_ask())
+    reply = GridEngine(grid, strict=False).gather(make_request())
     assert reply.parties == 0
     assert all(not total.any() for total in reply.sums)
     assert caplog.text == ""
     assert capsys.readouterr() == ("", "")
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
-        GridEngine(grid).gather(make_ask())
+        GridEngine(grid).gather(make_request())
     assert "secret" not in str(caught.value)
 
 
@@ -324,7 +323,7 @@ def test_the_failure_of_a_cohort_of_one_does_not_end_the_run() -> None:
 
     for nodes in (1, 2):
         grid = Breaking(nodes=nodes, client_app=APP)
-        engine, alone = GridEngine(grid, strict=False), make_ask(shards=1, home=lambda index: 0)
+        engine, alone = GridEngine(grid, strict=False), make_request(shards=1, home=lambda index: 0)
         assert engine.gather(alone).parties == 3
         grid.broken = True
         assert engine.gather(alone).parties == 0
@@ -333,14 +332,14 @@ def test_the_failure_of_a_cohort_of_one_does_not_end_the_run() -> None:
 def test_a_federation_that_is_gone_is_an_error() -> None:
     grid = Rearranged(nodes=3, client_app=APP)
     engine = GridEngine(grid, strict=False)
-    request = make_ask(shards=3, home=lambda index: index)
+    request = make_request(shards=3, home=lambda index: index)
     engine.gather(request)
     grid.lost = (1, 2, 3)
     assert engine.gather(request).parties == 0  # all are there, and say so
     grid.send_and_receive = lambda messages, timeout=None: []  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="no node answers any more, sampled or not"):
         engine.gather(request)
-    assert engine.gather(make_ask(shards=0)).parties == 0  # nobody was asked
+    assert engine.gather(make_request(shards=0)).parties == 0  # no node was queried
 
 
 @pytest.mark.parametrize(
@@ -364,7 +363,7 @@ def test_nodes_that_are_not_ready_are_named_before_any_request(failing: tuple[in
 
     for strict in (False, True):
         with pytest.raises(EngineError, match=said + "[(]each node's own terminal says why; ") as caught:
-            GridEngine(NotReady(nodes=3, client_app=APP), strict=strict).gather(make_ask())
+            GridEngine(NotReady(nodes=3, client_app=APP), strict=strict).gather(make_request())
         assert "secret" not in str(caught.value)
 
 
@@ -378,24 +377,24 @@ def test_at_most_20_nodes_that_are_not_ready_are_named() -> None:
 def test_debugging_in_process_names_the_node() -> None:
     grid = InProcessGrid(nodes=2, run_config={"misbehave": "raise"}, client_app=APP)
     with pytest.raises(NodeError, match="node 1 failed at 'train': ZeroDivisionError"):
-        GridEngine(grid).gather(make_ask())
+        GridEngine(grid).gather(make_request())
 
 
 def test_nodes_without_a_partition_are_refused() -> None:
     grid = InProcessGrid(nodes=2, run_config={"misbehave": "placeless"}, client_app=APP)
     said = r"node 1 has no partition [(]--node-config 'partition-id=.*; node 2 has no partition"
     with pytest.raises(EngineError, match=said):
-        GridEngine(grid).gather(make_ask())
+        GridEngine(grid).gather(make_request())
 
 
 def test_nodes_with_the_same_partition_are_refused() -> None:
     grid = InProcessGrid(nodes=2, run_config={"misbehave": "twins"}, client_app=APP)
     with pytest.raises(EngineError, match=r"partition ids are \[0, 0\] of \[2\]"):
-        GridEngine(grid).gather(make_ask())
+        GridEngine(grid).gather(make_request())
 
 
 class Late(InProcessGrid):
-    """Its second node comes at the third look, or never."""
+    """Its second node connects at the third query, or never."""
 
     looks = 0
     comes = True
@@ -407,9 +406,9 @@ class Late(InProcessGrid):
 
 def test_the_engine_waits_for_all_nodes() -> None:
     grid = Late(nodes=2, client_app=APP)
-    told: list[str] = []
-    assert len(GridEngine(grid, tell=told.append).assemble()) == 2
-    assert told == ["waiting for 2 nodes: 1 connected (up to 300 s)"]
+    reports: list[str] = []
+    assert len(GridEngine(grid, report=reports.append).assemble()) == 2
+    assert reports == ["waiting for 2 nodes: 1 connected (up to 300 s)"]
 
 
 def test_the_engine_does_not_wait_for_ever() -> None:
@@ -420,7 +419,7 @@ def test_the_engine_does_not_wait_for_ever() -> None:
 
 
 class Counting(RayGrid):
-    """A grid that counts the replies that reach the driver one by one."""
+    """A grid that counts the replies that the driver receives one by one."""
 
     received = 0
 
@@ -434,14 +433,14 @@ class Counting(RayGrid):
 
 @pytest.fixture(scope="module")
 def three(ray_instance: None) -> Iterator[Counting]:
-    """Three actors, whose replies are added before they are read in ``adding``; more take long to start."""
+    """Three actors; ``adding`` chooses who adds their replies. More actors take long to start."""
     with Counting(nodes=3, client_app=APP, num_cpus=0.1) as grid:
         yield grid
 
 
 @pytest.fixture(scope="module", params=["driver", "actors"])
 def adding(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Who adds the three actors' replies: the driver, where they are small, or they themselves in a tree."""
+    """Who adds the three actors' replies: the driver if they are small, else the actors in a tree."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_engine, "_MIN_TREE_NODES", 3)
         if request.param == "actors":
@@ -452,8 +451,8 @@ def adding(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_replies_are_added_before_they_are_read(three: Counting, adding: str) -> None:
     engine, lines = GridEngine(three), three._channels
     assert lines is not None
-    for shards, one_by_one in ((11, 0), (3, 0), (2, 2)):  # two replies are not worth it
-        request = make_ask(shards=shards, home=lambda index: index)
+    for shards, one_by_one in ((11, 0), (3, 0), (2, 2)):  # the engine itself adds two replies
+        request = make_request(shards=shards, home=lambda index: index)
         before, reply = three.received, engine.gather(request)
         assert torch.equal(reply.sums[0], torch.full((3,), total(request)))
         assert torch.equal(reply.sums[1], torch.tensor(total(request)))
@@ -462,14 +461,14 @@ def test_replies_are_added_before_they_are_read(three: Counting, adding: str) ->
     assert all((node in lines) == (adding == "driver") for node in three.get_node_ids())
 
 
-def test_a_failure_comes_through_the_adding(three: Counting, adding: str) -> None:
+def test_a_failure_among_added_replies_is_returned(three: Counting, adding: str) -> None:
     with pytest.raises(EngineError, match="failed with ZeroDivisionError") as caught:
-        GridEngine(three).gather(make_ask(shards=8, release=summing.FAILING))
+        GridEngine(three).gather(make_request(shards=8, release=summing.FAILING))
     assert "secret" not in str(caught.value)
 
 
 def test_neighbours_are_added_in_pairs() -> None:
-    """In one order, however many there are, so that it is told by their number and not by who adds."""
+    """The order depends on the number of replies only, not on who adds them."""
     assert [ray_grid._in_pairs(list("abcdefg"[:n]), "({}{})".format) for n in (1, 2, 5, 7)] == [
         "a",
         "(ab)",
@@ -478,7 +477,7 @@ def test_neighbours_are_added_in_pairs() -> None:
     ]
 
 
-def test_of_what_else_replies_hold_the_larger_values_come_with_their_sum() -> None:
+def test_added_replies_keep_the_larger_value_of_other_fields() -> None:
     grid = InProcessGrid(nodes=1, client_app=APP)
     message = grid.create_message(RecordDict(), "train", 1, "")
     replies = [Message(reply_content(PartialSum(TWO_SHAPES[0], 2)), reply_to=message) for _ in range(2)]
@@ -489,7 +488,7 @@ def test_of_what_else_replies_hold_the_larger_values_come_with_their_sum() -> No
     assert read_reply(added, PLAIN).parties == 4
 
 
-def test_replies_of_different_queries_do_not_add() -> None:
+def test_replies_to_different_queries_cannot_be_added() -> None:
     grid = InProcessGrid(nodes=1, client_app=APP)
     message = grid.create_message(RecordDict(), "train", 1, "")
     one, other = (Message(reply_content(PartialSum(sums, 2)), reply_to=message) for sums in TWO_SHAPES)

@@ -1,4 +1,4 @@
-"""Both of our grids keep the contract of Flower's Grid; the Ray grid also cleans up after itself."""
+"""Both grids fulfil the contract of Flower's Grid; the Ray grid also cleans up after itself."""
 
 import contextlib
 import os
@@ -112,7 +112,9 @@ NOT_AN_APP = APP.replace(":app", ":not_an_app")
         pytest.param(RayGrid, APP + "s", "Unable to load", marks=pytest.mark.slow),
     ],
 )
-def test_what_is_not_a_client_app_is_refused(kind: Any, app: str, error: str, ray_instance: None) -> None:
+def test_a_reference_that_is_no_client_app_is_refused(
+    kind: Any, app: str, error: str, ray_instance: None
+) -> None:
     with pytest.raises(GridError, match=error):
         kind(nodes=1, client_app=app, **({"num_cpus": 0.5} if kind is RayGrid else {}))
 
@@ -141,7 +143,7 @@ def test_a_failing_app_answers_with_its_error_type_and_no_text(ray_grid: RayGrid
 @pytest.mark.slow
 def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None) -> None:
     with RayGrid(nodes=2, client_app=APP, num_cpus=0.5) as grid:
-        for _ in range(2):  # when it dies, and ever after
+        for _ in range(2):  # when it dies, and afterwards
             dead, alive = grid.send_and_receive(
                 [request(grid, "train.die", node) for node in (1, 2)], timeout=30
             )
@@ -150,8 +152,8 @@ def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None
             assert alive.has_content()
 
 
-@pytest.mark.slow  # actors of its own
-def test_where_no_socket_can_be_all_goes_through_ray(
+@pytest.mark.slow  # starts its own actors
+def test_without_sockets_all_messages_go_through_ray(
     ray_instance: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ("long" * 30)
@@ -180,8 +182,8 @@ def test_an_actor_that_cannot_listen_is_named(ray_instance: None, monkeypatch: p
         RayGrid(nodes=1, client_app=APP, num_cpus=0.5, start_timeout=300)
 
 
-def test_small_messages_go_by_a_channel_until_one_is_large(ray_instance: None) -> None:
-    """And whatever comes after the large one is answered, too."""
+def test_small_messages_use_a_channel_until_one_is_large(ray_instance: None) -> None:
+    """Messages after the large one are answered, too."""
     with RayGrid(nodes=1, client_app=APP, num_cpus=0.5) as grid:
         channels = grid._channels
         assert channels is not None
@@ -215,14 +217,14 @@ def test_actors_are_processes_that_persist_with_their_share_of_threads(ray_grid:
     assert {fields["threads"] for fields in seen[0]} == {1}
 
 
-def test_more_than_there_is_is_refused(ray_instance: None) -> None:
+def test_more_resources_than_ray_has_are_refused(ray_instance: None) -> None:
     with pytest.raises(GridError, match="2 actors of 5 CPU each do not fit: Ray has 8 CPU"):
         RayGrid(nodes=2, client_app=APP, num_cpus=5)
     with pytest.raises(ArgumentError, match="num-gpus is -1"):
         RayGrid(nodes=1, client_app=APP, num_gpus=-1)
 
 
-def test_a_grid_that_cannot_start_says_so_in_time(ray_grid: RayGrid) -> None:
+def test_a_grid_that_cannot_start_raises_in_time(ray_grid: RayGrid) -> None:
     with pytest.raises(GridError, match=r"did not start within 1 s; are Ray's resources in use"):
         RayGrid(nodes=1, client_app=APP, num_cpus=8, start_timeout=1.0)
 

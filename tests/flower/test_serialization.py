@@ -1,4 +1,4 @@
-"""Asks and replies survive the wire unchanged; what is malformed is refused without quoting it."""
+"""Requests and replies survive serialization unchanged; malformed ones are refused without quoting values."""
 
 import io
 import math
@@ -57,7 +57,7 @@ def queries(draw: st.DrawFn) -> Query:
 
 
 @st.composite
-def chunk_lists(draw: st.DrawFn) -> tuple[Shard, ...]:
+def shard_lists(draw: st.DrawFn) -> tuple[Shard, ...]:
     ids = np.array(sorted(draw(st.sets(st.integers(0, 10**12), max_size=9))), np.int64)
     homes = st.none() | st.integers(0, 9)
     return tuple(
@@ -84,7 +84,7 @@ def over_the_wire(content: RecordDict) -> RecordDict:
     return recorddict_from_proto(recorddict_to_proto(content))
 
 
-@given(queries(), chunk_lists(), st.none() | st.floats(0, 1e6), st.integers(0, 2**40))
+@given(queries(), shard_lists(), st.none() | st.floats(0, 1e6), st.integers(0, 2**40))
 def test_a_request_survives_serialization(
     query: Query, shards: tuple[Shard, ...], std: float | None, release: int
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_request_survives_serialization(
 
 @given(st.integers(0, 2**40), st.lists(st.floats(-1e6, 1e6, width=32), min_size=D, max_size=D))
 def test_a_reply_survives_serialization(parties: int, values: list[float]) -> None:
-    query = simple_ask().query
+    query = simple_request().query
     sums = (torch.tensor(values), torch.tensor(values[0]))
     back = read_reply(over_the_wire(reply_content(PartialSum(sums, parties))), query)
     assert back.parties == parties
@@ -113,14 +113,14 @@ def test_a_reply_survives_serialization(parties: int, values: list[float]) -> No
         assert torch.equal(a, b)
 
 
-def simple_ask() -> SumRequest:
+def simple_request() -> SumRequest:
     bit = IndicatorBlock(Term(1.0), 1.0, share=0.25)
     query = Query((torch.zeros(D),), (SumBlock((Term(1.0, divisor=torch.ones(D)),), 0.75), bit))
     return SumRequest(query, 3, (Shard(0, np.arange(2), 2), Shard(1, np.arange(2, 7), 5)), (1.0, 2.0))
 
 
-def ask_records() -> RecordDict:
-    request = simple_ask()
+def request_records() -> RecordDict:
+    request = simple_request()
     return over_the_wire(request_content(shared_records(request), request.shards))
 
 
@@ -129,7 +129,7 @@ def reply_records() -> RecordDict:
 
 
 def test_the_shared_records_are_the_same_objects_in_every_message() -> None:
-    request = simple_ask()
+    request = simple_request()
     shared = shared_records(request)
     one, two = (request_content(shared, [shard]) for shard in request.shards)
     assert one["points"] is two["points"]
@@ -138,7 +138,7 @@ def test_the_shared_records_are_the_same_objects_in_every_message() -> None:
 
 
 class Bomb:
-    """Unpickling it would raise, and fail the test that sends it."""
+    """Unpickling it raises, which would fail the test."""
 
     def __reduce__(self) -> Any:
         return pytest.fail, ("unpickled",)
@@ -155,7 +155,7 @@ def raw_pickle() -> Array:
 
 
 def many_dimensions() -> Array:
-    """More than NumPy has, behind the header that they should have."""
+    """More dimensions than NumPy supports, with a valid header."""
     shape, buffer = (1,) * 100, io.BytesIO()
     fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, fields)
@@ -185,7 +185,7 @@ BAD_ARRAYS = [
 @pytest.mark.parametrize("array", BAD_ARRAYS)
 @pytest.mark.parametrize("name", ["point-0", "divisor-0"])
 def test_a_request_with_a_malformed_array_is_refused(array: Array, name: str) -> None:
-    records = ask_records()
+    records = request_records()
     records["points"][name] = array
     with pytest.raises(MessageError):
         read_request(records)
@@ -196,13 +196,13 @@ def test_a_reply_with_a_malformed_sum_is_refused_without_quoting_it(array: Array
     records = reply_records()
     records["sums"]["sum-0"] = array
     with pytest.raises(MessageError) as caught:
-        read_reply(records, simple_ask().query)
+        read_reply(records, simple_request().query)
     assert "0.125" not in str(caught.value)
 
 
 @pytest.mark.parametrize("values", [[-1.0, 1, 1], [0.0, 1, 1], [math.nan, 1, 1], [1e16, 1, 1], [1e-16, 1, 1]])
 def test_a_divisor_must_be_positive_and_in_range(values: list[float]) -> None:
-    records = ask_records()
+    records = request_records()
     records["points"]["divisor-0"] = Array(np.array(values, np.float32))
     with pytest.raises(MessageError, match="between 1e-15 and 1e\\+15"):
         read_request(records)
@@ -210,7 +210,7 @@ def test_a_divisor_must_be_positive_and_in_range(values: list[float]) -> None:
 
 @pytest.mark.parametrize("name", ["points", "query", "chunks"])
 def test_a_request_needs_all_its_records(name: str) -> None:
-    records = ask_records()
+    records = request_records()
     del records[name]
     with pytest.raises(MessageError, match=f"'{name}' is missing"):
         read_request(records)
@@ -242,7 +242,7 @@ def one_sum(clip_norm: str, per_layer: str) -> str:
     ],
 )
 def test_a_request_with_a_malformed_query_is_refused(key: str, value: Any) -> None:
-    records = ask_records()
+    records = request_records()
     records["query"][key] = value
     with pytest.raises(MessageError):
         read_request(records)
@@ -264,30 +264,30 @@ def test_a_request_with_a_malformed_query_is_refused(key: str, value: Any) -> No
     ],
 )
 def test_a_request_with_malformed_shards_is_refused(column: str, values: list[Any]) -> None:
-    records = ask_records()
+    records = request_records()
     records["chunks"][column] = np.array(values, "<i8").tobytes()
     with pytest.raises(MessageError):
         read_request(records)
 
 
 @pytest.mark.parametrize("value", [b"1234567", 7, [1, 2]])
-def test_a_requests_columns_are_bytes_of_integers(value: Any) -> None:
-    records = ask_records()
+def test_shard_columns_must_be_bytes_of_integers(value: Any) -> None:
+    records = request_records()
     records["chunks"]["ids"] = value
     with pytest.raises(MessageError, match="'ids' of a shard record must be the bytes of 64-bit"):
         read_request(records)
 
 
 @pytest.mark.parametrize("parties", [-1, 1.0, "7", True])
-def test_a_reply_counts_its_parties(parties: Any) -> None:
+def test_a_reply_must_count_its_parties(parties: Any) -> None:
     records = reply_records()
     records["reply"] = ConfigRecord({"parties": parties})
     with pytest.raises(MessageError, match="whole number"):
-        read_reply(records, simple_ask().query)
+        read_reply(records, simple_request().query)
 
 
-def test_a_reply_has_one_sum_a_block_in_the_blocks_shape() -> None:
-    query = simple_ask().query
+def test_a_reply_must_have_one_sum_per_block_in_its_shape() -> None:
+    query = simple_request().query
     for sums in [(torch.ones(D),), (torch.ones(D), torch.ones(1)), (torch.tensor(1.0),) * 2]:
         with pytest.raises(MessageError, match="sum"):
             read_reply(reply_content(PartialSum(sums, 1)), query)

@@ -1,4 +1,4 @@
-"""Silos that train by themselves, over messages: what travels, where it is remembered, what is refused."""
+"""Silos that train locally, over messages: what is sent, where state is kept, what is refused."""
 
 from __future__ import annotations
 
@@ -78,21 +78,21 @@ SLOW = [(case, "2 actors") for case in CASES]
 
 @pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW))
 def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
-    """Silos 0 to 4 on two or three nodes: each is always the same one's, which remembers its slots."""
+    """Silos 0 to 4 on two or three nodes; each stays on one node, which keeps its optimizer's slots."""
     config = Config.parse({**SILOS, **CASES[case]})
     plan = make_plan(config)
     there = execute(plan, ENGINES[engine](config)).params
     assert torch.equal(there, execute(plan, make_silo_worker(config.table())).params)
 
 
-def ask_of(config: Config, number: int = 0, silos: tuple[int, ...] = (0, 3)) -> TrainRequest:
+def request_of(config: Config, number: int = 0, silos: tuple[int, ...] = (0, 3)) -> TrainRequest:
     params = make_task(config, make_source(config)).initial(np.random.default_rng(0))
     return TrainRequest(params, number, round_events(make_plan(config), number), silos)
 
 
 def test_a_round_survives_serialization() -> None:
     config = Config.parse({**SILOS, "optimizer": "dynamic-dp-sgd"})
-    request = ask_of(config, 2)
+    request = request_of(config, 2)
     back = read_training(training_content(model_record(request), request, (3,)))
     assert (back.round, back.silos, back.events) == (2, (3,), request.events)
     assert torch.equal(back.params, request.params)
@@ -143,7 +143,7 @@ def broken_rounds() -> dict[str, Callable[[RecordDict], None]]:
 
 @pytest.mark.parametrize("kind", broken_rounds())
 def test_a_malformed_round_is_refused(kind: str) -> None:
-    request = ask_of(Config.parse(SILOS))
+    request = request_of(Config.parse(SILOS))
     content = training_content(model_record(request), request, (0,))
     broken_rounds()[kind](content)
     with pytest.raises(MessageError):
@@ -187,18 +187,18 @@ def sum_reply(context: Context, request: SumRequest) -> Message:
 
 def test_a_node_answers_a_round_once() -> None:
     config = Config.parse(SILOS)
-    context, request = node(config), ask_of(config)
+    context, request = node(config), request_of(config)
     first = reply_of(context, request, (0, 3))
     assert len(read_changes(first.content, (0, 3), request.params)) == 2
     assert reply_of(context, request, (3,)).error.reason == "RefusedError"
     assert reply_of(context, request, (4,)).has_content()
-    assert reply_of(context, ask_of(config, 2), (0, 3)).has_content()
-    assert reply_of(context, ask_of(config, 1), (0,)).error.reason == "RefusedError"
+    assert reply_of(context, request_of(config, 2), (0, 3)).has_content()
+    assert reply_of(context, request_of(config, 1), (0,)).error.reason == "RefusedError"
 
 
 def test_a_begun_round_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config.parse(SILOS)
-    context, request = node(config), ask_of(config)
+    context, request = node(config), request_of(config)
 
     def fails(*arguments: object) -> None:
         raise RuntimeError("lost")
@@ -210,9 +210,9 @@ def test_a_begun_round_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_node_of_training_silos_answers_no_sum_requests() -> None:
-    """An ask for a bounded sum without noise would be answered in the clear."""
+    """A request for a bounded sum would be answered without noise."""
     config = Config.parse(SILOS)
-    query = Query((ask_of(config).params,), (SumBlock((Term(1.0),)),))
+    query = Query((request_of(config).params,), (SumBlock((Term(1.0),)),))
     for stds in (None, (1.0,)):
         request = SumRequest(query, 0, (Shard(0, np.arange(4), 1, home=0),), stds)
         assert sum_reply(node(config), request).error.reason == "MessageError"
@@ -220,13 +220,13 @@ def test_a_node_of_training_silos_answers_no_sum_requests() -> None:
 
 def test_a_node_of_another_level_refuses_training_requests() -> None:
     config = Config.parse({**SILOS, "level": "aggregation", "silo-steps": 1})
-    request = ask_of(Config.parse(SILOS))
+    request = request_of(Config.parse(SILOS))
     assert reply_of(node(config), request, (0,)).error.reason == "ArgumentError"
 
 
 def test_a_request_with_less_noise_than_planned_is_refused() -> None:
     config = Config.parse(SILOS)
-    request = ask_of(config)
+    request = request_of(config)
     cheap = tuple(replace(event, noise_multiplier=0.9 * event.noise_multiplier) for event in request.events)
     for events in (cheap, request.events[:2], (*request.events, request.events[0]), ()):
         assert reply_of(node(config), replace(request, events=events), (0,)).error.reason == "RefusedError"
@@ -234,9 +234,9 @@ def test_a_request_with_less_noise_than_planned_is_refused() -> None:
 
 def test_a_lost_silo_is_skipped_and_the_loss_of_all_is_an_error() -> None:
     config = Config.parse(SILOS)
-    told = list[str]()
-    engine = GridEngine(InProcessGrid(5, config.table()), strict=False, tell=told.append)
-    request = ask_of(config, silos=(0, 1, 2, 3, 4))
+    reports = list[str]()
+    engine = GridEngine(InProcessGrid(5, config.table()), strict=False, report=reports.append)
+    request = request_of(config, silos=(0, 1, 2, 3, 4))
     exchange = engine._exchange
 
     def losing(*arguments: Any) -> dict[int, Message]:
@@ -246,11 +246,11 @@ def test_a_lost_silo_is_skipped_and_the_loss_of_all_is_an_error() -> None:
         return replies
 
     engine._exchange = losing  # type: ignore[method-assign]
-    for number in (0, 1):  # told once
+    for number in (0, 1):  # reported once
         assert [change.silo for change in engine.train(replace(request, round=number))] == [0, 2, 3, 4]
     engine._exchange = exchange  # type: ignore[method-assign]
     assert len(engine.train(replace(request, round=2))) == 5
-    assert told == [
+    assert reports == [
         "round 1 on: without some silos: partition 1: no reply in time (details are in the nodes' own logs)",
         "round 3 on: with all silos again",
     ]
@@ -273,14 +273,14 @@ def test_the_server_names_missing_silos_but_no_clients(
     assert "stopped: rounds" in said
     line = "release 1 on: without some silos: partition 1: no reply in time"
     assert said.count("without some silos") == said.count(line) == (unit == "example")
-    text, told = (tmp_path / "run" / "report.md").read_text(), absences_in(tmp_path / "run")
+    text, reports = (tmp_path / "run" / "report.md").read_text(), absences_in(tmp_path / "run")
     if unit == "client":
-        assert told == (None, [None])
+        assert reports == (None, [None])
         assert "absent" not in text
         return
-    [absence] = told[0]
+    [absence] = reports[0]
     assert absence == ABSENT | {"from release": 1, "to release": 3, "back": False}
-    assert told[1] == [[absence]]
+    assert reports[1] == [[absence]]
     assert "- partition 1, 3 of 3 releases: from release 1 on (no reply in time)\n" in text
     assert (
         "In these releases the sum contained only the other nodes' examples, but was divided as if all"
@@ -289,7 +289,7 @@ def test_the_server_names_missing_silos_but_no_clients(
 
 
 class Losing(InProcessGrid):
-    """Loses what partition 1 replies to asks of these numbers (rounds, or releases); then it breaks off."""
+    """Loses partition 1's replies to the given rounds or releases; then the grid fails."""
 
     lost: Container[int] = range(100)
     then: tuple[int, BaseException] | None = None
@@ -308,7 +308,7 @@ ABSENT = {"partition": 1, "why": ["no reply in time"]}
 
 
 def absences_in(folder: Path) -> tuple[Any, list[Any]]:
-    """What the report says of absences, and each row of the metrics."""
+    """The report's absences, and those of each row of the metrics."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     report = json.loads((folder / "report.json").read_text())
     return report["privacy"]["absences"], [row.get("absences") for row in rows]
@@ -364,8 +364,8 @@ def test_the_report_of_a_run_without_answers_lists_absences(tmp_path: Path) -> N
     grid.send_and_receive = lambda messages, timeout=None: []  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="no node answered"):
         execute(make_plan(config), engine, RunFolder.create(tmp_path / "run"))
-    told, _ = absences_in(tmp_path / "run")
-    assert [absence["partition"] for absence in told] == [0, 1, 2, 3, 4]
+    reports, _ = absences_in(tmp_path / "run")
+    assert [absence["partition"] for absence in reports] == [0, 1, 2, 3, 4]
 
 
 def test_a_resumed_run_keeps_its_absences(tmp_path: Path) -> None:
@@ -434,14 +434,14 @@ DEPLOYED = {**SILOS, "nodes-own-data": True, "seed": -1}
 
 def test_a_deployed_silo_keeps_its_own_ledger(own_file: Path) -> None:
     config = Config.parse(DEPLOYED)
-    request = ask_of(config, silos=(1,))
+    request = request_of(config, silos=(1,))
     context = node(config, 1, **{"data-file": str(own_file)})
     assert reply_of(context, request, (1,)).has_content()
-    assert reply_of(context, ask_of(config, 1), (0,)).error.reason == "RefusedError"  # another's silo
+    assert reply_of(context, request_of(config, 1), (0,)).error.reason == "RefusedError"  # not its silo
     # The process and its Context are lost; the ledger is not.
     restarted = node(config, 1, **{"data-file": str(own_file)})
     assert reply_of(restarted, request, (1,)).error.reason == "RefusedError"
-    assert reply_of(restarted, ask_of(config, 1), (1,)).has_content()
+    assert reply_of(restarted, request_of(config, 1), (1,)).has_content()
     record = read(f"{own_file}.ledger.jsonl")
     assert record.events == make_plan(config).events[:6]
     assert [labels["round"] for labels in record.labels] == [0] * 3 + [1] * 3
@@ -462,7 +462,7 @@ LOCAL = {
 }
 
 
-def local_ask(config: Config, release: int = 0, factor: float = 1.0, relative: float = 1.0) -> SumRequest:
+def local_request(config: Config, release: int = 0, factor: float = 1.0, relative: float = 1.0) -> SumRequest:
     plan = make_plan(config)
     point = make_task(config, make_source(config)).initial(np.random.default_rng(0))
     query = Query((point,), (SumBlock((Term(1.0),)),), relative_noise=relative)
@@ -474,24 +474,24 @@ def local_ask(config: Config, release: int = 0, factor: float = 1.0, relative: f
 def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placement: str) -> None:
     config = Config.parse({**LOCAL, "placement": placement})
     context = node(config, 1, **{"data-file": str(own_file)})
-    good = sum_reply(context, local_ask(config))
-    assert read_reply(good.content, local_ask(config).query).parties == 1
+    good = sum_reply(context, local_request(config))
+    assert read_reply(good.content, local_request(config).query).parties == 1
     refused = [
-        local_ask(config),  # the same release again
-        local_ask(config, 1, factor=0.9),  # less noise
-        local_ask(config, 1, factor=1.1),
-        local_ask(config, 1, factor=0.5, relative=0.5),  # no release of the plan's
-        replace(local_ask(config, 1), party_stds=None),
+        local_request(config),  # the same release again
+        local_request(config, 1, factor=0.9),  # less noise
+        local_request(config, 1, factor=1.1),
+        local_request(config, 1, factor=0.5, relative=0.5),  # not a release of the plan
+        replace(local_request(config, 1), party_stds=None),
     ]
     reasons = [sum_reply(context, request).error.reason for request in refused]
     assert reasons == ["RefusedError"] * 4 + ["MessageError"]
     for release in (1, 5):
-        assert sum_reply(context, local_ask(config, release)).has_content()
-    assert sum_reply(context, local_ask(config, 6)).error.reason == "RefusedError"  # past the budget
+        assert sum_reply(context, local_request(config, release)).has_content()
+    assert sum_reply(context, local_request(config, 6)).error.reason == "RefusedError"  # past the budget
 
 
 class Described:
-    """A data set that nobody may train on: it has no training examples to give."""
+    """A data set whose training examples raise an error."""
 
     def __init__(self) -> None:
         source = make_source(Config.parse(TOY))
@@ -511,7 +511,7 @@ class Described:
 def test_a_deployment_takes_no_training_examples_from_the_runs_data_set(
     tmp_path: Path, settings: dict[str, object]
 ) -> None:
-    """What a data set of a user's own is for there: shapes, classes, and the public test part."""
+    """A deployment uses only shapes, classes and the public test part of a user's data set."""
     table = {**(DEPLOYED if "level" in settings else LOCAL), **settings, "out": str(tmp_path / "run")}
     config = Config.parse({**table, "dataset": f"{__name__}:Described"})
     source, grid = make_source(Config.parse(SILOS)), InProcessGrid(5, config.table())
@@ -525,7 +525,7 @@ def test_a_deployment_takes_no_training_examples_from_the_runs_data_set(
 
 
 def ready(config: Config, **settings: object) -> str:
-    """What node 1 says when it is asked for its place, before the run: "ready", or its error's name."""
+    """Node 1's reply to the query before the run: "ready", or its error's name."""
     context = node(config, 1, **settings)
     grid = InProcessGrid(2, config.table())
     message = grid.create_message(RecordDict(), "query", 1, "nodes")
@@ -540,7 +540,7 @@ def test_an_owners_refusal_comes_before_any_request(own_file: Path) -> None:
         config = Config.parse(level)
         assert ready(config, **{"data-file": str(own_file), **limits}) == "ready"
         assert ready(config, **{"data-file": str(own_file), "epsilon-limit": 12.0}) == "ArgumentError"
-        less = {"epsilon-limit": 3.0, "delta-limit": 1e-5}  # than the run's 8, or half of it
+        less = {"epsilon-limit": 3.0, "delta-limit": 1e-5}  # below the run's 8, and below half of it
         assert ready(config, **{"data-file": str(own_file), **less}) == "RefusedError"
         assert ready(config, **{"data-file": str(own_file.with_name("none.npz"))}) == "MissingDataError"
         assert ready(config.changed(nodes_own_data=False), **{"data-file": str(own_file)}) == "RefusedError"
@@ -556,7 +556,7 @@ def test_an_owners_refusal_comes_before_any_request(own_file: Path) -> None:
 def test_an_unknown_node_setting_is_refused_in_the_nodes_own_log(
     own_file: Path, key: str, meant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A limit by a misspelt name would be none."""
+    """A misspelt limit would have no effect."""
     own = {} if key == "datafile" else {"data-file": str(own_file)}
     with caplog.at_level("WARNING"):
         assert ready(Config.parse(LOCAL), **own, **{key: 0.5}) == "ArgumentError"
@@ -593,7 +593,7 @@ CLIENTS = {"unit": "client", "partition": "iid", "sampler": "everyone", "samplin
 def test_ignored_examples_are_reported_only_in_the_nodes_own_log(
     own_file: Path, outside: int, of: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor by an answer: the example adds nothing, and all of them are a file without any."""
+    """No reply reveals them either: such an example adds nothing."""
     at_silos = "level" in of
     config = Config.parse(DEPLOYED if at_silos else {**LOCAL, **of})
     with np.load(own_file) as archive:
@@ -608,13 +608,13 @@ def test_ignored_examples_are_reported_only_in_the_nodes_own_log(
         f"data-file: {outside} of this file's 40 examples are ignored: they have a label, "
     )
     if at_silos:
-        assert reply_of(node(config, 1, **own), ask_of(config, silos=(1,)), (1,)).has_content()
+        assert reply_of(node(config, 1, **own), request_of(config, silos=(1,)), (1,)).has_content()
         return
     ids = np.array([1]) if config.unit == "client" else np.arange(40, 80)
-    quiet = replace(local_ask(Config.parse(LOCAL)), shards=(Shard(1, ids, 1, home=1),), party_stds=None)
+    quiet = replace(local_request(Config.parse(LOCAL)), shards=(Shard(1, ids, 1, home=1),), party_stds=None)
     context = {"partition-id": 1, **own}
     gathered = make_worker(config.table(), context).gather(quiet)
-    np.savez(own_file, x=x[outside:], y=y[outside:])  # the same examples, and nothing else
+    np.savez(own_file, x=x[outside:], y=y[outside:])  # the same file without the ignored examples
     assert torch.equal(gathered.sums[0], make_worker(config.table(), context).gather(quiet).sums[0])
     assert bool(gathered.sums[0].any()) == (outside < 40)
 
@@ -630,18 +630,20 @@ def test_private_facts_about_the_limit_are_only_in_the_nodes_own_log(
 
 
 def test_an_owners_node_reads_only_its_own_folders(own_file: Path, tmp_path: Path) -> None:
-    """Not a data set that lies beside the file, in a folder that the server names."""
+    """Not a data set in a folder that the server names."""
     write_mnist(tmp_path, seed=1)
     config = Config.parse({**LOCAL, "dataset": "mnist", "data-folder": str(tmp_path)})
-    plain = replace(local_ask(config), party_stds=None)
+    plain = replace(local_request(config), party_stds=None)
     for placement in ("none", "central"):
         for own in ("data-file", "epsilon-limit"):
             asked = config.changed(placement=placement, nodes_own_data=False)
             context = node(asked, 1, **{own: str(own_file)})
             assert sum_reply(context, plain).error.reason == "RefusedError"
-            assert sum_reply(node(asked, 1), plain).has_content()  # a node that owns nothing
+            assert sum_reply(node(asked, 1), plain).has_content()  # a node without own data
     silos = Config.parse({**SILOS, "dataset": "mnist", "data-folder": str(tmp_path)})
-    assert reply_of(node(silos, 1, **{"data-file": "x"}), ask_of(silos), (1,)).error.reason == "RefusedError"
+    assert (
+        reply_of(node(silos, 1, **{"data-file": "x"}), request_of(silos), (1,)).error.reason == "RefusedError"
+    )
     taken = as_taken({"nodes-own-data": True, "data-folder": "/theirs"}, {"data-file": "x"})
     assert taken["data-folder"] == ""
     own = {"data-file": "x", "data-folder": "/ours"}
@@ -652,7 +654,7 @@ def test_an_owners_node_reads_only_its_own_folders(own_file: Path, tmp_path: Pat
 def test_an_owners_node_reads_no_file_that_a_run_names(
     own_file: Path, tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its numbers would be the noise of the answers, and whether they are there the answer to a question."""
+    """The file's numbers would become noise of the replies, and its existence could be queried."""
     (tmp_path / "ones.csv").write_text("1\n" * 9)
     given = {"optimizer": "dynamic-dp-sgd", "noise-schedule": "given"}
     files = dict.fromkeys(FILES, str(tmp_path / "ones.csv"))
@@ -670,7 +672,7 @@ def test_an_owners_node_reads_no_file_that_a_run_names(
 
 
 def test_an_owners_node_decides_about_every_free_setting() -> None:
-    """A new setting that is a text may name a file or code: then it belongs into ``as_taken``."""
+    """A new text setting may name a file or code; then ``as_taken`` must handle it."""
     fields = Config.all_fields().items()
     texts = {key for key, field in fields if field.annotation is str}
     code, one_of_three = {"model", "dataset", "loss", "optimizer"}, {"device"}
@@ -685,16 +687,16 @@ def test_an_owners_limit_holds_over_runs(own_file: Path) -> None:
         settings: dict[str, Any] = {"data-file": str(own_file), **limits}
         context = node(config, 1, **settings)
         context.run_id = run
-        reply = sum_reply(context, local_ask(config))
+        reply = sum_reply(context, local_request(config))
         return "answered" if reply.has_content() else str(reply.error.reason)
 
-    limits = {"epsilon-limit": 4.0, "delta-limit": 1e-5}  # of a replaced example 8
+    limits = {"epsilon-limit": 4.0, "delta-limit": 1e-5}  # epsilon 8 for a replaced example
     assert [answers(run, **limits) for run in (1, 2)] == ["answered"] * 2  # epsilon 4, then about 6
     assert [answers(run, **limits) for run in (3, 4, 5)][-1] == "RefusedError"
     assert answers(6) == "answered"  # without a limit each run has its own budget
     assert answers(7, **{"epsilon-limit": 8.0}) == "ArgumentError"
     for unprotected in ({"placement": "central"}, {"placement": "none"}):
         config = Config.parse({**LOCAL, **unprotected})
-        plain = replace(local_ask(Config.parse(LOCAL)), party_stds=None)
+        plain = replace(local_request(Config.parse(LOCAL)), party_stds=None)
         context = node(config, 1, **{"data-file": str(own_file), **limits})
         assert sum_reply(context, plain).error.reason == "RefusedError"

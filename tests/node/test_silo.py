@@ -87,7 +87,7 @@ def side_of(**changes: object) -> SiloWorker:
     return make_silo_worker(config_of(**changes).table())
 
 
-def ask_of(side: SiloWorker, number: int = 0, asked: Sequence[int] = (0,)) -> TrainRequest:
+def request_of(side: SiloWorker, number: int = 0, asked: Sequence[int] = (0,)) -> TrainRequest:
     params = initial_params(side.side.task, Key.from_seed(9))
     return TrainRequest(params, number, silo_module.round_events(side.plan, number), tuple(asked))
 
@@ -163,7 +163,7 @@ def test_k_steps_of_every_optimizer_are_the_straight_loop(name: str) -> None:
 
 def change_of(plan: Plan, number: int = 0, silo: int = 0, seed: int = 5) -> torch.Tensor:
     side = SiloWorker(plan, make_worker(plan.config.changed(seed=seed).table()))
-    [change] = side.train(ask_of(side, number, (silo,)))
+    [change] = side.train(request_of(side, number, (silo,)))
     return change.delta
 
 
@@ -332,7 +332,7 @@ def test_a_silo_that_missed_a_round_continues_at_the_planned_step(missed: int) -
     side, seen = watched(plan)
     for number in (0, 1, 2):
         if number != missed:
-            side.train(ask_of(side, number))
+            side.train(request_of(side, number))
     steps = [step for step in range(12) if step // 4 != missed]
     assert [request.release for request in seen.asks] == steps
     assert [request.query.rate_factor for request in seen.asks] == [
@@ -343,18 +343,18 @@ def test_a_silo_that_missed_a_round_continues_at_the_planned_step(missed: int) -
 
 def test_a_silo_keeps_its_optimizers_state_but_not_its_parameters() -> None:
     side = side_of(momentum=0.5)
-    side.train(ask_of(side, asked=(0, 2)))
+    side.train(request_of(side, asked=(0, 2)))
     assert set(side.memories) == {0, 2}
     assert {name for memory in side.memories.values() for name in memory.slots or {}} == {"velocity"}
     lost = replace(side, memories={0: SiloState(1)})
     kept = replace(side, memories=dict(side.memories))
-    (one,), (two,) = (s.train(ask_of(s, 1)) for s in (lost, kept))
+    (one,), (two,) = (s.train(request_of(s, 1)) for s in (lost, kept))
     assert not torch.equal(one.delta, two.delta)
 
 
 def test_a_node_refuses_requests_outside_its_plan() -> None:
     side = side_of(optimizer="dynamic-dp-sgd")
-    good = ask_of(side)
+    good = request_of(side)
     cheaper = [replace(event, noise_multiplier=event.noise_multiplier * 0.999) for event in good.events]
     denser = [replace(event, rate=0.2) for event in good.events]
     refused = [
@@ -374,14 +374,14 @@ def test_a_node_refuses_requests_outside_its_plan() -> None:
     side.train(replace(good, events=tuple(close)))  # another machine's calibration
     with pytest.raises(RefusedError, match="round 0 was answered before"):
         side.train(good)
-    side.train(ask_of(side, 2))
+    side.train(request_of(side, 2))
     with pytest.raises(RefusedError, match="round 1 was answered before"):
-        side.train(ask_of(side, 1))
+        side.train(request_of(side, 1))
 
 
 def test_a_silo_samples_only_its_own_examples() -> None:
     side, seen = watched(plan_of())
-    side.train(ask_of(side, asked=(1,)))
+    side.train(request_of(side, asked=(1,)))
     shards = [shard for request in seen.asks for shard in request.shards]
     assert {shard.home for shard in shards} == {1}
     assert all(60 <= i < 120 for shard in shards for i in shard.ids.tolist())

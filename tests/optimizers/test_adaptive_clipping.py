@@ -96,7 +96,7 @@ def test_a_step_of_two_releases_is_refused() -> None:
     ],
 )
 def test_a_question_of_several_terms_is_refused_before_the_first(inner: PrivateOptimizer) -> None:
-    """Also where only the second question has them."""
+    """Also where only the second query has them."""
     with pytest.raises(ArgumentError) as caught:
         AdaptiveClipping(inner).init(torch.zeros(3))
     wanted = "it must ask for one clipped term to be clipped adaptively"

@@ -1,7 +1,7 @@
-"""What our own grids share: numbered nodes, message bookkeeping, and contexts.
+"""The base class of fedpriv's grids: numbered nodes, message ids, and contexts.
 
-Node k (1, 2, ..., n) has ``partition-id`` k - 1 and ``num-partitions`` n, as in Flower's simulation; the
-ClientApp is named by ``module:attribute`` and imported where it runs, so no code travels.
+Node k (1, 2, ..., n) has ``partition-id`` k - 1 and ``num-partitions`` n, as in Flower's simulation. The
+ClientApp is given as ``module:attribute`` and imported where it runs; no code is sent.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CLIENT_APP = "fedpriv.flower.client_app:app"
 
 
 class GridError(validation.FedprivError, RuntimeError):
-    """A grid cannot do what it was asked; the message says what, and what to do."""
+    """A grid cannot carry out a request; the message gives the reason and a remedy."""
 
 
 class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
     """A Grid that hosts its own nodes.
 
     Args:
-        nodes: how many nodes, at least 1.
-        run_config: the public configuration that every node's Context carries.
+        nodes: the number of nodes, at least 1.
+        run_config: the public configuration in every node's Context.
         client_app: the ClientApp as ``module:attribute``.
     """
 
-    adds = False  # whether the grid can add its nodes' replies: ``send_and_add``
+    adds = False  # whether the grid implements ``send_and_add``
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         self._numbers = itertools.count(1)
 
     def set_run(self, run: Run) -> None:
-        """Set the run whose id new messages carry."""
+        """Set the run of new messages."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The run."""
+        """The run of new messages."""
         return self._run
 
     def create_message(
@@ -99,32 +99,32 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         return [message.metadata.message_id for message in batch]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to these messages that are there now, each once."""
+        """The replies to these messages that have arrived; each reply is returned once."""
         return self._collect(list(message_ids), timeout=0.0)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push, wait for at most ``timeout`` seconds, and return the replies, in the messages' order."""
+        """Push, wait at most ``timeout`` seconds, and return the replies in the messages' order."""
         return self._collect(list(self.push_messages(messages)), timeout)
 
     def send_and_add(self, messages: Iterable[Message], *, timeout: float | None = None) -> Message | None:
-        """Push, wait, and return one reply that holds the sum of all; None where they did not all come.
+        """Push, wait, and return one reply with the sum of all replies; None if one did not arrive in time.
 
-        Raises NotImplementedError where ``adds`` is false.
+        Raises NotImplementedError if ``adds`` is false.
         """
         raise NotImplementedError
 
     @abstractmethod
     def _submit(self, messages: list[Message]) -> None:
-        """Start answering; ids are set."""
+        """Start the nodes' work on these messages, whose ids are set."""
 
     @abstractmethod
     def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
-        """Wait for the replies and return those that came, in this order; None waits for all."""
+        """Wait at most ``timeout`` seconds (None: no limit) and return the arrived replies, in this order."""
 
     def close(self) -> None:
-        """Release what the grid holds; calling it twice does no harm."""
+        """Release the grid's resources; calling it twice is harmless."""
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +140,7 @@ def node_context(node: int, nodes: int, run_config: UserConfig) -> Context:
 
 
 def load_client_app(reference: str) -> ClientApp:
-    """The ClientApp at ``module:attribute``. Raises GridError where there is none."""
+    """The ClientApp at ``module:attribute``. Raises GridError if there is none."""
     app = load_app(reference, GridError)
     if not isinstance(app, ClientApp):
         raise GridError(f"{reference} is not a ClientApp")

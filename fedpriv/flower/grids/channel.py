@@ -1,16 +1,16 @@
-"""Channels: messages to and from actors on the driver's own machine, over local sockets.
+"""Channels: messages to and from actors on the driver's machine, over local sockets.
 
-Ray takes some 4 ms to call two actors with a model of 26,000 parameters and to fetch their sums, most of it
-in threads of its own that the actors' computation then waits for; a socket takes 1. So a Ray actor on this
-machine serves a channel for as long as its messages are small; Ray starts it, places it, watches it and ends
-it. The sockets, their framing and the check of the key are :mod:`multiprocessing.connection`'s.
+With a model of 26,000 parameters, Ray takes about 4 ms to call two actors and fetch their sums, a socket
+about 1 ms. Most of Ray's time is spent in its own threads, which delay the actors' computation. Therefore an
+actor on the driver's machine serves a channel while its messages are small. Ray still starts, places,
+monitors and ends the actor. :mod:`multiprocessing.connection` provides sockets, framing and authentication.
 
-Only bytes pass (``send_bytes``, ``recv_bytes``), never pickles; :mod:`fedpriv.flower.grids.wire_format` makes
-them. One message an actor is under way at a time, and the rest wait here, so that neither end can wait for
-the other to read. Empty bytes end the channel.
+Channels carry bytes only (``send_bytes``, ``recv_bytes``), never pickles; their format is in
+:mod:`fedpriv.flower.grids.wire_format`. Each actor has at most one unanswered message. Further messages queue
+in the driver, so that the two ends cannot deadlock while both write. Empty bytes end the channel.
 
-An actor listens in a folder that only this user can enter, and takes a driver that has the key which Ray
-brought it.
+An actor listens in a folder that only this user can enter. It accepts a driver that knows the key, which Ray
+sent to the actor.
 """
 
 from __future__ import annotations
@@ -31,46 +31,51 @@ from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grids.wire_format import read, write
 
 _KEY = 32  # bytes
-_RETRY = 0.01  # seconds between looks for actors that do not listen yet
+_RETRY = 0.01  # seconds between attempts to connect
 
 
 class Channel:
-    """The driver's end of one actor's channel: what waits, and which message is under way."""
+    """The driver's end of one actor's channel: the queue, and the message that is being answered."""
 
-    def __init__(self, end: Connection) -> None:
-        self.end = end
-        self.waiting: deque[tuple[Message | None, bytes]] = deque()  # None ends the channel
-        self.under_way: Message | None = None
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.queue: deque[tuple[Message | None, bytes]] = deque()  # None ends the channel
+        self.sent: Message | None = None
         self.ended = False
 
     def post(self, message: Message | None) -> None:
-        """Send the message as soon as the actor has answered all before it; None ends the channel then.
+        """Send the message once the actor has answered all earlier ones; None then ends the channel.
 
-        Raises OSError where the actor is gone, and ValueError for a message that cannot be written.
+        Raises OSError if the actor is gone, and ValueError for a message that cannot be written.
         """
         content = b"" if message is None else write(message)
         self.ended = message is None
-        self.waiting.append((message, content))
+        self.queue.append((message, content))
         self.forward()
 
     def forward(self) -> None:
-        """Send the next message, where none is under way. Raises OSError where the actor is gone."""
-        if self.under_way is None and self.waiting:
-            self.under_way, content = self.waiting.popleft()
-            self.end.send_bytes(content)
+        """Send the next message unless one is unanswered. Raises OSError if the actor is gone."""
+        if self.sent is None and self.queue:
+            self.sent, content = self.queue.popleft()
+            self.connection.send_bytes(content)
 
     def unanswered(self) -> list[Message]:
-        """The messages that no reply will come to, once the channel is dead."""
-        return [m for m in (self.under_way, *(message for message, _ in self.waiting)) if m is not None]
+        """The sent and queued messages without a reply."""
+        return [m for m in (self.sent, *(message for message, _ in self.queue)) if m is not None]
 
 
 class Channels:
-    """The driver's ends of its actors' channels, by node, and the replies that came."""
+    """The driver's ends of all channels, by node, and the received replies.
+
+    Attributes:
+        key: the key that authenticates the driver.
+        replies: the received replies by message id.
+    """
 
     def __init__(self) -> None:
-        """Make the folder of the sockets: ``address(node)``, with ``key``.
+        """Create the folder of the sockets.
 
-        Raises OSError where there can be none: the path of the temporary folder is too long for one, say.
+        Raises OSError if sockets are impossible there, for example because the folder's path is too long.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="fedpriv-"))
         self.key = secrets.token_bytes(_KEY)
@@ -83,35 +88,33 @@ class Channels:
             raise
 
     def address(self, node: int) -> str:
-        """Where the node's actor has to listen."""
+        """The address of the node's socket."""
         return str(self._folder / str(node))
 
     def connect(self, nodes: Collection[int], timeout: float, watch: Callable[[], None]) -> None:
-        """Wait for all ``nodes`` to listen. Raises TimeoutError, and what ``watch`` does meanwhile."""
+        """Connect to all ``nodes``, and call ``watch`` before each further attempt.
+
+        Raises TimeoutError after ``timeout`` seconds, and the exceptions of ``watch``.
+        """
         deadline = time.monotonic() + timeout
         for node in nodes:
             while node not in self._channels:
                 if time.monotonic() > deadline:
                     raise TimeoutError
                 try:
-                    end = Client(self.address(node), "AF_UNIX", authkey=self.key)
-                except (
-                    OSError,
-                    EOFError,
-                    AuthenticationError,
-                ):  # not there yet, or gone: ``watch`` sees that
+                    connection = Client(self.address(node), "AF_UNIX", authkey=self.key)
+                except (OSError, EOFError, AuthenticationError):  # not listening yet, or dead
                     watch()
                     time.sleep(_RETRY)
                     continue
-                self._channels[node] = Channel(end)
+                self._channels[node] = Channel(connection)
 
     def __contains__(self, node: int) -> bool:
-        """Whether the node's channel takes messages."""
+        """Whether the node's channel accepts messages."""
         return node in self._channels and not self._channels[node].ended
 
     def post(self, node: int, message: Message | None) -> list[Message]:
-        """Send a message, or with None end the channel; the messages that are lost where the actor is
-        gone."""
+        """Send a message; None ends the channel. Returns the lost messages if the actor is gone."""
         try:
             self._channels[node].post(message)
         except OSError:
@@ -121,68 +124,68 @@ class Channels:
     def collect(
         self, names: Collection[str], timeout: float | None, lost: Callable[[int, list[Message]], None]
     ) -> None:
-        """Read until ``replies`` holds every one of ``names``, or the time is over.
+        """Read until ``replies`` has all of ``names``, or until ``timeout`` seconds have passed.
 
-        ``lost`` is called with the node and the messages of a channel that broke; it has to put replies to
-        them.
+        If a channel breaks, ``lost`` is called with its node and its unanswered messages. It must add error
+        replies for them to ``replies``.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not all(name in self.replies for name in names):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            nodes = {channel.end: node for node, channel in self._channels.items()}
+            nodes = {channel.connection: node for node, channel in self._channels.items()}
             ready = wait(list(nodes), left)
             if not ready:
                 return
-            for end in ready:
-                node = nodes[end]  # type: ignore[index]
+            for connection in ready:
+                node = nodes[connection]  # type: ignore[index]
                 try:
                     self._read(self._channels[node])
-                except (OSError, EOFError, ValueError, TypeError):  # gone, or what it sent is no message
+                except (OSError, EOFError, ValueError, TypeError):  # the actor is gone or sent no message
                     lost(node, self._drop(node))
 
     def _read(self, channel: Channel) -> None:
-        message, reply = channel.under_way, read(channel.end.recv_bytes())
+        message, reply = channel.sent, read(channel.connection.recv_bytes())
         if message is not None:
             self.replies[message.metadata.message_id] = reply
-        channel.under_way = None
+        channel.sent = None
         channel.forward()
 
     def _drop(self, node: int) -> list[Message]:
-        """Forget a channel; the messages that it still had."""
+        """Close and remove a channel. Returns its unanswered messages."""
         channel = self._channels.pop(node)
-        channel.end.close()
+        channel.connection.close()
         return channel.unanswered()
 
     def close(self) -> None:
-        """Close all ends and remove the folder; calling it twice does no harm."""
+        """Close all channels and remove the folder; calling it twice is harmless."""
         for node in list(self._channels):
             self._drop(node)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def serve(address: str, key: bytes, answer: Callable[[Message], Message]) -> None:
-    """The actor's end: listen, and answer what comes until the driver ends the channel or is gone."""
-    with Listener(address, "AF_UNIX", authkey=key) as door:
-        accepted = _accepted(door)
-    with accepted as end:
+    """The actor's end: listen, and answer messages until the driver ends the channel or is gone."""
+    with Listener(address, "AF_UNIX", authkey=key) as listener:
+        connection = _accept(listener)
+    with connection:
         try:
-            while content := end.recv_bytes():
-                end.send_bytes(_answered(read(content), answer))
+            while content := connection.recv_bytes():
+                connection.send_bytes(_answered(read(content), answer))
         except (OSError, EOFError):
             return
 
 
-def _accepted(door: Listener) -> Connection:
-    """The first who shows the key."""
+def _accept(listener: Listener) -> Connection:
+    """The first connection that authenticates with the key."""
     while True:
         try:
-            return door.accept()
+            return listener.accept()
         except (AuthenticationError, EOFError, ConnectionError):
             continue
 
 
 def _answered(message: Message, answer: Callable[[Message], Message]) -> bytes:
-    """The bytes of the reply, or of its error where it cannot be written."""
+    """The reply as bytes, or an error reply if the reply cannot be written."""
     try:
         return write(answer(message))
     except Exception as error:

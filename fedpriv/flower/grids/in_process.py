@@ -1,6 +1,6 @@
-"""The plain grid: the ClientApp is called in this process, one node after the other.
+"""The in-process grid: the ClientApp is called in this process, one node after the other.
 
-It is the twin that the Ray grid is tested against, and the one to debug with: the first failure raises
+It is the reference for tests of the Ray grid, and the grid for debugging: the first failure raises
 :class:`NodeError`, which names the node and the stage and has the original exception as its cause.
 
 >>> from flwr.app import ConfigRecord, Message, RecordDict
@@ -23,7 +23,7 @@ from fedpriv.flower.grids.base import CLIENT_APP, GridError, HostedGrid, load_cl
 
 
 class NodeError(GridError):
-    """A node failed; the message says which, and at what stage."""
+    """A node failed; the message names the node and the stage."""
 
 
 class InProcessGrid(HostedGrid):

@@ -1,12 +1,12 @@
-"""Nodes in persistent Ray actors: no polling, one message an actor and release.
+"""Nodes in persistent Ray actors: no polling, one message per actor and release.
 
-Each actor imports the ClientApp once, keeps its Context, and answers messages one at a time. An actor on
-this machine gets them over a channel of its own (:mod:`fedpriv.flower.grids.channel`) until one is large.
-Large ones, and those to other machines, go through Ray, which puts records that several messages of a batch
-share (the model) into its object store once. Ray serialises between processes that this grid started itself
-on the user's own machine or cluster; messages of a deployment never pass here.
+Each actor imports the ClientApp once, keeps its Context, and answers one message at a time. An actor on this
+machine receives messages over its own channel (:mod:`fedpriv.flower.grids.channel`) until one is large. Large
+messages, and those to other machines, go through Ray. A record that several messages of a batch share (the
+model) is put into Ray's object store once. Ray pickles only between processes that this grid started on the
+user's machine or cluster; messages of a deployment do not use this grid.
 
-An actor that dies, or an app that raises, becomes an error reply, as in Flower's own engine.
+An actor that dies and an app that raises give an error reply, as in Flower's engine.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from fedpriv.flower.grids.base import CLIENT_APP, GridError, HostedGrid, load_cl
 from fedpriv.flower.grids.channel import Channels, serve
 from fedpriv.flower.serialization import add_replies
 
-# Bytes up to which Ray sends an argument or a result inside the call instead of through its object store:
-# Ray's default, and ours, which makes a round of a 26,000-parameter model about four times as fast.
+# Ray sends arguments and results up to this size in bytes inside the call, larger ones through its object
+# store: Ray's default, and ours, which makes a round of a 26,000-parameter model about four times as fast.
 _RAY_INLINE, _OUR_INLINE = 100 * 1024, 4 * 1024 * 1024
-_SMALL = 4 * 1024 * 1024  # bytes of arrays that a message on a channel may have
-_DRIVER_ADDS = 4 * _SMALL  # bytes of a batch's arrays, up to which the driver adds them itself
-_LAST_WORDS = 10.0  # seconds that Ray has to say why an actor is gone
+_CHANNEL_BYTES = 4 * 1024 * 1024  # the largest arrays of a message on a channel
+_DRIVER_ADDS = 4 * _CHANNEL_BYTES  # the largest arrays of a batch whose replies the driver adds itself
+_DEATH_TIMEOUT = 10.0  # seconds to wait for Ray's report on a dead actor
 
 Part = TypeVar("Part")
-Envelope = tuple[Metadata, dict[str, Any]]  # a message; records that are stored elsewhere are None
+Envelope = tuple[Metadata, dict[str, Any]]  # a message; records in the object store are None
 
 
 class _Node:
@@ -56,49 +56,49 @@ class _Node:
         self._context = node_context(node, nodes, run_config)
 
     def ready(self) -> str:
-        """Ray's name of the machine, once the actor can answer."""
+        """Ray's id of the actor's machine; returns once the actor can answer."""
         return str(ray.get_runtime_context().get_node_id())
 
     def serve(self, address: str, key: bytes) -> None:
-        """Answer what comes on a channel, until the driver ends it."""
+        """Answer the messages of a channel until the driver ends it."""
         serve(address, key, self._reply)
 
     def answer(self, envelope: Envelope, *stored: ArrayRecord) -> Message:
-        """Answer a message that Ray brought."""
+        """Answer a message that was sent through Ray."""
         return self._reply(_with_stored(envelope, stored))
 
     def _reply(self, message: Message) -> Message:
-        """The app's reply; its exceptions become error replies that name their type only."""
+        """The app's reply; an exception becomes an error reply with the name of its type only."""
         try:
             return self._app(message, self._context)
         except Exception as error:
             return error_reply(message, error)
 
     def add(self, one: Message, other: Message) -> Message:
-        """The two replies' sum."""
+        """The sum of two replies."""
         return _added(one, other)
 
     def memory(self) -> int:
-        """Bytes that this process took at most."""
+        """This process's peak memory in bytes."""
         return hardware.peak_memory()
 
 
 class RayGrid(HostedGrid):
     """A Grid of Ray actors.
 
-    Uses the Ray instance of this process where there is one, else starts one and ends it in ``close``.
+    It uses this process's Ray instance. If there is none, it starts one, and ends it in ``close``.
 
     Args:
-        nodes: how many actors.
-        run_config: the public configuration that every node's Context carries.
+        nodes: the number of actors.
+        run_config: the public configuration in every node's Context.
         client_app: the ClientApp as ``module:attribute``, importable from this process's ``sys.path``.
-        num_cpus: CPUs per actor, a fraction allowed; default: an equal share of Ray's CPUs. An actor's
-            torch uses its whole part as threads, at least one.
-        num_gpus: GPUs per actor, a fraction allowed.
+        num_cpus: CPUs per actor, which may be a fraction; default: an equal share of Ray's CPUs. torch uses
+            the whole part as threads in the actor, at least one.
+        num_gpus: GPUs per actor, which may be a fraction.
         start_timeout: seconds to wait for the actors to start.
 
     Raises:
-        GridError: the actors ask for more than there is, or did not start in time.
+        GridError: the actors request more resources than Ray has, or do not start in time.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class RayGrid(HostedGrid):
         self._pending: dict[str, tuple[Any, Message]] = {}
         self._channels: Channels | None = None
         self._serving: dict[int, Any] = {}
-        self._sent: set[str] = set()  # by a channel
+        self._on_channels: set[str] = set()  # ids of the messages that were sent over a channel
         self._owns_ray = not ray.is_initialized()
         self._inline = start_ray() if self._owns_ray else _RAY_INLINE
         try:
@@ -128,11 +128,11 @@ class RayGrid(HostedGrid):
             raise
 
     def _start_actors(self, num_cpus: float | None, num_gpus: float, timeout: float) -> None:
-        there = ray.cluster_resources()
-        cpus = there.get("CPU", 0.0) / self.nodes if num_cpus is None else num_cpus
+        resources = ray.cluster_resources()
+        cpus = resources.get("CPU", 0.0) / self.nodes if num_cpus is None else num_cpus
         for name, share, total in (
-            ("CPU", cpus, there.get("CPU", 0.0)),
-            ("GPU", num_gpus, there.get("GPU", 0.0)),
+            ("CPU", cpus, resources.get("CPU", 0.0)),
+            ("GPU", num_gpus, resources.get("GPU", 0.0)),
         ):
             if share * self.nodes > total + 1e-9:
                 wanted = f"{self.nodes} actors of {share:g} {name} each do not fit: Ray has {total:g} {name}"
@@ -144,10 +144,10 @@ class RayGrid(HostedGrid):
                 self.client_app, node, self.nodes, self.run_config, paths, max(1, int(cpus))
             )
         try:
-            there = ray.get([handle.ready.remote() for handle in self._actors.values()], timeout=timeout)
-            here = ray.get_runtime_context().get_node_id()
-            near = [node for node, name in zip(self._actors, there, strict=True) if name == here]
-            self._open_channels(near, timeout)
+            machines = ray.get([handle.ready.remote() for handle in self._actors.values()], timeout=timeout)
+            this = ray.get_runtime_context().get_node_id()
+            local = [node for node, machine in zip(self._actors, machines, strict=True) if machine == this]
+            self._open_channels(local, timeout)
         except (GetTimeoutError, TimeoutError):
             raise GridError(
                 f"the actors did not start within {timeout:g} s; are Ray's resources in use elsewhere?"
@@ -156,7 +156,7 @@ class RayGrid(HostedGrid):
             raise GridError(f"an actor failed to start: {error}") from error
 
     def _open_channels(self, nodes: list[int], timeout: float) -> None:
-        """Channels to these nodes, where the system has such sockets."""
+        """Open channels to these nodes if the operating system supports Unix sockets."""
         if not hasattr(socket, "AF_UNIX") or not nodes:
             return
         try:
@@ -169,29 +169,29 @@ class RayGrid(HostedGrid):
         channels.connect(nodes, timeout, self._look_at_serving)
 
     def _look_at_serving(self) -> None:
-        """Raises RayError where an actor has ended that has a channel to serve."""
+        """Raises RayError if an actor that serves a channel has died."""
         done, _ = ray.wait(list(self._serving.values()), num_returns=len(self._serving), timeout=0)
         ray.get(done)
 
     adds = True
 
     def send_and_add(self, messages: Iterable[Message], *, timeout: float | None = None) -> Message | None:
-        """As :meth:`HostedGrid.send_and_add`, in pairs, in the same order whoever adds.
+        """See :meth:`HostedGrid.send_and_add`. Replies are added in pairs, in a fixed order.
 
-        Small replies come over channels, and the driver adds them. Of large ones the actors add two by two,
-        in a tree, so that the driver reads one model's worth of numbers however many actors there are.
+        The driver adds small replies, which arrive over channels. The actors add large replies in a tree of
+        pairs, so that the driver reads one sum for any number of actors.
         """
         batch = list(messages)
-        near = all(self._has_channel(message.metadata.dst_node_id) for message in batch)
-        if near and sum(map(_bytes_of, batch)) <= _DRIVER_ADDS:
+        local = all(self._has_channel(message.metadata.dst_node_id) for message in batch)
+        if local and sum(map(_bytes_of, batch)) <= _DRIVER_ADDS:
             replies = self._collect(list(self.push_messages(batch)), timeout)
             return _in_pairs(replies, _added) if len(replies) == len(batch) else None
         for message in batch:
             self._end_channel(message.metadata.dst_node_id)
-        taken = [self._pending.pop(name)[0] for name in self.push_messages(batch)]
+        futures = [self._pending.pop(name)[0] for name in self.push_messages(batch)]
         actors = [self._actors[message.metadata.dst_node_id] for message in batch]
         _, total = _in_pairs(
-            list(zip(actors, taken, strict=True)),
+            list(zip(actors, futures, strict=True)),
             lambda one, other: (one[0], one[0].add.remote(one[1], other[1])),
         )
         name = batch[0].metadata.message_id
@@ -202,13 +202,16 @@ class RayGrid(HostedGrid):
         self._submit_to_ray([message for message in messages if not self._sent_by_channel(message)])
 
     def _sent_by_channel(self, message: Message) -> bool:
-        """Send the message by its node's channel, if there is one; a large message is that channel's end."""
+        """Send the message over its node's channel, and return whether there is one.
+
+        A large message ends the channel.
+        """
         node, channels = message.metadata.dst_node_id, self._channels
-        if _bytes_of(message) > _SMALL:
+        if _bytes_of(message) > _CHANNEL_BYTES:
             self._end_channel(node)
         if channels is None or not self._has_channel(node):
             return False
-        self._sent.add(message.metadata.message_id)
+        self._on_channels.add(message.metadata.message_id)
         self._lost(node, channels.post(node, message))
         return True
 
@@ -216,17 +219,17 @@ class RayGrid(HostedGrid):
         return self._channels is not None and node in self._channels
 
     def _end_channel(self, node: int) -> None:
-        """From here on, what the node gets comes through Ray."""
+        """Send all further messages to the node through Ray."""
         if self._channels is not None and self._has_channel(node):
             self._lost(node, self._channels.post(node, None))
 
     def _lost(self, node: int, messages: Iterable[Message]) -> None:
-        """Reply to the messages of a channel whose actor is gone with what Ray says of it."""
+        """Add error replies, with Ray's reason, for the messages of a channel whose actor is gone."""
         assert self._channels is not None
         for message in messages:
             error: Exception = EOFError()
             try:
-                ray.get(self._serving[node], timeout=_LAST_WORDS)
+                ray.get(self._serving[node], timeout=_DEATH_TIMEOUT)
             except RayError as found:
                 error = found
             self._channels.replies[message.metadata.message_id] = error_reply(message, error, crashed=True)
@@ -240,7 +243,7 @@ class RayGrid(HostedGrid):
             self._pending[message.metadata.message_id] = (future, message)
 
     def _store_shared(self, messages: Iterable[Message]) -> dict[int, Any]:
-        """Object references for the large records that several messages hold, by ``id``."""
+        """Object references of the large records that several messages share, by ``id``."""
         records = [record for message in messages for record in message.content.values()]
         uses = Counter(id(record) for record in records)
         shared = {id(record): record for record in records if uses[id(record)] > 1}
@@ -264,9 +267,10 @@ class RayGrid(HostedGrid):
     def _collect_from_channels(self, message_ids: list[str], timeout: float | None) -> dict[str, Message]:
         if self._channels is None:
             return {}
-        self._channels.collect([name for name in message_ids if name in self._sent], timeout, self._lost)
+        names = [name for name in message_ids if name in self._on_channels]
+        self._channels.collect(names, timeout, self._lost)
         ready = [name for name in message_ids if name in self._channels.replies]
-        self._sent.difference_update(ready)
+        self._on_channels.difference_update(ready)
         return {name: self._channels.replies.pop(name) for name in ready}
 
     def _from_ray(self, name: str) -> Message:
@@ -278,13 +282,13 @@ class RayGrid(HostedGrid):
         return reply
 
     def memory(self) -> int:
-        """Bytes that the actors took at most, all together. What they get from here on comes through Ray."""
+        """The sum of the actors' peak memory in bytes. Later messages go through Ray."""
         for node in self._actors:
             self._end_channel(node)
         return sum(ray.get([handle.memory.remote() for handle in self._actors.values()]))
 
     def close(self) -> None:
-        """End this grid's actors, and Ray where this grid started it."""
+        """End this grid's actors, and Ray if this grid started it."""
         self._pending.clear()
         for handle in self._actors.values():
             ray.kill(handle)
@@ -298,16 +302,16 @@ class RayGrid(HostedGrid):
 
 
 def _without_stored(message: Message, stored: Collection[int]) -> Envelope:
-    """The message without those of its records that are stored elsewhere, which it names.
+    """The message with None for each record in the object store.
 
-    It is one argument, because Ray takes its time for each of them.
+    It is one argument, because Ray needs time for each argument.
     """
     own = {name: None if id(record) in stored else record for name, record in message.content.items()}
     return message.metadata, own
 
 
 def _with_stored(envelope: Envelope, stored: Iterable[ArrayRecord]) -> Message:
-    """The message of an envelope, with its stored records in their places."""
+    """The message of an envelope, with its records from the object store."""
     metadata, own = envelope
     rest = iter(stored)
     return make_message(
@@ -316,12 +320,12 @@ def _with_stored(envelope: Envelope, stored: Iterable[ArrayRecord]) -> Message:
 
 
 def _bytes_of(message: Message) -> int:
-    """The size of a message's arrays; its reply's sums are of about as many, in twice the bytes."""
+    """The size of a message's arrays in bytes. A reply has about as many numbers, in float64."""
     return int(sum(record.count_bytes() for record in message.content.array_records.values()))
 
 
 def _added(one: Message, other: Message) -> Message:
-    """The two replies' sum, or an error reply; of what else they hold, the larger values."""
+    """The sum of two replies, or an error reply. Config records get the larger value of each field."""
     try:
         total = add_replies(one, other)
         if total.has_content():
@@ -335,7 +339,7 @@ def _added(one: Message, other: Message) -> Message:
 
 
 def _in_pairs(parts: list[Part], add: Callable[[Part, Part], Part]) -> Part:
-    """The sum of one part at least: neighbours are added, then neighbouring sums, until one is left."""
+    """The sum of one or more parts: neighbours are added, then neighbouring sums, until one is left."""
     while len(parts) > 1:
         left, right = parts[::2], parts[1::2]
         parts = [*map(add, left, right), *left[len(right) :]]
@@ -343,13 +347,13 @@ def _in_pairs(parts: list[Part], add: Callable[[Part, Part], Part]) -> Part:
 
 
 def start_ray(num_cpus: int | None = None) -> int:
-    """Start a quiet local Ray without dashboard and usage statistics, or join ``RAY_ADDRESS``.
+    """Start a local Ray without dashboard and usage statistics, or connect to ``RAY_ADDRESS``.
 
     Args:
         num_cpus: logical CPUs of a local Ray; default: the machine's.
 
     Returns:
-        The size in bytes up to which this Ray inlines arguments and results.
+        the size in bytes up to which this Ray inlines arguments and results.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "local")

@@ -1,13 +1,13 @@
-"""The wire format: a Flower message as bytes, for two processes of one user on one machine.
+"""The wire format of channels: a Flower message as bytes, for two processes of one user on one machine.
 
-Flower's own protocol buffers would do, at several times the price, and a round writes and reads four of them
-while all else waits. These are Python's own plain values, by ``marshal``, which holds no code that reading
-would run; both ends are processes of one Python that one user started, and it is good for nothing else.
+Flower's protocol buffers take several times as long, and a round waits for each conversion. This format is
+plain Python values, written by ``marshal``; reading them runs no code. ``marshal`` differs between Python
+versions, so use it only between processes of the same Python.
 
 >>> from flwr.app import ConfigRecord, Metadata, RecordDict
 >>> metadata = Metadata(1, "id", 0, 1, "", "round", 0.0, 9.0, "train")
->>> again = read(write(make_message(metadata, RecordDict({"few": ConfigRecord({"parties": 3})}))))
->>> again.content["few"]["parties"], again.metadata.group_id
+>>> again = read(write(make_message(metadata, RecordDict({"reply": ConfigRecord({"parties": 3})}))))
+>>> again.content["reply"]["parties"], again.metadata.group_id
 (3, 'round')
 """
 
@@ -33,7 +33,7 @@ _METADATA = (
     "src_task_id",
     "dst_task_id",
 )
-# The types that records hold, and what makes one of a type derived from it.
+# The types of values in records, each with the conversion from a subclass.
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     bool: bool,
     int: int.__int__,
@@ -46,17 +46,17 @@ Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 
 
 def write(message: Message) -> bytes:
-    """The message as bytes. Raises ValueError for values that no record may hold."""
+    """The message as bytes. Raises ValueError for values of other types than records allow."""
     error, content = None, None
     if message.has_error():
         error = message.error.code, message.error.reason and _plain(message.error.reason)
     else:
-        content = [(_plain(name), *_taken_apart(record)) for name, record in message.content.items()]
+        content = [(_plain(name), *_fields(record)) for name, record in message.content.items()]
     return marshal.dumps(([getattr(message.metadata, name) for name in _METADATA], content, error))
 
 
 def read(content: bytes | bytearray) -> Message:
-    """The message that :func:`write` wrote."""
+    """The message from the bytes of :func:`write`."""
     fields, named, error = marshal.loads(content)
     if error is not None:
         return make_message(Metadata(*fields), error=Error(*error))
@@ -64,7 +64,8 @@ def read(content: bytes | bytearray) -> Message:
     return make_message(Metadata(*fields), RecordDict(records))
 
 
-def _taken_apart(record: Record) -> tuple[str, Any]:
+def _fields(record: Record) -> tuple[str, Any]:
+    """The kind of a record, and its plain values."""
     if isinstance(record, ArrayRecord):
         arrays = [(a.dtype, tuple(map(int, a.shape)), a.stype, a.data) for a in record.values()]
         return "array", [(_plain(name), *rest) for name, rest in zip(record, arrays, strict=True)]
@@ -73,7 +74,7 @@ def _taken_apart(record: Record) -> tuple[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value as one of Python's own types: records may hold NumPy's floats, say, which are floats too."""
+    """The value as a built-in type; records may contain subclasses, such as NumPy's float64."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, list):

@@ -34,7 +34,7 @@ def example(score=172, **strings):
 
 
 def sentence(tokens, title="how", tags="tag0"):
-    return example(creation_date="2010", tokens=tokens, title=title, tags=tags, type="question")
+    return example(creation_date="2010", tokens=tokens, title=title, tags=tags, type="query")
 
 
 ROWS = [
@@ -71,7 +71,7 @@ def write(folder, rows=ROWS):
 
 def test_features_of_an_example():
     assert texts(sentence("a b", "t", "x|y")) == {
-        **{"creation_date": "2010", "tokens": "a b", "title": "t", "tags": "x|y", "type": "question"}
+        **{"creation_date": "2010", "tokens": "a b", "title": "t", "tags": "x|y", "type": "query"}
     }
 
 
