@@ -29,21 +29,23 @@ class DataSettings(Settings):
     )
     data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
     image_size: int = setting(0, "pixels of a side, where the data set has a choice; 0: its own", ge=0)
-    vocabulary: int = setting(0, "words told apart, where the data set has a choice; 0: its own", ge=0)
+    vocabulary: int = setting(0, "vocabulary size, where the data set has a choice; 0: its own", ge=0)
     sequence_length: int = setting(
-        0, "words read of a text, where the data set has a choice; 0: its own", ge=0
+        0, "words read per text, where the data set has a choice; 0: its own", ge=0
     )
     model: str = setting("cnn", "the model; or your own, as module:name", words=MODELS)
     loss: str = setting(
         "", "your own loss, as module:name; empty: the loss of the data's target (labels, values or tags)"
     )
     initial_weights: str = setting(
-        "", "a .safetensors file that the model's parameters start from; empty: they are drawn"
+        "", "a .safetensors file with the model's initial parameters; empty: random initialisation"
     )
-    input_mean: float = setting(0.0, "public constant: the model sees (x - mean) / std")
-    input_std: float = setting(1.0, "public constant; the papers' MNIST has 0.1307, 0.3081", gt=0)
+    input_mean: float = setting(0.0, "public constant: inputs are normalised to (x - mean) / std")
+    input_std: float = setting(
+        1.0, "public constant, see input-mean; the papers use 0.1307 and 0.3081 for MNIST", gt=0
+    )
     partition: Literal["one-example", "iid", "dirichlet", "shards", "natural"] = setting(
-        "one-example", "how examples are dealt to clients; natural: a client is a user of the data set"
+        "one-example", "how examples are split among clients; natural: a client is a user of the data set"
     )
     examples_per_client: int = setting(
         1,
@@ -60,7 +62,7 @@ class DataSettings(Settings):
         0.5, "label skew of the dirichlet partition", gt=0, needs=needs(partition="dirichlet")
     )
     labels_per_client: int = setting(
-        2, "labels a client holds in the shards partition", ge=1, needs=needs(partition="shards")
+        2, "labels per client in the shards partition", ge=1, needs=needs(partition="shards")
     )
     partition_seed: int = setting(
         0,
@@ -71,45 +73,45 @@ class DataSettings(Settings):
 
 
 class FederationSettings(Settings):
-    """Who takes part, how often, and what a client computes."""
+    """Clients, sampling, rounds, and the computation of a client."""
 
     clients: int = setting(100_000, "N, the number of (virtual) clients", ge=1, le=10**12)
     level: Literal["aggregation", "client"] = setting(
         "aggregation",
-        "where private steps are made: at the server, or (client) in each silo on its examples",
+        "where private steps run: at the server, or (client) in each silo on its examples",
         needs=_SILOS,
     )
     silo_steps: int = setting(
-        1, "level client: K, private steps of a silo in a round", ge=1, needs=needs(level="client")
+        1, "level client: K, private steps per silo and round", ge=1, needs=needs(level="client")
     )
-    sampler: str = setting("poisson", "how units are drawn for a release", words=SAMPLERS)
-    sampling_rate: float = setting(0.01, "q, the expected fraction of units drawn", gt=0, le=1)
+    sampler: str = setting("poisson", "how units are sampled for a release", words=SAMPLERS)
+    sampling_rate: float = setting(0.01, "q, the expected fraction of sampled units", gt=0, le=1)
     rounds: int = setting(
-        150, "rounds the budget is spread over: one release each (level client: silo-steps)", ge=1
+        150, "rounds that share the budget: one release each (level client: silo-steps)", ge=1
     )
     work: Literal["gradient", "local-steps"] = setting(
-        "gradient", "what a client computes: one gradient, or local SGD steps"
+        "gradient", "computation of a client: one gradient, or local SGD steps"
     )
-    local_steps: int = setting(1, "SGD steps a client makes", ge=1, needs=_LOCAL_STEPS)
+    local_steps: int = setting(1, "local SGD steps per client and round", ge=1, needs=_LOCAL_STEPS)
     local_learning_rate: float = setting(0.1, "step size of the local steps", gt=0, needs=_LOCAL_STEPS)
     local_batch_size: int = setting(
-        0, "examples of a local step; 0: all of the client's", ge=0, needs=_LOCAL_STEPS
+        0, "examples per local step; 0: all of the client's", ge=0, needs=_LOCAL_STEPS
     )
     nodes_own_data: bool = setting(
-        False, "deployment: node k is client (or silo) k and holds its own data file"
+        False, "deployment: node k is client (or silo) k and has its own data file"
     )
 
 
 class BudgetSettings(Settings):
-    """What is protected, and at what budget."""
+    """The privacy unit and the budget."""
 
     unit: Literal["client", "example"] = setting(
         "client", "the privacy unit: a client with all its data, or an example of a silo"
     )
-    placement: str = setting("central", "where the noise enters", words=PLACEMENTS)
+    placement: str = setting("central", "who adds the noise", words=PLACEMENTS)
     relation: Literal["auto", "add-remove", "replace-one"] = setting(
         "auto",
-        "neighbours; auto: replace-one for fixed-size cohorts and local noise, else add-remove",
+        "neighbouring relation; auto: replace-one for fixed-size cohorts and local noise, else add-remove",
         needs=_NOISE,
     )
     epsilon: float = setting(3.0, "the budget's epsilon", gt=0, allow_inf_nan=True, needs=_NOISE)
@@ -118,14 +120,14 @@ class BudgetSettings(Settings):
     )
     accounting: str = setting(
         "pld",
-        "method that holds the budget",
+        "accounting method that enforces the budget",
         words=METHODS.only(lambda method: method.holds_budgets),
         needs=_NOISE,
     )
 
 
 class NoiseSettings(Settings):
-    """How noise is drawn."""
+    """How noise is generated."""
 
     noise_draws: Literal["auto", "fast", "exact"] = setting(
         "auto",
@@ -133,39 +135,39 @@ class NoiseSettings(Settings):
         "floating-point, for simulations; auto: exact where nodes own their data",
         needs=_NOISE,
     )
-    seed: int = setting(-1, "-1: OS entropy; else reproducible and NOT private", ge=-1)
+    seed: int = setting(-1, "-1: OS entropy; otherwise the run is reproducible and NOT private", ge=-1)
 
 
 class PrivacySettings(NoiseSettings, PartySettings, LocalSettings, BudgetSettings):
-    """What is protected, against whom, and at what budget."""
+    """The privacy unit, the adversary, the budget and the noise."""
 
 
 class MachineSettings(Settings):
-    """Where and how fast a run is computed, and what it writes; what it promises does not depend on them."""
+    """Hardware, memory and output. A run's privacy does not depend on these settings."""
 
     engine: Literal["ray", "in-process"] = setting("ray", "where virtual clients run")
     actors: int = setting(
-        0, "Ray actors; 0: one for each GPU, or share of one, else for each CPU", ge=0, needs=_IN_RAY
+        0, "Ray actors; 0: one per GPU or GPU share, or one per CPU without GPUs", ge=0, needs=_IN_RAY
     )
-    cpus_per_actor: float = setting(1.0, "CPUs of a Ray actor", gt=0, needs=_IN_RAY)
+    cpus_per_actor: float = setting(1.0, "CPUs per Ray actor", gt=0, needs=_IN_RAY)
     gpus_per_actor: float = setting(
-        0.0, "GPUs of a Ray actor; 0: a share of those there", ge=0, needs=_IN_RAY
+        0.0, "GPUs per Ray actor; 0: an equal share of all GPUs", ge=0, needs=_IN_RAY
     )
     device: str = setting("auto", "auto, cpu or cuda")
     precision: Literal["float32", "tf32", "bf16"] = setting(
-        "float32", "of forward and backward passes; norms and sums are float32 in any case"
+        "float32", "precision of forward and backward passes; norms and sums are always float32"
     )
     chunk_size: int = setting(
         0,
-        "expected clients of a chunk, computed at once; 0: an actor's share, or 128 where clients add noise, "
-        "or with a seed a quarter of the cohort, within 16 and 512. Noisy runs of one chunk size agree to "
-        "the last bit, on however many actors",
+        "expected clients per chunk, which are computed at once; 0: an actor's share; 128 where clients add "
+        "noise; with a seed a quarter of the cohort, between 16 and 512. Noisy runs with one chunk size "
+        "agree bit for bit on any number of actors",
         ge=0,
     )
     memory_budget: int = setting(
         512,
-        "MiB that a node may use for examples and their gradients at once, but for 32 examples, which are "
-        "always computed together",
+        "MiB that a node may use at once for examples and their gradients; at least 32 examples are always "
+        "computed together",
         ge=16,
     )
     reply_timeout: float = setting(600.0, "seconds to wait for a round's replies", gt=0, needs=_IN_RAY)

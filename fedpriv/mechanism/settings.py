@@ -1,4 +1,4 @@
-"""Settings of some placements alone."""
+"""Settings that only some placements use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpriv.mechanism.sampling import SAMPLERS
 
 
 def chosen(run: Mapping[str, Any]) -> type[Placement]:
-    """The placement of a run, which is given as all its settings by key."""
+    """The placement of a run, from all its settings by key."""
     return PLACEMENTS[str(run["placement"])]
 
 
@@ -28,25 +28,25 @@ class LocalSettings(Settings):
 
     max_participations: int = setting(
         0,
-        "local placement: releases that a client gives data to; 0: every one",
+        "local placement: releases to which a client contributes data; 0: no limit",
         ge=0,
         needs=Needs("placement=local", lambda run: chosen(run).server_view, strict=False),
     )
 
 
 class PartySettings(Settings):
-    """Settings of parties that add noise, or that may pool what they know."""
+    """Settings of parties that add noise or may collude."""
 
     min_replies: int = setting(
         0,
-        "fewest replies that are released; 0: as many as the placement needs",
+        "smallest number of replies for a release; 0: as many as the placement needs",
         ge=0,
         needs=Needs("clients that add the noise", lambda run: chosen(run).at_parties, strict=False),
     )
     colluding_parties: int = setting(
         1,
-        "parties that may pool what they know: noise they added, and their part in cohorts of a fixed size; "
-        "epsilon holds against them too. 0: against outsiders alone",
+        "parties that may collude: they share the noise they added and their part in fixed-size cohorts; "
+        "epsilon holds against them, too. 0: against outsiders only",
         ge=0,
         needs=Needs("several parties that add noise, or are drawn in cohorts of a fixed size", _colluding),
     )
