@@ -69,6 +69,7 @@ def setting(
     needs: Needs | None = None,
     filled: bool = False,
     words: Registry[Any] | None = None,
+    at_least: int = 0,
     **limits: Any,
 ) -> Any:
     """A field of a :class:`Settings` class.
@@ -79,10 +80,11 @@ def setting(
         needs: the condition under which the setting has an effect; None: always.
         filled: whether 0 stands for a value that follows from the other settings.
         words: the registry whose names the setting may be; None: any text, or the words of its Literal.
+        at_least: the least value besides 0, which stands for another number.
         limits: gt, ge, lt, le and allow_inf_nan, as of pydantic's Field.
     """
     # Pydantic keeps what it does not know: only a JSON schema, which nothing here makes, would read it.
-    extra: Any = {"needs": needs, "filled": filled, "words": words}
+    extra: Any = {"needs": needs, "filled": filled, "words": words, "at_least": at_least}
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 
@@ -116,11 +118,16 @@ class Settings(BaseModel):
             if (registry := _extra(fields[key]).get("words")) is not None:
                 registry.require(value)
         try:
-            return cls(**{key: _whole(value, fields[key]) for key, value in values.items()})
+            settings = cls(**{key: _whole(value, fields[key]) for key, value in values.items()})
         except ValidationError as error:
             first = error.errors()[0]
             [key] = (str(part) for part in first["loc"])
             raise _refusal(key, values[key], first, fields[key]) from None
+        for key, value in values.items():
+            least = _extra(fields[key]).get("at_least", 0)
+            if least and value and value < least:
+                raise validation.fail(key, value, f"be 0 or at least {least}")
+        return settings
 
     def table(self) -> dict[str, Scalar]:
         """The values by key."""

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from fedpriv._internal import user_code, validation
 from fedpriv._internal.settings import choices, condition, snake
 from fedpriv.config.schema import GROUPS, Config
+from fedpriv.data.loaders import DATA_SETS, options, own_settings
 from fedpriv.optimizers import METHODS, DefaultRate, Method, OptimizerSettings
 from fedpriv.optimizers.settings import WRAPPER_KEYS
 
@@ -20,12 +21,14 @@ _COMMON = "Optimizer: common"
 
 
 def settings_help(args: Sequence[str]) -> str:
-    """All settings that a command takes, by group; of optimizers those of the one that ``args`` choose."""
-    method = _chosen(args)
+    """All settings that a command takes, by group; of optimizers and of data sets those of the ones that
+    ``args`` choose."""
+    method: Method | None = METHODS.get(_chosen(args, "optimizer"))
+    others = _of_other_data_sets(_chosen(args, "dataset"))
     lines = ["Settings (in CONFIG.toml, or --set KEY=VALUE), with their defaults:"]
     for title, group in GROUPS.items():
         if title != _COMMON:
-            lines += _group(title, group.fields())
+            lines += _group(title, {key: field for key, field in group.fields().items() if key not in others})
             continue
         fields = group.fields()
         used = {"optimizer", *WRAPPER_KEYS, *(method.uses if method else fields)}
@@ -56,15 +59,21 @@ def zero_is(key: str, method: Method | None) -> str:
     return f"{method.defaults[snake(key)]:g}" if snake(key) in method.defaults else ""
 
 
-def _chosen(args: Sequence[str]) -> Method | None:
-    """The optimizer that these arguments choose, or the default one; None where it cannot be told."""
-    name = Config.fields()["optimizer"].default
+def _chosen(args: Sequence[str], setting: str) -> str:
+    """What these arguments choose for a setting, or its default."""
+    name: str = Config.fields()[setting].default
     for word in args:
         key, equals, value = word.removeprefix("--set=").partition("=")
-        if equals and validation.normalised(key) == "optimizer":
+        if equals and validation.normalised(key) == setting:
             name = value.strip().strip("\"'")
-    found: Method | None = METHODS.get(name)
-    return found
+    return name
+
+
+def _of_other_data_sets(name: str) -> set[str]:
+    """The settings that only data sets other than this one have; none where the data set is unknown."""
+    if name not in DATA_SETS and not user_code.named(name):
+        return set()
+    return {key for kind in own_settings() for key in kind.fields()} - set(options(name))
 
 
 def _others(method: Method | None) -> Iterator[str]:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from fedpriv import data, models
 from fedpriv._internal import hints, user_code, validation
+from fedpriv._internal.settings import snake
 from fedpriv.config.schema import Config
 from fedpriv.data import View
+from fedpriv.data.loaders import options
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
 from fedpriv.models import weights
 from fedpriv.models.initializers import keep
@@ -120,13 +122,8 @@ def make_work(config: Config) -> Work:
 
 def make_source(config: Config) -> data.Source:
     """The configured data set. Raises ArgumentError or DataError where it is not to be had."""
-    return data.load(
-        config.dataset,
-        config.data_folder or None,
-        image_size=config.image_size,
-        vocabulary=config.vocabulary,
-        sequence_length=config.sequence_length,
-    )
+    own = {snake(key): getattr(config, snake(key)) for key in options(config.dataset)}
+    return data.load(config.dataset, config.data_folder or None, **own)
 
 
 def make_public(config: Config) -> PublicGradient:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import create_model
 
 from fedpriv._internal.settings import Needs, Settings, needs, setting
 from fedpriv.accounting import METHODS
-from fedpriv.data.loaders import DATA_SETS
+from fedpriv.data.loaders import DATA_SETS, own_settings
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.mechanism.settings import LocalSettings, PartySettings, chosen
@@ -21,18 +23,18 @@ _SILOS = Needs("unit=example", lambda run: run["unit"] == "example", strict=Fals
 _LOCAL_STEPS = needs(work="local-steps")
 
 
-class DataSettings(Settings):
-    """Data and model."""
+class DataSetSettings(Settings):
+    """The data set; its own settings are declared in its file."""
 
     dataset: str = setting(
         "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name", words=DATA_SETS
     )
     data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
-    image_size: int = setting(0, "pixels of a side, where the data set has a choice; 0: its own", ge=0)
-    vocabulary: int = setting(0, "vocabulary size, where the data set has a choice; 0: its own", ge=0)
-    sequence_length: int = setting(
-        0, "words read per text, where the data set has a choice; 0: its own", ge=0
-    )
+
+
+class ModelSettings(Settings):
+    """The model, and how data is dealt to clients."""
+
     model: str = setting("cnn", "the model; or your own, as module:name", words=MODELS)
     loss: str = setting(
         "", "your own loss, as module:name; empty: the loss of the data's target (labels, values or tags)"
@@ -69,6 +71,18 @@ class DataSettings(Settings):
         "seed of the (public) partition",
         ge=0,
         needs=Needs(_PARTITION, lambda run: run["partition"] in _PARTITIONED),
+    )
+
+
+if TYPE_CHECKING:
+
+    class DataSettings(ModelSettings, DataSetSettings):
+        """Data and model."""
+
+else:
+    _BASES = (ModelSettings, *reversed(own_settings()), DataSetSettings)  # fields stand in the reverse order
+    DataSettings = create_model(
+        "DataSettings", __base__=_BASES, __doc__="Data and model.", __module__=__name__
     )
 
 

@@ -13,27 +13,21 @@ fedpriv.ArgumentError: dataset is 'mnits'; did you mean 'mnist'?
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from fedpriv._internal import user_code, validation
 from fedpriv._internal.registry import import_modules
+from fedpriv._internal.settings import by_key
 from fedpriv.data import datasets
 from fedpriv.data.files import MissingDataError, data_folder
-from fedpriv.data.registry import DATA_SETS, IMAGE_SIZE, LENGTH, VOCABULARY
+from fedpriv.data.registry import DATA_SETS, options, own_settings
 from fedpriv.data.source import Source
 
-__all__ = ["DATA_SETS", "at_hand", "load", "names", "options"]
+__all__ = ["DATA_SETS", "at_hand", "load", "names", "options", "own_settings"]
 
 import_modules(datasets.__name__, datasets.__path__)  # each registers its data sets
 
 _SOURCE_ATTRIBUTES = tuple(part for part in vars(Source) if not part.startswith("_"))
-_MINIMA = {IMAGE_SIZE: 8, VOCABULARY: 3, LENGTH: 1}
-
-
-def options(name: str) -> Mapping[str, int]:
-    """The options of the data set called ``name``: {configuration key: default}."""
-    return DATA_SETS[name].options
 
 
 def names() -> tuple[str, ...]:
@@ -50,48 +44,33 @@ def at_hand(name: str, folder: str | Path | None = None) -> bool:
     return True
 
 
-def load(
-    name: str,
-    folder: str | Path | None = None,
-    *,
-    image_size: int = 0,
-    vocabulary: int = 0,
-    sequence_length: int = 0,
-) -> Source:
+def load(name: str, folder: str | Path | None = None, **own: int) -> Source:
     """The source called ``name``. ``digits`` and ``infinite-digits`` need no files.
 
     Args:
         name: one of :func:`names`; or ``module:name`` of a custom function without arguments that returns a
             Source, such as :class:`fedpriv.data.Arrays`. It must return the same data in every process.
         folder: the data folder; None: $FEDPRIV_DATA, otherwise ``~/.cache/fedpriv``.
-        image_size: pixels per side, for pneumonia. For this and the next two, 0 is the data set's default.
-        vocabulary: the number of distinct words, for imdb, imdb-bag and stackoverflow-tags.
-        sequence_length: words per review, for imdb.
+        own: the data set's own settings, such as ``vocabulary``, which ``fedpriv data info`` lists; 0 is the
+            data set's default.
 
     Raises:
-        ArgumentError: unknown data set, or it has no such option.
+        ArgumentError: unknown data set, or it has no such setting.
         MissingDataError: its files do not exist.
         DataError: its files are damaged.
     """
-    given = {IMAGE_SIZE: image_size, VOCABULARY: vocabulary, LENGTH: sequence_length}
-    if user_code.named(name):
-        _require_options(name, given, {})
-        return _custom(name)
-    loader = DATA_SETS[name]
-    _require_options(name, given, loader.options)
-    numbers = [given[key] or default for key, default in loader.options.items()]
-    return loader.read(loader.find(data_folder(folder)), *numbers)
-
-
-def _require_options(name: str, given: Mapping[str, int], options: Mapping[str, int]) -> None:
-    """Raises ArgumentError for an option that the data set does not have, or for too small a value."""
+    given = by_key(own)
     for key, value in given.items():
-        if value and key not in options:
+        if value and key not in options(name):
             raise validation.ArgumentError(
                 f"{key}={value} has no effect: the data set {name} has no such option. Leave it at 0."
             )
-        if value:
-            validation.integer(key, value, _MINIMA[key])
+    if user_code.named(name):
+        return _custom(name)
+    loader = DATA_SETS[name]
+    loader.settings.read({key: value for key, value in given.items() if key in loader.options})
+    numbers = [given.get(key) or default for key, default in loader.options.items()]
+    return loader.read(loader.find(data_folder(folder)), *numbers)
 
 
 def _custom(name: str) -> Source:

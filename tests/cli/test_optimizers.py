@@ -81,6 +81,23 @@ def test_help_shows_the_chosen_optimizers_settings_by_group(command: str, argume
     assert max(map(len, text.partition("Settings (in")[2].splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("dataset", "own"),
+    [
+        ("infinite-digits", ()),
+        ("mine:data", ()),
+        ("imdb", ("vocabulary", "sequence-length")),
+        ("imdb-bag", ("vocabulary",)),
+        ("pneumonia", ("image-size",)),
+        ("imbd", ("image-size", "vocabulary", "sequence-length")),  # which one was meant is not known
+    ],
+)
+def test_help_shows_the_chosen_data_sets_settings(dataset: str, own: tuple[str, ...]) -> None:
+    text = text_of("simulate", "--help", "--set", f"dataset={dataset}")
+    keys = ("image-size", "vocabulary", "sequence-length")
+    assert tuple(key for key in keys if f"\n  {key} = 0\n" in text) == own
+
+
 def test_help_for_an_unknown_optimizer_shows_what_all_share() -> None:
     text = text_of("simulate", "--help", "--set", "optimizer=zzz")
     assert all(f"\n  {key} = " in text for key in OptimizerSettings.fields())

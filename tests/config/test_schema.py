@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedpriv._internal.settings import Scalar, is_filled, toml_value
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.config.schema import Config, read_assignment, read_file
+from fedpriv.config.schema import Config, read_assignment, read_file, unused
 
 ROOT = Path(__file__).parents[2]
 
@@ -297,3 +297,16 @@ def test_flower_knows_every_key_with_the_same_default() -> None:
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert table == Config().table()
     assert all(type(table[key]) is type(value) for key, value in Config().table().items())
+
+
+@pytest.mark.parametrize("dataset", ["digits", "imdb-bag", "mine:data"])
+def test_a_setting_of_other_data_sets_is_refused(dataset: str) -> None:
+    config = Config.parse({"dataset": dataset, "sequence-length": 64})
+    found = unused(Config.parse({"dataset": "imdb", "sequence-length": 64}))
+    assert found is None
+    assert unused(config) == ("sequence-length", "a data set with this choice; see `fedpriv data info NAME`")
+
+
+def test_a_data_sets_number_is_0_or_large_enough() -> None:
+    with pytest.raises(ArgumentError, match="image-size is 7; it must be 0 or at least 8"):
+        Config.parse({"dataset": "pneumonia", "image-size": 7})

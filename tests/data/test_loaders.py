@@ -143,7 +143,7 @@ def test_unknown_options_are_refused(tmp_path):
     ):
         with pytest.raises(ArgumentError, match=message):
             load("digits", tmp_path, **given)
-    with pytest.raises(ArgumentError, match="image-size is 7; it must be a whole number of at least 8"):
+    with pytest.raises(ArgumentError, match="image-size is 7; it must be 0 or at least 8"):
         load("pneumonia", tmp_path, image_size=7)
     with pytest.raises(ArgumentError, match="vocabulary is -1"):
         load("imdb", tmp_path, vocabulary=-1)

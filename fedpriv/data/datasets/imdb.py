@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.settings import Settings
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
-from fedpriv.data.registry import LENGTH, VOCABULARY, register
+from fedpriv.data.registry import option, register
 from fedpriv.data.source import DataError, Indices
 from fedpriv.data.sparse import SparseRows
 from fedpriv.data.splits import shuffled
@@ -148,5 +149,16 @@ def read_bags(path: Path, vocabulary: int) -> Arrays:
     return Arrays("imdb-bag", bags(train), train.labels, bags(test), test.labels, classes=2)
 
 
-register("imdb", lambda folder: find(folder / "imdb"), read, {VOCABULARY: 10_000, LENGTH: 256})
-register("imdb-bag", lambda folder: find(folder / "imdb"), read_bags, {VOCABULARY: 10_000})
+class TextSettings(Settings):
+    """Settings of data sets of texts; a data set may have some of them."""
+
+    vocabulary: int = option("vocabulary", "vocabulary size", at_least=3)
+    sequence_length: int = option("sequence-length", "words read per text", at_least=1)
+
+
+def _find(data: Path) -> Path:
+    return find(data / "imdb")
+
+
+register("imdb", _find, read, {"vocabulary": 10_000, "sequence-length": 256}, TextSettings)
+register("imdb-bag", _find, read_bags, {"vocabulary": 10_000}, TextSettings)

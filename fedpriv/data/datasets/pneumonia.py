@@ -14,9 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.settings import Settings
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
-from fedpriv.data.registry import IMAGE_SIZE, register
+from fedpriv.data.registry import option, register
 from fedpriv.data.source import Bytes, DataError, Indices
 from fedpriv.data.splits import shuffled
 
@@ -71,4 +72,10 @@ def read(root: Path, size: int) -> Arrays:
     return Arrays("pneumonia", *train, *test, classes=len(LABELS))
 
 
-register("pneumonia", lambda folder: find(folder / "pneumonia"), read, {IMAGE_SIZE: 224})
+class ImageSettings(Settings):
+    """Settings of data sets whose images are resized."""
+
+    image_size: int = option("image-size", "pixels of a side", at_least=8)
+
+
+register("pneumonia", lambda folder: find(folder / "pneumonia"), read, {"image-size": 224}, ImageSettings)

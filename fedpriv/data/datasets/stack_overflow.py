@@ -30,7 +30,8 @@ from urllib.parse import quote
 
 from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
-from fedpriv.data.registry import VOCABULARY, files, register
+from fedpriv.data.datasets.imdb import TextSettings
+from fedpriv.data.registry import files, register
 from fedpriv.data.source import DataError, Indices
 from fedpriv.data.sparse import SparseRows
 from fedpriv.data.splits import shuffled
@@ -173,4 +174,6 @@ def read(paths: Sequence[Path], vocabulary: int) -> Arrays:
     return Arrays("stackoverflow-tags", *parts, classes=TAGS, target="tags", owners=owned)
 
 
-register("stackoverflow-tags", files("stackoverflow-tags", *FILES), read, {VOCABULARY: 10_000})
+register(
+    "stackoverflow-tags", files("stackoverflow-tags", *FILES), read, {"vocabulary": 10_000}, TextSettings
+)
