@@ -1,8 +1,8 @@
-"""Standard normal draws in parallel streams, started before they are needed.
+"""Standard normal numbers from parallel streams, generated before they are needed.
 
-A draw is cut into pieces of 2**16 entries, each from a stream of its own (SFC64, seeded by a hash of the key,
-the purpose, the indices, the block and the piece), so that the result depends on neither the number of
-threads nor their order, and threads draw while others compute: numpy lets go of the interpreter meanwhile.
+Each piece of 2**16 entries has its own stream (SFC64, seeded by a hash of the key, the purpose, the indices,
+the block and the piece), so the result does not depend on the number of threads or their order. NumPy
+releases the interpreter's lock while it generates, so other threads can compute.
 
 >>> key = Key.from_seed(1)
 >>> draws = Normals(key, ("noise", 3), [torch.zeros(5), torch.zeros(())])
@@ -34,20 +34,20 @@ Label = tuple[str, *tuple[int, ...]]
 
 
 class Normals:
-    """Independent standard normals in the shapes, dtypes and devices of given tensors.
+    """Independent standard normal numbers in the shapes, dtypes and devices of given tensors.
 
     Attributes:
-        label: what the draws are for: the purpose and its indices.
+        label: the purpose of the numbers and its indices.
     """
 
     def __init__(self, key: Key, label: Label, like: Sequence[Tensor]) -> None:
-        """Start drawing.
+        """Start the threads.
 
         Args:
-            key: where the streams come from.
-            label: the purpose and its indices; no two draws of a key share one.
-            like: tensors of the shapes, dtypes and devices wanted. float64 is drawn for float64, else
-                float32.
+            key: the key of the streams.
+            label: the purpose and its indices; do not use a label twice with one key.
+            like: tensors of the wanted shapes, dtypes and devices. The numbers are generated in float64 for
+                float64, otherwise in float32.
         """
         self.label = label
         self._like = [(tuple(t.shape), t.dtype, t.device) for t in like]
@@ -59,7 +59,7 @@ class Normals:
             self._parts.append((out, jobs))
 
     def take(self) -> tuple[Tensor, ...]:
-        """The draws, once they are all there."""
+        """Wait for the numbers and return them."""
         tensors = []
         for (out, jobs), (shape, dtype, device) in zip(self._parts, self._like, strict=True):
             for job in jobs:
@@ -69,13 +69,13 @@ class Normals:
 
 
 def _fill(key: Key, label: Label, block: int, piece: int, out: np.ndarray[Any, Any]) -> None:
-    """Draw one piece of a block in place."""
+    """Generate one piece of a block in place."""
     own = out[piece * PIECE : (piece + 1) * PIECE]
     key.stream(label[0], *label[1:], block, piece).standard_normal(dtype=own.dtype, out=own)
 
 
 def pieces(size: int) -> list[int]:
-    """The sizes of the pieces of a draw of ``size`` entries.
+    """The sizes of the pieces of ``size`` entries.
 
     >>> pieces(PIECE + 3)
     [65536, 3]
@@ -84,11 +84,11 @@ def pieces(size: int) -> list[int]:
 
 
 def submit(job: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Start a job on the process's drawing threads."""
+    """Start a job in this process's thread pool for noise."""
     return _threads(os.getpid()).submit(job, *arguments)
 
 
 @functools.cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """The process's drawing threads; a forked process has none of its parent's, and starts its own."""
+    """The process's thread pool; a forked process has none of its parent's threads and starts its own."""
     return ThreadPoolExecutor(hardware.usable(), thread_name_prefix=f"noise-{process}")

@@ -1,9 +1,9 @@
-"""Bounded sums on a common grid: added in any order, by any number of nodes, to the same last bit.
+"""Bounded sums on a common grid: the total is the same, bit for bit, in any order and on any number of nodes.
 
-Float addition depends on its order. Parts that are whole multiples of one power of two, and whose sum stays
-below 2**53 of it, add without any rounding, so their order cannot show. The step of the grid is 2**-31 of the
-most that one party can add to a block, which leaves room for 2**21 parties (beyond them the last bit may
-depend on the order again); rounding to it changes a part by less than float32's own rounding of it did.
+Float addition depends on its order. But integer multiples of one power of two add without rounding while
+their sum is below 2**53 multiples. The step of the grid is 2**-31 of the largest contribution of one party to
+a block, which leaves room for 2**21 parties; with more parties the last bit may depend on the order again.
+Rounding to the grid changes a sum by less than float32 has already rounded it.
 
 >>> from fedpriv.mechanism.query import SumBlock
 
@@ -26,18 +26,19 @@ from torch import Tensor
 
 from fedpriv.mechanism.query import Block
 
-_BITS = 31  # of the grid below one party's most
-_TAIL = 64  # stds that a party's noise can reach at most: never
-_NOISE_BITS = 26  # of what is released below a party's most, or this much of the std, where that is more
-_STD_SHARE = 2.0**-8
+_BITS = 31  # binary digits of the grid below one party's largest contribution
+_TAIL = 64  # a party's noise never exceeds this number of stds
+# Binary digits of an exact release below one party's largest contribution, or below this share of the noise
+# std if that is larger.
+_NOISE_BITS, _STD_SHARE = 26, 2.0**-8
 
 
 def on_grid(part: Tensor, block: Block, party_std: float) -> Tensor:
-    """A part of a block's sum, rounded to the block's grid; as it is where no clip bounds the block.
+    """A part of a block's sum, rounded to the block's grid; unchanged if no clip norm bounds the block.
 
     Args:
-        part: the sum over some units, with any noise of theirs.
-        party_std: the std of the noise that one party adds to this block; 0 where it adds none.
+        part: the sum over some units, with their noise if they add any.
+        party_std: the std of the noise that one party adds to this block; 0 if it adds none.
 
     Returns:
         a new float64 tensor of the part's shape.
@@ -47,11 +48,10 @@ def on_grid(part: Tensor, block: Block, party_std: float) -> Tensor:
 
 
 def noise_step(block: Block, std: float) -> float:
-    """The step, a power of two, of what is released with exact noise
-    (:mod:`fedpriv.mechanism.rounded_gaussian`).
+    """The step, a power of two, of a release with exact noise (:mod:`fedpriv.mechanism.rounded_gaussian`).
 
     Args:
-        std: that of the noise of whoever adds it first, the server or one party, finite.
+        std: the std of the noise of one party, or of the server if it alone adds noise; finite.
     """
     return _step(max(block.sensitivity, _STD_SHARE * std), _NOISE_BITS)
 
@@ -62,6 +62,6 @@ def _step(most: float, bits: int) -> float:
 
 def rounded(part: Tensor, grid: float) -> Tensor:
     """The nearest multiples of ``grid``, in a new float64 tensor."""
-    # Adding 1.5 * 2**52 steps leaves float64 no bits below one step, and rounds to the nearest.
+    # At 1.5 * 2**52 steps float64 has no digits below one step, so the addition rounds to the nearest step.
     shift = 1.5 * 2.0**52 * grid
     return part.to(torch.float64, copy=True).add_(shift).sub_(shift)

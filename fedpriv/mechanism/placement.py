@@ -1,21 +1,21 @@
-"""Where the noise enters: nowhere, at the server, or at the parties, whole or in shares.
+"""Who adds the noise: nobody, the server, or the parties, completely or in shares.
 
-A party is a client, or a silo. Each placement says who adds how much noise, and which adversary the budget's
-epsilon is read against.
+A party is a client or a silo. A placement defines who adds how much noise, and the adversary against whom the
+budget's epsilon holds.
 
 | placement | each party adds | the server adds | noise on the sum |
 |---|---|---|---|
 | :class:`NoNoise` | nothing | nothing | 0: not private |
-| :class:`Central` | nothing | one whole noise | std |
-| :class:`Local` | one whole noise | the missing of m whole noises | sqrt(m) std |
-| :class:`Distributed` | std / sqrt(n) | the missing of m such shares | sqrt(m / n) std >= std |
+| :class:`Central` | nothing | std | std |
+| :class:`Local` | std | std for each missing party of m | sqrt(m) std |
+| :class:`Distributed` | std / sqrt(n) | such a share for each missing party of m | sqrt(m / n) std >= std |
 
-m is public: the size of a fixed-size cohort, the cap of a truncated Poisson one, or the number of silos.
-The server tops up to exactly m shares, so the noise on the sum never depends on who took part or
-replied. Fewer than n_min replies: no release, and the charge stands. Surplus noise is never credited.
-A party that looks at the released models knows the share that it added itself: n = n_min - c (at least 1)
-counts the shares that c colluding parties do not know (Kairouz et al. 2021, section 4). c = 0 protects
-against those who are no party alone.
+m is public: the size of a fixed-size cohort, the cap of a truncated Poisson cohort, or the number of silos.
+The server adds the missing shares of m, so the noise on the sum does not depend on who took part or replied.
+With fewer than n_min replies there is no release, and the charge remains. Noise beyond the calibrated std is
+not credited. A party knows the noise that it added itself: n = n_min - c (at least 1) is the number of shares
+that c colluding parties do not know (Kairouz et al. 2021, section 4). c = 0 protects only against adversaries
+who are not parties.
 
 >>> Distributed(shares=9, min_replies=4).party_stds((2.0,))
 (1.0,)
@@ -39,13 +39,13 @@ from fedpriv.mechanism.sampling import Sampler, TruncatedPoisson
 
 @dataclass(frozen=True)
 class PlacementContext:
-    """What a placement may know of the run that it is built for; all of it is public.
+    """The public settings from which a run's placement is built.
 
     Attributes:
-        sampler: how the units of a release are drawn.
-        silos: the number of silos, where units are the examples of silos; None where units are clients.
+        sampler: samples the units of a release.
+        silos: the number of silos if units are the examples of silos; None if units are clients.
         min_replies: the setting ``min-replies``.
-        colluders: how many parties may pool what they know.
+        colluders: the number of parties that may collude.
         exact: whether noise is exact.
     """
 
@@ -58,18 +58,18 @@ class PlacementContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(ABC):
-    """Where the noise enters, and the public numbers that this needs.
+    """Who adds the noise, with the public numbers for it.
 
     Attributes:
-        name: what settings, reports and messages call it.
+        name: its name in settings, reports and messages.
         also_called: its names in other libraries and in papers.
         summary: who adds the noise, in a few words, for help.
-        against: the adversary that the budget's epsilon is read against.
+        against: the adversary against whom the budget's epsilon holds.
         trust: whom the units trust, and against whom they are protected.
         adds_noise: whether anyone adds noise.
         at_parties: whether parties add noise to their own messages.
-        server_view: whether the server's view is what the budget limits: per client, without amplification.
-        exact: whether noise is exact, and sums and noise are multiples of one step; else it is
+        server_view: whether the budget limits the server's view: per client, without amplification.
+        exact: whether noise is exact, so that sums and noise are multiples of one step; otherwise it is
             floating-point.
     """
 
@@ -86,44 +86,44 @@ class Placement(ABC):
 
     @classmethod
     def configured(cls, context: PlacementContext) -> Self:
-        """The placement of a run. Raises ArgumentError for settings that it cannot honour."""
+        """The placement of a run. Raises ArgumentError for settings that it does not support."""
         if context.min_replies:
             raise validation.fail("min-replies", context.min_replies, "be 0 unless clients add the noise")
         return cls(exact=context.exact)
 
     @property
     def min_replies(self) -> int:
-        """n_min; fewer replies release nothing."""
+        """n_min: with fewer replies there is no release."""
         return 0
 
     def resized(self, factor: float) -> Self:
-        """The placement of a release over ``factor`` times the usual cohort."""
+        """The placement for a release over ``factor`` times the usual cohort."""
         return self
 
     def party_stds(self, stds: Sequence[float]) -> tuple[float, ...] | None:
-        """What one party adds, per block, given the stds owed to the sum; None where it adds nothing."""
+        """The noise std of one party per block, given the calibrated stds; None if it adds none."""
         return None
 
     @abstractmethod
     def server_stds(self, stds: Sequence[float], replies: int) -> tuple[float, ...]:
-        """What the server adds, per block, once ``replies`` parties have answered."""
+        """The noise std of the server per block after ``replies`` replies, given the calibrated stds."""
 
     @abstractmethod
     def total_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
-        """The std on the released sum, per block: a public constant, whoever took part."""
+        """The noise std of the released sum per block: a public constant, independent of who took part."""
 
     def releases(self, replies: int) -> bool:
-        """Whether as many replies are enough for a release."""
+        """Whether ``replies`` are enough for a release."""
         return replies >= self.min_replies
 
     def enforced_event(self, sampler: Sampler, noise_multiplier: float) -> Event:
-        """The event of a release as the adversary has it whom the budget's epsilon is read against."""
+        """The event of a release for the adversary against whom the budget's epsilon holds."""
         return sampler.event(noise_multiplier)
 
     def observer_event(self, sampler: Sampler, noise_multiplier: float) -> Event:
-        """The event of a release as who sees only the models has it, amplified by sampling.
+        """The event of a release for an adversary who sees only the models; sampling amplifies it.
 
-        Neighbours are those of ``enforced_event``, so that one report's epsilons are about the same ones.
+        The relation is that of ``enforced_event``, so that all epsilons of a report have the same relation.
         """
         return sampler.event(noise_multiplier)
 
@@ -160,7 +160,7 @@ class NoNoise(Placement):
 
 @register
 class Central(Placement):
-    """The server adds one whole noise to the sum."""
+    """The server adds all of the noise to the sum."""
 
     name = "central"
     also_called = ("cdp", "global", "server")
@@ -172,23 +172,24 @@ class Central(Placement):
     )
 
     def server_stds(self, stds: Sequence[float], replies: int) -> tuple[float, ...]:
-        """The stds owed, whoever replied."""
+        """The calibrated stds, for any number of replies."""
         return tuple(stds)
 
     def total_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
-        """The stds owed."""
+        """The calibrated stds."""
         return tuple(stds)
 
 
 @dataclass(frozen=True)
 class AtParties(Placement):
-    """Parties add noise to their own messages, and the server adds what is missing of m shares.
+    """Parties add noise to their own messages, and the server adds the missing shares of m.
 
     Attributes:
-        shares: m, how many parties' noises a released sum carries.
-        min_replies: n_min; fewer replies release nothing. For :class:`Distributed` it also sets the share.
-        per_unit: whether the parties are the sampled units (clients), not silos that answer every time.
-        colluders: c, how many parties may pool what they know of their own noise.
+        shares: m, the number of shares of noise in a released sum.
+        min_replies: n_min: with fewer replies there is no release. It also sets the share of
+            :class:`Distributed`.
+        per_unit: whether the parties are the sampled units (clients), not silos, which always take part.
+        colluders: c, the number of parties that may share the noise they added.
     """
 
     at_parties = True
@@ -208,8 +209,10 @@ class AtParties(Placement):
 
     @classmethod
     def configured(cls, context: PlacementContext) -> Self:
-        """The placement of a run, with its public numbers m and n_min. Raises ArgumentError where cohorts can
-        be smaller than n_min."""
+        """The placement of a run, with its public numbers m and n_min.
+
+        Raises ArgumentError if cohorts can be smaller than n_min.
+        """
         sampler, replies = context.sampler, context.min_replies
         if context.silos is not None:
             shares = floor = context.silos
@@ -220,7 +223,7 @@ class AtParties(Placement):
                 hint = "use more clients, a higher rate, or sampler fixed-size"
                 raise validation.fail("sampling-rate", sampler.rate, allowed, hint)
             if replies > floor:
-                allowed = f"be at most {floor}, what a Poisson cohort always has"
+                allowed = f"be at most {floor}, the smallest size of the Poisson cohorts"
                 raise validation.fail("min-replies", replies, allowed)
         else:
             shares = floor = round(sampler.expected_size)
@@ -228,7 +231,7 @@ class AtParties(Placement):
         return cls(shares, replies, context.silos is None, context.colluders, exact=context.exact)
 
     def resized(self, factor: float) -> Self:
-        """The placement of a release over ``factor`` times the usual cohort: m and n_min follow it."""
+        """The placement for a release over ``factor`` times the usual cohort, with scaled m and n_min."""
         if factor == 1 or not self.per_unit:
             return self
         replies = max(self.fewest_replies, round(self.min_replies * factor))
@@ -236,23 +239,23 @@ class AtParties(Placement):
 
     @abstractmethod
     def party_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
-        """What one party adds, per block, given the stds owed to the sum."""
+        """The noise std of one party per block, given the calibrated stds."""
 
     def server_stds(self, stds: Sequence[float], replies: int) -> tuple[float, ...]:
-        """The shares that are missing of m. Raises ArgumentError for more replies than shares."""
+        """The std of the missing shares of m. Raises ArgumentError for more replies than shares."""
         if replies > self.shares:
-            # How many there are is private, so no error says it.
+            # The number of replies is private, so the error leaves it out.
             raise validation.fail("replies", "...", f"be at most the public {self.shares} shares")
         return tuple(std * math.sqrt(self.shares - replies) for std in self.party_stds(stds))
 
     def total_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
-        """sqrt(m) times what one party adds."""
+        """sqrt(m) times the std of one party."""
         return tuple(std * math.sqrt(self.shares) for std in self.party_stds(stds))
 
 
 @register
 class Distributed(AtParties):
-    """Each party adds a share, of which n_min make a whole noise. Surplus noise is not credited."""
+    """Each party adds a share of the noise; n shares have the calibrated std. More noise is not credited."""
 
     name = "distributed"
     also_called = ("secure-aggregation",)
@@ -268,7 +271,7 @@ class Distributed(AtParties):
 
     @property
     def secret_shares(self) -> int:
-        """n, how many parties' noises a released sum carries at least that no colluder knows."""
+        """n, the smallest number of shares in a released sum that no colluder knows."""
         return max(self.min_replies - self.colluders, 1)
 
     def party_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
@@ -278,7 +281,7 @@ class Distributed(AtParties):
 
 @register
 class Local(AtParties):
-    """Each party adds a whole noise: z is calibrated to what the server sees of one party's message."""
+    """Each party adds all of the noise: z is calibrated for the server's view of one party's message."""
 
     name = "local"
     also_called = ("client", "ldp")
@@ -292,16 +295,16 @@ class Local(AtParties):
     server_view = True
 
     def party_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
-        """The stds owed."""
+        """The calibrated stds."""
         return tuple(stds)
 
     def enforced_event(self, sampler: Sampler, noise_multiplier: float) -> Event:
-        """A message of a client that the server asked: unamplified, and a neighbour's replaces it."""
+        """One message of a client, which the server sees: no amplification, and replace-one."""
         population = sampler.population
         return Event(noise_multiplier, Sampling.NONE, Relation.REPLACE_ONE, population=population)
 
     def observer_event(self, sampler: Sampler, noise_multiplier: float) -> Event:
-        """On the constant summed noise of sqrt(m) z, or sqrt(m - c) z where c parties know their own."""
+        """With the noise of the whole sum, sqrt(m) z; sqrt(m - c) z if c parties collude."""
         secret = max(self.shares - self.colluders, 1)
         event = sampler.event(noise_multiplier * secret**0.5)
         return replace(event, relation=Relation.REPLACE_ONE)

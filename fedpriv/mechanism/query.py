@@ -1,14 +1,14 @@
-"""What an optimizer asks of the data: points, blocks of clipped terms, and their sensitivity.
+"""Queries: an optimizer's request for noisy sums, as points, blocks of clipped terms, and their sensitivity.
 
-A query asks each privacy unit in the cohort for a bounded vector per block and releases the noisy sums.
-For a :class:`SumBlock` the contribution of a unit is
+For each block, each privacy unit of the cohort contributes one bounded vector, and the noisy sum of these
+vectors is released. For a :class:`SumBlock` the contribution of a unit is
 
     sum_k  w_k * clip(A_k, C_k),        A_k = (sum_j a_kj g(theta_j)) / D_k,
 
-where ``g(theta_j)`` is the unit's vector at the query's j-th point (its gradient there, or its local
-model change). Its add/remove sensitivity is S = sum_k |w_k| C_k. All blocks of a query are taken on ONE
-cohort and are ONE event of noise multiplier z: block j gets noise of std z S_j / sqrt(share_j) with
-shares that sum to 1, so that sum_j (S_j / sigma_j)^2 = z^-2.
+where ``g(theta_j)`` is the unit's vector at the query's j-th point (its gradient, or its local model change).
+Its add/remove sensitivity is S = sum_k |w_k| C_k. All blocks of a query use ONE cohort and are ONE event with
+noise multiplier z: block j has noise of std z S_j / sqrt(share_j), with shares that sum to 1, so that
+sum_j (S_j / sigma_j)^2 = z^-2.
 
 >>> import torch
 >>> query = Query(points=(torch.zeros(3),), blocks=(SumBlock((Term(clip_norm=1.5),)),))
@@ -28,9 +28,9 @@ from fedpriv._internal import validation
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What one unit may add to a sum, where a clip bounds it. Sums are of float32 and noise comes after: within
-# this range neither the sum of any cohort nor a step on the way to it leaves what float32 holds, and nothing
-# that float32 rounds to a denormal number counts. An overflow would show through any noise.
+# The allowed sensitivities of a clipped sum. Sums are computed in float32 before noise is added. Within this
+# range no sum of a cohort overflows float32, and denormal numbers are negligible. Noise would not hide an
+# overflow.
 LEAST, MOST = 1e-12, 1e12
 
 
@@ -40,13 +40,13 @@ class Term:
 
     Attributes:
         clip_norm: C, the bound on the Euclidean norm, from LEAST to MOST; infinity means no clipping.
-        weight: w, 0 or of a size from LEAST to MOST, as has to be |w| C; a term of weight 0 is left out.
+        weight: w; |w| and |w| C must be in [LEAST, MOST]. A term of weight 0 is left out.
         at: coefficients a_j over the query's points; (1.0,) is the vector at the first point,
             (1.0, -1.0) the difference between two points.
-        divisor: D, a positive vector of shape (d,) that divides A before the clip, or None.
-        per_layer: clip the part of A that belongs to each of the model's L layers to C / sqrt(L), in place
-            of all of A to C (McMahan et al. 2018, "Learning differentially private recurrent language
-            models", section 4). The parts' bounds make C together, so the sensitivity is the same.
+        divisor: D, a positive vector of shape (d,) that divides A before clipping, or None.
+        per_layer: clip the part of A of each of the model's L layers to C / sqrt(L), instead of all of A to C
+            (McMahan et al. 2018, "Learning differentially private recurrent language models", section 4).
+            The sensitivity is the same.
     """
 
     clip_norm: float
@@ -70,7 +70,7 @@ class Term:
         return abs(self.weight) * self.clip_norm if self.weight else 0.0
 
     def bound(self, layers: int) -> float:
-        """What each clipped part of A is held to, for a model of this many layers: C, or C / sqrt(L)."""
+        """The clip norm of each part of A, for a model with ``layers`` layers: C, or C / sqrt(L)."""
         return self.clip_norm / math.sqrt(layers) if self.per_layer else self.clip_norm
 
     def combine(self, vectors: Sequence[Tensor]) -> Tensor:
@@ -82,7 +82,7 @@ class Term:
 
 
 def check_range(name: str, value: float, unless: float | None = math.inf) -> None:
-    """Raises ArgumentError unless LEAST <= value <= MOST, or it is ``unless``."""
+    """Raises ArgumentError unless LEAST <= value <= MOST or value == ``unless``."""
     if value != unless and not LEAST <= value <= MOST:
         other = "" if unless is None else f"be {unless:g} or "
         raise validation.fail(name, value, f"{other}lie in [{LEAST:g}, {MOST:g}]", "sums are of float32")
@@ -103,7 +103,7 @@ class SumBlock:
     def __post_init__(self) -> None:
         if not any(term.weight for term in self.terms):
             weights = [term.weight for term in self.terms]
-            raise validation.fail("term weights", weights, "hold one at least that is not 0")
+            raise validation.fail("term weights", weights, "have at least one that is not 0")
         check_range("a block's sensitivity", self.sensitivity)
 
     @property
@@ -114,10 +114,10 @@ class SumBlock:
 
 @dataclass(frozen=True)
 class IndicatorBlock:
-    """A block whose units each add the number 1{norm(A) <= threshold} - 1/2, taken before clipping.
+    """A block whose units each add the number 1{norm(A) <= threshold} - 1/2, with the norm before clipping.
 
-    It is the released bit of adaptive clipping (Andrew et al. 2019, section 2.1, centred so that its
-    sensitivity is 1/2). A unit whose A is not finite adds -1/2.
+    It is the indicator of adaptive clipping (Andrew et al. 2019, section 2.1), centred so that its
+    sensitivity is 1/2. A unit whose A is not finite adds -1/2.
     """
 
     term: Term
@@ -130,7 +130,7 @@ class IndicatorBlock:
 
     @property
     def sensitivity(self) -> float:
-        """1/2, whatever the threshold."""
+        """1/2 for every threshold."""
         return 0.5
 
 
@@ -139,15 +139,15 @@ Block = SumBlock | IndicatorBlock
 
 @dataclass(frozen=True)
 class Query:
-    """One bounded question, paid for as one event.
+    """A request for noisy sums, charged as one event.
 
     Attributes:
-        points: parameter vectors of shape (d,) at which units evaluate themselves (1 or 2).
-        blocks: the released sums; their shares add to 1.
+        points: one or two parameter vectors of shape (d,) at which units compute their vectors.
+        blocks: the released sums; their shares sum to 1.
         relative_noise: r_t; the event's noise multiplier is scale * r_t.
         rate_factor: the cohort's expected size as a multiple of the usual one (DP-SRM's first step).
-        releases: how many releases of this event the optimizer's step still needs, this one included
-            (ADADP's two): the loop starts none unless the budget and the rounds hold for all.
+        releases: the number of releases that the optimizer's step still needs, including this one (ADADP
+            needs two): the loop starts a step only if budget and rounds suffice for all of them.
     """
 
     points: tuple[Tensor, ...]
@@ -169,10 +169,10 @@ class Query:
         return self.points[0].numel()
 
     def noise_stds(self, noise_multiplier: float) -> tuple[float, ...]:
-        """The std of the noise on each block's SUM for an event of this multiplier z.
+        """The noise std of each block's SUM for an event with noise multiplier z: z S_j / sqrt(share_j).
 
-        This is the one place where a noise standard deviation is computed: z S_j / sqrt(share_j).
-        Raises ArgumentError where z > 0 and a block's sensitivity is infinite.
+        No other function computes a noise standard deviation. Raises ArgumentError if z > 0 and a block's
+        sensitivity is infinite.
         """
         z = validation.non_negative("noise multiplier", noise_multiplier)
         if z == 0:
@@ -183,6 +183,6 @@ class Query:
         return stds
 
 
-# The noisy answer to a query: per block the noisy sum DIVIDED by the expected cohort size,
-# shape (d,) for a sum block and () for a bit.
+# The noisy answer to a query: for each block the noisy sum DIVIDED by the expected cohort size, of shape (d,)
+# for a SumBlock and () for an IndicatorBlock.
 NoisyAnswer: TypeAlias = "tuple[Tensor, ...]"

@@ -1,20 +1,18 @@
-"""The only place that draws noise: bounded sums + query + placement -> noisy answer.
+"""Adds noise: bounded sums + query + placement -> noisy answer. No other module adds noise.
 
-Noise std on a block's sum is ``query.noise_stds(z)``, always. A placement
-(:mod:`fedpriv.mechanism.placement`) says who adds it.
+The noise std of a block's sum is always ``query.noise_stds(z)``; a placement
+(:mod:`fedpriv.mechanism.placement`) defines who adds it. :func:`choose_least` chooses the smallest of several
+numbers with Laplace noise.
 
-A choice of the least of several numbers takes Laplace noise: :func:`choose_least`.
+Noise is floating-point (:mod:`fedpriv.mechanism.gaussian`, for simulations) or, if the placement is
+``exact``, rounded (:mod:`fedpriv.mechanism.rounded_gaussian`): sums and noise are then multiples of the
+public step of a grid (:mod:`fedpriv.mechanism.grid`). Slightly more noise compensates for rounding. Two sums
+of d entries at distance S have at most the distance S + step sqrt(d) on the grid. A further 2**-11 S is for
+float32's rounding while sums are formed. tests/clipping/test_summing_errors.py measures this rounding; data
+made to round in one direction changed a sum by 0.0008 S with 5,000 examples and by 0.008 S with 50,000.
 
-Noise is floating-point (simulation grade), from :mod:`fedpriv.mechanism.gaussian`, or where the placement
-says ``exact`` from :mod:`fedpriv.mechanism.rounded_gaussian`: whole multiples of the step of a grid
-(:mod:`fedpriv.mechanism.grid`) that the sums are brought to, of which the step is public. A little more
-noise then pays for what rounding moves: sums of d entries that are S apart lie up to S + step sqrt(d) apart
-on the grid, and 2**-11 S more are for float32's rounding while sums are formed
-(tests/clipping/test_summing_errors.py measures it; data that were made to round alike move it by 0.0008 S
-among 5,000 examples, and by 0.008 S among 50,000).
-
-k noises that one node owes are drawn as one Gaussian of k times the variance, which has the same law for
-whoever sees the sum.
+The noises of k parties on one node are drawn as one Gaussian of k times the variance: their sum has the same
+distribution.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ from fedpriv.mechanism.query import Block, NoisyAnswer, Query, SumBlock
 from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.rng import Key
 
-SERVER, PARTY, CHOICE = "server-noise", "party-noise", "choice-noise"  # what streams are for
+SERVER, PARTY, CHOICE = "server-noise", "party-noise", "choice-noise"  # purposes of streams
 
-MARGIN = 2.0**-11  # of exact noise, above what is owed: for float32's rounding
+MARGIN = 2.0**-11  # relative increase of exact noise to compensate for float32's rounding
 
 
 def add_party_noise(
@@ -47,16 +45,16 @@ def add_party_noise(
     chunk: int,
     exact: Sequence[Block] = (),
 ) -> tuple[Tensor, ...]:
-    """The noise that ``parties`` parties of one chunk owe, as one Gaussian of ``parties`` times the variance.
+    """The sums of one shard with the noise of its parties, as one Gaussian of ``parties`` times the variance.
 
     Args:
-        sums: a chunk's bounded sums, one per block.
-        stds: the std one party adds to each block (``Placement.party_stds``).
-        parties: how many parties' messages the sums stand for.
-        key: the node's own key; OS entropy unless the run asked for a seed.
+        sums: the shard's bounded sums, one per block.
+        stds: the noise std of one party for each block (``Placement.party_stds``).
+        parties: the number of the shard's parties.
+        key: the node's own key; OS entropy unless the run has a seed.
         release: the release's number in the run.
-        chunk: the chunk's number in the release.
-        exact: the query's blocks where noise is to be exact; then sums are float64.
+        chunk: the shard's number in the release.
+        exact: the query's blocks if noise is exact, else (); the sums are then float64.
     """
     label, owed = (PARTY, release, chunk), [std * math.sqrt(parties) for std in stds]
     if exact:
@@ -67,7 +65,7 @@ def add_party_noise(
 
 
 def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | Rounded | None:
-    """Start drawing what the server may have to add to this release, while others are waited for."""
+    """Start generating the server's noise for this release, in parallel with the parties' computation."""
     return _draws(query, placement, key, index) if placement.adds_noise else None
 
 
@@ -85,11 +83,11 @@ def _exactly(
     steps: Sequence[float],
     blocks: Sequence[Block],
 ) -> tuple[Tensor, ...]:
-    """The sums (float64) in whole steps, with noise in whole steps, of stds a little above what is owed."""
+    """The sums plus noise, both in multiples of the steps (float64), with stds slightly above ``stds``."""
     scales = []
     for total, std, step, block in zip(sums, stds, steps, blocks, strict=True):
-        moved = MARGIN + step * math.sqrt(total.numel()) / block.sensitivity
-        scales.append(std * (1 + moved) / step)
+        rounding = MARGIN + step * math.sqrt(total.numel()) / block.sensitivity
+        scales.append(std * (1 + rounding) / step)
     whole = draws.take(scales)
     return tuple(
         rounded(total, step).add_(noise, alpha=step)
@@ -111,22 +109,22 @@ def release(
     """The noisy answer to a query, each block divided by the public expected cohort size.
 
     Args:
-        sums: the gathered sums, one per block; already carrying the parties' noise where they add it.
-        replies: how many parties they stand for. Private: used only to top the noise up.
-        query: the question that was asked.
+        sums: the gathered sums, one per block, with the parties' noise if they add it.
+        replies: the number of parties that replied. It is private and only determines the missing noise.
+        query: the optimizer's query.
         noise_multiplier: z of the event that was charged.
         placement: who adds the noise.
         denominator: the public expected cohort size, > 0.
         key: the server's key.
         index: the release's number in the run; no two releases share noise.
-        ahead: what :func:`draw_ahead` started for this release; the noise is the same without it.
+        ahead: the result of :func:`draw_ahead` for this release; the noise is the same without it.
 
     Returns:
-        The answer in the points' dtype, rounded once the noise is on it, or None where fewer than
+        the answer, rounded to the points' dtype after noise was added; None if fewer than
         ``placement.min_replies`` parties replied.
 
     Raises:
-        ValueError: what was drawn ahead is another release's noise, which this one must not share.
+        ValueError: ``ahead`` is the noise of another release.
     """
     if ahead is not None and ahead.label != (SERVER, index):
         raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
@@ -138,7 +136,7 @@ def release(
         return tuple((total / denominator).to(dtype) for total in sums)
     draws = ahead or _draws(query, placement, key, index)
     if isinstance(draws, Rounded):
-        # By what is public: how many shares the server adds is not.
+        # The steps must follow from public stds: the number of shares that the server adds is private.
         first = placement.party_stds(owed) or owed
         steps = [noise_step(block, std) for block, std in zip(query.blocks, first, strict=True)]
         noisy = _exactly(sums, draws, stds, steps, query.blocks)
@@ -149,11 +147,11 @@ def release(
 
 
 def choose_least(values: Tensor, sensitivity: float, noise_multiplier: float, key: Key, index: int) -> int:
-    """Which of the values is least after Laplace noise: what a ``noisy-max`` event pays for.
+    """The index of the smallest value after Laplace noise; its cost is a ``noisy-max`` event.
 
     Args:
-        values: shape (k,), finite; one unit more moves each by at most ``sensitivity``, and all of them in
-            one direction.
+        values: shape (k,), finite; another unit changes each by at most ``sensitivity``, and all in one
+            direction.
         sensitivity: S > 0.
         noise_multiplier: z of the event; the noise has scale z S.
         key: the server's key.

@@ -1,16 +1,17 @@
-"""The normal law rounded to whole numbers, exactly: noise whose last bits tell nothing.
+"""Normal noise rounded exactly to integers, so that its last bits reveal nothing.
 
-Noise that is drawn and added in floating point tells more than its law does: some results are made by one sum
-and by none of its neighbours (Mironov 2012, "On significance of the least significant bits for differential
-privacy"). And what a generator made for statistics will draw can be found out from what it has drawn, which
-parameters without a gradient show as it is. Here bits are ChaCha20's, and each number is round(s Z) for a
-standard normal Z: k with probability Phi((k + 1/2) / s) - Phi((k - 1/2) / s). Added to a sum of whole numbers
-it is the Gaussian mechanism and then rounding, which is post-processing. It takes the bits to be random, and
-numpy's log, sine and cosine to be right to 4 units in the last place.
+Floating-point noise leaks more than its distribution suggests: some results are possible for one sum and
+impossible for a neighbouring one (Mironov 2012, "On significance of the least significant bits for
+differential privacy"). And the output of a statistical generator can be predicted from earlier output, which
+parameters without a gradient reveal unchanged. Here the bits are ChaCha20's, and each number is round(s Z)
+for a standard normal Z: it is k with probability Phi((k + 1/2) / s) - Phi((k - 1/2) / s). Added to an integer
+sum, this is the Gaussian mechanism followed by rounding, which is post-processing. It assumes that the bits
+are random, and that NumPy's log, sine and cosine are accurate to 4 units in the last place.
 
-Z is Box and Muller's, of two uniform numbers whose first 64 bits are drawn. Float64 knows it up to an error
-that is bounded here, which leaves the whole number open for few (of s = 2**26 about 1 in 500,000): for those
-more bits are drawn, and mpmath computes with them, until it is known. So it is the same on every machine.
+Z is computed by the Box-Muller transform from the first 64 bits of two uniform numbers. The error of float64
+is bounded below. For a few numbers (about 1 in 500,000 at s = 2**26) this error leaves the integer undecided.
+Then more bits are generated, and mpmath computes with them until the integer is known. The result is
+therefore the same on every machine.
 
 >>> draws = Rounded(Key.from_seed(1), ("noise", 3), [torch.zeros(5), torch.zeros(())])
 >>> [whole.tolist() for whole in draws.take((2.0, 1e9))]
@@ -42,21 +43,21 @@ Words = npt.NDArray[np.uint64]
 # ln U by 2 + 8 |ln U| + 64 (conversion, halves, 4 units in the last place, missing bits), the root and both
 # products by 1 each: 30 r + 2 / r, and 30 r + 66 / r for U < 2**-9, where r > 3.5; all below 37 (r + 1 / r).
 _ERROR = 2.0**-47
-_LEAST = np.uint64(2**46)  # of the 64 bits of U; below it float64 is not asked
-_MORE = 4  # words that are drawn at first where float64 leaves it open
+_LEAST = np.uint64(2**46)  # below these first 64 bits of U, the error bound of float64 does not hold
+_EXTRA_WORDS = 4  # the first number of extra words for an undecided integer
 
-_CONTEXT, _ALONE = MPContext(), threading.Lock()  # mpmath's constants are common to all threads
+_CONTEXT, _MPMATH_LOCK = MPContext(), threading.Lock()  # all threads share mpmath's cached constants
 
 
 class Rounded:
     """Independent numbers round(s Z), Z ~ N(0, 1), in the shapes and on the devices of given tensors.
 
     Attributes:
-        label: what the draws are for: the purpose and its indices.
+        label: the purpose of the numbers and its indices.
     """
 
     def __init__(self, key: Key, label: Label, like: Sequence[Tensor]) -> None:
-        """Start drawing; no two draws of a key share a label."""
+        """Start the threads; do not use a label twice with one key."""
         self.label = label
         self._key = key
         self._like = [(tuple(tensor.shape), tensor.device) for tensor in like]
@@ -69,7 +70,7 @@ class Rounded:
         ]
 
     def take(self, scales: Sequence[float]) -> tuple[Tensor, ...]:
-        """Whole numbers (float64), a tensor a block, of the scale s >= 0 of each; at most 2**48."""
+        """The integers, one float64 tensor per block, for each block's scale s in [0, 2**48]."""
         tensors = []
         for jobs, (shape, device), scale in zip(self._blocks, self._like, scales, strict=True):
             if not 0 <= scale <= 2**48:
@@ -82,7 +83,7 @@ class Rounded:
 
 
 class _Piece:
-    """Up to PIECE normal numbers, as float64 has them, and how far they may be off."""
+    """Up to PIECE normal numbers in float64, with their error bounds."""
 
     def __init__(self, key: Key, label: Label, count: int) -> None:
         self._key, self._label, self._pairs = key, label, -(-count // 2)
@@ -99,7 +100,7 @@ class _Piece:
         return words[: self._pairs], words[self._pairs :]
 
     def rounded(self, scale: float) -> npt.NDArray[np.float64]:
-        """round(scale Z) of all of them."""
+        """round(scale Z) for all numbers."""
         if not scale:
             return np.zeros_like(self._normals)
         scaled = scale * self._normals
@@ -108,25 +109,25 @@ class _Piece:
         if not known.all():
             words = self._words()
             for entry in np.flatnonzero(~known):
-                whole[entry] = self._settled(int(entry), scale, *words)
+                whole[entry] = self._exactly_rounded(int(entry), scale, *words)
         return whole
 
-    def _settled(self, entry: int, scale: float, first: Words, second: Words) -> int:
-        """round(scale Z) of one, by as many bits as it takes."""
-        pair, words = entry % self._pairs, _MORE
+    def _exactly_rounded(self, entry: int, scale: float, first: Words, second: Words) -> int:
+        """round(scale Z) for one number, with as many bits as needed."""
+        pair, words = entry % self._pairs, _EXTRA_WORDS
         while True:
             more = _bits(self._key, (f"{self._label[0]}-more", *self._label[1:], pair), 2 * words)
-            # The words of both numbers in turn, so that drawing more goes on where it was.
-            u, v = (_whole(top[pair], more[start::2]) for start, top in enumerate((first, second)))
-            with _ALONE:
-                whole = _settle(scale, u, v, 64 * (words + 1), entry >= self._pairs)
+            # The two numbers' words alternate, so that further words extend both.
+            u, v = (_integer(top[pair], more[start::2]) for start, top in enumerate((first, second)))
+            with _MPMATH_LOCK:
+                whole = _round(scale, u, v, 64 * (words + 1), entry >= self._pairs)
             if whole is not None:
                 return whole
             words *= 2
 
 
-def _settle(scale: float, u: int, v: int, bits: int, sine: bool) -> int | None:
-    """round(scale Z) by the first ``bits`` bits of its uniform numbers; None where they leave it open."""
+def _round(scale: float, u: int, v: int, bits: int, sine: bool) -> int | None:
+    """round(scale Z) from the first ``bits`` bits of the uniform numbers; None if they do not decide it."""
     if not u:
         return None
     context = _CONTEXT
@@ -135,19 +136,19 @@ def _settle(scale: float, u: int, v: int, bits: int, sine: bool) -> int | None:
     turn = context.ldexp(2 * v + 1, -bits)  # in half turns, from 0 to 2
     scaled = scale * radius * (context.sinpi(turn) if sine else context.cospi(turn))
     nearest = context.nint(scaled)
-    # What the bits that are missing could change, and far more than mpmath rounds.
+    # A bound for the missing bits, which is much larger than mpmath's rounding.
     error = scale * (1 / (u * radius) + 8 * radius / context.ldexp(1, bits))
     return int(nearest) if abs(scaled - nearest) + error < 0.5 else None
 
 
 def _bits(key: Key, label: Label, count: int) -> Words:
-    """So many words of ChaCha20's key stream for this label."""
+    """The first ``count`` words of ChaCha20's key stream for this label."""
     stream = Cipher(algorithms.ChaCha20(key.secret(*label), bytes(16)), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * count)), np.dtype("<u8"))
 
 
-def _whole(top: Any, rest: Words) -> int:
-    """The words as one number, the first one highest."""
+def _integer(top: Any, rest: Words) -> int:
+    """The words as one integer, the first word being the most significant."""
     number = int(top)
     for word in rest:
         number = number << 64 | int(word)

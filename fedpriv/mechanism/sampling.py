@@ -1,11 +1,10 @@
-"""Samplers: how a release's cohort is drawn, and the accounting event that this implies.
+"""Samplers: how a release's cohort is sampled, and the accounting event of a release.
 
-The sampler and its event are one object, so a cohort cannot be drawn one way and accounted another.
-A population is implicit: units are the numbers 0..N-1, nothing is stored for them, and sampling m of
-N costs O(m) for N up to 10^12. Poisson sampling is exact: a Binomial(N, q) count and then that many
-distinct indices, uniformly, have the same joint law as N independent coins.
+One object has both, so the accounting always matches the sampling. A population is implicit: units are the
+numbers 0..N-1, nothing is stored for them, and sampling m of N costs O(m) for N up to 10^12. Poisson sampling
+is exact: a Binomial(N, q) number of uniform distinct indices is distributed as N independent coins.
 
-Which cohort was drawn, and its size, are private under add/remove: they go nowhere but to the engine.
+A cohort and, under add/remove, its size are private: only the engine receives them.
 
 >>> from fedpriv.rng import Key
 >>> sampler = Poisson(population=10**12, rate=1e-10)
@@ -34,7 +33,7 @@ LARGEST_POPULATION = 10**12
 
 
 class Sampler(Protocol):
-    """Draws cohorts and knows what a release over one costs."""
+    """Samples cohorts, and gives the accounting event of a release."""
 
     @property
     def population(self) -> int:
@@ -42,13 +41,13 @@ class Sampler(Protocol):
 
     @property
     def expected_size(self) -> float:
-        """The public denominator of means: the expected cohort size, never the drawn one."""
+        """The expected cohort size: the public denominator of means. The sampled size is private."""
 
     def draw(self, generator: np.random.Generator) -> Indices:
         """One cohort: distinct unit numbers, ascending, int64."""
 
     def event(self, noise_multiplier: float) -> Event:
-        """The event of one release of this multiplier over one drawn cohort."""
+        """The event of one release with this multiplier over one sampled cohort."""
 
     def resized(self, factor: float) -> Sampler:
         """The sampler whose expected cohort is ``factor`` times as large."""
@@ -56,15 +55,15 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class SamplerContext:
-    """What a sampler may know of the run that it is built for; all of it is public.
+    """The public settings from which a run's sampler is built.
 
     Attributes:
         population: N, the number of units.
         rate: q, the setting ``sampling-rate``.
-        relation: the relation of neighbours.
-        known: how many units' part in a cohort the colluding parties know.
-        tail: the probability with which a cohort may leave its public bounds, above and below, where parties
-            add shares of the noise; None where cohorts need no bounds.
+        relation: the neighbouring relation.
+        known: the number of units whose membership in cohorts the colluding parties know.
+        tail: if parties add shares of the noise, the largest probability that a cohort exceeds its public
+            upper bound, and the same for its lower bound; None if cohorts need no bounds.
     """
 
     population: int
@@ -80,9 +79,9 @@ class SamplerKind:
 
     Attributes:
         name: that value.
-        summary: which units are drawn, in a few words, for help.
-        sampling: how its events say that units are drawn.
-        build: makes it. Raises ArgumentError for settings that it cannot honour.
+        summary: which units are sampled, in a few words, for help.
+        sampling: the sampling of its events.
+        build: makes the sampler. Raises ArgumentError for settings that it does not support.
     """
 
     name: str
@@ -98,7 +97,7 @@ SAMPLERS = Registry[SamplerKind]("sampler")
 class Poisson:
     """Each unit joins independently with probability ``rate``.
 
-    Neighbours add or remove one unit, or replace one (then the event is a pair of its own, not z / 2).
+    Neighbours add or remove one unit, or replace one (accounted for exactly, not as z / 2).
     """
 
     population: int
@@ -137,12 +136,12 @@ class Poisson:
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedPoisson(Poisson):
-    """A Poisson cohort that is cut, uniformly at random, to at most ``cap`` units.
+    """A Poisson cohort that is truncated, uniformly at random, to at most ``cap`` units.
 
-    The cap is the public number of noise shares that a release always carries. ``floor`` is the smallest
-    cohort that the placement will release. What the two change is bounded by the total-variation
-    distance P[n > cap] + P[n < floor] per release, which the event carries (Chua et al. 2024). ``known`` is
-    as of :class:`FixedSize`.
+    The cap is the public number of noise shares in every release. ``floor`` is the smallest cohort for which
+    the placement makes a release. The effect of both is at most the total-variation distance P[n > cap] +
+    P[n < floor] per release, which is part of the event (Chua et al. 2024). ``known`` is as in
+    :class:`FixedSize`.
     """
 
     cap: int
@@ -163,8 +162,8 @@ class TruncatedPoisson(Poisson):
         relation: Relation = Relation.ADD_REMOVE,
         known: int = 0,
     ) -> TruncatedPoisson:
-        """The narrowest cap and floor that a cohort leaves with probability at most ``tail`` each."""
-        # Not by scipy's inverses, which know no tail below 1e-16.
+        """The smallest cap and the largest floor that are violated with probability at most ``tail`` each."""
+        # scipy's inverses are inaccurate for tails below 1e-16.
         sizes, fewest = range(population + 2), max(population - 1 - known, 0)
         law = scipy.stats.binom
         cap = bisect_left(sizes, True, key=lambda n: law.sf(n - known, population + 1, rate) <= tail)
@@ -173,8 +172,10 @@ class TruncatedPoisson(Poisson):
 
     @cached_property
     def truncation(self) -> float:
-        """The total-variation distance from an untruncated Poisson cohort, for N units and neighbours,
-        whichever of the ``known`` units are in it."""
+        """The total-variation distance from an untruncated Poisson cohort, for N units and for neighbours.
+
+        It holds for every choice of ``known`` units in the cohort.
+        """
         above = scipy.stats.binom.sf(self.cap - self.known, self.population + 1, self.rate)
         fewest = max(self.population - 1 - self.known, 0)
         below = scipy.stats.binom.cdf(self.floor - 1, fewest, self.rate) if self.floor else 0.0
@@ -186,7 +187,7 @@ class TruncatedPoisson(Poisson):
         return draw_distinct(self.population, size, generator)
 
     def event(self, noise_multiplier: float) -> Event:
-        """The Poisson event, with the truncation's distance."""
+        """The Poisson event with the truncation."""
         return replace(super().event(noise_multiplier), truncation=self.truncation)
 
     def resized(self, factor: float) -> TruncatedPoisson:
@@ -203,8 +204,9 @@ class FixedSize:
     Attributes:
         population: N.
         size: m.
-        known: how many units' part in each cohort an adversary knows, those of colluding parties. The other
-            N - known units are drawn at m / (N - known) at most then, which is what an event has.
+        known: the number of units of colluding parties, whose membership in each cohort the adversary knows.
+            The other N - known units are then sampled at a rate of at most m / (N - known), which the event
+            has.
     """
 
     population: int
@@ -227,7 +229,7 @@ class FixedSize:
         return draw_distinct(self.population, self.size, generator)
 
     def event(self, noise_multiplier: float) -> Event:
-        """A Gaussian over a fixed-size sample of those whose part is not known, under replace-one."""
+        """A Gaussian over a fixed-size sample of the other N - known units, under replace-one."""
         others = self.population - self.known
         drawn = min(self.size, others)
         return Event(
@@ -274,7 +276,7 @@ class Everyone:
         )
 
     def resized(self, factor: float) -> Everyone:
-        """Only factor 1: there is nobody else to ask."""
+        """Only factor 1: there are no other units."""
         if factor != 1:
             raise validation.fail("rate factor", factor, "be 1 where everyone takes part")
         return self
@@ -283,8 +285,8 @@ class Everyone:
 def draw_distinct(population: int, size: int, generator: np.random.Generator) -> Indices:
     """``size`` distinct numbers below ``population``, uniform over all such sets, ascending.
 
-    Rejection for sparse draws: topping up a set of uniform draws until it holds ``size`` distinct ones
-    and dropping a uniform subset of the surplus is uniform by symmetry. Cost is O(size) either way.
+    Sparse sets are sampled by rejection: uniform draws are added until there are ``size`` distinct ones, and
+    a uniform subset of the surplus is removed; by symmetry the result is uniform. The cost is O(size).
     """
     if size * 3 > population:
         return np.sort(generator.permutation(population)[:size]).astype(np.int64)
@@ -300,7 +302,7 @@ def draw_distinct(population: int, size: int, generator: np.random.Generator) ->
 
 
 def _set_relation(sampler: Poisson | Everyone) -> None:
-    """Make the sampler's relation, which may be given as a word, a Relation."""
+    """Convert the sampler's relation, which may be a string, to a Relation."""
     relation = Relation(validation.choice("relation", sampler.relation, RELATIONS))
     object.__setattr__(sampler, "relation", relation)
 

@@ -88,7 +88,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"max-participations": 3}, "max-participations is 3; it must be 0 unless placement is local"),
     ({"placement": "local", "max-participations": 13}, "max-participations is 13; it must be at most rounds"),
     ({"min-replies": 3}, "min-replies is 3; it must be 0 unless clients add the noise"),
-    ({"placement": "distributed", "min-replies": 90}, "what a Poisson cohort always has"),
+    ({"placement": "distributed", "min-replies": 90}, "the smallest size of the Poisson cohorts"),
     ({"placement": "distributed", "sampler": "fixed-size", "min-replies": 101}, "min-replies is 101"),
     ({"placement": "distributed", "sampling-rate": 0.002}, "practically never empty"),
     ({**SILOS, "partition": "iid"}, "partition is 'iid'; it must be one-example"),

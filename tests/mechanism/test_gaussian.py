@@ -1,4 +1,4 @@
-"""Normals are normal, independent, and the same whoever draws them in whatever order."""
+"""Normals are normal, independent, and the same for every order and number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placements as types: who adds noise, what is charged, and whom the budget's epsilon is read against."""
+"""Placements: who adds noise, what is charged, and the adversary of the budget's epsilon."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_noise_on_the_sum_does_not_depend_on_who_replied(name: str, replies:
     assert any(total) == placement.adds_noise
 
 
-def test_only_local_noise_is_charged_as_the_server_sees_it() -> None:
+def test_only_local_noise_is_charged_for_the_servers_view() -> None:
     sampler = FixedSize(400, 9)
     amplified = sampler.event(2.0)
     for placement in (NoNoise(), Central(), Distributed(9, 4)):
@@ -47,7 +47,7 @@ def test_only_local_noise_is_charged_as_the_server_sees_it() -> None:
     assert Local(9).observer_event(Poisson(400, 0.1), 2.0).relation == "replace-one"
 
 
-def test_m_and_n_min_follow_a_larger_cohort_of_clients_alone() -> None:
+def test_m_and_n_min_follow_a_larger_cohort_only_for_clients() -> None:
     assert Distributed(6, 4).resized(3.0) == Distributed(18, 12)
     assert Distributed(6, 4, per_unit=False).resized(3.0) == Distributed(6, 4, per_unit=False)
     assert Distributed(6, 1).resized(0.1).min_replies == 1

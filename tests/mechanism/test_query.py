@@ -55,22 +55,20 @@ def test_one_block_has_std_z_times_sensitivity() -> None:
         ({"clip_norm": 1e-9, "weight": 1e-9}, "term weight times clip-norm is"),
     ],
 )
-def test_what_a_unit_may_add_stays_where_float32_neither_overflows_nor_vanishes(
-    term: dict[str, float], name: str
-) -> None:
+def test_sensitivities_outside_float32s_range_are_refused(term: dict[str, float], name: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(name)):
         Term(**term)
 
 
-def test_all_terms_of_a_block_count_for_its_range_and_one_has_to_count() -> None:
+def test_a_blocks_range_is_checked_over_all_terms_and_one_weight_is_not_zero() -> None:
     with pytest.raises(ArgumentError, match="a block's sensitivity is 1400000000000"):
         SumBlock((Term(7e11), Term(7e11)))
-    with pytest.raises(ArgumentError, match="hold one at least that is not 0"):
+    with pytest.raises(ArgumentError, match="have at least one that is not 0"):
         SumBlock((Term(1.0, 0.0), Term(math.inf, 0.0)))
     assert SumBlock((Term(1.0), Term(math.inf, 0.0))).sensitivity == 1.0
 
 
-def test_no_noise_allows_no_clipping_and_noise_does_not() -> None:
+def test_infinite_clip_norms_are_allowed_only_without_noise() -> None:
     query = Query(POINT, (SumBlock((Term(math.inf),)),))
     assert query.noise_stds(0.0) == (0.0,)
     with pytest.raises(ArgumentError, match="clip-norm"):

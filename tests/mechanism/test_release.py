@@ -1,4 +1,4 @@
-"""Noise: who adds it, how much lands on the sum, and that it never depends on who took part."""
+"""Noise: who adds it, its std on the sum, and its independence of who took part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLERANCE = 0.025
 
 
 def released(placement: Placement, replies: int, index: int = 0, z: float = Z) -> torch.Tensor | None:
-    """The noise on the sum of ``replies`` parties that each add zero and the noise they owe."""
+    """The noise on the sum of ``replies`` parties whose vectors are zero."""
     sums: tuple[torch.Tensor, ...] = (torch.zeros(D),)
     stds = placement.party_stds(QUERY.noise_stds(z))
     if stds is not None:
@@ -87,7 +87,7 @@ def test_no_placement_no_noise() -> None:
 
 
 @pytest.mark.parametrize("parties", [1, 16])
-def test_one_draw_for_k_parties_has_the_law_of_k_draws(parties: int) -> None:
+def test_one_draw_for_k_parties_is_distributed_as_k_draws(parties: int) -> None:
     """KS two-sample on 20,000 coordinates; rejects a std off by 5 %."""
     std = (0.5,)
     one = add_party_noise((torch.zeros(D),), std, parties, KEY, 1, 0)[0].numpy()
@@ -111,8 +111,8 @@ def test_two_blocks_get_noise_by_their_shares() -> None:
 
 
 @pytest.mark.parametrize("colluders", [0, 1, 3, 8, 20])
-def test_the_shares_that_no_colluder_knows_are_the_whole_noise(colluders: int) -> None:
-    """Of nine shares on the sum, and of n_min where nobody tops them up, at least one is a unit's own."""
+def test_the_shares_that_no_colluder_knows_have_the_calibrated_std(colluders: int) -> None:
+    """Among nine shares, or n_min without the server's, at least one is unknown to the colluders."""
     placement = Distributed(shares=9, min_replies=4, colluders=colluders)
     [share] = placement.party_stds((2.0,)) or ()
     for carried in (4, 9):
@@ -122,7 +122,7 @@ def test_the_shares_that_no_colluder_knows_are_the_whole_noise(colluders: int) -
 
 
 def test_the_noisy_sum_is_rounded_and_not_the_sum() -> None:
-    """Else one unit more would not show in a large sum, or show twice, whatever noise came after."""
+    """Otherwise one more unit could change a large sum by zero or by two units before noise is added."""
     large = torch.full((D,), 2.0**25, dtype=torch.float64)
     first, more = (release((sums,), 0, QUERY, 20.0, Central(), 1.0, KEY, 0) for sums in (large, large + 1))
     assert first is not None
@@ -171,7 +171,7 @@ EXACT = [placement for placement, _ in PLACEMENTS if placement.exact][:3]
 
 
 def noisy_sum(placement: Placement, sums: torch.Tensor, replies: int, index: int = 0) -> torch.Tensor:
-    """What is released of the sums of ``replies`` parties, before it is divided and rounded to float32."""
+    """The release for ``replies`` parties before it is divided and rounded to float32."""
     query = replace(QUERY, points=(QUERY.points[0].double(),))
     parts: tuple[torch.Tensor, ...] = (sums,)
     stds = placement.party_stds(query.noise_stds(Z))
@@ -186,7 +186,7 @@ def noisy_sum(placement: Placement, sums: torch.Tensor, replies: int, index: int
 @pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.name)
 @pytest.mark.parametrize("replies", [4, 8, 9])
 def test_exact_releases_are_whole_steps_however_many_replied(placement: Placement, replies: int) -> None:
-    """The step is of public numbers alone; floating-point noise leaves no step."""
+    """The step follows from public numbers; floating-point noise is not a multiple of it."""
     owed = QUERY.noise_stds(Z)
     [std] = placement.party_stds(owed) or owed
     step = noise_step(QUERY.blocks[0], std)
@@ -200,8 +200,8 @@ def test_exact_releases_are_whole_steps_however_many_replied(placement: Placemen
 
 
 @pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.name)
-def test_sums_that_are_the_same_in_whole_steps_release_the_same(placement: Placement) -> None:
-    """Post-processing of the rounded sum: what is below a step leaves no trace, a step moves it by a step."""
+def test_equal_rounded_sums_give_equal_releases(placement: Placement) -> None:
+    """The release depends on the rounded sum only: less than a step changes nothing, a step changes a step."""
     owed = QUERY.noise_stds(Z)
     [std] = placement.party_stds(owed) or owed
     step = noise_step(QUERY.blocks[0], std)
@@ -214,8 +214,8 @@ def test_sums_that_are_the_same_in_whole_steps_release_the_same(placement: Place
 
 
 @pytest.mark.parametrize("z", [1e-3, 1.0, 300.0, 1e5])
-def test_exact_noise_is_above_what_is_owed_by_what_rounding_moves(z: float) -> None:
-    """The same normal numbers, of a std that is larger by as much as two sums can lie further apart."""
+def test_exact_noise_is_increased_to_compensate_for_rounding(z: float) -> None:
+    """The same normal numbers, with a std increased by the largest extra distance of two rounded sums."""
     zeros = torch.zeros(D, dtype=torch.float64)
     step, std = noise_step(QUERY.blocks[0], z * CLIP), z * CLIP
     [whole] = Rounded(KEY, ("server-noise", 3), [zeros]).take([std / step])

@@ -1,4 +1,4 @@
-"""Rounded normal numbers have their law exactly: against closed forms, published bits and mpmath's digits."""
+"""Rounded normal numbers have the exact distribution: closed forms, published bits, mpmath's digits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw(index: int, scale: float, *sizes: int) -> list[npt.NDArray[np.float64]]
 
 
 def p_value(sample: npt.NDArray[np.float64], scale: float, shift: float = 0.0) -> float:
-    """Of a chi-square test that the sample is round(scale Z + shift)."""
+    """The p-value of a chi-square test that the sample is round(scale Z + shift)."""
     most = int(np.ceil(3.5 * scale)) + 1
     edges = np.arange(-most, most) + 0.5
     chances = np.diff(stats.norm.cdf((np.array([-np.inf, *edges, np.inf]) - shift) / scale))
@@ -35,7 +35,7 @@ def p_value(sample: npt.NDArray[np.float64], scale: float, shift: float = 0.0) -
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 7.3])
-def test_whole_numbers_have_the_chances_of_the_rounded_law(scale: float) -> None:
+def test_integers_have_the_probabilities_of_the_rounded_distribution(scale: float) -> None:
     """The seed is fixed, so this cannot flake; it fails for a scale off by 2 %, and for another rounding."""
     [sample] = draw(0, scale, LONG)
     assert np.array_equal(sample, np.rint(sample))
@@ -44,7 +44,7 @@ def test_whole_numbers_have_the_chances_of_the_rounded_law(scale: float) -> None
     assert p_value(np.floor(sample), scale, shift=-0.5) < 1e-6
 
 
-def test_large_scales_give_the_normal_law_across_pieces() -> None:
+def test_large_scales_give_the_normal_distribution_across_pieces() -> None:
     [sample] = draw(1, 2.0**31, LONG)
     assert np.array_equal(sample, np.rint(sample))
     assert stats.kstest(sample / 2.0**31, "norm").pvalue > 1e-6
@@ -73,18 +73,16 @@ def test_a_seed_repeats_them() -> None:
 
 
 @pytest.mark.parametrize("scale", [3.0, 2.0**31, 2.0**40])
-def test_numbers_that_float64_leaves_open_are_those_that_it_knows(
-    scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With an error of a thousandth assumed, mpmath settles all: not one number changes."""
+def test_mpmath_and_float64_give_the_same_integers(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a much larger error bound, mpmath computes many more numbers; none changes."""
     [known] = draw(5, scale, 301)
-    settled = []
-    settle = rounded_gaussian._settle
-    monkeypatch.setattr(rounded_gaussian, "_settle", lambda *a: settled.append(settle(*a)) or settled[-1])
+    results = []
+    exact = rounded_gaussian._round
+    monkeypatch.setattr(rounded_gaussian, "_round", lambda *a: results.append(exact(*a)) or results[-1])
     monkeypatch.setattr(rounded_gaussian, "_ERROR", 0.01)
     [again] = draw(5, scale, 301)
     assert np.array_equal(known, again)
-    assert len(settled) > (3 if scale == 3.0 else 300)
+    assert len(results) > (3 if scale == 3.0 else 300)
 
 
 def test_float64_is_within_half_of_the_error_that_is_assumed() -> None:
@@ -109,14 +107,14 @@ def test_a_scale_of_zero_makes_zeros_also_of_the_far_tail(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("least", [0, 1, 2**45, 2**46 - 1])
 def test_the_far_tail_is_drawn_with_more_bits(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where 64 bits do not tell U well, for radii of 5 and more, the bits after them do."""
+    """For radii of 5 and more, 64 bits are too few for U, and further bits are used."""
     monkeypatch.setattr(
         rounded_gaussian._Piece,
         "_words",
         lambda piece: (np.array([least], np.uint64), np.array([2**61], np.uint64)),
     )
     piece, scale = rounded_gaussian._Piece(KEY, ("noise", 7, 0, 0), 2), 2.0**31
-    more = rounded_gaussian._bits(KEY, ("noise-more", 7, 0, 0, 0), 2 * rounded_gaussian._MORE)
+    more = rounded_gaussian._bits(KEY, ("noise-more", 7, 0, 0, 0), 2 * rounded_gaussian._EXTRA_WORDS)
     with mpmath.workdps(90):
         u = (least + sum(mpmath.mpf(int(w)) / 2 ** (64 * (i + 1)) for i, w in enumerate(more[0::2]))) / 2**64
         v = (2**61 + sum(mpmath.mpf(int(w)) / 2 ** (64 * (i + 1)) for i, w in enumerate(more[1::2]))) / 2**64
@@ -126,16 +124,16 @@ def test_the_far_tail_is_drawn_with_more_bits(least: int, monkeypatch: pytest.Mo
     assert radius > 4.9
 
 
-def test_more_bits_go_on_where_fewer_were() -> None:
-    """A number that lies at a half as far as its bits say stays open until they say more."""
+def test_more_bits_extend_fewer_bits() -> None:
+    """A number at a half, as far as its bits go, is undecided until there are more bits."""
     half = (1 << 319) // 4 * 3  # a V of 3/8 is a cosine of -sqrt(1/2)
     with mpmath.workdps(200):
         radius = mpmath.sqrt(mpmath.mpf(1) / 2) * 3  # so that Z = -1.5
         top = int(mpmath.exp(-(radius**2) / 2) * 2**320)
-    assert rounded_gaussian._settle(1.0, top, half, 320, sine=False) is None
+    assert rounded_gaussian._round(1.0, top, half, 320, sine=False) is None
     for rest, whole in ((0, -2), (2**320 - 1, -1)):
-        assert rounded_gaussian._settle(1.0, top * 2**320 + rest, half * 2**320, 640, sine=False) == whole
-    assert rounded_gaussian._settle(1.0, 0, half, 320, sine=False) is None
+        assert rounded_gaussian._round(1.0, top * 2**320 + rest, half * 2**320, 640, sine=False) == whole
+    assert rounded_gaussian._round(1.0, 0, half, 320, sine=False) is None
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def test_empty_cohorts_happen_and_cost_an_event() -> None:
     assert sampler.event(1.0).rate == 0.001
 
 
-def test_events_say_what_was_drawn() -> None:
+def test_events_describe_the_sampling() -> None:
     poisson = Poisson(1000, 0.01).event(1.5)
     assert (poisson.sampling, poisson.relation, poisson.rate) == ("poisson", "add-remove", 0.01)
     fixed = FixedSize(1000, 10).event(1.5)
