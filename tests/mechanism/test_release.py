@@ -201,7 +201,7 @@ def test_exact_releases_are_whole_steps_however_many_replied(placement: Placemen
 
 @pytest.mark.parametrize("placement", EXACT, ids=lambda placement: placement.name)
 def test_equal_rounded_sums_give_equal_releases(placement: Placement) -> None:
-    """The release depends on the rounded sum only: less than a step changes nothing, a step changes a step."""
+    """The release depends on the rounded sum only: a change below one step has no effect."""
     owed = QUERY.noise_stds(Z)
     [std] = placement.party_stds(owed) or owed
     step = noise_step(QUERY.blocks[0], std)
