@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from conformance.table import HUGE, ROUNDS, table
 from conformance.targets import TARGETS, UNITS, Target
 from helpers.toys import CountingGate, noise_free
@@ -22,7 +23,7 @@ from safetensors.torch import load, save
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, Outcome, advance, run
 from fedpriv.mechanism.placement import PLACEMENTS, Central, PlacementContext
-from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
+from fedpriv.mechanism.query import IndicatorBlock, NoisyAnswer, Query, SumBlock, Term
 from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
 from fedpriv.optimizers import PrivateOptimizer, State
 from fedpriv.optimizers.registry import METHODS
@@ -44,26 +45,10 @@ PLACED_BY = {
 LEFT = {"quadratic": 0.75, "logistic": 0.85, "network": 0.85}
 
 every = pytest.mark.parametrize("name", NAMES)
-everywhere = pytest.mark.parametrize("target", TARGETS)
 
 
 def made(target: str, name: str, clip_norm: float = 1.0) -> PrivateOptimizer:
     return TABLES[target][name].make(clip_norm)
-
-
-# Every sampler and placement on the quadratic, one on targets that cost more.
-SAMPLED = [
-    *(("quadratic", kind) for kind in SAMPLERS),
-    ("logistic", "poisson"),
-    pytest.param("network", "poisson", marks=pytest.mark.slow),
-]
-PLACED = [
-    *(("quadratic", kind) for kind in PLACEMENTS),
-    *(
-        pytest.param(target, kind, marks=() if kind == "distributed" else pytest.mark.slow)
-        for target, kind in itertools.product(("logistic", "network"), PLACEMENTS)
-    ),
-]
 
 
 def outcome_of(mechanism: Mechanism, target: Target, seed: int = 1, silo_size: int | None = None) -> Outcome:
@@ -87,6 +72,43 @@ def answers(target: str, name: str, count: int) -> list[State]:
     return states
 
 
+def kind(name: str) -> frozenset[object]:
+    """What an optimizer's queries ask for, numbers left out: the part of it that a model's sums depend on."""
+    return frozenset(
+        (
+            len(query.points),
+            *(
+                (type(block), term.at, term.divisor is None, term.per_layer)
+                for block, term in terms_of(query)
+            ),
+        )
+        for query in map(made("quadratic", name).query, answers("quadratic", name, ROUNDS - 1))
+    )
+
+
+def terms_of(query: Query) -> list[tuple[SumBlock | IndicatorBlock, Term]]:
+    return [(b, term) for b in query.blocks for term in (b.terms if isinstance(b, SumBlock) else (b.term,))]
+
+
+# One optimizer of each kind of query runs on every target by default, the others on the quadratic.
+FIRST_OF_KIND = set({kind(name): name for name in reversed(NAMES)}.values())
+
+
+def cell(name: str, target: str, *more: str) -> ParameterSet:
+    quick = target == "quadratic" or name in FIRST_OF_KIND
+    return pytest.param(name, target, *more, marks=() if quick else pytest.mark.slow)
+
+
+def across(axis: str, choices: Iterable[str], usual: str) -> pytest.MarkDecorator:
+    """Every optimizer on the quadratic with each choice, and on the other targets with the usual one."""
+    cells = [cell(name, "quadratic", choice) for name in NAMES for choice in choices]
+    cells += [cell(name, target, usual) for name in NAMES for target in TARGETS if target != "quadratic"]
+    return pytest.mark.parametrize(("name", "target", axis), cells)
+
+
+everywhere = pytest.mark.parametrize(("name", "target"), [cell(n, t) for n in NAMES for t in TARGETS])
+
+
 def tenths(query: Query) -> NoisyAnswer:
     """An answer to the query, 0.1 everywhere."""
     return tuple(
@@ -99,15 +121,13 @@ def numbers(query: Query) -> list[object]:
     """Everything a query asks for but its points, comparable."""
     terms = [
         (block.share, term.clip_norm, term.weight, term.at, None if d is None else d.tolist())
-        for block in query.blocks
-        for term in (block.terms if isinstance(block, SumBlock) else (block.term,))
+        for block, term in terms_of(query)
         for d in (term.divisor,)
     ]
     return [query.relative_noise, query.rate_factor, query.releases, *terms]
 
 
-@every
-@pytest.mark.parametrize(("target", "sampler"), SAMPLED)
+@across("sampler", SAMPLERS, "poisson")
 def test_events_are_public_and_as_planned(name: str, target: str, sampler: str) -> None:
     mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Central(), 0.8, ROUNDS)
     charged = []
@@ -141,7 +161,6 @@ def stored_and_read(state: State) -> State:
     return State.from_tensors(load(save(tensors)), step)
 
 
-@every
 @everywhere
 def test_a_run_that_is_stored_half_way_ends_as_one_that_is_not(name: str, target: str) -> None:
     mechanism = Mechanism(made(target, name), SAMPLERS["poisson"], Central(), 0.5, ROUNDS)
@@ -169,8 +188,7 @@ def test_updates_are_functions(name: str) -> None:
     assert one.step == state.step + 1
 
 
-@every
-@pytest.mark.parametrize(("target", "sampler"), SAMPLED)
+@across("sampler", SAMPLERS, "poisson")
 def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: str) -> None:
     """24 clients, or the examples of 3 silos of 8: the same data, the same trajectory under noise."""
     mechanism = Mechanism(made(target, name), SAMPLERS[sampler], Central(), 0.5, ROUNDS)
@@ -178,8 +196,7 @@ def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: s
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-8, atol=1e-10)
 
 
-@every
-@pytest.mark.parametrize(("target", "placement"), PLACED)
+@across("placement", PLACEMENTS, "distributed")
 def test_every_placement_runs_and_parties_owe_what_the_query_says(
     name: str, target: str, placement: str
 ) -> None:
@@ -198,7 +215,6 @@ def test_every_placement_runs_and_parties_owe_what_the_query_says(
         assert torch.allclose(quiet, outcome.state.params, atol=1e-9) != PLACEMENTS[placement].adds_noise
 
 
-@every
 @everywhere
 def test_it_converges_under_noise(name: str, target: str) -> None:
     world = TARGETS[target]
@@ -208,7 +224,6 @@ def test_it_converges_under_noise(name: str, target: str) -> None:
     assert float(world.loss(data, end)) < LEFT[target] * float(world.loss(data, world.start))
 
 
-@every
 @everywhere
 def test_without_clipping_and_noise_it_is_the_textbook_rule(name: str, target: str) -> None:
     world, row = TARGETS[target], TABLES[target][name]
@@ -228,7 +243,6 @@ def test_without_clipping_and_noise_it_is_the_textbook_rule(name: str, target: s
 BROKEN = [None, math.nan, math.inf, 1e300]
 
 
-@every
 @everywhere
 @settings(max_examples=8, deadline=None)
 @over(data=st.data())
