@@ -13,6 +13,7 @@ fedpriv.ArgumentError: target-degrees is -1; it must be greater than 0
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -107,8 +108,8 @@ class Settings(BaseModel):
 
     @classmethod
     def fields(cls) -> dict[str, FieldInfo]:
-        """The settings by key, in order."""
-        return {kebab(name): field for name, field in cls.model_fields.items()}
+        """The settings by key, in order; one dictionary for all calls, which must not be changed."""
+        return _fields(cls)
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
@@ -136,6 +137,11 @@ class Settings(BaseModel):
     def filled_in(self, **values: Scalar) -> Self:
         """A copy with these attributes set, where they are 0; they are not checked again."""
         return self.model_copy(update={name: getattr(self, name) or value for name, value in values.items()})
+
+
+@functools.cache
+def _fields(group: type[Settings]) -> dict[str, FieldInfo]:
+    return {kebab(name): field for name, field in group.model_fields.items()}
 
 
 def condition(field: FieldInfo) -> Needs | None:

@@ -235,10 +235,10 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         return dict(self._without_effect())
 
     def _without_effect(self) -> Iterator[tuple[str, Needs]]:
-        table, optimizers = self.table(), set(OptimizerSettings.fields())
+        table, common, optimizers = self.table(), self.fields(), OptimizerSettings.fields()
         used = {"optimizer", *self.method.uses, *WRAPPER_KEYS}
         for key, field in self.all_fields().items():
-            own = key not in self.fields()
+            own = key not in common
             if key in type(self.own).fields() or (not own and (key not in optimizers or key in used)):
                 need = self.method.needs.get(key) or condition(field)
                 if need is not None and not need.holds(table):

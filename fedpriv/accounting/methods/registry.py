@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -48,8 +49,17 @@ def epsilons(
     Without ``lower`` the lower bounds are None, which halves the time. Raises as ``epsilon`` does.
     """
     validation.between("delta", delta, 0, 1)
-    chosen = METHODS[validation.choice("accounting", method, METHODS)]
-    counts = [tally(events) for events in added]
+    validation.choice("accounting", method, METHODS)
+    return list(_epsilons(tuple(tuple(tally(events).items()) for events in added), delta, method, lower))
+
+
+# A run asks for the same values in its plan, its progress and its report, and so do runs of one plan.
+@functools.lru_cache(maxsize=256)
+def _epsilons(
+    added: tuple[tuple[tuple[Event, int], ...], ...], delta: float, method: str, lower: bool
+) -> tuple[PrivacyGuarantee, ...]:
+    """``epsilons`` of stages that are given as (event, count)."""
+    chosen, counts = METHODS[method], [dict(stage) for stage in added]
     _refuse({event for stage in counts for event in stage}, chosen)
     costly_events = [{event: n for event, n in stage.items() if _costs(event)} for stage in counts]
     noisy = [{event: n for event, n in stage.items() if event.noise_multiplier} for stage in costly_events]
@@ -67,7 +77,7 @@ def epsilons(
             upper, low = math.inf, math.inf if -math.expm1(hidden) > delta + distance else low
         keeps = lower and method == "pld"
         answers.append(PrivacyGuarantee(upper, low if keeps else None, chosen.kind, method, delta))
-    return answers
+    return tuple(answers)
 
 
 def non_decreasing(answers: Sequence[PrivacyGuarantee]) -> list[float]:
