@@ -61,7 +61,7 @@ class BuildContext:
         calibrated: the noise, or None while the run is planned. The planned releases must not depend on it.
     """
 
-    common: SharedSettings
+    common: OptimizerSettings
     rounds: int
     by_silo: bool
     silo_steps: int
