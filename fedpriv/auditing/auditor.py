@@ -207,7 +207,7 @@ def audit_plan(
 
 def _require_visible(config: Config) -> None:
     """Raises ArgumentError if the guarantee is not about the released models, or public data is needed."""
-    if config.level != "aggregation":
+    if config.by_silo:
         raise validation.fail("level", config.level, "be aggregation for an audit")
     placement = PLACEMENTS[config.placement]
     if placement.server_view or not placement.adds_noise:
@@ -231,9 +231,9 @@ def _plan(config: Config, canaries: int) -> Plan:
     if validation.integer("canaries", canaries) > config.units:
         hint = "if you raise clients, set delta, too, since its default depends on clients"
         raise validation.fail("canaries", canaries, f"be at most the run's {config.units} units", hint)
-    count = canaries or min(config.units, MOST if config.work == "gradient" else _MOST_LOCAL_STEPS)
+    count = canaries or min(config.units, _MOST_LOCAL_STEPS if config.trains_locally else MOST)
     changes: dict[str, Any] = {"clients": count, "nodes_own_data": False}
-    if config.unit == "example":
+    if config.privacy_unit.in_silos:
         clients = min(config.clients, count)
         changes |= {"clients": clients, "examples_per_client": -(-count // clients)}
     return make_plan(config.changed(**changes))

@@ -57,7 +57,7 @@ def measure(
     Raises ArgumentError for settings that cannot be simulated, or of the client level.
     """
     validation.integer("rounds", rounds, minimum=1)
-    if config.level != "aggregation":
+    if config.by_silo:
         hint = "a step of one silo is a round of level=aggregation with clients=1 and silo-steps=1"
         raise validation.fail("level", config.level, "be aggregation to be timed by parts", hint)
     plan = make_plan(config.changed(rounds=max(config.rounds, rounds + WARM)))

@@ -75,7 +75,7 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
     """The finding in sentences."""
     from fedpriv.report.notices import noise
 
-    unit = "clients" if config.unit == "client" else "examples"
+    unit = f"{config.unit}s"
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
     cut = "" if found.stopped.complete else f" ({found.stopped.short})"
     verdict = f"VIOLATED: the run leaks more than its ledger says, {surely}"

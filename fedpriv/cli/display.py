@@ -60,7 +60,7 @@ def announce(plan: Plan, resumed: Checkpoint | None, checked: Checked, err: bool
 def _each(config: Config) -> str:
     """How many examples a client has on average, where clients share a data set out: it follows from public
     numbers. A finite data set is divided whole, whatever examples-per-client says."""
-    if config.unit != "client" or config.partition == "one-example":
+    if not config.divided:
         return ""
     size = make_source(config).size
     mean = config.examples_per_client if size is None else size / config.clients

@@ -23,7 +23,8 @@ from fedpriv.cli.app import (
     uncharged,
 )
 from fedpriv.cli.progress import shown
-from fedpriv.config.schema import Config, read_assignment, read_file
+from fedpriv.config.reading import read_assignment, read_file
+from fedpriv.config.schema import Config
 
 if TYPE_CHECKING:
     from fedpriv.config.plan import Plan

@@ -113,7 +113,7 @@ def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
 
 def make_work(config: Config) -> Work:
     """What a client computes."""
-    if config.work == "gradient":
+    if not config.trains_locally:
         return OneGradient(config.precision)
     if config.precision != "float32":
         raise validation.fail("precision", config.precision, f"be float32 with work {config.work}")
@@ -145,7 +145,7 @@ def make_view(config: Config, source: data.Source) -> View:
     Raises ArgumentError where the source has fewer examples than the clients need.
     """
     population = data.population(
-        "silos" if config.unit == "example" else config.partition,
+        "silos" if config.privacy_unit.in_silos else config.partition,
         source,
         clients=config.clients,
         examples_per_client=config.examples_per_client,

@@ -62,15 +62,15 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         raise validation.fail("max-participations", config.max_participations, "be 0 with nodes-own-data")
     if config.max_participations > config.rounds:
         raise validation.fail("max-participations", config.max_participations, "be at most rounds")
-    if config.unit == "example" and config.partition != "one-example":
+    if config.privacy_unit.in_silos and config.partitioning.several:
         raise validation.fail("partition", config.partition, "be one-example where the unit is an example")
-    if config.unit == "example" and config.work != "gradient":
+    if config.privacy_unit.in_silos and config.trains_locally:
         raise validation.fail("work", config.work, "be gradient where the unit is an example")
 
 
 def check_client_level(config: Config) -> None:
     """Refuse what silos cannot do by themselves (:mod:`fedpriv.node.silo`)."""
-    if config.unit != "example":
+    if not config.privacy_unit.in_silos:
         raise validation.fail(
             "unit", config.unit, "be example with level client", "silos protect their examples"
         )

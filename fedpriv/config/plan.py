@@ -76,7 +76,7 @@ class Plan:
     @property
     def by_silo(self) -> bool:
         """Whether each silo makes private steps of its own (the client level)."""
-        return self.config.level == "client"
+        return self.config.by_silo
 
     @property
     def capped(self) -> bool:
@@ -107,7 +107,7 @@ class Plan:
 
     def cohorts(self, key: Key, silo: int | None = None) -> CohortSampler:
         """The run's cohort source, or at the client level that of ``silo``."""
-        silos = self.config.unit == "example"
+        silos = self.config.privacy_unit.in_silos
         return CohortSampler(
             sampler=self.mechanism.sampler,
             key=key,
@@ -131,12 +131,12 @@ def make_plan(config: Config, optimizer: PrivateOptimizer | None = None) -> Plan
         ArgumentError: settings contradict each other, or the budget cannot be met.
     """
     config = (config if optimizer is None else config.with_optimizer(optimizer)).resolved()
-    if config.level == "client":
+    if config.by_silo:
         consistency.check_client_level(config)
     consistency.check_used(config)
     consistency.check_privacy(config, config.units, config.delta)
     consistency.check_optimizer(config, build_context(config))
-    if config.level != "client":
+    if not config.by_silo:
         return _make_plan(config)
     # Silos are equal in their public numbers and disjoint: the plan of each is that of a run over it alone.
     steps = config.rounds * config.silo_steps
@@ -204,7 +204,7 @@ def gpu_share(config: Config) -> float:
 def make_sampler(config: Config, units: int, delta: float) -> Sampler:
     """The sampler that the configuration names, over ``units`` units."""
     kind, tail = SAMPLERS[config.sampler], None
-    if PLACEMENTS[config.placement].at_parties and config.unit == "client":
+    if PLACEMENTS[config.placement].at_parties and not config.privacy_unit.in_silos:
         # (1 + e^epsilon) * rounds * tail stays a small share of delta.
         spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
         tail = _TRUNCATION_SHARE * delta / (2 * spread)
@@ -219,7 +219,7 @@ def _colluders(config: Config) -> int:
 
 def _known(config: Config) -> int:
     """How many units' part in cohorts the colluding parties know."""
-    return _colluders(config) * (config.examples_per_client if config.unit == "example" else 1)
+    return _colluders(config) * config.units_of_party
 
 
 def _relation(config: Config, kind: SamplerKind) -> Relation:
@@ -232,6 +232,6 @@ def _relation(config: Config, kind: SamplerKind) -> Relation:
 
 def make_placement(config: Config, sampler: Sampler) -> Placement:
     """The placement with its public numbers m (shares) and n_min."""
-    silos = config.clients if config.unit == "example" else None
+    silos = config.clients if config.privacy_unit.in_silos else None
     context = PlacementContext(sampler, silos, config.min_replies, _colluders(config), config.exact_noise)
     return PLACEMENTS[config.placement].configured(context)

@@ -17,9 +17,7 @@ fedpriv.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling-rate'?
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic.fields import FieldInfo
@@ -36,7 +34,9 @@ from fedpriv._internal.settings import (
     snake,
     toml_value,
 )
+from fedpriv.config.federation import Partitioning
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings, PrivacySettings
+from fedpriv.mechanism.units import Level, PrivacyUnit
 from fedpriv.optimizers import METHODS, Method, OptimizerSettings, PrivateOptimizer, given_method, user_method
 from fedpriv.optimizers.public_data import PublicSettings
 from fedpriv.optimizers.registry import BuildContext, own_settings, users_of
@@ -146,12 +146,42 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     @property
     def units(self) -> int:
         """The public number of privacy units: clients, or the examples of all silos."""
-        return self.clients * (self.examples_per_client if self.unit == "example" else 1)
+        return self.clients * self.units_of_party
+
+    @property
+    def privacy_unit(self) -> PrivacyUnit:
+        """What neighbouring data sets differ in."""
+        return PrivacyUnit(self.unit)
+
+    @property
+    def units_of_party(self) -> int:
+        """How many privacy units a client or silo holds."""
+        return self.privacy_unit.of_party(self.examples_per_client)
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """How examples are divided among clients, where these are the privacy units."""
+        return Partitioning(self.partition)
+
+    @property
+    def divided(self) -> bool:
+        """Whether clients are the privacy units, and may hold several examples."""
+        return self.partitioning.several and not self.privacy_unit.in_silos
+
+    @property
+    def by_silo(self) -> bool:
+        """Whether each silo makes private steps of its own (the client level)."""
+        return Level(self.level).by_silo
+
+    @property
+    def trains_locally(self) -> bool:
+        """Whether clients make SGD steps of their own, and not one gradient."""
+        return self.work == "local-steps"
 
     @property
     def centralised(self) -> bool:
         """Whether one silo holds all examples: no federation (see :mod:`fedpriv.config.centralised`)."""
-        return self.unit == "example" and self.clients == 1 and not self.nodes_own_data
+        return self.privacy_unit.in_silos and self.clients == 1 and not self.nodes_own_data
 
     @property
     def exact_noise(self) -> bool:
@@ -171,9 +201,9 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         return BuildContext(
             common=self,
             rounds=self.rounds * self.silo_steps,
-            by_silo=self.level == "client",
+            by_silo=self.by_silo,
             silo_steps=self.silo_steps,
-            local_steps=self.work == "local-steps",
+            local_steps=self.trains_locally,
             sampler=self.sampler,
             placement=self.placement,
             draw=self._generator,
@@ -276,28 +306,3 @@ def unused(config: Config) -> tuple[str, str] | None:
         if needed.strict and table[key] not in unset:
             return key, needed.text
     return None
-
-
-def read_file(path: str | Path) -> dict[str, Any]:
-    """The table of a TOML configuration file. Raises ArgumentError if it is missing or malformed."""
-    try:
-        with Path(path).open("rb") as file:
-            return tomllib.load(file)
-    except OSError:
-        raise validation.fail("CONFIG", str(path), "be an existing TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        text = f'CONFIG {path} is not valid TOML: {error}; texts stand in quotes, as in model = "cnn"'
-        raise validation.ArgumentError(text) from None
-
-
-def read_assignment(text: str) -> tuple[str, Scalar]:
-    """``key=value`` as it is typed after --set; the value is read as TOML, else as a plain string."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise validation.fail("--set", text, "be written key=value")
-    value = value.strip()
-    try:
-        table = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value
-    return key.strip(), table["value"] if len(table) == 1 else value

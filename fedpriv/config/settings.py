@@ -8,18 +8,21 @@ from pydantic import create_model
 
 from fedpriv._internal.settings import Needs, Settings, needs, setting
 from fedpriv.accounting import METHODS
+from fedpriv.config.federation import Partitioning
 from fedpriv.data.loaders import DATA_SETS, own_settings
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.mechanism.settings import LocalSettings, PartySettings, chosen
+from fedpriv.mechanism.units import PrivacyUnit
 from fedpriv.models import MODELS
 
-_PARTITIONED = ("iid", "dirichlet", "shards")
-_PARTITION = "a partition other than one-example and natural"
 _IN_RAY = Needs("engine=ray", lambda run: run["engine"] == "ray")
 # Not strict: placement=none takes a configuration as it is, so that runs can be compared.
 _NOISE = Needs("noise", lambda run: chosen(run).adds_noise, strict=False)
-_SILOS = Needs("unit=example", lambda run: run["unit"] == "example", strict=False)
+_SILOS = Needs("unit=example", lambda run: PrivacyUnit(run["unit"]).in_silos, strict=False)
+_PARTITION = "a partition other than one-example and natural"
+_DEALT = Needs(_PARTITION, lambda run: Partitioning(run["partition"]).dealt)
+_SEVERAL = Needs(_PARTITION, lambda run: _DEALT.holds(run) or _SILOS.holds(run))
 _LOCAL_STEPS = needs(work="local-steps")
 
 
@@ -53,12 +56,12 @@ class ModelSettings(Settings):
         1,
         "mean number of examples of a client or silo",
         ge=1,
-        needs=Needs(_PARTITION, lambda run: run["partition"] in _PARTITIONED or run["unit"] == "example"),
+        needs=_SEVERAL,
     )
     client_sizes: Literal["equal", "lognormal", "uniform"] = setting(
         "equal",
         "distribution of client sizes in a partition",
-        needs=Needs(_PARTITION, lambda run: run["partition"] in _PARTITIONED),
+        needs=_DEALT,
     )
     dirichlet_alpha: float = setting(
         0.5, "label skew of the dirichlet partition", gt=0, needs=needs(partition="dirichlet")
@@ -70,7 +73,7 @@ class ModelSettings(Settings):
         0,
         "seed of the (public) partition",
         ge=0,
-        needs=Needs(_PARTITION, lambda run: run["partition"] in _PARTITIONED),
+        needs=_DEALT,
     )
 
 

@@ -30,6 +30,7 @@ from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.serialization import MessageError, read_request, reply_content
 from fedpriv.flower.silo_serialization import changes_content, read_memories, read_training, write_memories
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.mechanism.units import Level
 from fedpriv.node.factory import SiloFile, make_worker
 from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger
 from fedpriv.node.policy import as_taken
@@ -53,7 +54,7 @@ def describe_node(message: Message, context: Context) -> Message:
     data cannot be read, its owner does not allow the run, or the owner's limit does not suffice.
     """
     run_config, node_config = _configs(context)
-    if dict(run_config).get("level") == "client":
+    if Level.of(dict(run_config)).by_silo:
         silo = _silo_side(run_config, node_config, context.run_id)
         side, budget_gate = silo.side, silo.budget_gate
     else:
@@ -148,7 +149,7 @@ def _charged(request: SumRequest, run_config: _Items, node_config: _Items, run_i
 
 def _require_noise(request: SumRequest, run_config: UserConfig) -> None:
     """Raises MessageError for a request without noise or clipping, if this run's parties must add noise."""
-    if run_config.get("level") == "client":
+    if Level.of(run_config).by_silo:
         raise MessageError("at level=client silos answer training requests only, not requests for sums")
     placement = PLACEMENTS.get(str(run_config.get("placement")))
     if placement is None or not placement.at_parties:

@@ -48,7 +48,7 @@ def _run(grid: Grid, config: Config) -> None:
     out = config.out or default_folder()
     RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
-    silos = config.unit == "example"
+    silos = config.privacy_unit.in_silos
     engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, report=_report, silos=silos)
     engine.assemble()
     folder = RunFolder.create(out, config.overwrite)

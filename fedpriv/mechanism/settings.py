@@ -8,6 +8,7 @@ from typing import Any
 from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.mechanism.placement import PLACEMENTS, Placement
 from fedpriv.mechanism.sampling import SAMPLERS
+from fedpriv.mechanism.units import Level
 
 
 def chosen(run: Mapping[str, Any]) -> type[Placement]:
@@ -17,7 +18,7 @@ def chosen(run: Mapping[str, Any]) -> type[Placement]:
 
 def _colluding(run: Mapping[str, Any]) -> bool:
     placement, drawn = chosen(run), SAMPLERS[str(run["sampler"])].sampling
-    alone = not placement.adds_noise or run["level"] == "client" or run["clients"] == 1
+    alone = not placement.adds_noise or Level.of(run).by_silo or run["clients"] == 1
     return not alone and (placement.at_parties or drawn.fixed_size)
 
 

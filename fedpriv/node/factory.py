@@ -66,7 +66,7 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
 def _unit_memory(config: Config, source: data.Source) -> int:
     """The average number of bytes needed to create one unit's examples: _COPIES of each example."""
     each = 1
-    if config.unit == "client" and config.partition != "one-example":  # a finite source is divided completely
+    if config.divided:  # a finite source is divided completely
         each = -(-source.size // config.clients) if source.size else config.examples_per_client
     return _COPIES * each * math.prod(source.shape) * (8 if source.tokens else 4)
 
@@ -85,6 +85,6 @@ def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
 
 def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own: int) -> Units:
     file = FileView(ClientFile(node["data-file"], source), own)
-    if config.unit == "client":
+    if not config.privacy_unit.in_silos:
         return file
     return SiloFile(file, data.Silos(config.clients, config.examples_per_client))

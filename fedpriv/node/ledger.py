@@ -151,7 +151,7 @@ class NodeLedger:
             if any(labels.get("run") == str(self.run) for labels in record.labels):
                 return ""  # the run has begun
             past = record.events
-        silo = self.plan.config.unit == "example"
+        silo = self.plan.config.privacy_unit.in_silos
         if not silo and not isinstance(self.plan.mechanism.sampler, Everyone):
             return ""
         public = past if silo else ()

@@ -241,7 +241,7 @@ def make_silo_worker(
     Raises ArgumentError if the run has another level.
     """
     config = Config.parse(dict(run_config))
-    if config.level != "client":
+    if not config.by_silo:
         raise validation.fail("level", config.level, "be client for silos that take private steps")
     plan = make_plan(config)
     side = make_worker(run_config, node_config)

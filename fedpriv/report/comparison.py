@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.config.schema import Config, read_file
+from fedpriv.config.reading import read_file
+from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report import summary
@@ -204,7 +205,7 @@ def _used(config: Config) -> dict[str, Any]:
     table = config.table()
     table |= {key: "auto" for key, value in config.derived().items() if table[key] == value}
     idle = set(config.without_effect())
-    if config.unit == "client" and config.partition != "one-example" and config.examples_per_client == 1:
+    if config.divided and config.examples_per_client == 1:
         idle.add("examples-per-client")  # a finite data set is divided whole: 1 is not the clients' size
     return {key: value for key, value in table.items() if key not in idle}
 
@@ -267,7 +268,7 @@ def _run(folder: Path) -> Run:
 
 def _resume_hint(folder: Path, config: Config) -> str:
     """What can be done about a run that did not end."""
-    if config.nodes_own_data or config.level == "client":
+    if config.nodes_own_data or config.by_silo:
         kind = "a deployment's run" if config.nodes_own_data else "a run of level=client"
         return f"{kind} cannot be resumed; {spend_hint(folder, config)}"
     return f"`fedpriv resume {folder}` continues an interrupted run"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv._internal import plotting
 from fedpriv.accounting import METHODS
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.mechanism.units import Level
 from fedpriv.report.notices import noise
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.tasks import metrics as metrics_module
@@ -51,7 +52,7 @@ def draw(
     title = f"{summary['data set']}, {summary['model']}, {summary['optimizer']}, "
     placement = summary["privacy"]["placement"]
     title += noise(placement)
-    if summary["privacy"]["level"] == "client" and PLACEMENTS[placement].adds_noise:
+    if Level(summary["privacy"]["level"]).by_silo and PLACEMENTS[placement].adds_noise:
         title += " in each silo"
     budget = summary["privacy"]["budget"]
     if budget is not None:

@@ -64,7 +64,7 @@ def trust(config: Config) -> str:
     """Whom the units of a run must trust, and against whom the guarantee holds."""
     placement = PLACEMENTS[config.placement]
     central = issubclass(placement, Central)
-    if config.level == "client" and central:
+    if config.by_silo and central:
         return BY_SILO
     if config.centralised and central:
         return CENTRALISED
@@ -74,13 +74,13 @@ def trust(config: Config) -> str:
 
 def _colluding(config: Config) -> str:
     """Whether the guarantee holds against other parties of the run, who know more than the models."""
-    parties = ("client", "silo")[config.unit == "example"]
+    party = config.privacy_unit.party
     if not config.colluding_parties:
         return (
-            f" Other {parties}s are not covered as adversaries: they know their own participation and noise, "
+            f" Other {party}s are not covered as adversaries: they know their own participation and noise, "
             "which this epsilon does not account for."
         )
-    number = metrics.counted(min(config.colluding_parties, config.clients - 1), parties)
+    number = metrics.counted(min(config.colluding_parties, config.clients - 1), party)
     subject = "The guarantee for the released models" if PLACEMENTS[config.placement].server_view else "It"
     return f" {subject} also holds against {number} with pooled knowledge of themselves (colluding-parties)."
 
@@ -89,13 +89,9 @@ def unit(plan: Plan) -> str:
     """The privacy unit: its name, a colon and a description."""
     if plan.config.centralised and not plan.by_silo:
         return "example: one example of the training set"
-    if plan.config.unit == "example":
+    if plan.config.privacy_unit.in_silos:
         return "example: one example of one silo"
-    if plan.config.partition == "one-example":
-        return "client: a client with its single example"
-    if plan.config.partition == "natural":
-        return "client: a user of the data set with all their training examples"
-    return "client: a client with all its examples"
+    return f"client: {plan.config.partitioning.client}"
 
 
 def sampling(plan: Plan) -> str:
@@ -131,12 +127,12 @@ def _notes(plan: Plan) -> list[str]:
             "the person who wrote a digit: images deformed from one source digit count as separate units, "
             "since the unit is the generated image"
         )
-    elif not plan.by_silo and (plan.config.unit == "example" or plan.config.partition == "one-example"):
+    elif not (plan.by_silo or plan.config.divided):
         notes.append(
             "a person with several examples: each example is a separate unit, and the guarantee for the "
             "person is weaker, since their epsilons add up, and delta grows, too"
         )
-    if plan.config.partition == "natural":
+    if plan.config.partitioning.natural:
         notes.append(
             "a user's examples in the public test part: models are scored on them, and public examples are "
             "taken from them"

@@ -126,7 +126,7 @@ def _silos(config: Config) -> dict[str, int]:
 
 def _absences(config: Config, absent: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
     """The absences; None if the privacy unit is a client, since they are then private."""
-    return list(absent) if config.unit == "example" else None
+    return list(absent) if config.privacy_unit.in_silos else None
 
 
 def _relation(events: Sequence[Event], plan: Plan) -> str:

@@ -27,7 +27,8 @@ from fedpriv import models
 from fedpriv._internal import tensor_io, user_code, validation
 from fedpriv._internal.version import __version__
 from fedpriv.config.builders import make_model, make_source
-from fedpriv.config.schema import Config, read_file
+from fedpriv.config.reading import read_file
+from fedpriv.config.schema import Config
 from fedpriv.data import MissingDataError
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.models import weights

@@ -96,7 +96,7 @@ def simulate(
     """
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(settings, given, changes) as (values, objects):
-        config = Config.parse({**_population(values, objects), **values})
+        config = _configured(values, objects)
         return _run(config, folder, progress)
 
 
@@ -205,7 +205,7 @@ def compare(
     """
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(settings, given, changes) as (values, objects):
-        config = Config.parse({**_population(values, objects), **values})
+        config = _configured(values, objects)
         for placement in placements:
             validation.choice("placements", placement, comparisons.COMPARED)
         run.check(config)
@@ -296,14 +296,13 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _population(values: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, int]:
-    """The default number of clients of a data set in memory: its training examples, or its owners."""
-    source = objects.get("dataset")
-    if source is None or source.size is None or values.get("unit") == "example":
-        return {}
-    if values.get("partition") == "natural" and source.owners is not None:
-        return {"clients": int(source.owners.max()) + 1}
-    return {"clients": source.size} if values.get("partition", "one-example") == "one-example" else {}
+def _configured(values: Mapping[str, Any], objects: Mapping[str, Any]) -> Config:
+    """The configuration; by default a data set in memory has as many clients as examples, or as owners."""
+    config, source = Config.parse(values), objects.get("dataset")
+    if "clients" in values or source is None or config.privacy_unit.in_silos:
+        return config
+    number = config.partitioning.clients_of(source)
+    return config if number is None else config.changed(clients=number)
 
 
 def _run(config: Config, folder: str | Path | None, progress: Progress) -> Result:

@@ -14,7 +14,8 @@ import torch
 from fedpriv._internal import user_code, validation
 from fedpriv.config.builders import choose_device, make_public, make_source, make_task, make_view, make_work
 from fedpriv.config.plan import Plan, gpu_share, make_plan, number_of_actors
-from fedpriv.config.schema import Config, read_file
+from fedpriv.config.reading import read_file
+from fedpriv.config.schema import Config
 from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
 from fedpriv.node.factory import make_worker
@@ -78,7 +79,7 @@ def check(config: Config) -> Checked:
 
 def _check_divided(config: Config, source: Source) -> None:
     """Refuse a number of examples for clients among whom a finite data set is divided whole."""
-    divided = config.unit == "client" and config.partition not in ("one-example", "natural")
+    divided = config.partitioning.dealt and not config.privacy_unit.in_silos
     if divided and source.size is not None and config.examples_per_client != 1:
         allowed = f"be left out: all {source.size} examples of {source.name} are divided among the clients"
         hint = f"about {source.size / config.clients:.3g} each"
@@ -150,7 +151,7 @@ def make_engine(config: Config) -> Engine | SiloEngine:
     Raises ArgumentError or GridError where the settings do not fit this machine.
     """
     if config.engine == "in-process":
-        return make_silo_worker(config.table()) if config.level == "client" else make_worker(config.table())
+        return make_silo_worker(config.table()) if config.by_silo else make_worker(config.table())
     from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid
 

@@ -9,7 +9,8 @@ import pytest
 from fedpriv._internal import hints
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.config.builders import choose_device
-from fedpriv.config.schema import Config, read_assignment
+from fedpriv.config.reading import read_assignment
+from fedpriv.config.schema import Config
 
 MISTAKES: list[Any] = [
     ("clients=1e30", "clients is 1e+30; it must be at most 1,000,000,000,000"),

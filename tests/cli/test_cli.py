@@ -27,7 +27,8 @@ from fedpriv.accounting import ledger as ledgers
 from fedpriv.cli import app
 from fedpriv.cli.simulate import given as settings_of
 from fedpriv.config.plan import make_plan
-from fedpriv.config.schema import Config, read_assignment
+from fedpriv.config.reading import read_assignment
+from fedpriv.config.schema import Config
 from fedpriv.data import loaders
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker

@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.config.schema import read_file
+from fedpriv.config.reading import read_file
 from fedpriv.runs.run_dir import FILES
 
 QUICK = {"dataset": "digits", "model": "logistic", "rounds": 4, "sampling-rate": 0.1, "evaluate-every": 2}

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fedpriv._internal.settings import Scalar, is_filled, toml_value
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.config.schema import Config, read_assignment, read_file, unused
+from fedpriv.config.reading import read_assignment, read_file
+from fedpriv.config.schema import Config, unused
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,35 @@
+"""Settings as people write them: TOML files, and assignments on a command line."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedpriv._internal import validation
+from fedpriv._internal.settings import Scalar
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """The table of a TOML configuration file. Raises ArgumentError if it is missing or malformed."""
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except OSError:
+        raise validation.fail("CONFIG", str(path), "be an existing TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = f'CONFIG {path} is not valid TOML: {error}; texts stand in quotes, as in model = "cnn"'
+        raise validation.ArgumentError(text) from None
+
+
+def read_assignment(text: str) -> tuple[str, Scalar]:
+    """``key=value`` as it is typed after --set; the value is read as TOML, else as a plain string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise validation.fail("--set", text, "be written key=value")
+    value = value.strip()
+    try:
+        table = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+    return key.strip(), table["value"] if len(table) == 1 else value
