@@ -6,6 +6,7 @@ import importlib
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_a_federation_of_objects() -> None:
     )
     assert result.score > 0.8
     assert result.epsilon <= 5
-    assert result.report["optimizer"] == "in-memory:Halving"
+    assert result.report["optimizer"] == f"{__name__}:Halving"
     assert result.report["data set"] == "in-memory:mine"
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
@@ -116,7 +117,30 @@ def test_training_on_objects() -> None:
     assert result.score > 0.8
     assert result.report["privacy"]["unit"].startswith("example")
     assert (result.delta, result.config.units) == (1e-5, 1500)
-    assert result.report["optimizer"] == "in-memory:FirstOrder"
+    assert result.report["optimizer"] == "dp-adam"
+    settings = result.report["optimizer settings"]
+    assert (settings["learning_rate"], settings["clip_norm"]) == (0.01, 1)
+    assert "beta1=0.9" in settings["rule"]
+    assert "dp-adam, rule=Adam(beta1=0.9" in result._repr_html_()
+
+
+@dataclass(frozen=True)
+class Steps(Halving):
+    """It has settings, and a part that cannot be written down."""
+
+    rate: float = 0.25
+    _cache: object = None
+    layer: object = nn.ReLU
+
+
+def test_a_report_names_your_own_class_and_its_settings() -> None:
+    few = {"model": "logistic", "clients": 300, "sampling_rate": 0.1, "rounds": 1, "averaging": 0.5}
+    for optimizer in (Steps(), Steps):
+        report = fedpriv.simulate(few, optimizer=optimizer).report
+        assert report["optimizer"] == f"{__name__}:Steps"
+        assert report["optimizer settings"] == {"rate": 0.25}
+    local = type("Local", (Halving,), {})  # in no module, as in a function or a notebook
+    assert fedpriv.simulate(few, optimizer=local()).report["optimizer"] == "Local"
 
 
 class Pairs(Dataset):
@@ -243,7 +267,7 @@ def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[s
 def test_comparison_and_audit() -> None:
     few = {"model": "logistic", "sampling_rate": 0.1, "rounds": 3, "epsilon": 8}
     found = fedpriv.compare(few, dataset=mine(), optimizer=Halving(), placements=["none", "central"])
-    assert found["central"].report["optimizer"] == "in-memory:Halving"
+    assert found["central"].report["optimizer"] == f"{__name__}:Halving"
     assert "epsilon against the server" in repr(found)
     assert "<table>" in found._repr_html_()
     assert len(found.plot().axes) == 2

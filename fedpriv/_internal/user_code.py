@@ -22,13 +22,13 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from fedpriv._internal import validation
 
@@ -44,6 +44,8 @@ IN_MEMORY = "in-memory"  # no module has this name, for it is no identifier
 
 _objects: ContextVar[Mapping[str, Any]] = ContextVar("fedpriv-objects", default={})  # noqa: B039
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_STANDARD = str(Path(os.__file__).parent) + os.sep  # Python's own modules
+_GENERATED = ("<string>", "<frozen", "<__array")  # files of code that a library made, as of dataclasses
 
 
 def named(value: object) -> bool:
@@ -190,19 +192,28 @@ def said(error: BaseException) -> str:
     return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + (place and f", at {place}")
 
 
+def trace(error: BaseException) -> str:
+    """The traceback of an error as far as it runs through the user's own code; empty where it does not.
+
+    Frames of libraries, of Ray and of this package are left out. Of a :class:`UserCodeError` it is the
+    traceback of its cause.
+    """
+    inner = error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
+    found = traceback.TracebackException.from_exception(inner)
+    in_users_code, part = isinstance(inner, SyntaxError), cast("traceback.TracebackException | None", found)
+    while part is not None:
+        part.stack = traceback.StackSummary.from_list([f for f in part.stack if _is_users(f.filename)])
+        in_users_code = in_users_code or bool(part.stack)
+        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+    return "".join(found.format()).rstrip() if in_users_code else ""
+
+
 def _place(error: BaseException) -> str:
     """File, line and function of the last frame that is neither ours nor a library's; empty without one."""
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        if _is_users(trace.tb_frame):
-            code = trace.tb_frame.f_code
-            found = f"{code.co_filename}, line {trace.tb_lineno}, in {code.co_name}"
-        trace = trace.tb_next
-    return found
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else ""
 
 
-def _is_users(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
+def _is_users(file: str) -> bool:
     library = any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
-    standard = file.startswith((sys.base_prefix + "/lib/", "<frozen"))
-    return not (library or standard or file.startswith(_PACKAGE))
+    return not (library or file.startswith((_PACKAGE, _STANDARD, *_GENERATED)))

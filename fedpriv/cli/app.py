@@ -18,7 +18,7 @@ import click
 import typer
 import typer.core
 
-from fedpriv._internal import validation
+from fedpriv._internal import user_code, validation
 from fedpriv._internal.version import __version__
 
 # Set before anything imports Flower or Ray.
@@ -140,18 +140,27 @@ _OF_FILES = frozenset(
 def refusing(code: int = 2, where: Path | None = None, hint: Callable[[], str] = str) -> Iterator[None]:
     """Turn a user's mistake into one line and an exit code; a defect of ours keeps its traceback.
 
-    An error of the file system names its file, or ``where`` if the system names none. Other errors of the
-    system keep their words. The hint follows both.
+    An error in the user's own code is shown with the part of its traceback that is in that code. An error of
+    the file system names its file, or ``where`` if the system names none. Other errors of the system keep
+    their words. The hint follows both.
     """
     try:
         yield
+    except (click.exceptions.Exit, click.exceptions.Abort, click.ClickException):
+        raise
     except validation.FedprivError as error:
-        typer.echo(f"fedpriv: {error}", err=True)
+        trace = user_code.trace(error) or "\n".join(getattr(error, "__notes__", ()))
+        typer.echo("\n".join(filter(None, (f"fedpriv: {error}", trace))), err=True)
         raise typer.Exit(code) from None
     except OSError as error:
         typer.echo(f"fedpriv: {_text(error, where)}", err=True)
         if text := hint():
             typer.echo(text, err=True)
+        raise typer.Exit(code) from None
+    except Exception as error:
+        if not (trace := user_code.trace(error)):
+            raise
+        typer.echo(f"fedpriv: your own code failed\n{trace}", err=True)
         raise typer.Exit(code) from None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from fedpriv._internal import hardware, validation
+from fedpriv._internal import hardware, user_code, validation
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.local_view import costliest
@@ -23,6 +23,7 @@ from fedpriv.federated.loop import Mechanism
 from fedpriv.mechanism.placement import PLACEMENTS, Placement, PlacementContext
 from fedpriv.mechanism.sampling import SAMPLERS, Sampler, SamplerContext, SamplerKind
 from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
+from fedpriv.optimizers.wrappers import unwrapped
 from fedpriv.rng import Key
 
 # A truncated Poisson cohort leaves its public bounds with at most this share of delta over the run.
@@ -54,10 +55,14 @@ class Plan:
     configured: PrivateOptimizer | None = field(default=None, compare=False)
 
     @property
-    def optimizer_name(self) -> str:
-        """What runs: the configured optimizer, or the class of one that was put in its place."""
-        optimizer = self.mechanism.optimizer
-        return self.config.optimizer if optimizer is self.configured else type(optimizer).__name__
+    def optimizer_object(self) -> PrivateOptimizer | None:
+        """What runs, where no setting names it: an optimizer that was handed over, or put in place of the
+        configured one, as an object or a class."""
+        if self.mechanism.optimizer is not self.configured:
+            return self.mechanism.optimizer
+        if not user_code.in_memory(self.config.optimizer):
+            return None
+        return self.config.optimizer_object or unwrapped(self.mechanism.optimizer)
 
     def key(self) -> Key:
         """The server's key: OS entropy, or the seed that was asked for."""

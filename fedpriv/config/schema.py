@@ -119,13 +119,18 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     @property
     def method(self) -> Method:
         """The chosen optimizer. Raises UserCodeError where it is your own and cannot be imported."""
-        if self.given is not None:
-            return given_method(self.optimizer, self.given)
-        if user_code.in_memory(self.optimizer):
-            held = user_code.held("optimizer", self.optimizer)
-            if not isinstance(held, type):
-                return given_method(self.optimizer, held)
+        if (given := self.optimizer_object) is not None:
+            return given_method(self.optimizer, given)
         return user_method(self.optimizer) if user_code.named(self.optimizer) else METHODS[self.optimizer]
+
+    @property
+    def optimizer_object(self) -> PrivateOptimizer | None:
+        """The optimizer where it was handed over as an object. Raises UserCodeError where it is gone."""
+        if self.given is None and user_code.in_memory(self.optimizer):
+            held: PrivateOptimizer | type = user_code.held("optimizer", self.optimizer)
+            return None if isinstance(held, type) else held
+        given: PrivateOptimizer | None = self.given
+        return given
 
     @property
     def user_code(self) -> dict[str, str]:

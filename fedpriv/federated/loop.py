@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -26,6 +27,8 @@ from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.sampling import Sampler
 from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
 from fedpriv.rng import Key
+
+Made = TypeVar("Made")
 
 MAX_EMPTY_RELEASES = 10  # consecutive releases with too few replies, after which a run ends
 
@@ -64,7 +67,8 @@ class Mechanism:
     @cached_property
     def planned(self) -> tuple[PlannedRelease, ...]:
         """The optimizer's planned releases."""
-        return tuple(self.optimizer.planned(self.rounds))
+        planned = self.optimizer.planned(self.rounds)
+        return tuple(_of_type(PlannedRelease, one, self.optimizer, "planned") for one in planned)
 
     def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
         """The charged events of the whole run, from public settings alone."""
@@ -142,7 +146,8 @@ def advance(
     unanswered = 0
     try:
         while done < until:
-            query = mechanism.optimizer.query(state)  # 1. query: depends on noisy answers only
+            # 1. query: depends on noisy answers only
+            query = _of_type(Query, mechanism.optimizer.query(state), mechanism.optimizer, "query")
             if done + query.releases > until:
                 break  # there are not enough rounds for the whole step
             if not budget_gate.adaptive:
@@ -171,12 +176,23 @@ def advance(
                     return Outcome(state, charged, StopReason.UNANSWERED)
                 continue
             unanswered = 0
-            state = mechanism.optimizer.update(state, answer)  # 6. update: post-processing costs no privacy
+            # 6. update: post-processing costs no privacy
+            state = _of_type(State, mechanism.optimizer.update(state, answer), mechanism.optimizer, "update")
             done += 1
             observe(Progress(done, charged, state))
     except KeyboardInterrupt:
         return Outcome(state, charged, StopReason.INTERRUPTED)
     return Outcome(state, charged, StopReason.ROUNDS)
+
+
+def _of_type(wanted: type[Made], value: Made, optimizer: PrivateOptimizer, method: str) -> Made:
+    """What a method of the optimizer returned. Raises ArgumentError if it is of another type."""
+    if not isinstance(value, wanted):
+        name = f"{type(optimizer).__name__}.{method}"
+        raise validation.ArgumentError(
+            f"{name} returned a {type(value).__name__}; it must return a {wanted.__name__}"
+        )
+    return value
 
 
 def _check_planned(mechanism: Mechanism, step: int, query: Query) -> None:

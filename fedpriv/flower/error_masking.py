@@ -7,8 +7,8 @@ misspelt), its log also gets the type at level WARNING, with the text if it is o
 contain no data. In a simulation the node's log is the run's log, where the names of failed nodes are private.
 The reason why a node is not ready is always logged, since all nodes are asked to describe themselves.
 
-Only code in the same process can request the exception itself, with :func:`raising` (the in-process grid does
-this for debugging). No message and no configuration can.
+Only code in the same process can request the exception itself, with :func:`raising` (the grids of simulations
+do this, to show a user where the user's own code failed). No message and no configuration can.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ _POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a feder
 # The seconds to wait for a new node's description, and the number of attempts.
 _NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
 # Flower's errors for messages that expired or whose node has left.
+_DETAILS = " (details are in the nodes' own logs)"
 _UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
 
@@ -119,7 +120,7 @@ class GridEngine:
         try:
             return _usable(reply, query, parties).to(query)
         except MessageError as error:
-            raise EngineError(f"a node: {error} (details are in the nodes' own logs)") from None
+            raise self._error(f"a node: {error}{_DETAILS}") from None
 
     def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
         """The changes of all silos that answered, in the order of their numbers."""
@@ -144,7 +145,7 @@ class GridEngine:
         first, steps = request.round * len(request.events) + 1, len(request.events)
         self.absences.note(reasons, first, first + steps - 1)
         if not changes:
-            raise EngineError(f"no node answered: {_joined(_texts(reasons))}")
+            raise self._error(f"no node answered: {_joined(_texts(reasons))}")
         self._report_missing(f"round {request.round + 1}", _texts(reasons))
         return tuple(sorted(changes, key=lambda change: change.silo))
 
@@ -192,7 +193,15 @@ class GridEngine:
     def _tolerate(self, failures: Sequence[str]) -> None:
         """Raises EngineError for any failure if the engine is strict."""
         if failures and self._strict:
-            raise EngineError(_joined(failures))
+            raise self._error(_joined(failures))
+
+    def _error(self, text: str) -> EngineError:
+        """The error with what is known of its cause: only a grid on the user's own machine knows it."""
+        trace = self._grid.failure() if isinstance(self._grid, HostedGrid) else ""
+        error = EngineError(text.removesuffix(_DETAILS) if trace else text)
+        if trace:
+            error.add_note(trace)
+        return error
 
     def _require_any_node(self) -> None:
         """Raises EngineError if no node of the whole federation replies any more.
@@ -220,7 +229,7 @@ class GridEngine:
             described, failed = self._describe_nodes(new, self._start_timeout)
             known.update({node.id: node for node in described})
             if failed:
-                raise EngineError(not_ready(failed, known.values(), self._expected))
+                raise self._error(not_ready(failed, known.values(), self._expected))
             wanted = next((node.partitions for node in known.values()), self._expected)
             if len(known) not in (reported, wanted):
                 reported = len(known)
@@ -318,7 +327,7 @@ def _texts(reasons: Mapping[int, str]) -> list[str]:
 
 
 def _joined(failures: Iterable[str]) -> str:
-    return f"{'; '.join(sorted(set(failures)))} (details are in the nodes' own logs)"
+    return f"{'; '.join(sorted(set(failures)))}{_DETAILS}"
 
 
 def _usable(reply: Message | None, query: Query, parties: int) -> PartialSum:

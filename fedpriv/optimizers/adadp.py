@@ -109,6 +109,8 @@ class Adadp:
     authors_code: bool = _DEFAULT.adadp_authors_code
     steps: int | None = None
 
+    name: ClassVar[str] = "adadp"
+
     def __post_init__(self) -> None:
         validation.finite_positive("learning-rate", self.step_size)
         validation.positive("clip-norm", self.clip_norm)
@@ -287,7 +289,7 @@ def _rate(own: AdadpSettings, context: BuildContext) -> float:
 
 register(
     Method(
-        name="adadp",
+        name=Adadp.name,
         summary="step sizes from one full step against two half steps, two releases each",
         paper="Koskela & Honkela 2020, algorithms 1 and 2",
         settings=AdadpSettings,

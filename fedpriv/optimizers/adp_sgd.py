@@ -160,6 +160,8 @@ class AdaptiveAdpSgd:
     nu: float = 1e-5
     beta: Schedule = _ONE
 
+    name: ClassVar[str] = "adaptive-adp-sgd"
+
     def __post_init__(self) -> None:
         validation.finite_positive("learning-rate", self.learning_rate)
         validation.positive("clip-norm", self.clip_norm)
@@ -275,7 +277,7 @@ register(
 )
 register(
     Method(
-        name="adaptive-adp-sgd",
+        name=AdaptiveAdpSgd.name,
         summary="the same with step sizes that follow the private gradients",
         paper="Wu et al. 2021, section 5.2",
         settings=AdpSettings,

@@ -144,6 +144,11 @@ class Dp2:
         check_decays(beta=self.beta, beta1=self.beta1)
         validation.non_negative("noise-std", self.noise_std)
 
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return f"dp2-{self.rule}"
+
     def init(self, params: Tensor) -> State:
         """w_0, G = 0, v = 0 and, for Adam, m = 0."""
         names = (_SUM, _SECOND, _FIRST) if self.rule == "adam" else (_SUM, _SECOND)
@@ -231,6 +236,11 @@ class ExtraQuery:
         validation.integer("delay", self.delay, minimum=2)
         validation.finite_positive("adam-epsilon", self.epsilon)
         check_decays(beta=self.beta)
+
+    @property
+    def name(self) -> str:
+        """The method's name, with its variant."""
+        return f"dp2-{self.rule}-extra-query"
 
     def init(self, params: Tensor) -> State:
         """w_0, G = 0, v = 0."""

@@ -137,6 +137,8 @@ class DpSrm:
     first_cohort: float = 1.0
     output_step: int | None = None
 
+    name: ClassVar[str] = "dp-srm"
+
     def __post_init__(self) -> None:
         if not isinstance(self.step_size, NormalisedStep):
             validation.finite_positive("learning-rate", self.step_size(0))
@@ -272,7 +274,7 @@ def _draws(own: SrmSettings) -> bool:
 
 register(
     Method(
-        name="dp-srm",
+        name=DpSrm.name,
         summary="recursive momentum from small gradient differences, two clip norms",
         paper="Wang et al. 2023, algorithm 1",
         settings=SrmSettings,

@@ -188,6 +188,11 @@ class FirstOrder:
         validation.positive("clip-norm", self.clip_norm(0))
         validation.finite_positive("relative-noise", self.relative_noise(0))
 
+    @property
+    def name(self) -> str:
+        """The method's name: dp-adam for the rule :class:`Adam`."""
+        return f"dp-{type(self.rule).__name__.lower()}"
+
     def init(self, params: Tensor) -> State:
         """See :class:`~fedpriv.optimizers.base.PrivateOptimizer`."""
         return State(params=params, slots=self.rule.slots(params))

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
@@ -93,6 +93,8 @@ class AdaDps:
     epsilon: float = 1e-3
     beta: float = 0.9
 
+    name: ClassVar[str] = "adadps"
+
     def __post_init__(self) -> None:
         validation.positive("clip-norm", self.clip_norm)
         validation.finite_positive("adadps-epsilon", self.epsilon)
@@ -136,6 +138,8 @@ class PdaDpmd:
     clip_norm: float
     public: PublicFunction
     horizon: int
+
+    name: ClassVar[str] = "pda-dpmd"
 
     def __post_init__(self) -> None:
         validation.positive("clip-norm", self.clip_norm)
@@ -192,7 +196,7 @@ def _resolve_pda(own: PdaDpmdSettings, context: BuildContext) -> PdaDpmdSettings
 
 register(
     Method(
-        name="adadps",
+        name=AdaDps.name,
         summary="a preconditioner from public examples (`public-examples`)",
         paper="Li et al. 2022, algorithm 1",
         settings=AdaDpsSettings,
@@ -203,7 +207,7 @@ register(
 )
 register(
     Method(
-        name="pda-dpmd",
+        name=PdaDpmd.name,
         summary="a mirror map from public examples (`public-examples`)",
         paper="Amid et al. 2022",
         settings=PdaDpmdSettings,

@@ -11,19 +11,26 @@ and ``rounds``, the releases that the run is planned for. ``learning-rate=0`` is
 from __future__ import annotations
 
 import inspect
+import math
+import sys
+import textwrap
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import user_code, validation
-from fedpriv._internal.settings import Settings, kebab
+from fedpriv._internal.settings import Scalar, Settings, kebab
+from fedpriv.optimizers.base import BaseOptimizer
 from fedpriv.optimizers.registry import BuildContext, Method
+from fedpriv.optimizers.schedules import Constant
 from fedpriv.optimizers.settings import CommonSettings
 
 if TYPE_CHECKING:
     from fedpriv.optimizers.base import PrivateOptimizer
 
 _COMMON = set(CommonSettings.fields()) - {"optimizer"}
+_LONGEST = 200  # characters of a setting in a report
 _PARTS = ("init", "query", "update", "planned")
 
 
@@ -63,7 +70,48 @@ def require_optimizer(reference: str, optimizer: Any) -> PrivateOptimizer:
     if missing:
         hint = f"{type(optimizer).__name__} has no method {missing[0]}"
         raise user_code.fail("optimizer", reference, f"have the methods {', '.join(_PARTS)}", hint)
+    if type(optimizer).update is BaseOptimizer.update:
+        hint = f"{type(optimizer).__name__} has only the one of BaseOptimizer"
+        raise user_code.fail("optimizer", reference, "have a method update of its own", hint)
     return optimizer  # type: ignore[no-any-return]
+
+
+def name_of(optimizer: PrivateOptimizer) -> str:
+    """What an optimizer that was handed over as an object is called: the name of a method of ours; of another
+    class module:name where it can be imported, else its name.
+
+    >>> from fedpriv.optimizers.first_order import dp_adam
+    >>> name_of(dp_adam(1e-3, clip_norm=1))
+    'dp-adam'
+    """
+    name, kind = getattr(optimizer, "name", None), type(optimizer)
+    if isinstance(name, str) and name:
+        return name
+    module = sys.modules.get(kind.__module__)
+    importable = kind.__module__ != "__main__" and getattr(module, kind.__qualname__, None) is kind
+    return f"{kind.__module__}:{kind.__qualname__}" if importable else kind.__name__
+
+
+def settings_of(optimizer: PrivateOptimizer) -> dict[str, Scalar | None]:
+    """The attributes of an optimizer that was handed over as an object, as far as they can be written down.
+
+    >>> from fedpriv.optimizers.first_order import dp_sgd
+    >>> settings_of(dp_sgd(0.5, clip_norm=1.0))["learning_rate"]
+    0.5
+    """
+    written = {name: _written(value) for name, value in getattr(optimizer, "__dict__", {}).items()}
+    return {name: value for name, value in written.items() if value is not ... and name[0] != "_"}
+
+
+def _written(value: Any) -> Any:
+    """A value of JSON: a scalar, or the text of schedules and of other parts; ``...`` for what is none."""
+    if isinstance(value, Constant):
+        value = value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, Scalar):
+        return value
+    return textwrap.shorten(repr(value), _LONGEST) if is_dataclass(value) else ...
 
 
 def _parameters(make: Any) -> Mapping[str, inspect.Parameter]:

@@ -7,7 +7,7 @@ import math
 from fedpriv._internal import validation
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
 from fedpriv.optimizers.averaging import ExponentialMovingAverage
-from fedpriv.optimizers.base import PrivateOptimizer
+from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer
 from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.registry import BuildContext, Method
 from fedpriv.optimizers.regularised import L2, Nonconvex, Regularised
@@ -25,6 +25,13 @@ def wrapped(optimizer: PrivateOptimizer, context: BuildContext) -> PrivateOptimi
         kind = L2 if common.regulariser == "l2" else Nonconvex
         optimizer = Regularised(optimizer, kind(common.regularisation))
     return ExponentialMovingAverage(optimizer, common.averaging) if common.averaging else optimizer
+
+
+def unwrapped(optimizer: PrivateOptimizer) -> PrivateOptimizer:
+    """The optimizer without the wrappers around it."""
+    while isinstance(optimizer, OptimizerWrapper):
+        optimizer = optimizer.inner
+    return optimizer
 
 
 def check(method: Method, context: BuildContext) -> None:

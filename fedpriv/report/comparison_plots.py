@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Sequence
 
 from fedpriv._internal import plotting
+from fedpriv.report.adversaries import described
 from fedpriv.report.comparison import Group, remarks
 from fedpriv.report.comparison_table import rank
+from fedpriv.report.summary import round_0
 
 MOST_CURVES = 20  # ten colours, whole and broken; more could not be told apart
 _AGAINST = ("tab:red", "tab:purple", "tab:blue", "tab:green", "tab:orange")
@@ -55,7 +57,7 @@ def curves(groups: Sequence[Group]) -> bytes:
         level = f"\n{plotting.LEVEL}" if noiseless else ""
         axes.set(xlabel=f"epsilon spent{bound}, against {whom}{level}")
         if ends and max(ends) > _FAR * min(ends):
-            axes.set_xscale("log")
+            axes.set_xscale("log", nonpositive="mask")  # which has no place for round 0
     for axes in (by_round, *others):
         plotting.rule(axes, whole=axes is by_round)
     plotting.legend(figure, by_round)
@@ -95,7 +97,7 @@ def finals(groups: Sequence[Group]) -> bytes:
 
 def _adversary(group: Group) -> str:
     """Whom its epsilon is against; empty without noise."""
-    return (group.json()["against"] or "").partition(",")[0]
+    return described(group.json()["against"] or "").partition(",")[0]
 
 
 def _label(group: Group, notes: Sequence[str], named: bool = False, spent: bool = False) -> str:
@@ -117,9 +119,10 @@ def _score(groups: Sequence[Group]) -> str:
 
 
 def _course(group: Group) -> tuple[list[int], list[float], list[float], list[float]]:
-    """The rounds that all runs were evaluated at; there the most epsilon spent (none without noise), the mean
-    of all runs' scores and their standard deviation, 0 of one run."""
-    by_round = [{record["round"]: record for record in run.metrics} for run in group.runs]
+    """The rounds that all runs were evaluated at, 0 among them; there the most epsilon spent (none without
+    noise), the mean of all runs' scores and their standard deviation, 0 of one run."""
+    records_of = [[*round_0(run.report), *run.metrics] for run in group.runs]
+    by_round = [{record["round"]: record for record in records} for records in records_of]
     rounds = sorted(set.intersection(*(set(records) for records in by_round)))
     spent = [[records[r]["epsilon"] for records in by_round] for r in rounds]
     known = all(value is not None for column in spent for value in column)

@@ -12,7 +12,7 @@ from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import Distributed
 from fedpriv.report.adversaries import described
-from fedpriv.report.summary import ended_on_its_own
+from fedpriv.report.summary import described_optimizer, ended_on_its_own
 from fedpriv.tasks import metrics
 
 
@@ -55,7 +55,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("noise placement", privacy["placement"] + (", in each silo" if privacy["silos"] else "")),
         ("who is trusted", privacy["trust"]),
         ("data set and model", f"{summary['data set']}, {summary['model']}"),
-        ("optimizer", summary["optimizer"]),
+        ("optimizer", described_optimizer(summary)),
         *([("loss", summary["loss"])] if summary.get("loss") else []),
         *_start_rows(summary.get("initial weights")),
         *_regulariser_rows(summary["regulariser"]),

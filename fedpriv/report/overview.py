@@ -9,7 +9,8 @@ from typing import Any
 
 from fedpriv.accounting import METHODS
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.report.summary import ended_on_its_own, enforced_guarantee
+from fedpriv.report.adversaries import described
+from fedpriv.report.summary import described_optimizer, ended_on_its_own, enforced_guarantee
 from fedpriv.tasks import metrics
 
 _NEIGHBOURS = {"add-remove": "add or remove one unit", "replace-one": "replace one unit"}
@@ -31,7 +32,7 @@ def sentence(report: Mapping[str, Any]) -> str:
     parts = [_score(report), _spent(report), f"{report['optimizer']} on {report['data set']}"]
     found = enforced_guarantee(report)
     if found:
-        parts[1] += f" against {found['against']}"
+        parts[1] += f" against {described(found['against'])}"
     return "; ".join([*parts, *([report["remark"]] if report["remark"] else [])])
 
 
@@ -43,11 +44,11 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found:
         held = METHODS[privacy["budget"]["held by"]].label
         table.append(("kind", f"{_kind(found['kind'])}, by {held}"))
-        table.append(("against", found["against"]))
+        table.append(("against", described(found["against"])))
         table.append(("privacy unit", privacy["unit"]))
         table.append(("neighbouring data", _NEIGHBOURS[privacy["relation"]]))
     table.append(("noise", privacy["placement"]))
-    table.append(("optimizer", report["optimizer"]))
+    table.append(("optimizer", described_optimizer(report)))
     table.append(("data set, model", f"{report['data set']}, {report['model']}"))
     return table
 

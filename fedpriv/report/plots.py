@@ -12,7 +12,7 @@ from fedpriv.accounting import METHODS
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.units import Level
 from fedpriv.report.notices import noise
-from fedpriv.report.summary import enforced_guarantee
+from fedpriv.report.summary import enforced_guarantee, round_0
 from fedpriv.tasks import metrics as metrics_module
 
 if TYPE_CHECKING:
@@ -37,11 +37,12 @@ def draw(
 
     Args:
         summary: the run's report.
-        metrics: the records of its evaluations, with that of round 0 where it is known.
+        metrics: the records of its evaluations. Round 0 is drawn, too, where the report has its scores.
         spending: (round, epsilon), of no less than what was spent by that round, in order. Epsilon may be
             rounded up to that of a later round, so that it stays the same for some rounds and then jumps.
     """
     figure, [axes] = plotting.panels(8, 4.5)
+    metrics = [*round_0(summary), *metrics]
     rounds = [m["round"] for m in metrics]
     measure = metrics_module.shown(metrics[-1] if metrics else {})
     heights = measure.heights(metrics)

@@ -16,10 +16,13 @@ from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.optimizers.user import name_of, settings_of
 from fedpriv.report import privacy_statement
 from fedpriv.report.adversaries import views
 from fedpriv.report.notices import NOT_PRIVATE, remark
 from fedpriv.tasks import metrics as metrics_module
+
+_UNTRAINED = "before round 1"
 
 
 def summarise(
@@ -30,6 +33,7 @@ def summarise(
     silos: Mapping[str, Sequence[Event]] | None = None,
     resumed: Sequence[int] = (),
     absent: Sequence[Mapping[str, Any]] = (),
+    untrained: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
     """The content of report.json.
 
@@ -41,6 +45,7 @@ def summarise(
         silos: each silo's charged events, if silos take private steps.
         resumed: the rounds after which the run was resumed.
         absent: the absences of nodes (:mod:`fedpriv.federated.availability`).
+        untrained: the scores before round 1, where they are known.
     """
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
@@ -52,6 +57,7 @@ def summarise(
             "rounds": last.get("round", 0),
             "stopped": stopped,
             "resumed after rounds": list(resumed),
+            **({_UNTRAINED: dict(untrained)} if untrained else {}),
         },
         "privacy": _privacy(plan, events, silos) | {availability.KEY: _absences(config, absent)},
         "reproducibility": {
@@ -62,13 +68,28 @@ def summarise(
         "model": config.model,
         **({"loss": config.loss} if config.loss else {}),
         **({"initial weights": config.initial_weights} if config.initial_weights else {}),
-        "optimizer": plan.optimizer_name,
+        **_optimizer(plan),
         "averaging": config.averaging or None,
         "regulariser": None
         if config.regulariser == "none"
         else {"kind": config.regulariser, "lambda": config.regularisation},
         "versions": versions(),
     }
+
+
+def _optimizer(plan: Plan) -> dict[str, Any]:
+    """What ran; with its settings where it was an object, since config.toml cannot have them."""
+    given = plan.optimizer_object
+    if given is None:
+        return {"optimizer": plan.config.optimizer}
+    settings = settings_of(given)
+    return {"optimizer": name_of(given), **({"optimizer settings": settings} if settings else {})}
+
+
+def described_optimizer(summary: Mapping[str, Any]) -> str:
+    """The optimizer of a report, with its settings where the report has them."""
+    settings = summary.get("optimizer settings", {})
+    return ", ".join([summary["optimizer"], *(f"{name}={value}" for name, value in settings.items())])
 
 
 def _privacy(
@@ -139,6 +160,13 @@ def ended_on_its_own(result: Mapping[str, Any]) -> bool:
     results.
     """
     return StopReason(result["stopped"]).complete and not result["resumed after rounds"]
+
+
+def round_0(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One record as those of metrics.jsonl, of the public model before its first release; none where a report
+    has no such scores, as those of version 0.1.0."""
+    scores = summary["result"].get(_UNTRAINED)
+    return [{"round": 0, **scores, "epsilon": 0.0}] if scores else []
 
 
 def enforced_guarantee(summary: Mapping[str, Any]) -> dict[str, Any]:

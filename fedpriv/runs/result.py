@@ -96,7 +96,6 @@ class Result:
         folder: the output folder; None where the outputs were kept in memory.
         ledger: the content of the ledger's file.
         spending: (round, epsilon) with no less than what was spent by that round, in order.
-        untrained: the record of round 0, of the model before its first release; empty where it is not known.
         notes: what is unusual about the run, in sentences.
     """
 
@@ -108,7 +107,6 @@ class Result:
     folder: Path | None = None
     ledger: bytes = b""
     spending: Sequence[tuple[int, float]] = ()
-    untrained: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -160,7 +158,7 @@ class Result:
 
     def plot(self) -> Figure:
         """A matplotlib figure of the test score and the spent epsilon against rounds; a notebook shows it."""
-        return plots.draw(self.report, self._from_round_0(), self.spending)
+        return plots.draw(self.report, self.metrics, self.spending)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The metrics as a table, one row for each evaluation, indexed by round.
@@ -184,12 +182,9 @@ class Result:
         last = str(self.metrics[-1]["round"]) if self.metrics else "0"
         about = {"fedpriv": __version__, "round": last} | ({"remark": note} if note else {})
         target.write(MODEL, self.trained.packed(about))
-        for name, content in report_files(self.report, self._from_round_0(), self.spending).items():
+        for name, content in report_files(self.report, self.metrics, self.spending).items():
             target.write(name, content)
         return target.path
-
-    def _from_round_0(self) -> list[Mapping[str, Any]]:
-        return [*([self.untrained] if self.untrained else []), *self.metrics]
 
     def __repr__(self) -> str:
         return f"Result({overview.sentence(self.report)})"

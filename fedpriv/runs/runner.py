@@ -321,13 +321,12 @@ class _Job:
         charged = self.budget_gate.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
         absences = [*self.absent_before, *self.absent.to_json()]
-        about = stopped, by_silo, self.resumed, absences
+        about = stopped, by_silo, self.resumed, absences, self.untrained
         summary = summary_module.summarise(self.plan, charged.events, self.metrics, *about)
         if (spent := summary_module.enforced_guarantee(summary).get("epsilon")) is not None:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
-        before = [{"round": 0, **self.untrained, "epsilon": 0.0}] if self.untrained else []
         if self.folder is not None:
-            for name, content in report_files(summary, [*before, *self.metrics], self.spending).items():
+            for name, content in report_files(summary, self.metrics, self.spending).items():
                 self.folder.write(name, content)
         return Result(
             summary,
@@ -338,7 +337,6 @@ class _Job:
             self.folder.path if self.folder else None,
             self.budget_gate.content(),
             self.spending,
-            before[0] if before else {},
             tuple(self._notes(stopped)),
         )
 

@@ -166,7 +166,7 @@ def train(
     >>> optimizer = dp_adam(0.005, clip_norm=1)
     >>> result = train("logistic", "digits", optimizer=optimizer, sampling_rate=0.1, rounds=3)
     >>> result.report["privacy"]["units"], result.report["optimizer"]
-    (1437, 'in-memory:FirstOrder')
+    (1437, 'dp-adam')
     """
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(None, given, settings) as (values, _):

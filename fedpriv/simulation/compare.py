@@ -25,6 +25,7 @@ from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import remark
+from fedpriv.report.summary import round_0
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status
@@ -217,7 +218,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
     every: list[float] = []
     for row in rows:
-        records = [*filter(None, [row.result.untrained]), *row.result.metrics]
+        records = [*round_0(row.result.report), *row.result.metrics]
         rounds = [m["round"] for m in records]
         heights = measure.heights(records)
         every += heights

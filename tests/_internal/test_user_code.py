@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import Result
 from typer.testing import CliRunner
 
 from fedpriv._internal import user_code
@@ -21,6 +22,7 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data import load
 from fedpriv.node.policy import RefusedError, as_taken
+from fedpriv.optimizers import dp_sgd
 from fedpriv.rng import Key
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.simulation.run import check, simulate
@@ -32,6 +34,7 @@ from torch import nn
 
 from fedpriv import models
 from fedpriv.data import Arrays
+from fedpriv.optimizers import BaseOptimizer
 
 CONSTANT = 3
 
@@ -170,6 +173,42 @@ def unsteady():
 
 def number():
     return 7
+
+
+class Late(nn.Module):
+    """Fails where more than two examples are trained on, which no check before a run does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Linear(5, 2)
+
+    def forward(self, x):
+        if len(x) > 2 and torch.is_grad_enabled():
+            fail_late()
+        return self.layers(x)
+
+
+def fail_late():
+    raise RuntimeError("too many examples")
+
+
+class Falling(BaseOptimizer):
+    def update(self, state, answer):
+        return state.slots["velocity"]
+
+
+class NoState(BaseOptimizer):
+    def update(self, state, answer):
+        return state.params
+
+
+class NoUpdate(BaseOptimizer):
+    pass
+
+
+class NoReleases(NoState):
+    def planned(self, rounds):
+        return [1.0] * rounds
 
 
 def data(generator=None):
@@ -361,3 +400,48 @@ def test_a_model_that_mixes_examples_is_reported_before_the_run(mine: Path) -> N
     quiet = CliRunner().invoke(app, ["simulate", *flags, "--json", "--out", "quiet"])
     assert note in quiet.stderr
     assert json.loads(quiet.stdout)["out"] == "quiet"
+
+
+def run_by_command(*settings: str) -> Result:
+    """What `fedpriv simulate` does with these settings, on the user's own data."""
+    few = ("clients=600", "sampling-rate=0.3", "rounds=2", *settings)
+    given = ("dataset=users_mine:data", "model=users_mine:Net", *few)
+    return CliRunner().invoke(app, ["simulate", *(f"--set={text}" for text in given)])
+
+
+@pytest.mark.parametrize("engine", [["in-process"], ["ray", "actors=2"]])
+def test_an_error_in_a_users_model_is_shown_with_its_traceback(
+    mine: Path, engine: list[str], ray_instance: None
+) -> None:
+    answer = run_by_command("model=users_mine:Late", f"engine={engine[0]}", *engine[1:])
+    assert answer.exit_code == 1, answer.output
+    shown = answer.stderr[answer.stderr.index("Traceback") :]
+    assert f'File "{mine / "users_mine.py"}", line' in shown
+    assert "in forward\n    fail_late()" in shown
+    assert "in fail_late\n    raise RuntimeError(" in shown
+    assert shown.rstrip().endswith("RuntimeError: too many examples")
+    assert shown.count("File ") == 2  # nothing of fedpriv, torch and Ray
+    assert shown.count("Traceback") == 1  # however many actors failed
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Falling", "in update\n    return state.slots["),
+        ("NoState", "NoState.update returned a Tensor; it must return a State"),
+        ("NoUpdate", "it must have a method update of its own"),
+        ("NoReleases", "NoReleases.planned returned a float; it must return a PlannedRelease"),
+    ],
+)
+def test_errors_name_the_fault_of_an_optimizer(mine: Path, name: str, said: str) -> None:
+    answer = run_by_command(f"optimizer=users_mine:{name}", "engine=in-process")
+    assert answer.exit_code in (1, 2)
+    assert said in answer.stderr
+    assert "fedpriv/" not in answer.stderr
+
+
+def test_an_error_of_ours_has_no_trace_in_users_code() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        dp_sgd(-1.0, 1.0)
+    ours = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    assert user_code.trace(ours) == ""

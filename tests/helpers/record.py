@@ -48,7 +48,7 @@ FIXTURES = HERE.parent / "fixtures"
 
 Fields = dict[str, Any]
 
-_ABOUT = ("version", "fedpriv", "versions", "chain", "out", "overwrite")
+_ABOUT = ("version", "fedpriv", "versions", "chain", "out", "overwrite", "before round 1")
 
 
 def prepare() -> Callable[[], None]:

@@ -188,6 +188,8 @@ def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Fi
     assert len(by_round.lines) == len(by_epsilon.lines) == 4
     [sgd] = [group for group in groups if len(group.runs) == 3]
     at = groups.index(sgd)
+    for axes in (by_round, by_epsilon):
+        assert axes.lines[at].get_xdata()[0] == 0  # the score before round 1
     data = sgd.json()
     assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * data["mean"])
     [band] = by_round.collections
@@ -200,7 +202,7 @@ def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Fi
     [plain] = [group for group in groups if group.runs[0].config.placement == "none"]
     assert list(level.get_ydata()) == pytest.approx([100 * plain.json()["mean"]] * 2)  # it has no epsilon
     assert "dotted: the last score without noise" in by_epsilon.get_xlabel()
-    assert "epsilon spent, against who sees the released models" in by_epsilon.get_xlabel()
+    assert "epsilon spent, against anyone who sees the released models" in by_epsilon.get_xlabel()
     comparison_plots.picture([plain])
     assert len(drawn[1].axes) == 1
     assert drawn[1].get_suptitle() == "not private: no noise is added"
@@ -225,7 +227,7 @@ def test_the_plot_names_adversaries_and_runs_that_are_not_private(runs: Path, dr
     comparison_plots.picture([plain, adam, local])
     labels = labels_of(drawn[0])
     assert labels[0].endswith(" (not private: no noise is added)")
-    assert labels[1].endswith(" (against who sees the released models)")
+    assert labels[1].endswith(" (against anyone who sees the released models)")
     assert labels[2] == "learning-rate=local (against the server)"
     assert "spent, at most, against the adversary named in the legend" in drawn[0].axes[1].get_xlabel()
     assert not drawn[0].get_suptitle()  # the others are private
@@ -246,7 +248,7 @@ def test_a_picture_of_many_stays_readable(count: int, many: bool, runs: Path, dr
     assert not inside.overlaps(legend.get_window_extent())
     assert figure.bbox.width >= legend.get_window_extent().width
     if many:
-        assert labels_of(figure) == ["without noise", "against who sees the released models"]
+        assert labels_of(figure) == ["without noise", "against anyone who sees the released models"]
         ends = [float(part.lines[0].get_xdata()[0]) for part in axes.containers]
         names = [text.get_text() for text in axes.get_yticklabels()]
         assert len(names) == count
@@ -401,7 +403,7 @@ def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
     assert (by_epsilon.get_xscale(), by_round.get_xscale()) == (scale, "linear")
     assert by_round.get_ylim() == by_epsilon.get_ylim() == (0, 100)
     left, right = by_epsilon.get_xlim()
-    least = min(by_epsilon.lines[0].get_xdata())
+    least = by_epsilon.lines[0].get_xdata()[1]  # after round 0, whose 0 a logarithmic axis has no place for
     assert right > largest
     assert left == 0 if scale == "linear" else 0 < left < least
 

@@ -223,7 +223,7 @@ def test_a_report_names_an_optimizer_that_was_put_in_place() -> None:
     plan = make_plan(fedpriv.Config.parse({**FEW, "rounds": 1}))
     assert simulate(plan.config, plan=plan).report["optimizer"] == "dynamic-dp-sgd"
     other = replace(plan, mechanism=replace(plan.mechanism, optimizer=dp_adam(0.01, 1.0)))
-    assert simulate(plan.config, plan=other).report["optimizer"] == "FirstOrder"
+    assert simulate(plan.config, plan=other).report["optimizer"] == "dp-adam"
 
 
 def test_a_node_that_owns_its_data_reads_no_file_of_weights(tmp_path: Path) -> None:

@@ -115,6 +115,10 @@ class HostedGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         """
         raise NotImplementedError
 
+    def failure(self) -> str:
+        """The traceback, in the user's own code alone, of what a node failed with last; empty if none did."""
+        return ""
+
     @abstractmethod
     def _submit(self, messages: list[Message]) -> None:
         """Start the nodes' work on these messages, whose ids are set."""

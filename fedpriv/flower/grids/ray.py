@@ -18,6 +18,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
@@ -27,8 +28,8 @@ from flwr.app.message.message import make_message
 from flwr.app.user_config import UserConfig, UserConfigValue
 from ray.exceptions import GetTimeoutError, RayError
 
-from fedpriv._internal import hardware, validation
-from fedpriv.flower.error_masking import error_reply
+from fedpriv._internal import hardware, user_code, validation
+from fedpriv.flower.error_masking import error_reply, raising
 from fedpriv.flower.grids.base import CLIENT_APP, GridError, HostedGrid, load_client_app, node_context
 from fedpriv.flower.grids.channel import Channels, serve
 from fedpriv.flower.serialization import add_replies
@@ -54,6 +55,7 @@ class _Node:
         torch.set_num_threads(threads)
         self._app = load_client_app(client_app)
         self._context = node_context(node, nodes, run_config)
+        self._failure = ""
 
     def ready(self) -> str:
         """Ray's id of the actor's machine; returns once the actor can answer."""
@@ -70,9 +72,15 @@ class _Node:
     def _reply(self, message: Message) -> Message:
         """The app's reply; an exception becomes an error reply with the name of its type only."""
         try:
-            return self._app(message, self._context)
+            with raising():
+                return self._app(message, self._context)
         except Exception as error:
+            self._failure = user_code.trace(error)
             return error_reply(message, error)
+
+    def failure(self) -> str:
+        """The traceback of what failed last, in the user's own code alone."""
+        return self._failure
 
     def add(self, one: Message, other: Message) -> Message:
         """The sum of two replies."""
@@ -283,9 +291,22 @@ class RayGrid(HostedGrid):
 
     def memory(self) -> int:
         """The sum of the actors' peak memory in bytes. Later messages go through Ray."""
+        return sum(ray.get(self._call_all("memory")))
+
+    def failure(self) -> str:
+        """As :meth:`HostedGrid.failure`. Later messages go through Ray."""
+        done, _ = ray.wait(self._call_all("failure"), num_returns=len(self._actors), timeout=_DEATH_TIMEOUT)
+        for future in done:
+            with suppress(RayError):  # an actor that is gone
+                if text := ray.get(future):
+                    return str(text)
+        return ""
+
+    def _call_all(self, name: str) -> list[Any]:
+        """The futures of this method of all actors."""
         for node in self._actors:
             self._end_channel(node)
-        return sum(ray.get([handle.memory.remote() for handle in self._actors.values()]))
+        return [getattr(handle, name).remote() for handle in self._actors.values()]
 
     def close(self) -> None:
         """End this grid's actors, and Ray if this grid started it."""
