@@ -30,7 +30,7 @@ check: $(VENV)/installed-dev ## Lint, check the format and types, run the exampl
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --doctest-modules fedpriv tests/test_architecture.py
 
-generated: $(VENV)/installed ## Write README's table of optimizers and Flower's run-config anew
+generated: $(VENV)/installed ## Write the tables in README and docs, and Flower's run-config, anew
 	$(BIN)/python docs/_site/blocks.py
 
 docs: $(VENV)/installed-docs ## Build the documentation into site/, without network; warnings are errors

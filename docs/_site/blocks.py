@@ -1,19 +1,21 @@
-"""Text in the repository that is made from the code: README's table of optimizers, Flower's run-config.
+"""Text in the repository that is made from the code: tables in README and docs/, Flower's run-config.
 
 ``python docs/_site/blocks.py`` (``make generated``) writes it anew; a test compares it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
 from fedpriv._internal.settings import toml_value
+from fedpriv.accounting import METHODS as ACCOUNTING
 from fedpriv.config.schema import Config
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.optimizers import METHODS, WRAPPERS, Method
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = "<!-- optimizers:begin -->", "<!-- optimizers:end -->"
 SECTION = "[tool.flwr.app.config]\n"
 
 
@@ -33,15 +35,42 @@ def _names(methods: list[Method]) -> str:
     return ", ".join(f"`{method.name}`" for method in methods)
 
 
+def placement_table() -> str:
+    """The placements of the noise as a Markdown table."""
+    lines = ["| `placement` | who adds noise | epsilon holds against | who is trusted |", "|---|---|---|---|"]
+    lines += [f"| `{p.name}` | {p.summary} | {p.against} | {p.trust} |" for p in PLACEMENTS.values()]
+    return "\n".join(lines)
+
+
+def accounting_table() -> str:
+    """The accounting methods as a Markdown table."""
+    lines = ["| method | what it is | kind | holds the budget of a run |", "|---|---|---|---|"]
+    lines += [
+        f"| `{m.name}` | {m.summary} | {m.kind} | {'yes' if m.holds_budgets else 'no'} |"
+        for m in ACCOUNTING.values()
+    ]
+    return "\n".join(lines)
+
+
+# Files with a table between two comments that name it.
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "README.md": ("optimizers", optimizer_table),
+    "docs/explanation/accounting.md": ("accounting", accounting_table),
+    "docs/explanation/placements.md": ("placements", placement_table),
+}
+
+
 def run_config() -> str:
     """Every setting with its default, as Flower's run-config has to list it."""
     return "".join(f"{key} = {toml_value(field.default)}\n" for key, field in Config.all_fields().items())
 
 
-def readme(text: str) -> str:
-    """README with the table as it should be."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{optimizer_table()}\n\n{END}{rest.partition(END)[2]}"
+def with_table(file: str, text: str) -> str:
+    """The text of one of the files of ``TABLES``, with its table as it should be."""
+    name, table = TABLES[file]
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{table()}\n\n{end}{rest.partition(end)[2]}"
 
 
 def pyproject(text: str) -> str:
@@ -51,10 +80,10 @@ def pyproject(text: str) -> str:
 
 
 def write(root: Path = ROOT) -> None:
-    """Write both anew, in the repository at ``root``."""
-    for name, made in (("README.md", readme), ("pyproject.toml", pyproject)):
-        path = root / name
-        path.write_text(made(path.read_text()))
+    """Write all of them anew, in the repository at ``root``."""
+    for name in TABLES:
+        (root / name).write_text(with_table(name, (root / name).read_text()))
+    (root / "pyproject.toml").write_text(pyproject((root / "pyproject.toml").read_text()))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Rdp(Method):
     name = "rdp"
     label = "RDP"
     kind = "bound"
-    summary = "Renyi differential privacy"
+    summary = "Renyi differential privacy, by Google's dp-accounting"
     also_called = ("moments", "moments-accountant")
     place = 1
     in_reports = True

@@ -129,7 +129,7 @@ class Pld(Method):
     name = "pld"
     label = "PLD"
     kind = "bound"
-    summary = "privacy loss distributions: the tightest bound"
+    summary = "privacy loss distributions, composed numerically, with certified bounds on both sides; tight"
     also_called = ("fft", "prv")
     place = 0
     in_reports = True
