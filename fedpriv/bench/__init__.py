@@ -74,7 +74,7 @@ def measure(
     whole = statistics.median(sum(parts.values()) for parts in splits)
     compared = compare(plan, state)
     expected = plan.mechanism.sampler.expected_size * compared.examples / compared.units
-    actors = 0 if config.engine == "in-process" else number_of_actors(config)
+    actors = 0 if config.in_process else number_of_actors(config)
     figures = Figures(
         parts={part: statistics.median(one[part] for one in splits) for part in PARTS},
         shares=shares(splits),

@@ -62,7 +62,7 @@ class _Watched:
 
 def timed_engine(config: Config, watch: Stopwatch) -> TimedEngine:
     """The engine that ``simulate`` would start, started."""
-    if config.engine == "in-process":
+    if config.in_process:
         side = make_worker(config.table())
         timed = replace(side, view=cast(Any, Timed(side.view, watch, {"batch": "data"})))
         return _Watched(timed, watch)

@@ -69,7 +69,7 @@ def _each(config: Config) -> str:
 
 def engine_start(config: Config) -> str:
     """What a run waits for before its first round."""
-    if config.engine == "in-process":
+    if config.in_process:
         return "first round"
     return f"starting {counted(number_of_actors(config), 'Ray actor')}"
 

@@ -184,7 +184,7 @@ def make_optimizer(config: Config, context: BuildContext | None = None) -> Priva
 
 def number_of_actors(config: Config) -> int:
     """As configured, else as many as find room on the GPUs, else as there are CPUs for; 1 without actors."""
-    if config.engine == "in-process":
+    if config.in_process:
         return 1
     if config.actors:
         return config.actors

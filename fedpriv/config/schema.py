@@ -179,6 +179,11 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         return Level(self.level).by_silo
 
     @property
+    def in_process(self) -> bool:
+        """Whether virtual clients run in this process, and not in Ray's actors."""
+        return self.engine == "in-process"
+
+    @property
     def trains_locally(self) -> bool:
         """Whether clients make SGD steps of their own, and not one gradient."""
         return self.work == "local-steps"

@@ -150,7 +150,7 @@ def make_engine(config: Config) -> Engine | SiloEngine:
 
     Raises ArgumentError or GridError where the settings do not fit this machine.
     """
-    if config.engine == "in-process":
+    if config.in_process:
         return make_silo_worker(config.table()) if config.by_silo else make_worker(config.table())
     from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid

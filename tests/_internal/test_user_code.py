@@ -241,6 +241,15 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("users_mine", None)
 
 
+def require_refused(key: str, reference: str, said: str, **others: str) -> None:
+    """The check refuses the user's code that ``key`` names, in one line."""
+    with pytest.raises(ArgumentError) as caught:
+        check(Config.parse({**SETTINGS, **others, key: reference}))
+    assert str(caught.value).startswith(f"{key} is {reference!r}; it must ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["Net", "fitted", "Gain", "double"])
 def test_a_run_learns_with_a_users_model_and_data(mine: Path, name: str) -> None:
     model = f"users_mine:{name}"
@@ -308,11 +317,7 @@ def test_a_built_in_model_with_given_values_keeps_them(mine: Path) -> None:
     ],
 )
 def test_errors_name_the_fault_of_a_model(mine: Path, reference: str, said: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        check(Config.parse({**SETTINGS, "model": reference}))
-    assert str(caught.value).startswith(f"model is {reference!r}; it must ")
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    require_refused("model", reference, said)
 
 
 @pytest.mark.parametrize(
@@ -326,10 +331,7 @@ def test_errors_name_the_fault_of_a_model(mine: Path, reference: str, said: str)
     ],
 )
 def test_errors_name_the_fault_of_data(mine: Path, reference: str, said: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        check(Config.parse({**SETTINGS, "dataset": reference, "model": "logistic"}))
-    assert str(caught.value).startswith(f"dataset is {reference!r}; it must ")
-    assert said in str(caught.value)
+    require_refused("dataset", reference, said, model="logistic")
 
 
 def test_python_refuses_a_model_as_the_command_does(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
