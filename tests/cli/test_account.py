@@ -142,6 +142,7 @@ def test_a_file_that_is_no_ledger_is_not_said_to_be_an_edited_one(content: str, 
     assert told.endswith("metrics.jsonl'; it must be the ledger.jsonl of a run (it has nothing of one)")
 
 
+@pytest.mark.usefixtures("rendered_pictures")
 def test_plot_writes_a_picture_or_nothing(ledger: Path, tmp_path: Path) -> None:
     picture = tmp_path / "figures" / "epsilon.png"
     result = call("account", *SCHEDULE, "--plot", picture)

@@ -258,6 +258,7 @@ def test_small_budgets_show_their_digits(tmp_path: Path) -> None:
     assert re.search(r"spends epsilon 9\.\d+e-07 by pld", call("calibrate", *arguments).stdout)
 
 
+@pytest.mark.usefixtures("rendered_pictures")
 def test_compare_prints_one_table_and_leaves_every_run(tmp_path: Path) -> None:
     result = call(
         "compare", *SETTINGS, "--placements", "central, local,central", "--out", tmp_path / "out", "--seed", 1

@@ -173,7 +173,7 @@ def test_stopped_runs_are_not_averaged_and_cost_their_budget(runs: Path, tmp_pat
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def drawn(rendered_pictures: None, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that are saved, in order."""
     figures: list[Figure] = []
     save = Figure.savefig
@@ -417,6 +417,7 @@ def test_a_picture_of_many_has_all_of_them_however_many_adversaries(runs: Path, 
     assert len(styles) == 23
 
 
+@pytest.mark.usefixtures("rendered_pictures")
 def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["results", str(runs), "--out", str(tmp_path / "all.png")])
     assert told.exit_code == 0

@@ -300,6 +300,7 @@ def test_reports_are_json_and_name_versions(placement: str) -> None:
     assert {"fedpriv", "torch", "flwr", "dp-accounting", "python"} <= set(summary["versions"])
 
 
+@pytest.mark.usefixtures("rendered_pictures")
 @pytest.mark.parametrize("metrics", [[], METRICS, [{**METRICS[0], "epsilon": None}]])
 def test_curves_are_plotted_for_any_metrics(metrics: list[dict[str, Any]]) -> None:
     summary = summary_module.summarise(make_plan(small()), (), metrics, "interrupted")
@@ -315,6 +316,7 @@ OTHER_SCORES = [
 ]
 
 
+@pytest.mark.usefixtures("rendered_pictures")
 @pytest.mark.parametrize(("scores", "words"), OTHER_SCORES)
 def test_a_run_without_accuracy_has_a_report_and_curves(scores: dict[str, float], words: str) -> None:
     metrics = [{"round": r, **scores, "epsilon": 1.0} for r in (3, 6)]

@@ -52,6 +52,7 @@ def names(path: Path) -> tuple[set[str], dict[str, str]]:
         return set(file.keys()), file.metadata()
 
 
+@pytest.mark.usefixtures("rendered_pictures")
 def test_a_result_reads_well() -> None:
     result = fedpriv.simulate(FEW)
     assert repr(result).startswith("Result(test accuracy ")
