@@ -120,6 +120,60 @@ def test_tasks_do_not_know_how_they_are_clipped() -> None:
     assert not {name for path in tasks for name in imported_modules(path) if ".ghost" in name}
 
 
+# Settings whose words are types with behaviour, or a property of the configuration.
+WORDS = {"level", "unit", "partition", "work", "engine", "placement", "sampler", "accounting"}
+# The places that give those words their meaning.
+MEANINGS = {
+    ("config/schema.py", "work"),
+    ("config/schema.py", "engine"),
+    ("config/settings.py", "engine"),
+    ("simulation/api.py", "engine"),  # before a configuration is read: objects stay in their process
+}
+
+
+def compared_words(source: str) -> set[str]:
+    """The settings among WORDS, as attributes or keys, that are compared with texts written there."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        inner = [part for side in sides for part in getattr(side, "elts", [side])]
+        if not any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in inner):
+            continue
+        for side in sides:
+            if isinstance(side, ast.Attribute):
+                found.add(side.attr)
+            elif isinstance(side, ast.Subscript) and isinstance(side.slice, ast.Constant):
+                found.add(str(side.slice.value))
+            elif isinstance(side, ast.Call) and side.args and isinstance(side.args[0], ast.Constant):
+                found.add(str(side.args[0].value))
+    return found & WORDS
+
+
+def test_words_of_settings_are_compared_where_they_get_their_meaning() -> None:
+    found = {
+        (str(path.relative_to(PACKAGE)), word)
+        for path in MODULES
+        for word in compared_words(path.read_text())
+    }
+    assert found == MEANINGS
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "config.level == 'client'",
+        "plan.config.partition not in ('one-example', 'natural')",
+        "'example' != config.unit",
+        "run['work'] == 'local-steps'",
+        "run.get('engine') == 'ray'",
+    ],
+)
+def test_a_compared_word_is_found(source: str) -> None:
+    assert compared_words(source)
+
+
 def files_that_name(names: set[str], work: Callable[[], object]) -> set[str]:
     """The files of fedpriv whose functions run in ``work`` and name one of these, class bodies aside."""
     found: set[str] = set()
