@@ -249,7 +249,7 @@ def test_every_way_to_ask_for_ray_with_an_object_is_refused() -> None:
 
 def test_objects_end_with_the_run() -> None:
     config = fedpriv.simulate(dataset=mine(), model="logistic", sampling_rate=0.1, rounds=1).config
-    with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; give it again from Python"):
+    with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; pass it again from Python"):
         fedpriv.simulate(config)
 
 
@@ -314,7 +314,7 @@ def test_a_run_of_objects_is_resumed_with_them(tmp_path: Path) -> None:
     begun = fedpriv.simulate(dataset=mine(), **few, rounds=4, folder=folder, progress=stop)
     assert begun.stopped == "interrupted"
     assert begun.epsilon == 3  # the budget's, since somebody ended it
-    with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; give it again"):
+    with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; pass it again"):
         fedpriv.resume(folder)
     objects = {"dataset": mine(), "model": few["model"], "optimizer": few["optimizer"]}
     result = fedpriv.resume(folder, **objects)

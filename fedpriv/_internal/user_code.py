@@ -1,10 +1,10 @@
-"""A user's own code: what a setting names as ``module:name``, and objects that Python code hands over.
+"""User code: functions and classes that a setting names as ``module:name``, and objects in memory.
 
-A module is looked for where Python is installed, and then in the current folder. Nothing is imported that a
-setting does not name; a node that owns its data imports what its owner accepts (:mod:`fedpriv.node.policy`).
+A module is searched in Python's path, and then in the current folder. Only modules that a setting names are
+imported. A node that owns its data imports only code that its owner accepts (:mod:`fedpriv.node.policy`).
 
-An object that ``fedpriv.simulate`` is given has the name ``in-memory:NAME`` in the configuration. It exists
-in this process only, within :func:`objects`; it is never pickled and never sent to another process.
+An object that is passed to ``fedpriv.simulate`` has the name ``in-memory:NAME`` in the configuration. It
+exists in this process only, within :func:`objects`; it is never pickled or sent to another process.
 
 >>> called("model", "torch.nn:Flatten")
 Flatten(start_dim=1, end_dim=-1)
@@ -34,13 +34,13 @@ from fedpriv._internal import validation
 
 
 class UserCodeError(validation.ArgumentError):
-    """Code of a user's own is not there, or failed; the text may quote what it said."""
+    """User code is missing or failed; the message may quote its error."""
 
     __module__ = "fedpriv"
 
 
 HINT = "your own is named module:name"
-IN_MEMORY = "in-memory"  # no module has this name, for it is no identifier
+IN_MEMORY = "in-memory"  # not an identifier, so no module has this name
 
 _objects: ContextVar[Mapping[str, Any]] = ContextVar("fedpriv-objects", default={})  # noqa: B039
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -49,7 +49,7 @@ _GENERATED = ("<string>", "<frozen", "<__array")  # files of code that a library
 
 
 def named(value: object) -> bool:
-    """Whether a setting's value names code, or an object in memory."""
+    """Whether a setting's value names code or an object in memory."""
     return isinstance(value, str) and ":" in value
 
 
@@ -59,7 +59,7 @@ def in_memory(value: object) -> bool:
 
 
 def reference(value: Any) -> str:
-    """The name of an object in a configuration: by its own ``name``, else by its function's or class's.
+    """The name of an object in a configuration: its ``__name__`` or ``name``, otherwise its class's name.
 
     >>> reference(sum), reference(3)
     ('in-memory:sum', 'in-memory:int')
@@ -70,7 +70,7 @@ def reference(value: Any) -> str:
 
 @contextmanager
 def objects(by_key: Mapping[str, Any]) -> Iterator[None]:
-    """Within this block, settings that name an object in memory mean these, by the setting's key."""
+    """Within this block, settings that name an object in memory refer to these, by the setting's key."""
     token = _objects.set({**_objects.get(), **by_key})
     try:
         yield
@@ -79,35 +79,35 @@ def objects(by_key: Mapping[str, Any]) -> Iterator[None]:
 
 
 def given() -> Mapping[str, Any]:
-    """The objects that are in place now, by the setting's key."""
+    """The objects of the innermost :func:`objects` blocks, by the setting's key."""
     return _objects.get()
 
 
 def held(key: str, name: str) -> Any:
-    """The object in memory that the setting ``key`` names. Raises UserCodeError where there is none."""
+    """The object in memory that the setting ``key`` names. Raises UserCodeError if there is none."""
     given = _objects.get()
     if key not in given or reference(given[key]) != name:
-        hint = "it was an object in memory; give it again from Python"
+        hint = "it was an object in memory; pass it again from Python"
         raise fail(key, name, "be an object that exists in this process", hint)
     return given[key]
 
 
 def called(key: str, reference: str, *arguments: Any) -> Any:
-    """What the function (or class) at ``module:name`` gives.
+    """The result of calling the function (or class) at ``module:name``.
 
     Args:
         key: the setting, for errors.
-        reference: ``module:name``, or ``in-memory:name`` of an object that can be called.
-        arguments: what it is called with, where it has parameters without a default.
+        reference: ``module:name``, or ``in-memory:name`` of a callable object.
+        arguments: its arguments, if it has parameters without a default.
 
-    Raises UserCodeError where there is nothing to call, or calling it fails.
+    Raises UserCodeError if there is nothing to call, or the call fails.
     """
     make = found(key, reference)
     return _call(key, reference, lambda: make(*(arguments if _takes_any(make) else ())))
 
 
 def called_with(key: str, reference: str, arguments: Mapping[str, Any]) -> Any:
-    """What the function (or class) at ``module:name`` gives for these keyword arguments.
+    """The result of calling the function (or class) at ``module:name`` with these keyword arguments.
 
     Raises UserCodeError as :func:`called` does.
     """
@@ -123,15 +123,15 @@ def _call(key: str, reference: str, call: Callable[[], Any]) -> Any:
 
 
 def found(key: str, reference: str) -> Callable[..., Any]:
-    """What ``module:name`` names, or the object ``in-memory:name``. Raises UserCodeError where there is
-    nothing that can be called."""
+    """The callable at ``module:name``, or the object ``in-memory:name``. Raises UserCodeError if there is
+    none."""
     if in_memory(reference):
         return held(key, reference)  # type: ignore[no-any-return]
     module_name, _, name = reference.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
         raise fail(key, reference, "be written module:name, as in mymodel:build")
     here = str(Path.cwd())
-    if here not in sys.path:  # at the end: a file in this folder never stands in for an installed module
+    if here not in sys.path:  # at the end, so that a file in this folder never hides an installed module
         sys.path.append(here)
         importlib.invalidate_caches()
     try:
@@ -151,10 +151,10 @@ def found(key: str, reference: str) -> Callable[..., Any]:
 
 @cache
 def source_digest(key: str, reference: str) -> str:
-    """A digest of the file that the code at ``module:name`` is in, as it was when it was first asked for in
-    this process; empty where there is no file, or an object in memory has no code of its own.
+    """The SHA-256 digest of the file of ``module:name``, read on the first call in this process.
 
-    Raises UserCodeError as :func:`called` does, where there is nothing to call.
+    It is empty for an object in memory, and for a module without a file. Raises UserCodeError if there is
+    nothing to call.
     """
     if in_memory(reference):
         return ""
@@ -164,22 +164,22 @@ def source_digest(key: str, reference: str) -> str:
 
 
 def _takes_any(make: Callable[..., Any]) -> bool:
-    """Whether it has positional parameters without a default."""
+    """Whether ``make`` has positional parameters without a default."""
     try:
         parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # some of C
+    except (TypeError, ValueError):  # some functions in C have no signature
         return False
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(p.kind in by_place and p.default is p.empty for p in parameters)
 
 
 def fail(key: str, reference: str, allowed: str, hint: str = "") -> UserCodeError:
-    """As :func:`fedpriv._internal.validation.fail`, for what code of a user's own does."""
+    """As :func:`fedpriv._internal.validation.fail`, for failures of user code."""
     return UserCodeError(str(validation.fail(key, reference, allowed, hint)))
 
 
 def said(error: BaseException) -> str:
-    """An exception in one line, with the place in the user's own code that it comes from.
+    """An exception in one line, with its place in the user's code.
 
     >>> try:
     ...     int("seven")
@@ -193,9 +193,9 @@ def said(error: BaseException) -> str:
 
 
 def trace(error: BaseException) -> str:
-    """The traceback of an error as far as it runs through the user's own code; empty where it does not.
+    """The part of an error's traceback that is in user code; empty if there is none.
 
-    Frames of libraries, of Ray and of this package are left out. Of a :class:`UserCodeError` it is the
+    Frames of libraries, of Ray and of this package are left out. For a :class:`UserCodeError` it is the
     traceback of its cause.
     """
     inner = error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
@@ -209,7 +209,7 @@ def trace(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """File, line and function of the last frame that is neither ours nor a library's; empty without one."""
+    """File, line and function of the last frame in user code; empty if there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else ""
 

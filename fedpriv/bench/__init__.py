@@ -1,9 +1,9 @@
-"""What a round costs on this machine, for a model and settings of one's own, and what to change.
+"""Benchmarks of a configured run on this machine, with advice on faster settings.
 
-The configured federation runs for some rounds as it would in ``simulate``, its ledger on the same disk, while
-a stopwatch splits its rounds; then it is evaluated, and its files are written, as would be done every so many
-rounds. Beside it stands the ordinary gradient: a batched forward and backward pass of the same model over as
-many examples as a cohort is expected to hold, in this process.
+The configured federation runs for some rounds as in ``simulate``, with its ledger on the same disk, while a
+stopwatch measures the parts of a round. Then the model is evaluated and the files are written once. For
+comparison, this process computes an ordinary gradient: one batched forward and backward pass of the same
+model over the expected number of examples of a cohort.
 
 >>> from fedpriv.config.schema import Config
 >>> small = Config.parse({"clients": 999, "sampling-rate": 0.03, "model": "logistic", "engine": "in-process"})
@@ -43,18 +43,19 @@ from fedpriv.runs.run_dir import RunFolder
 
 __all__ = ["PARTS", "WARM", "Comparison", "Figures", "measure"]
 
-WARM = 5  # first rounds, which are not counted
-_EVALUATIONS = 4  # the first of which is not counted
+WARM = 5  # warm-up rounds, which are not counted
+_EVALUATIONS = 4  # number of evaluations; the first one is not counted
 
 
 def measure(
     config: Config, rounds: int = 40, observe: Callable[[int], None] = lambda rounds: None
 ) -> Figures:
-    """Run ``rounds`` rounds of the configured simulation, after WARM others, and time them.
+    """Run WARM warm-up rounds and ``rounds`` timed rounds of the configured simulation.
 
-    ``observe`` is called after each round, the WARM ones too, with how many there were; it is not timed.
+    ``observe`` is called after each round, including warm-up rounds, with the number of rounds so far. Its
+    time is not counted.
 
-    Raises ArgumentError for settings that cannot be simulated, or of the client level.
+    Raises ArgumentError for settings that cannot be simulated, and for level=client.
     """
     validation.integer("rounds", rounds, minimum=1)
     if config.by_silo:
@@ -66,10 +67,10 @@ def measure(
     engine = timed_engine(config, watch)
     try:
         laps, state, evaluation = _laps(plan, engine, watch, rounds + WARM, place, observe)
-        theirs = engine.memory()
+        actors_memory = engine.memory()
     finally:
         engine.close()
-    mine = hardware.peak_memory()  # before what follows, which no run does
+    memory = hardware.peak_memory()  # before the comparison, which is not part of a run
     splits = [split(lap) for lap in laps[WARM:]]
     whole = statistics.median(sum(parts.values()) for parts in splits)
     compared = compare(plan, state)
@@ -85,15 +86,15 @@ def measure(
         device=str(choose_device(config.device)),
         actors=actors,
         threads=max(1, int(config.cpus_per_actor)) if actors else torch.get_num_threads(),
-        memory=mine,
-        actors_memory=theirs,
+        memory=memory,
+        actors_memory=actors_memory,
         ledger=str(place),
     )
     return replace(figures, advice=advise(plan, figures))
 
 
 def ledger_place(out: str) -> Path:
-    """The folder that is there and holds, or will hold, the output folder of this name, or is it."""
+    """The nearest existing folder of the output folder's path."""
     path = Path(out or "runs").absolute()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
@@ -104,9 +105,10 @@ def _laps(
     watch: Stopwatch,
     rounds: int,
     place: Path,
-    told: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> tuple[list[dict[str, float]], State, float]:
-    """The watch after each round, the whole as ``round``; the last state, and an evaluation's seconds."""
+    """The stopwatch's seconds after each round, with the total as ``round``; the last state; the seconds of
+    an evaluation."""
     key, laps = plan.key(), list[dict[str, float]]()
     mechanism = replace(
         plan.mechanism,
@@ -120,7 +122,7 @@ def _laps(
         lap = {**watch.take(), "round": time.perf_counter() - started}
         lap["round"] -= lap.get("aside", 0.0)
         laps.append(lap)
-        told(progress.round)
+        report(progress.round)
         started = time.perf_counter()
 
     params = initial_params(make_task(plan.config, make_source(plan.config)), key)
@@ -138,11 +140,11 @@ def _laps(
 
 
 def _evaluation(plan: Plan, state: State, budget_gate: RunAccountant, folder: RunFolder) -> float:
-    """Seconds that a run takes to evaluate its model, and to write it and what it could be taken up from."""
+    """The median seconds to evaluate the model, and to write it and the checkpoint."""
     config, source = plan.config, make_source(plan.config)
     task, device = make_task(config, source), choose_device(config.device)
     test = make_test(config, source, device)
-    taken = []
+    seconds = []
     for _ in range(_EVALUATIONS):
         started = time.perf_counter()
         task.evaluate(state.output.to(device), *test, config.memory_budget * 2**20)
@@ -150,5 +152,5 @@ def _evaluation(plan: Plan, state: State, budget_gate: RunAccountant, folder: Ru
         folder.write("model.safetensors", packed(task.layout.split(state.output), {}))
         if checkpoints.obstacle(plan) is None:
             folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, budget_gate, ()))
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken[1:])
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])

@@ -1,4 +1,4 @@
-"""The configured engine, with a stopwatch on what its nodes do."""
+"""The configured engine, with a stopwatch for its nodes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from fedpriv.node.factory import make_worker
 
 
 class TimedEngine(Protocol):
-    """An engine after each of whose gatherings the watch tells where its time went, in seconds.
+    """An engine with a stopwatch that has the seconds of each gathering, by part.
 
-    ``gather`` is the whole; ``data``, and ``answer`` where nodes are apart, are of the slowest node. Where
-    parties add noise, ``party noise`` is what that took of it, and ``aside`` what it took to find that out.
+    ``gather`` is the whole. ``data``, and ``answer`` if nodes are other processes, are those of the slowest
+    node. If parties add noise, ``party noise`` is its time, and ``aside`` the time of the extra request that
+    measures it.
     """
 
     def gather(self, request: SumRequest) -> PartialSum:
@@ -28,11 +29,11 @@ class TimedEngine(Protocol):
         """See :class:`~fedpriv.federated.engine.Engine`."""
 
     def memory(self) -> int:
-        """Bytes that nodes in other processes took at most, all together; they answer no more."""
+        """The sum of the other processes' peak memory in bytes. Call it last."""
 
 
 class _Watched:
-    """An engine whose gatherings are timed, and the parties' noise by itself."""
+    """An engine that times its gatherings, and the parties' noise separately."""
 
     def __init__(self, inner: Engine, watch: Stopwatch, grid: Any = None) -> None:
         self._inner, self._watch, self._grid = inner, watch, grid
@@ -41,14 +42,14 @@ class _Watched:
         with self._watch.time("gather"):
             reply = self._inner.gather(request)
         if request.party_stds is not None:
-            self._ask_for_noise(request)
+            self._time_noise(request)
         return reply
 
-    def _ask_for_noise(self, request: SumRequest) -> None:
-        """Ask once more, for the same parties' noise on no units; the answer is thrown away."""
+    def _time_noise(self, request: SumRequest) -> None:
+        """Repeat the request without units, so that the nodes only generate noise; ignore the reply."""
         spent, started = self._watch.take(), time.perf_counter()
-        nobody = tuple(replace(shard, ids=shard.ids[:0]) for shard in request.shards)
-        self._inner.gather(replace(request, shards=nobody))
+        empty = tuple(replace(shard, ids=shard.ids[:0]) for shard in request.shards)
+        self._inner.gather(replace(request, shards=empty))
         seconds = time.perf_counter() - started
         noise = self._watch.take().get("answer", seconds)
         self._watch.add({**spent, "party noise": noise, "aside": seconds})
@@ -61,7 +62,7 @@ class _Watched:
 
 
 def timed_engine(config: Config, watch: Stopwatch) -> TimedEngine:
-    """The engine that ``simulate`` would start, started."""
+    """Start the engine that ``simulate`` would use."""
     if config.in_process:
         side = make_worker(config.table())
         timed = replace(side, view=cast(Any, Timed(side.view, watch, {"batch": "data"})))
@@ -72,8 +73,8 @@ def timed_engine(config: Config, watch: Stopwatch) -> TimedEngine:
     from fedpriv.flower.grids.ray import RayGrid
     from fedpriv.flower.timed_app import TIMES
 
-    class Listening(RayGrid):
-        """A grid that adds what the slowest node's replies say to the watch."""
+    class TimedGrid(RayGrid):
+        """A grid that adds the slowest node's times to the stopwatch."""
 
         def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Iterable[Any]:
             replies = list(super().send_and_receive(messages, timeout=timeout))
@@ -87,10 +88,10 @@ def timed_engine(config: Config, watch: Stopwatch) -> TimedEngine:
             return total
 
     def _times(reply: Message) -> dict[str, float]:
-        there = reply.has_content() and TIMES in reply.content
-        return dict(reply.content[TIMES]) if there else {}
+        timed = reply.has_content() and TIMES in reply.content
+        return dict(reply.content[TIMES]) if timed else {}
 
-    grid = Listening(
+    grid = TimedGrid(
         number_of_actors(config),
         config.table(),
         client_app="fedpriv.flower.timed_app:app",

@@ -1,4 +1,4 @@
-"""What a benchmark of a run says."""
+"""The measurements of a benchmark."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 PARTS = ("sampling", "data", "clipped sum", "transport", "noise", "update", "accounting")
 
-Lap = Mapping[str, float]  # seconds of one round by what the watch counted, with the whole as ``round``
+Lap = Mapping[str, float]  # seconds of one round by part, with the total as ``round``
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gradients over as many examples as a cohort is expected to hold, or fewer, in one process.
+    """Gradients over the expected number of examples of a cohort, or fewer, in one process.
 
     Attributes:
-        examples, units: how many examples, of how many units.
-        ordinary: seconds of an ordinary gradient: one forward and one backward pass over all of them.
-        clipped: seconds of the run's own sum over them: its queries, by how often a run asks each, what its
-            clients compute, and the sizes that its clients have.
-        by_rows: why the model is summed by forming every gradient; empty where it is not.
-        instead: seconds of that sum with another setting, by ``key=value``; tried on a GPU only.
+        examples, units: the number of examples and of their units.
+        ordinary: seconds of an ordinary gradient: one forward and one backward pass over all examples.
+        clipped: seconds of the run's clipped sum over them, with the run's queries (weighted by their
+            frequency), client computation and client sizes.
+        by_rows: the reason why every gradient is formed; empty with ghost clipping.
+        instead: seconds of the clipped sum with another setting, by ``key=value``; tried on a GPU only.
     """
 
     examples: int
@@ -34,21 +34,21 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured; times are medians in seconds.
+    """The measurements; times are medians in seconds.
 
     Attributes:
-        parts: seconds of a round by PARTS. Where nodes work at once, data and clipped sum are the slowest's.
-        shares: the parts of a round by PARTS, which add up to 1: medians of the rounds' own.
+        parts: seconds of a round by PARTS. With several nodes, data and clipped sum are the slowest node's.
+        shares: the shares of a round by PARTS, which sum to 1: scaled medians of each round's shares.
         round: seconds of a whole round.
-        evaluation: seconds of an evaluation, with the files that are written then.
-        compared: clipped sums beside ordinary gradients.
-        examples_per_second: of the expected cohort, by ``round``.
-        device: where actors compute, or this process without them.
-        actors, threads: how many actors (0: this process computes), and threads of each.
-        memory, actors_memory: bytes that this process, and all actors together, took at most; 0 where the
-            system does not say.
-        ledger: the folder on whose disk the ledger was written.
-        advice: what would make rounds cheaper.
+        evaluation: seconds of an evaluation, including the files that it writes.
+        compared: clipped sums compared with ordinary gradients.
+        examples_per_second: the expected examples of a cohort per second of ``round``.
+        device: the device of the actors, or of this process if there are none.
+        actors, threads: the number of actors (0: this process computes), and threads per actor.
+        memory, actors_memory: peak memory in bytes of this process, and of all actors together; 0 if the
+            system does not report it.
+        ledger: the folder of the ledger.
+        advice: advice for faster rounds.
     """
 
     parts: Mapping[str, float]
@@ -67,15 +67,15 @@ class Figures:
 
     @property
     def overhead(self) -> float:
-        """The part of a round outside the clipped sum, in [0, 1]."""
+        """The share of a round outside the clipped sum, in [0, 1]."""
         return 1 - self.shares["clipped sum"]
 
 
 def split(lap: Lap) -> dict[str, float]:
     """A round's seconds by PARTS.
 
-    Noise is what is left, since the server's is drawn meanwhile, awaited and added; and what parties add,
-    which nodes draw while they answer.
+    Noise is the parties' noise, which nodes draw while they answer, plus the remaining time, in which the
+    server waits for its noise and adds it.
     """
     made, gathered = lap.get("data", 0.0), lap["gather"]
     answered = lap.get("answer", gathered)
@@ -92,9 +92,6 @@ def split(lap: Lap) -> dict[str, float]:
 
 
 def shares(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The medians of the parts' shares of their own rounds, scaled so that they add up to 1.
-
-    A quotient of two medians would be of two rounds, and could leave more, or less, than the others take.
-    """
+    """The median over rounds of each part's share of its round, scaled so that they sum to 1."""
     medians = {part: statistics.median(one[part] / sum(one.values()) for one in splits) for part in splits[0]}
     return {part: share / sum(medians.values()) for part, share in medians.items()}

@@ -1,4 +1,4 @@
-"""The run's clipped sums beside an ordinary gradient over the same examples, in this process."""
+"""The run's clipped sums and an ordinary gradient over the same examples, timed in this process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedpriv.node.factory import make_worker
 from fedpriv.optimizers.base import PrivateOptimizer, State
 from fedpriv.tasks.task import Task
 
-_EXAMPLES = 4096  # the most that gradients are compared on
-_COUNTED_UNITS = 8  # units whose examples are counted first
-_STEPS, _GOLDEN = 64, (5**0.5 - 1) / 2  # steps of a run that are looked at, spread so that no cycle hides
+_EXAMPLES = 4096  # the largest number of examples for the comparison
+_COUNTED_UNITS = 8  # units whose examples give the mean number of examples per unit
+_STEPS, _GOLDEN = 64, (5**0.5 - 1) / 2  # inspected steps; golden-ratio spacing avoids resonance with cycles
 
 
 def compare(plan: Plan, state: State) -> Comparison:
-    """Time both, at a state that the run's optimizer has come to."""
+    """Time both at a state that the run's optimizer has reached."""
     side = make_worker(plan.config.table())
     units, x, y, owner = _examples(plan, side)
     asked = typical_queries(plan.mechanism.optimizer, state, plan.mechanism.rounds)
@@ -60,29 +60,29 @@ def compare(plan: Plan, state: State) -> Comparison:
 
 
 def _examples(plan: Plan, side: Worker) -> tuple[int, Tensor, Tensor, Tensor]:
-    """How many units, and their examples, labels and owners: units from all over the population."""
-    every = plan.config.units
+    """Units spread evenly over the population: their number, examples, labels and owners."""
+    population = plan.config.units
 
     def batch(units: int) -> tuple[Tensor, Tensor, Tensor]:
-        return side.view.batch(np.arange(units, dtype=np.int64) * (every // units), side.device)
+        return side.view.batch(np.arange(units, dtype=np.int64) * (population // units), side.device)
 
-    few = min(every, _COUNTED_UNITS)
-    each = max(1, len(batch(few)[0]) // few)
-    units = min(every, max(1, round(plan.mechanism.sampler.expected_size)), max(1, _EXAMPLES // each))
+    counted = min(population, _COUNTED_UNITS)
+    each = max(1, len(batch(counted)[0]) // counted)
+    units = min(population, max(1, round(plan.mechanism.sampler.expected_size)), max(1, _EXAMPLES // each))
     return units, *batch(units)
 
 
 def typical_queries(optimizer: PrivateOptimizer, state: State, rounds: int) -> list[tuple[Query, float]]:
-    """One of each kind of query that a run of so many rounds asks, with its part of all, most frequent first.
+    """One query of each kind that occurs in ``rounds`` rounds, with its share of all, most frequent first.
 
-    What a query costs depends on its points, and on how its terms combine, divide and clip them.
+    The cost of a query depends on the number of its points, and on how its terms combine, divide and clip.
     """
     found: dict[Hashable, list[Query]] = {}
-    for look in range(_STEPS):
-        query = optimizer.query(replace(state, step=int(rounds * (look * _GOLDEN % 1))))
+    for number in range(_STEPS):
+        query = optimizer.query(replace(state, step=int(rounds * (number * _GOLDEN % 1))))
         found.setdefault(_kind(query), []).append(query)
     ordered = sorted(found.values(), key=len, reverse=True)
-    return [(alike[0], len(alike) / _STEPS) for alike in ordered]
+    return [(queries[0], len(queries) / _STEPS) for queries in ordered]
 
 
 def _kind(query: Query) -> Hashable:
@@ -92,7 +92,7 @@ def _kind(query: Query) -> Hashable:
 
 
 def _others(config: Config, side: Worker) -> Mapping[str, Worker]:
-    """The side with settings that may be quicker on a GPU; a CPU gains nothing by them."""
+    """The worker with settings that may be faster on a GPU; they do not help on a CPU."""
     if side.device.type == "cpu":
         return {}
     room = f"memory-budget={2 * config.memory_budget}"
@@ -105,7 +105,7 @@ def _others(config: Config, side: Worker) -> Mapping[str, Worker]:
 
 
 def why_by_rows(task: Task) -> str:
-    """Why gradients are formed: too many parameters of layers of no known kind, or what a trial found."""
+    """Why gradients are formed: too many parameters have no layer rule, or the trial failed."""
     named = dict(task.module.named_parameters())
     trained = {id(named[name]) for name in task.layout.names}
     unknown = [
@@ -117,15 +117,15 @@ def why_by_rows(task: Task) -> str:
     if clipper_of(task).layers or not unknown:
         return "a trial found that examples mix, or that a weight is used outside its layer"
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-    return f"fedpriv.clipping.ghost.layers knows no kind of {', '.join(unknown[:3])}{more}"
+    return f"fedpriv.clipping.ghost.layers has no rule for {', '.join(unknown[:3])}{more}"
 
 
 def _alternated(sides: Sequence[Callable[[], Tensor]], times: int = 9) -> list[float]:
-    """Median seconds of each side, taken in turns, the first turn not counted."""
-    taken: list[list[float]] = [[] for _ in sides]
+    """Median seconds of each side, measured alternately; the first turn is not counted."""
+    seconds: list[list[float]] = [[] for _ in sides]
     for _ in range(times + 1):
-        for own, side in zip(taken, sides, strict=True):
+        for own, side in zip(seconds, sides, strict=True):
             started = time.perf_counter()
-            float(side().sum())  # waits for a device too
+            float(side().sum())  # also waits for the device
             own.append(time.perf_counter() - started)
-    return [statistics.median(own[1:]) for own in taken]
+    return [statistics.median(own[1:]) for own in seconds]

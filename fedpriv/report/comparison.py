@@ -1,9 +1,9 @@
-"""Runs side by side, from the folders that they left.
+"""Compares runs by reading their output folders.
 
 The table is in :mod:`fedpriv.report.comparison_table`, the plots in :mod:`fedpriv.report.comparison_plots`.
 
-Runs are told apart by the settings in which they differ. Those that differ in nothing but their seed or
-folder are repetitions of one run, shown by their mean and spread.
+The settings in which runs differ name them. Runs that differ only in seed, folder or hardware settings are
+repetitions of one run, and are shown by their mean and spread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPREAD = "the sample standard deviation of a row's runs"
 
 
 class UnfinishedError(validation.ArgumentError):
-    """A folder's run has not ended, or was not evaluated; ``why`` says which."""
+    """A folder's run has not ended or was not evaluated; ``why`` is the reason."""
 
     def __init__(self, folder: Path, wanted: str, why: str) -> None:
         super().__init__(str(validation.fail("FOLDER", str(folder), f"hold a run that {wanted}", why)))
@@ -41,13 +41,13 @@ class UnfinishedError(validation.ArgumentError):
 
 @dataclass(frozen=True)
 class Run:
-    """What one folder holds.
+    """The content of one output folder.
 
     Attributes:
-        folder: where it is.
-        config: resolved.
-        metrics: the records of its evaluations, at least one.
-        report: as in report.json.
+        folder: its path.
+        config: the resolved configuration.
+        metrics: the records of the run's evaluations, at least one.
+        report: the content of report.json.
     """
 
     folder: Path
@@ -57,12 +57,12 @@ class Run:
 
     @property
     def ended(self) -> StopReason:
-        """How."""
+        """How the run ended."""
         return StopReason(self.report["result"]["stopped"])
 
     @property
     def whole(self) -> bool:
-        """Whether it ended by itself."""
+        """Whether the run ended on its own."""
         return self.ended.complete
 
     @property
@@ -83,8 +83,8 @@ class Group:
     """Runs of one configuration.
 
     Attributes:
-        settings: those in which it differs from the other groups, by key.
-        runs: at least one.
+        settings: the settings in which it differs from the other groups, by key.
+        runs: its runs, at least one.
     """
 
     settings: Mapping[str, Any]
@@ -92,14 +92,14 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The settings as a person would give them; the optimizer where there is no other group."""
-        told = self.settings or {"optimizer": self.runs[0].config.optimizer}
-        name = ", ".join(f"{key}={value}" for key, value in told.items())
+        """The settings as key=value; the optimizer if there is no other group."""
+        settings = self.settings or {"optimizer": self.runs[0].config.optimizer}
+        name = ", ".join(f"{key}={value}" for key, value in settings.items())
         return name if self.runs[0].whole else f"{name} ({self.runs[0].ended})"
 
     @property
     def notes(self) -> list[str]:
-        """What must be said of it: that it is not private, and why."""
+        """The reasons why the group is not private; empty if it is."""
         seeds = sorted({run.config.seed for run in self.runs if run.config.seed >= 0})
         notes = [NO_NOISE] if not PLACEMENTS[self.runs[0].config.placement].adds_noise else []
         if seeds:
@@ -111,17 +111,18 @@ class Group:
 
     @property
     def measure(self) -> Metric:
-        """What the score is."""
+        """The metric of the score."""
         return shown(self.runs[0].metrics[-1])
 
     @property
     def finals(self) -> list[float]:
-        """Each run's last score; NaN where its model has none."""
+        """Each run's last score; NaN if the model has none."""
         values = (run.metrics[-1][self.measure.key] for run in self.runs)
         return [math.nan if value is None else value for value in values]
 
     def json(self) -> dict[str, Any]:
-        """The group as report data; the spread is the sample standard deviation of its runs, None of one."""
+        """The group as a JSON-serialisable dict. The spread is the sample standard deviation of its runs, or
+        None for one run."""
         gate = self.runs[0].gate
         finals = self.finals
         known = all(math.isfinite(value) for value in finals)
@@ -138,20 +139,23 @@ class Group:
         }
 
 
-def read(folders: Sequence[str | Path], tell: Callable[[str], None] = lambda said: None) -> list[Group]:
-    """The runs in these folders, or anywhere below one that holds no run itself, in groups: one for all
-    repetitions that ended by themselves, and one for each other run, whose length tells it apart.
+def read(folders: Sequence[str | Path], report: Callable[[str], None] = lambda line: None) -> list[Group]:
+    """The runs in these folders in groups: one group for all repetitions that ended on their own, and one for
+    each other run.
 
-    A run below a folder that has not ended is left out, and ``tell`` is called with a line about it.
+    A folder that is not a run's output folder is searched recursively. An unfinished run found by the search
+    is left out, and ``report`` is called with a line about it.
 
-    Raises ArgumentError where there is no run, or one that is damaged, or is named and has not ended or was
-    not evaluated, or where two are scored by different measures; OSError where a folder cannot be read.
+    Raises:
+        ArgumentError: if there is no run, a run is damaged, a named run is unfinished or was not evaluated,
+            or two runs have different metrics.
+        OSError: if a folder cannot be read.
     """
-    found = _found(folders, tell)
+    found = _found(folders, report)
     if not found:
         raise validation.ArgumentError("FOLDER is missing; name output folders of runs")
     groups: dict[tuple[tuple[tuple[str, Any], ...], Path | None], list[Run]] = {}
-    for run, settings in zip(found, _apart([run.config for run in found]), strict=True):
+    for run, settings in zip(found, _differences([run.config for run in found]), strict=True):
         key = (tuple(settings.items()), None if run.whole else run.folder)
         groups.setdefault(key, []).append(run)
     made = [Group(dict(settings), tuple(runs)) for (settings, _), runs in groups.items()]
@@ -161,8 +165,8 @@ def read(folders: Sequence[str | Path], tell: Callable[[str], None] = lambda sai
     return made
 
 
-def _found(folders: Sequence[str | Path], tell: Callable[[str], None]) -> list[Run]:
-    """The runs, each once."""
+def _found(folders: Sequence[str | Path], report: Callable[[str], None]) -> list[Run]:
+    """The runs in the folders, without duplicates."""
     found: dict[Path, Run | None] = {}
     for given in map(Path, folders):
         for folder in _of_runs(given):
@@ -175,7 +179,7 @@ def _found(folders: Sequence[str | Path], tell: Callable[[str], None]) -> list[R
                 if folder == given:
                     raise
                 found[place] = None
-                tell(f"{folder} is left out: {error.why}")
+                report(f"{folder} is left out: {error.why}")
     runs = [run for run in found.values() if run]
     if found and not runs:
         named = ", ".join(map(str, folders))
@@ -184,11 +188,11 @@ def _found(folders: Sequence[str | Path], tell: Callable[[str], None]) -> list[R
     return runs
 
 
-def _apart(configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """For each of them, the settings that tell it from the others, by key.
+def _differences(configs: Sequence[Config]) -> list[dict[str, Any]]:
+    """For each configuration, the settings in which it differs from the others, by key.
 
-    What a run does not use is left out, and so is what is alike in all that use it: who uses it follows from
-    settings that are told.
+    Settings that a run does not use are left out. A setting with the same value in all runs that use it is
+    left out, too: other settings determine which runs use it.
     """
     tables, keys = [_used(config) for config in configs], Config.keys()
     found: list[dict[str, Any]] = [{} for _ in configs]
@@ -201,12 +205,12 @@ def _apart(configs: Sequence[Config]) -> list[dict[str, Any]]:
 
 
 def _used(config: Config) -> dict[str, Any]:
-    """The settings that the run uses, "auto" for a value that follows from the others."""
+    """The settings that the run uses; "auto" for a value that is derived from the others."""
     table = config.table()
     table |= {key: "auto" for key, value in config.derived().items() if table[key] == value}
     idle = set(config.without_effect())
     if config.divided and config.examples_per_client == 1:
-        idle.add("examples-per-client")  # a finite data set is divided whole: 1 is not the clients' size
+        idle.add("examples-per-client")  # all examples are partitioned: 1 is not the clients' size
     return {key: value for key, value in table.items() if key not in idle}
 
 
@@ -219,7 +223,7 @@ def _of_runs(folder: Path) -> list[Path]:
     for where, names, _ in os.walk(folder, onerror=_fails):
         runs = [name for name in sorted(names) if _holds_run(Path(where, name))]
         found += [Path(where, name) for name in runs]
-        names[:] = sorted(set(names) - set(runs))  # what is left to go into
+        names[:] = sorted(set(names) - set(runs))  # os.walk enters only these
     if not found:
         raise validation.fail(
             "FOLDER", str(folder), "hold runs", "no config.toml is in it, nor in its folders"
@@ -228,7 +232,7 @@ def _of_runs(folder: Path) -> list[Path]:
 
 
 def _fails(error: OSError) -> None:
-    """A folder that cannot be read may hold runs."""
+    """Raise the error: an unreadable folder may contain runs."""
     raise error
 
 
@@ -267,7 +271,7 @@ def _run(folder: Path) -> Run:
 
 
 def _resume_hint(folder: Path, config: Config) -> str:
-    """What can be done about a run that did not end."""
+    """The hint for an unfinished run."""
     if config.nodes_own_data or config.by_silo:
         kind = "a deployment's run" if config.nodes_own_data else "a run of level=client"
         return f"{kind} cannot be resumed; {spend_hint(folder, config)}"
@@ -275,15 +279,15 @@ def _resume_hint(folder: Path, config: Config) -> str:
 
 
 def spend_hint(folder: Path, config: Config) -> str:
-    """Where the spend of a run that cannot be resumed is found."""
+    """The hint to the spent epsilon of a run that cannot be resumed."""
     delta = f"{config.resolved().delta:.3g}"
     return f"its spend is in the ledger: `fedpriv account --ledger {folder / 'ledger.jsonl'} --delta {delta}`"
 
 
 def remarks(groups: Sequence[Group]) -> tuple[str, list[list[str]]]:
-    """What must be said of all groups, in a line, and of each besides: that it is not private, and why.
+    """The notes of all groups in one line, and the further notes of each group (:attr:`Group.notes`).
 
-    Groups that all have seeds are named together, however their seeds differ.
+    If all groups have seeds, one note names all seeds.
     """
     notes = [group.notes for group in groups]
     alike = [note for note in notes[0] if all(note in others for others in notes)]
@@ -298,8 +302,8 @@ def remarks(groups: Sequence[Group]) -> tuple[str, list[list[str]]]:
     return line, [[note for note in own if note not in alike] for own in notes]
 
 
-def said(groups: Sequence[Group]) -> list[str]:
-    """The remarks with whom they are of, in lines; and what the spread is."""
+def footnotes(groups: Sequence[Group]) -> list[str]:
+    """Lines for a table of the groups: their remarks, and the meaning of the spread."""
     alike, own = remarks(groups)
     lines = [alike] if alike else []
     lines += [f"{group.name}: {'; '.join(notes)}" for group, notes in zip(groups, own, strict=True) if notes]

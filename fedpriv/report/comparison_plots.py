@@ -1,4 +1,4 @@
-"""Runs side by side as a picture: curves of a few groups, the last scores of many."""
+"""Plots of a comparison: curves of few groups, or the last scores of many."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from fedpriv.report.comparison import Group, remarks
 from fedpriv.report.comparison_table import rank
 from fedpriv.report.summary import round_0
 
-MOST_CURVES = 20  # ten colours, whole and broken; more could not be told apart
+MOST_CURVES = 20  # ten colours, with solid and dashed lines
 _AGAINST = ("tab:red", "tab:purple", "tab:blue", "tab:green", "tab:orange")
-_MARKERS = "osD^v"  # the next for each round of the colours
-_FAR = 50  # how many times the smallest the largest budget is, from which on epsilon's axis is logarithmic
+_MARKERS = "osD^v"  # one per cycle of the colours
+_LOG_RATIO = 50  # the epsilon axis is logarithmic if the largest budget exceeds the smallest by this factor
 
 
 def picture(groups: Sequence[Group]) -> bytes:
-    """A PNG of the scores: where there are at most MOST_CURVES groups, against rounds and, where any is
-    private, against the epsilon spent by then; else after the last round alone, best first. Means of a
-    group's runs, with their sample standard deviation on both sides."""
+    """A PNG of the groups' mean scores, with the sample standard deviation of their runs.
+
+    For up to MOST_CURVES groups: the scores by round and, if any group is private, by spent epsilon. For more
+    groups: the last scores, best first.
+    """
     return (curves if len(groups) <= MOST_CURVES else finals)(groups)
 
 
 def curves(groups: Sequence[Group]) -> bytes:
-    """The scores against rounds and epsilon."""
+    """The scores by round and by epsilon."""
     private = any(_adversary(group) for group in groups)
     figure, (by_round, *others) = plotting.panels(11 if private else 7, 4.4, 1 + private)
     alike, own = remarks(groups)
@@ -52,12 +54,12 @@ def curves(groups: Sequence[Group]) -> bytes:
     for axes in others:
         whom = "the adversary named in the legend" if len(adversaries) > 1 else adversaries.pop()
         noiseless = any(not _adversary(group) for group in groups)
-        # An estimate can lie below what was spent; all others are what was spent at most.
+        # An estimate can be below the spent epsilon; all other methods are upper bounds.
         bound = "" if any(group.json()["kind"] == "estimate" for group in groups) else ", at most"
         level = f"\n{plotting.LEVEL}" if noiseless else ""
         axes.set(xlabel=f"epsilon spent{bound}, against {whom}{level}")
-        if ends and max(ends) > _FAR * min(ends):
-            axes.set_xscale("log", nonpositive="mask")  # which has no place for round 0
+        if ends and max(ends) > _LOG_RATIO * min(ends):
+            axes.set_xscale("log", nonpositive="mask")  # round 0 has epsilon 0
     for axes in (by_round, *others):
         plotting.rule(axes, whole=axes is by_round)
     plotting.legend(figure, by_round)
@@ -67,7 +69,7 @@ def curves(groups: Sequence[Group]) -> bytes:
 
 
 def finals(groups: Sequence[Group]) -> bytes:
-    """The last scores, best first, coloured by the adversary that epsilon is against."""
+    """The last scores, best first, coloured by the adversary of epsilon."""
     figure, [axes] = plotting.panels(6, 1 + 0.19 * len(groups))
     alike, own = remarks(groups)
     rows = sorted(zip(groups, own, strict=True), key=lambda row: rank(row[0]))
@@ -96,20 +98,19 @@ def finals(groups: Sequence[Group]) -> bytes:
 
 
 def _adversary(group: Group) -> str:
-    """Whom its epsilon is against; empty without noise."""
+    """The adversary of its epsilon; empty without noise."""
     return described(group.json()["against"] or "").partition(",")[0]
 
 
 def _label(group: Group, notes: Sequence[str], named: bool = False, spent: bool = False) -> str:
-    """The group's name, and in brackets what must be said of it; its adversary where ``named``, its epsilon
-    where ``spent``."""
+    """The group's name with notes in brackets; also its adversary if ``named``, its epsilon if ``spent``."""
     data = group.json()
-    said = [f"{len(group.runs)} runs"] if len(group.runs) > 1 else []
-    said += [f"epsilon {data['epsilon']:.3g}"] if spent and data["epsilon"] is not None else []
-    said += [f"against {_adversary(group)}"] if named and _adversary(group) else []
-    said += ["an ESTIMATE"] if data["kind"] == "estimate" else []
-    said += notes
-    return f"{group.name} ({'; '.join(said)})" if said else group.name
+    texts = [f"{len(group.runs)} runs"] if len(group.runs) > 1 else []
+    texts += [f"epsilon {data['epsilon']:.3g}"] if spent and data["epsilon"] is not None else []
+    texts += [f"against {_adversary(group)}"] if named and _adversary(group) else []
+    texts += ["an ESTIMATE"] if data["kind"] == "estimate" else []
+    texts += notes
+    return f"{group.name} ({'; '.join(texts)})" if texts else group.name
 
 
 def _score(groups: Sequence[Group]) -> str:
@@ -119,8 +120,8 @@ def _score(groups: Sequence[Group]) -> str:
 
 
 def _course(group: Group) -> tuple[list[int], list[float], list[float], list[float]]:
-    """The rounds that all runs were evaluated at, 0 among them; there the most epsilon spent (none without
-    noise), the mean of all runs' scores and their standard deviation, 0 of one run."""
+    """The rounds at which all runs were evaluated, from 0 on, with the largest spent epsilon (none without
+    noise), the mean of the runs' scores, and their standard deviation (0 for one run)."""
     records_of = [[*round_0(run.report), *run.metrics] for run in group.runs]
     by_round = [{record["round"]: record for record in records} for records in records_of]
     rounds = sorted(set.intersection(*(set(records) for records in by_round)))
@@ -132,7 +133,7 @@ def _course(group: Group) -> tuple[list[int], list[float], list[float], list[flo
 
 
 def _end(group: Group) -> tuple[float, float]:
-    """The mean of the last scores and their standard deviation, as the axis has them."""
+    """The mean of the last scores and their standard deviation, in the units of the axis."""
     heights = group.measure.heights([run.metrics[-1] for run in group.runs])
     return statistics.fmean(heights), _spread(heights)
 

@@ -1,6 +1,6 @@
-"""Runs side by side as a table: the settings that differ, best score first, as wide as there is room.
+"""The table of a comparison: the settings that differ, best score first, as wide as the terminal allows.
 
-What is alike in all rows is no column: it is said once, in ``Table.about``.
+A value that all rows share is no column; ``Table.about`` has it once.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.report.comparison import Group, said
+from fedpriv.report.comparison import Group, footnotes
 
-_BORDER = 3  # characters that a drawn table takes for a column beside its text
+_BORDER = 3  # characters per column in addition to its text
 
 
 @dataclass(frozen=True)
 class Table:
-    """What people see of runs side by side.
+    """A comparison as a table.
 
     Attributes:
         header: the names of the columns.
-        rows: as many cells each; best score first.
-        about: sentences: what is alike in all rows, and which settings the table leaves out.
-        notes: what must be said of the runs: that they are not private, and why.
+        rows: the cells of each row; best score first.
+        about: sentences: the values that all rows share, and the settings that the table leaves out.
+        notes: lines below the table, such as the reasons why runs are not private.
     """
 
     header: tuple[str, ...]
@@ -44,9 +44,9 @@ class _Column:
 
 
 def table(groups: Sequence[Group], width: int | None = None) -> Table:
-    """The groups as a table of at most ``width`` characters; None: as wide as it gets.
+    """The groups as a table of at most ``width`` characters; None: no limit.
 
-    Where there is no room for all settings, the last ones are left out, and a note names them.
+    If there is not enough room for all settings, the last ones are left out, and a note names them.
     """
     groups = sorted(groups, key=rank)
     settings, results = _settings(groups), _results(groups)
@@ -59,7 +59,7 @@ def table(groups: Sequence[Group], width: int | None = None) -> Table:
         words = f"{'Settings that differ are' if len(left) > 1 else 'A setting that differs is'} not shown"
         about.append(f"{words}: {', '.join(left)}. A wider terminal shows more, and --json everything.")
     rows = [list(cells) for cells in zip(*(column.cells for column in columns), strict=True)]
-    return Table(tuple(column.name for column in columns), rows, about, said(groups))
+    return Table(tuple(column.name for column in columns), rows, about, footnotes(groups))
 
 
 def rank(group: Group) -> tuple[bool, float]:

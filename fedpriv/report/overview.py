@@ -1,4 +1,4 @@
-"""A report in a few lines: as text, and as a small table for notebooks."""
+"""A report's overview: as one sentence, and as a small table for notebooks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _NEIGHBOURS = {"add-remove": "add or remove one unit", "replace-one": "replace o
 
 
 def epsilon(report: Mapping[str, Any]) -> float:
-    """Epsilon by the method that holds the budget; the budget's where the run was interrupted or resumed, for
-    its end may depend on what it released. Infinite without noise."""
+    """Epsilon by the budget's accounting method; infinite without noise.
+
+    If the run was interrupted or resumed, it is the budget's epsilon, because the end of the run may depend
+    on its releases.
+    """
     found, budget = enforced_guarantee(report), report["privacy"]["budget"]
     if budget is None:
         return math.inf
@@ -28,7 +31,7 @@ def epsilon(report: Mapping[str, Any]) -> float:
 
 
 def sentence(report: Mapping[str, Any]) -> str:
-    """Score, epsilon and what ran, in one line."""
+    """Score, epsilon, optimizer and data set in one line."""
     parts = [_score(report), _spent(report), f"{report['optimizer']} on {report['data set']}"]
     found = enforced_guarantee(report)
     if found:
@@ -37,7 +40,7 @@ def sentence(report: Mapping[str, Any]) -> str:
 
 
 def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a person wants to know first, as names and values."""
+    """The most important facts of a report, as (name, value)."""
     privacy, found = report["privacy"], enforced_guarantee(report)
     table = [("score", _score(report)), ("ended", StopReason(report["result"]["stopped"]).sentence)]
     table.append(("epsilon", _spent(report)))
@@ -54,12 +57,12 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def html(report: Mapping[str, Any], notes: Sequence[str] = ()) -> str:
-    """The same as an HTML table, which loads nothing."""
+    """The same as an HTML table without external resources."""
     cell = 'style="text-align:left;padding:2px 8px"'
     lines = [f"<tr><th {cell}>{escape(k)}</th><td {cell}>{escape(v)}</td></tr>" for k, v in rows(report)]
     warnings = [*([report["remark"]] if report["remark"] else []), *notes]
-    said = "".join(f"<p><strong>{escape(text)}</strong></p>" for text in warnings)
-    return f"<table>{''.join(lines)}</table>{said}"
+    paragraphs = "".join(f"<p><strong>{escape(text)}</strong></p>" for text in warnings)
+    return f"<table>{''.join(lines)}</table>{paragraphs}"
 
 
 def _score(report: Mapping[str, Any]) -> str:
@@ -72,7 +75,7 @@ def _score(report: Mapping[str, Any]) -> str:
 
 
 def _spent(report: Mapping[str, Any]) -> str:
-    """Epsilon against its budget, with delta, and whether it is a bound."""
+    """Epsilon, its budget, delta, and whether epsilon is a bound."""
     budget, found = report["privacy"]["budget"], enforced_guarantee(report)
     if budget is None:
         return "epsilon infinite: no noise was added"

@@ -1,4 +1,4 @@
-"""A run's report as a picture: curves.png."""
+"""The plot of a run: curves.png."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def curves(
     metrics: Sequence[Mapping[str, Any]],
     spending: Sequence[tuple[int, float]],
 ) -> bytes:
-    """curves.png: what :func:`draw` gives, as a file."""
+    """The figure of :func:`draw` as a PNG file."""
     return plotting.png(draw(summary, metrics, spending))
 
 
@@ -33,13 +33,13 @@ def draw(
     metrics: Sequence[Mapping[str, Any]],
     spending: Sequence[tuple[int, float]],
 ) -> Figure:
-    """The test score and epsilon spent against rounds.
+    """The test score and the spent epsilon by round.
 
     Args:
         summary: the run's report.
-        metrics: the records of its evaluations. Round 0 is drawn, too, where the report has its scores.
-        spending: (round, epsilon), of no less than what was spent by that round, in order. Epsilon may be
-            rounded up to that of a later round, so that it stays the same for some rounds and then jumps.
+        metrics: the records of its evaluations. Round 0 is plotted, too, if the report has its scores.
+        spending: (round, upper bound of the epsilon spent by then), in order. The bound may be the epsilon of
+            a later round, so that it is constant for some rounds and then jumps.
     """
     figure, [axes] = plotting.panels(8, 4.5)
     metrics = [*round_0(summary), *metrics]
@@ -80,11 +80,11 @@ def draw(
 
 
 def _every_round(spending: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Epsilon by the end of each round from 0 on, without the jumps that rounding up makes.
+    """Epsilon by the end of each round from 0 on, without the jumps of ``spending``.
 
-    Epsilon was computed after some rounds: of rounds in a row with one epsilon, the last. Between two of them
-    the curve is the chord or, where epsilon rises ever more slowly, the smaller of the neighbouring chords'
-    extensions: both are then no less than what was spent, and no more than what was rounded up.
+    In each run of equal epsilons, only the last round's epsilon is exact. Between exact values the curve is
+    the chord or, if epsilon is concave, the smaller extension of the neighbouring chords. It is never below
+    the spent epsilon or above the bound in ``spending``.
 
     >>> [(at, round(epsilon, 2)) for at, epsilon in _every_round([(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.4)])]
     [(0, 0.0), (1, 1.0), (2, 1.6), (3, 2.0), (4, 2.4)]
@@ -94,7 +94,7 @@ def _every_round(spending: Sequence[tuple[int, float]]) -> list[tuple[int, float
         if epsilon == points[-1][1]:
             points.pop()
         points.append((at, epsilon))
-    if points[0][0]:  # nothing was spent in the first rounds
+    if points[0][0]:  # the first rounds spent nothing
         points.insert(0, (0, 0.0))
     slopes = [(after[1] - before[1]) / ((after[0] - before[0]) or 1) for before, after in pairwise(points)]
     curve = points[:1]

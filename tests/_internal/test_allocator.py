@@ -1,4 +1,4 @@
-"""What a process does with freed memory, and who decides it."""
+"""Only fedpriv's programs, not its library functions, tune a process's allocator."""
 
 from __future__ import annotations
 

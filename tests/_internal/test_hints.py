@@ -1,4 +1,4 @@
-"""What is said to people who mistype a setting, or know it by another name."""
+"""Hints for a mistyped setting, or one with another name elsewhere."""
 
 from __future__ import annotations
 

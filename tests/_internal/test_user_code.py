@@ -120,7 +120,7 @@ class Shared(Keyed):
 
 
 def deep():
-    """Treats examples apart, and makes much of rounding where its parameters have moved."""
+    """Does not mix examples, but amplifies rounding where its parameters are shifted."""
     layers = [layer for _ in range(30) for layer in (nn.Linear(64, 64), nn.Tanh())]
     return nn.Sequential(nn.Linear(5, 64), nn.Tanh(), *layers, nn.Linear(64, 2))
 
@@ -335,7 +335,7 @@ def test_errors_name_the_fault_of_data(mine: Path, reference: str, said: str) ->
 
 
 def test_python_refuses_a_model_as_the_command_does(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is charged; and what was checked with its plan is not checked again."""
+    """Before anything is charged; objects that were checked with the plan are not checked again."""
     config = Config.parse({**SETTINGS, "model": "users_mine:Drawing"})
     with pytest.raises(ArgumentError) as caught:
         check(config)

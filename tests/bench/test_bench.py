@@ -37,7 +37,7 @@ SMALL: dict[str, object] = {"clients": 1000, "sampling-rate": 0.04, "model": "lo
 
 @pytest.fixture(autouse=True)
 def folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bench's ledger lies where it is called; other tests pack what lies in the project."""
+    """A benchmark writes its ledger below the current folder; other tests package the project's folder."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -192,7 +192,7 @@ def test_kinds_of_query_count_by_how_often_a_run_asks_them() -> None:
     assert [part for _, part in found] == pytest.approx([0.75, 0.25], abs=0.05)
 
 
-def test_what_a_gpu_might_do_quicker_is_tried_there_alone() -> None:
+def test_settings_that_may_be_faster_on_a_gpu_are_tried_only_there() -> None:
     config = Config.parse(SMALL)
     side = make_worker(config.table())
     assert _others(config, side) == {}
@@ -215,12 +215,14 @@ def test_layers_of_no_known_kind_are_named() -> None:
 
     model = nn.Sequential(nn.Linear(3, 3), Own(), nn.Linear(3, 3), Own(), Own(), Own(), nn.Linear(3, 2))
     known = why_by_rows(Task(model))
-    assert known == "fedpriv.clipping.ghost.layers knows no kind of 1 (Own), 3 (Own), 4 (Own) and 1 more"
+    assert known == "fedpriv.clipping.ghost.layers has no rule for 1 (Own), 3 (Own), 4 (Own) and 1 more"
     assert "the model itself (Own)" in why_by_rows(Task(Own()))
     assert "a trial found" in why_by_rows(Task(nn.Sequential(nn.Linear(3, 2))))
 
 
-def test_the_ledger_lies_where_the_runs_own_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_on_the_disk_of_the_runs_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert ledger_place("") == tmp_path
     (tmp_path / "runs").mkdir()
@@ -254,20 +256,20 @@ QUIET = Figures(
     ("changes", "said"),
     [
         ({}, ""),
-        ({"compared": replace(QUIET.compared, by_rows="x (Own) is new")}, "formed, since x"),
+        ({"compared": replace(QUIET.compared, by_rows="x (Own) is new")}, "formed, because x"),
         ({"compared": replace(QUIET.compared, instead={"precision=bf16": 0.6})}, "bf16 makes .* 2.0 times"),
         ({"compared": replace(QUIET.compared, instead={"precision=bf16": 1.15})}, ""),
         ({"actors": 1}, "leaves? 1 core idle: actors=2"),
         ({"threads": 3}, "compete for 2 core"),
         ({"actors": 0}, "engine=ray"),
         ({"actors": 1, "device": "cuda"}, ""),
-        ({"shares": {**QUIET.shares, "accounting": 0.5}}, "on the disk of /there"),
+        ({"shares": {**QUIET.shares, "accounting": 0.5}}, "to the disk of /there"),
         ({"shares": {**QUIET.shares, "transport": 0.5}}, "transport takes 50%"),
         ({"shares": {**QUIET.shares, "data": 0.5}}, "making examples takes 50%"),
         ({"evaluation": 7.0}, "add 100% to a round: with evaluate-every=200 they add 5%"),
     ],
 )
-def test_advice_is_of_what_stands_out(
+def test_advice_follows_from_the_largest_shares(
     changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedpriv._internal.hardware.usable", lambda: 2)

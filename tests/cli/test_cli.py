@@ -243,7 +243,7 @@ def test_help_lists_every_setting_with_its_default() -> None:
 
 
 @pytest.mark.parametrize("command", ["simulate", "train", "compare", "bench"])
-def test_a_setting_that_is_written_as_an_option_is_told_how_it_is_given(command: str) -> None:
+def test_a_setting_written_as_an_option_gets_a_hint(command: str) -> None:
     for given in (["--sampling-rate", "0.1"], ["--sampling-rate=0.1"]):
         result = call(command, *given)
         assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Private selection: the winner's law is computed exactly, and every claim is held against it."""
+"""Private selection: every claim is compared with the winner's exact distribution."""
 
 from __future__ import annotations
 

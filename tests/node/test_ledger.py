@@ -1,4 +1,4 @@
-"""A node's own books: nothing twice, nothing past the plan's budget or the owner's limit, under any race."""
+"""NodeLedger: no release twice, none past the plan's budget or the owner's limit, under any race."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_ledger_has_one_privacy_unit(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_a_run_beyond_the_limit_is_refused_before_it_begins(plan: Plan, tmp_path: Path) -> None:
-    """With as many releases said as would have been answered, and the limit's shares that they take."""
+    """The message has the number of releases that would be answered, and their shares of the limit."""
     limit = Budget(2.0, 1e-4)
     assert budget_gate(plan, tmp_path, 1, limit).look_ahead() == ""
     charge_all(budget_gate(plan, tmp_path, 1, limit), plan.events)
@@ -215,7 +215,7 @@ def test_the_limits_relation_does_not_depend_on_the_runs(plan: Plan, tmp_path: P
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])
 def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tmp_path: Path) -> None:
-    """It answers in few of the releases that sampling amplifies together, and its ledger has only those."""
+    """The node answers few of the releases that sampling amplifies; its ledger has only those."""
     changes = {"unit": "client", "clients": 2000, "examples_per_client": 1, "placement": "distributed"}
     more = {"optimizer": "dp-sgd", "sampler": sampler, "delta": 1e-5, "rounds": 20}
     plan = make_plan(small(**{**LOCAL, **changes, **more}))
@@ -247,7 +247,7 @@ def test_answers_of_a_sampled_client_get_no_credit_for_sampling(sampler: str, tm
     ids=["draws", "names many parties"],
 )
 def test_noise_claimed_for_other_parties_gets_no_credit(server: dict[str, object], tmp_path: Path) -> None:
-    """Whatever a node answers, what its own messages tell of one example stays within its limit."""
+    """The privacy loss of a node's own messages stays within its limit, for all of its replies."""
     changes = {"placement": "distributed", "optimizer": "dp-sgd", "rounds": 100, "colluding_parties": 0}
     plan = make_plan(small(**{**LOCAL, "clients": 2, **changes, **server}))
     limit, std = Budget(8.0, 1e-5), math.nan

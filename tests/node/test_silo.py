@@ -297,7 +297,7 @@ def test_the_model_moves_by_the_mean_of_the_received_changes() -> None:
 
 @dataclass(frozen=True)
 class Watched(Worker):
-    """Remembers what a silo's steps asked; stops like Ctrl-C after some."""
+    """Records the queries of a silo's steps; raises KeyboardInterrupt after some."""
 
     asks: list[SumRequest] = field(default_factory=list)
     stops_after: float = math.inf
@@ -327,7 +327,7 @@ def test_ctrl_c_within_a_silo_ends_the_run() -> None:
 
 @pytest.mark.parametrize("missed", [0, 1])
 def test_a_silo_that_missed_a_round_continues_at_the_planned_step(missed: int) -> None:
-    """DP-SRM's first cohort and noise belong to step 0 alone, whoever was there for it."""
+    """DP-SRM's first cohort and noise belong to step 0 only, for every set of silos that took part."""
     plan = plan_of(**OPTIMIZERS["dp-srm"])
     side, seen = watched(plan)
     for number in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""Runs side by side: who is told apart by what, means of repetitions, and what cannot be compared."""
+"""Comparisons of runs: the settings that name them, means of repetitions, and refused combinations."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_rows_are_best_first_and_what_has_no_room_is_named(runs: Path) -> None:
 
 
 def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path) -> None:
-    """And resume does not send it back: both name the command that tells what it spent."""
+    """Results and resume both name the command that shows the spent epsilon."""
     cut = unfinished(runs, tmp_path / "cut")
     text = (cut / "config.toml").read_text().replace("nodes-own-data = false", "nodes-own-data = true")
     (cut / "config.toml").write_text(text.replace('engine = "in-process"', 'engine = "ray"'))
@@ -101,7 +101,7 @@ def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path
 def name_of(*changes: dict[str, object]) -> list[str]:
     return [
         ", ".join(f"{key}={value}" for key, value in settings.items())
-        for settings in comparison._apart([small(**change) for change in changes])
+        for settings in comparison._differences([small(**change) for change in changes])
     ]
 
 
@@ -121,7 +121,7 @@ def test_labels_leave_out_what_a_run_does_not_use() -> None:
     assert methods[::2] == ["optimizer=dynamic-dp-sgd", "optimizer=dp-srm, srm-gamma=0.2"]
 
 
-def test_a_finite_data_set_is_divided_whole_whatever_examples_per_client_says() -> None:
+def test_a_finite_data_set_ignores_examples_per_client_of_1() -> None:
     dealt = {"partition": "dirichlet", "clients": 100}
     finite, endless = name_of({**dealt, "dataset": "digits"}, {**dealt, "examples_per_client": 20})
     assert finite == "dataset=digits"
@@ -153,7 +153,7 @@ def test_a_folder_of_folders_is_all_of_them(runs: Path) -> None:
 
 
 def test_stopped_runs_are_not_averaged_and_cost_their_budget(runs: Path, tmp_path: Path) -> None:
-    """Who ended them for what they had released chose among epsilons."""
+    """If a run was stopped because of its results, the spent epsilon is not valid."""
 
     def ends(status: Status) -> None:
         if status.round == 2:
@@ -266,18 +266,18 @@ def test_a_picture_of_many_stays_readable(count: int, many: bool, runs: Path, dr
 def test_remarks_name_their_runs(runs: Path) -> None:
     plain, adam, one = comparison.read([runs / "open", runs / "adam", runs / "sgd-1"])
     none = "not private: no noise is added"
-    assert comparison.said([plain]) == [none]
-    assert comparison.said([plain, plain]) == [f"All runs: {none}"]
-    assert comparison.said([adam]) == []
-    assert comparison.said([plain, adam, one]) == [
+    assert comparison.footnotes([plain]) == [none]
+    assert comparison.footnotes([plain, plain]) == [f"All runs: {none}"]
+    assert comparison.footnotes([adam]) == []
+    assert comparison.footnotes([plain, adam, one]) == [
         f"{plain.name}: {none}",
         f"{one.name}: reproducible, not private (seed 1)",
     ]
     [sgd] = comparison.read([runs / f"sgd-{seed}" for seed in (1, 2, 3)])
-    assert comparison.said([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
-    assert "standard deviation of a row's runs" in comparison.said([sgd])[1]
+    assert comparison.footnotes([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
+    assert "standard deviation of a row's runs" in comparison.footnotes([sgd])[1]
     together = [replace(sgd, runs=sgd.runs[:1]), replace(sgd, runs=sgd.runs[1:])]
-    assert comparison.said(together)[0] == "All runs: reproducible, not private (seeds 1, 2, 3)"
+    assert comparison.footnotes(together)[0] == "All runs: reproducible, not private (seeds 1, 2, 3)"
     mixed = replace(sgd, runs=(*sgd.runs, *adam.runs))
     assert mixed.notes == ["reproducible, not private (seeds 1, 2, 3; 3 of 4 runs)"]
 

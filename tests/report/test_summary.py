@@ -1,4 +1,4 @@
-"""What a report says: whose trust, which views, bounds and estimates apart, what is not covered."""
+"""The report: trust, adversaries' views, bounds and estimates, and what the guarantee does not cover."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_failed_releases_keep_their_cohorts_rate() -> None:
 
 
 def test_a_cap_over_cohorts_of_fixed_size_gets_no_credit_for_sampling() -> None:
-    """Under Poisson sampling it keeps it: there a cap only lowers the chance of taking part."""
+    """Poisson sampling keeps its amplification: a cap only lowers the probability of taking part."""
     plan = make_plan(small(placement="local", sampler="fixed-size", max_participations=2))
     seen = adversaries.observer_events(plan, plan.mechanism.planned_events())
     noise = sorted(event.noise_multiplier for event in plan.mechanism.planned_events())[:2]
@@ -93,7 +93,7 @@ def test_local_noise_has_both_views() -> None:
 
 
 def test_all_epsilons_of_a_report_have_one_relation() -> None:
-    """Under local noise one client is replaced, for who sees the models no less than for the server."""
+    """Under local noise the relation is replace-one, for the models' observers and for the server."""
     plan = make_plan(small(placement="local"))
     summary, text = both(placement="local")
     assert "| neighbouring data | replace one unit |" in text
@@ -435,7 +435,7 @@ def test_long_lists_of_absences_are_shortened() -> None:
 
 
 def test_absences_are_reported_for_silos_only() -> None:
-    """Of clients it would tell who was drawn, and no report says that nobody was."""
+    """Absences of clients would reveal who was sampled, so the report does not list them."""
     plan = make_plan(small())
     summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=[absence(0, 1, 2, True)])
     assert summary["privacy"]["absences"] is None

@@ -1,4 +1,4 @@
-"""A run's books: what gates the budget under each placement, and what may be shown of it in every round."""
+"""RunAccountant: the charged events under each placement, and the epsilon shown in every round."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import execute
 
 
-def open_books(plan: Plan, folder: Path) -> RunAccountant:
+def open_accountant(plan: Plan, folder: Path) -> RunAccountant:
     path = folder / "ledger.jsonl"
     return RunAccountant(plan, ledgers.Ledger.create(path, {}), path)
 
 
 def test_under_a_participation_cap_the_client_who_lost_most_counts(tmp_path: Path) -> None:
     plan = make_plan(small(placement="local", max_participations=2))
-    budget_gate, spent = open_books(plan, tmp_path), []
+    budget_gate, spent = open_accountant(plan, tmp_path), []
     for event in plan.mechanism.planned_events():
         assert budget_gate.affords([event])
         budget_gate.charge([event])
@@ -40,10 +40,10 @@ def test_under_a_participation_cap_the_client_who_lost_most_counts(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cap", [0, 6])
-def test_without_a_cap_that_binds_releases_made_again_are_paid_for(tmp_path: Path, cap: int) -> None:
-    """Nobody keeps a client from giving data to more releases than there are rounds."""
+def test_without_a_binding_cap_repeated_releases_are_charged(tmp_path: Path, cap: int) -> None:
+    """A limit of participations above the number of rounds has no effect."""
     plan = make_plan(small(placement="local", max_participations=cap))
-    budget_gate, planned = open_books(plan, tmp_path), plan.mechanism.planned_events()
+    budget_gate, planned = open_accountant(plan, tmp_path), plan.mechanism.planned_events()
     for event in planned:
         assert budget_gate.affords([event])
         budget_gate.charge([event])
@@ -86,7 +86,7 @@ def test_progress_is_no_less_than_what_is_spent_and_cheap(
     tmp_path: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(small(rounds=200, **changes))
-    budget_gate, calls = open_books(plan, tmp_path), []
+    budget_gate, calls = open_accountant(plan, tmp_path), []
     answer = books_module.epsilon
     monkeypatch.setattr(books_module, "epsilon", lambda *a: calls.append(1) or answer(*a))  # type: ignore[func-returns-value]
     assert budget_gate.progress() == 0
@@ -110,7 +110,7 @@ def test_progress_is_no_less_than_what_is_spent_and_cheap(
 @pytest.mark.slow
 def test_progress_has_a_point_at_the_first_release_and_at_each_evaluation(tmp_path: Path, every: int) -> None:
     plan = make_plan(small(rounds=60, evaluate_every=every))
-    budget_gate = open_books(plan, tmp_path)
+    budget_gate = open_accountant(plan, tmp_path)
     for t, event in enumerate(plan.events, 1):
         budget_gate.charge([event])
         if t == 1 or t % every == 0:
@@ -124,7 +124,7 @@ def test_a_short_run_tells_what_is_spent_after_each_release(
 ) -> None:
     """No plateaus that come from rounding up to the next stop."""
     plan = make_plan(small(rounds=20, evaluate_every=20, **changes))
-    budget_gate, shown = open_books(plan, tmp_path), []
+    budget_gate, shown = open_accountant(plan, tmp_path), []
     for t, event in enumerate(plan.mechanism.planned_events(), 1):
         budget_gate.charge([event])
         shown.append(budget_gate.progress())
@@ -156,6 +156,6 @@ def test_a_run_is_composed_a_few_times_however_often_it_is_evaluated(
 
 def test_progress_off_the_plan_is_what_is_spent(tmp_path: Path) -> None:
     plan = make_plan(small(placement="local", max_participations=2))
-    budget_gate = open_books(plan, tmp_path)
+    budget_gate = open_accountant(plan, tmp_path)
     budget_gate.charge([plan.mechanism.event(50.0)])
     assert budget_gate.progress() == budget_gate.spent()

@@ -180,7 +180,7 @@ def test_a_run_may_be_taken_up_again_and_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["dp-sgd", "dynamic-dp-sgd"])
-def test_what_was_charged_and_lost_is_not_spent_again(tmp_path: Path, optimizer: str) -> None:
+def test_releases_that_were_charged_and_lost_are_charged_again(tmp_path: Path, optimizer: str) -> None:
     """Killed in release 5, after the evaluation at 4: 4 and 5 are paid for, and made again while they fit."""
     config = small(seed=5, rounds=12, evaluate_every=4, optimizer=optimizer)
     killed(tmp_path / "run", config, 5)
@@ -301,7 +301,7 @@ def test_runs_that_remember_more_than_their_state_are_refused(tmp_path: Path, ki
         checkpoints.read(tmp_path / "run", plan)
 
 
-def test_a_run_interrupted_after_its_last_round_is_not_said_to_go_on(
+def test_a_run_interrupted_after_its_last_round_has_no_resume_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(config: Config) -> Engine:
@@ -374,7 +374,7 @@ def test_what_is_not_the_run_as_it_was_is_refused_in_one_line(tmp_path: Path, wh
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
 
-def test_what_is_no_folder_of_a_run_is_said_to_be_what_it_is(
+def test_folders_without_a_run_are_named_as_what_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -426,7 +426,7 @@ def _of_another_run(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("swap", [_without_its_end, _of_another_run])
-def test_a_ledger_that_the_state_was_not_written_beside_is_refused(
+def test_a_ledger_of_another_run_than_the_checkpoints_is_refused(
     tmp_path: Path, swap: Callable[[Path], None]
 ) -> None:
     """Else release numbers, and with them noise, would be used again."""
@@ -461,7 +461,7 @@ def net(inputs):
 """
 
 
-def test_changed_code_of_ones_own_is_told_and_another_model_refused_before_it(
+def test_changed_user_code_gives_a_note_and_another_model_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -544,7 +544,7 @@ def test_a_run_is_its_ledgers_only_writer_until_its_report_is_written(
 
 @pytest.mark.slow
 def test_without_a_cap_a_client_may_have_given_data_to_every_release(tmp_path: Path) -> None:
-    """Local noise: also to those that were made again, for the report and for whoever reads the ledger."""
+    """Under local noise repeated releases are charged again, in the report and in the ledger."""
     config = small(
         seed=5, placement="local", sampler="fixed-size", max_participations=12, rounds=12, evaluate_every=6,
         optimizer="dynamic-dp-sgd",

@@ -1,4 +1,4 @@
-"""What a run returns, and what its folder gives back."""
+"""The result of a run, and the same result loaded from its folder."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_report_names_an_optimizer_that_was_put_in_place() -> None:
 
 
 def test_a_node_that_owns_its_data_reads_no_file_of_weights(tmp_path: Path) -> None:
-    """The server sends what is trained; what is frozen would be another on the nodes."""
+    """The server sends only trained parameters; frozen ones would differ on the nodes."""
     run = {"nodes-own-data": True, "initial-weights": "/etc/weights.safetensors"}
     assert as_taken(run, {"data-file": "mine.npz"})["initial-weights"] == ""
     net, path = Net(), tmp_path / "start.safetensors"

@@ -191,7 +191,7 @@ def test_the_charge_is_on_disk_before_anyone_is_asked(tmp_path: Path) -> None:
 def test_a_run_that_breaks_off_leaves_a_valid_folder(
     tmp_path: Path, error: type[BaseException], stopped: str, placement: str
 ) -> None:
-    """Broken while round 4 is gathered: 4 releases are charged, 3 were made."""
+    """The failure is in round 4's gathering: 4 releases are charged, 3 were made."""
     config, sampler = small(), {"sampler": "fixed-size"} if placement in ("local", "distributed") else {}
     config = small(placement=placement, **sampler)
 
@@ -314,7 +314,7 @@ def test_without_a_folder_nothing_is_written(
 
 
 def test_the_model_is_on_disk_from_the_first_evaluation_on(tmp_path: Path) -> None:
-    """A run that is killed, and cannot write anything then, loses what came after its last evaluation."""
+    """A killed run cannot write its state, so the rounds after its last evaluation are lost."""
     kept: dict[int, bool] = {}
     path = tmp_path / "out" / "model.safetensors"
 

@@ -86,7 +86,7 @@ def test_an_estimate_is_called_one_wherever_it_is_shown(monkeypatch: pytest.Monk
     assert "ESTIMATE" not in "".join(compare.cells(bound))
 
 
-def test_runs_that_ended_early_are_told_apart_and_settings_go_to_whom_they_concern(
+def test_runs_that_ended_early_are_named_and_settings_apply_only_where_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chosen = compare.plans(small(rounds=2, colluding_parties=5), ["none", "central", "distributed", "local"])
