@@ -320,12 +320,12 @@ def test_the_server_view_is_unamplified_and_the_observers_is_not() -> None:
 @pytest.mark.parametrize("kind", [pytest.param("local", marks=pytest.mark.slow), "distributed"])
 def test_one_draw_for_many_parties_changes_neither_ledger_nor_law(kind: str) -> None:
     """Twelve parties in one chunk (one draw) or in twelve (twelve draws): the same events, and final
-    models of the same law: KS two-sample over 20 coordinates of 300 runs, p > 1e-6, seeds fixed."""
+    models of the same law: KS two-sample over 20 coordinates of 150 runs, p > 1e-6, seeds fixed."""
     mechanism = Mechanism(dp_sgd(0.5, 1.0), FixedSize(40, 12), PLACEMENTS[kind], 0.5, 3)
     ends: dict[int, list[float]] = {1: [], 12: []}
     events = {}
     for shard, finals in ends.items():
-        for seed in range(300):
+        for seed in range(150):
             budget_gate, key = CountingGate(), Key.from_seed(1000 * shard + seed)
             cohorts = CohortSampler(
                 mechanism.sampler, KEY, shard

@@ -69,6 +69,7 @@ ENGINES: dict[str, Callable[[Config], Engine]] = {
 
 
 SLOW = [(case, "2 actors") for case in CASES if case != "central"]
+SLOW += [(case, "plain loop") for case in CASES if case.startswith("exact") and case != "exact silos"]
 
 
 @pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW))

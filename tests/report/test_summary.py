@@ -138,7 +138,7 @@ def test_epsilon_is_explained_in_a_sentence() -> None:
 
 @pytest.mark.parametrize("placement", [pytest.param("central", marks=pytest.mark.slow), "distributed"])
 def test_the_statement_covers_colluding_parties(placement: str) -> None:
-    fixed = {"placement": placement, "sampler": "fixed-size"}
+    fixed = {"placement": placement, "sampler": "fixed-size", "optimizer": "dp-sgd"}
     summary = both(**fixed)[0]
     text = "It also holds against 1 client with pooled knowledge of themselves (colluding-parties)."
     assert summary["privacy"]["trust"].endswith(text)
@@ -422,7 +422,7 @@ def absence(partition: int, first: int, last: int, back: bool) -> dict[str, Any]
 def test_long_lists_of_absences_are_shortened() -> None:
     often = [absence(2, release, release, True) for release in range(1, 30, 4)]
     told = [*often, absence(0, 5, 8, True)]
-    silos = {"unit": "example", "clients": 4, "examples-per-client": 50, "rounds": 30}
+    silos = {"unit": "example", "clients": 4, "examples-per-client": 50, "rounds": 30, "optimizer": "dp-sgd"}
     plan = make_plan(Config.parse({**SMALL, **silos}))
     summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=told)
     assert summary["privacy"]["absences"] == told

@@ -56,7 +56,7 @@ def names(path: Path) -> tuple[set[str], dict[str, str]]:
 def test_a_result_reads_well() -> None:
     result = fedpriv.simulate(FEW)
     assert repr(result).startswith("Result(test accuracy ")
-    assert "against who sees the released models" in repr(result)
+    assert "against anyone who sees the released models" in repr(result)
     table = result._repr_html_()
     for word in (
         "epsilon",
