@@ -282,15 +282,84 @@ def test_the_diagrams_are_of_today() -> None:
 @pytest.mark.parametrize("path", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore")  # of Jupyter's own
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "strip the outputs"
-    client = nbclient.NotebookClient(
-        notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    )
-    client.execute()
+    run_in_a_kernel(notebook, tmp_path)
+
+
+def run_in_a_kernel(notebook: Any, folder: Path) -> None:
+    """Execute all cells; their outputs are in the notebook afterwards."""
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    resources = {"metadata": {"path": folder}}
+    nbclient.NotebookClient(notebook, timeout=280, kernel_name="python3", resources=resources).execute()
+
+
+# The four lines that the front door promises, with fewer rounds and clients; and what they use.
+FRONT_DOOR = """
+import numpy as np, torch, fedpriv
+from torch import nn
+x = np.random.default_rng(0).standard_normal((2000, 20)).astype(np.float32)
+y = (x[:, 0] > 0).astype(np.int64)
+my_arrays, my_module = (x[:1500], y[:1500], x[1500:], y[1500:]), nn.Linear(20, 2)
+model, loss, dataset = nn.Linear(20, 2), nn.CrossEntropyLoss(reduction="none"), my_arrays
+
+class Halving(fedpriv.optimizers.BaseOptimizer):
+    def update(self, state, answer):
+        rate = 4.0 * 0.5 ** (state.step // 20)
+        return state.advanced(state.params - rate * answer[0], state.slots)
+---
+result = fedpriv.simulate(
+    dataset="infinite-mnist", clients=10_000, optimizer="dp-srm", epsilon=1, rounds=2, sampling_rate=0.01
+)
+result
+---
+result = fedpriv.simulate(
+    dataset=my_arrays, model=my_module, optimizer=Halving(), clients=1500, sampling_rate=0.1, epsilon=5,
+    rounds=3
+)
+result
+---
+result = fedpriv.train(
+    model, dataset, optimizer=fedpriv.optimizers.dp_adam(1e-3, clip_norm=1), epsilon=3, delta=1e-5,
+    sampling_rate=0.01, rounds=5
+)
+result
+---
+fedpriv.clipping.clipped_sum(model, loss, x, y, clip_norm=1.0)
+---
+result.plot()
+---
+result.to_pandas()
+---
+few = {"sampling_rate": 0.1, "rounds": 2}
+fedpriv.compare(few, dataset=my_arrays, model=my_module, placements=["none", "central"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's own
+def test_the_front_door_works_in_a_notebook(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(part.strip()) for part in FRONT_DOOR.split("---\n")]
+    run_in_a_kernel(notebook, tmp_path)
+    shown = [
+        {kind: text for output in cell.outputs for kind, text in output.get("data", {}).items()}
+        for cell in notebook.cells
+    ]
+    assert [kind for kind in ("text/html", "image/png") if kind in shown[0]] == []
+    for data, optimizer in zip(shown[1:4], ("dp-srm", "Halving", "dp-adam, rule=Adam("), strict=True):
+        assert f">{optimizer}" in data["text/html"]
+        assert "an upper bound" in data["text/html"]
+    assert data["text/html"].count("<tr>") > 8
+    assert shown[4]["text/plain"].startswith("tensor(")
+    assert "image/png" in shown[5]
+    assert "accuracy" in shown[6]["text/html"]
+    assert "<table>" in shown[7]["text/html"]
+    errors = [output for cell in notebook.cells for output in cell.outputs if output.get("name") == "stderr"]
+    assert all("Warning" not in output["text"] for output in errors), errors
 
 
 @pytest.mark.slow

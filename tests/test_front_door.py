@@ -278,6 +278,11 @@ def test_comparison_and_audit() -> None:
     )
     with pytest.raises(fedpriv.ArgumentError, match="sampling_rate is 3"):
         fedpriv.audit(sampling_rate=3)
+    assert list(fedpriv.compare(few, dataset=mine(), placements="none").results) == ["none"]
+    with pytest.raises(fedpriv.ArgumentError, match=r"placements is \[\]"):
+        fedpriv.compare(few, dataset=mine(), placements=[])
+    with pytest.raises(fedpriv.ArgumentError, match=r"settings is 'x\.toml'; it must be a fedpriv"):
+        fedpriv.simulate("x.toml")
 
 
 def test_account_and_calibrate() -> None:

@@ -165,17 +165,18 @@ def python_names(keys: Iterable[str], words: Iterable[str] = ()) -> Iterator[Non
         yield
     except FedprivError as error:
         if error.args and isinstance(error.args[0], str):
-            error.args = (_in_python(error.args[0], list(keys), list(words)), *error.args[1:])
+            error.args = (in_python(error.args[0], keys, words), *error.args[1:])
         raise
 
 
-def _in_python(text: str, keys: list[str], words: list[str]) -> str:
+def in_python(text: str, keys: Iterable[str], words: Iterable[str]) -> str:
     """The text with the keys as Python's names.
 
-    >>> _in_python("clip-norm is 0; it must be greater than 0 (see --clip-norm)", ["clip-norm"], [])
+    >>> in_python("clip-norm is 0; it must be greater than 0 (see --clip-norm)", ["clip-norm"], [])
     'clip_norm is 0; it must be greater than 0 (see clip_norm)'
     """
     text = re.sub("^FOLDER is ", "folder is ", text)
+    words = list(words)
     hyphened = sorted((key for key in keys if "-" in key), key=len, reverse=True)
     anywhere = "|".join(map(re.escape, (key for key in hyphened if key not in words))) or "(?!)"
     first = "|".join(map(re.escape, hyphened)) or "(?!)"

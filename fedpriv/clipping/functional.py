@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from fedpriv.clipping.per_example import sum_gradients
 from fedpriv.clipping.preparation import prepare
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.parameters import Layout, layout_of
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 _UNREDUCED = "torch's losses are with reduction='none'"
 
@@ -101,7 +105,11 @@ class FunctionalModel:
 
 
 def clipped_sum(
-    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, clip_norm: float = 1.0
+    model: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    x: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    clip_norm: float = 1.0,
 ) -> Tensor:
     """The sum of the examples' gradients, each clipped to ``clip_norm``; private training adds noise to it.
 
@@ -113,7 +121,8 @@ def clipped_sum(
             for an example must not depend on the others: layers such as BatchNorm are refused. The model is
             not changed; a copy runs in evaluation mode.
         loss: outputs (n, ...), y (n, ...) -> losses (n,), such as ``nn.CrossEntropyLoss(reduction="none")``.
-        x, y: the examples (n, ...) and their labels (n, ...), on the model's device; n may be 0.
+        x, y: the examples (n, ...) and their labels (n, ...); tensors on the model's device, NumPy arrays, or
+            lists. Floats are converted to the parameters' dtype. n may be 0.
         clip_norm: C, the largest norm of one example's contribution; infinity clips nothing.
 
     Returns:
@@ -121,7 +130,8 @@ def clipped_sum(
         ``fedpriv.parameters.layout_of(model).split(total)`` gives the tensors by name.
 
     Raises:
-        ArgumentError: the model or the loss mixes examples, or the clip norm is out of range.
+        ArgumentError: an argument is of another type, the model or the loss mixes examples, or the clip norm
+            is out of range.
 
     >>> model, x, y = nn.Linear(3, 2), torch.zeros(4, 3), torch.tensor([0, 1, 1, 1])
     >>> nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)  # doctest: +ELLIPSIS
@@ -129,12 +139,31 @@ def clipped_sum(
     >>> clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), x, y, clip_norm=0.5)
     tensor([ 0.0000,  0.0000,  0.0000,  0.0000,  0.0000,  0.0000,  0.7071, -0.7071])
     """
+    if not isinstance(model, nn.Module):
+        raise validation.fail("model", model, "be a torch.nn.Module")
+    if not callable(loss):
+        raise validation.fail("loss", loss, "be a function of outputs and y", _UNREDUCED)
     functional = FunctionalModel(model, loss)
     params = functional.layout.join({name: p.detach() for name, p in model.named_parameters()})
     with validation.python_names(("clip-norm",)):
         query = Query((params,), (SumBlock((Term(clip_norm=clip_norm),)),))
-        [total] = sum_gradients(functional, query, x, y)
+        [total] = sum_gradients(functional, query, _as_tensor("x", x, params), _as_tensor("y", y, params))
     return total.to(params.dtype)
+
+
+def _as_tensor(name: str, value: Any, params: Tensor) -> Tensor:
+    """An array or lists as a tensor on the device of ``params``; floats in its dtype, too.
+
+    Raises ArgumentError where they hold anything but numbers, without quoting them.
+    """
+    tensor: Tensor = value
+    if not isinstance(value, Tensor):
+        try:
+            tensor = torch.as_tensor(np.asarray(value), device=params.device)
+        except (TypeError, ValueError):
+            kind = type(value).__name__
+            raise validation.ArgumentError(f"{name} is a {kind} that is no array of numbers.") from None
+    return tensor.to(params.dtype) if tensor.is_floating_point() else tensor
 
 
 def _without_first_axis(losses: Tensor) -> str:

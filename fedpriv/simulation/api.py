@@ -8,7 +8,7 @@ optimizer may be objects. An object stays in this process: it is never pickled, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +137,7 @@ def resume(
         plan, checkpoint, checked = run.resumed(path)
         with _showing(progress) as show:
             result = execute(plan, run.make_engine(plan.config), RunFolder(path), show, checkpoint)
-    return replace(result, notes=checked.notes)
+    return _with_notes(result, *checked.notes)
 
 
 def train(
@@ -177,7 +177,7 @@ def compare(
     settings: Settings | None = None,
     /,
     *,
-    placements: tuple[str, ...] | list[str] = tuple(PLACEMENTS),
+    placements: Sequence[str] = tuple(PLACEMENTS),
     dataset: Source | Any = None,
     model: Model | None = None,
     loss: Loss | str | None = None,
@@ -206,6 +206,9 @@ def compare(
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(settings, given, changes) as (values, objects):
         config = _configured(values, objects)
+        placements = [placements] if isinstance(placements, str) else placements
+        if not placements:
+            raise validation.fail("placements", placements, "name at least one placement")
         for placement in placements:
             validation.choice("placements", placement, comparisons.COMPARED)
         run.check(config)
@@ -258,6 +261,9 @@ def _prepared(
     keys = Config.keys()
     with validation.python_names(keys, VALUES):
         _require_known(changes, keys)
+        if not isinstance(settings, Config | Mapping | None):
+            hint = "give settings by name, as in clients=1000, or a dict of them"
+            raise validation.fail("settings", settings, "be a fedpriv.Config or a mapping", hint)
         named = "engine" in changes or (isinstance(settings, Mapping) and "engine" in settings)
         base = settings.table() if isinstance(settings, Config) else by_key(settings or {})
         values = base | by_key({key: _plain(value) for key, value in changes.items()})
@@ -312,7 +318,13 @@ def _run(config: Config, folder: str | Path | None, progress: Progress) -> Resul
     with _showing(progress) as show:
         result = run.simulate(config, show, target, plan)
     before = checked.warnings(plan) if plan.budget else ()
-    return replace(result, notes=(*before, *checked.notes, *result.notes))
+    return _with_notes(result, *before, *checked.notes)
+
+
+def _with_notes(result: Result, *notes: str) -> Result:
+    """The result with these notes before its own; all name settings as Python does."""
+    named = (validation.in_python(text, Config.keys(), VALUES) for text in (*notes, *result.notes))
+    return replace(result, notes=tuple(named))
 
 
 @contextmanager

@@ -65,11 +65,26 @@ def test_an_empty_batch_gives_zero() -> None:
     assert torch.equal(total, torch.zeros(21))
 
 
+def test_arrays_and_lists_go_where_tensors_go() -> None:
+    model, x, y = nn.Linear(6, 3), torch.randn(40, 6), torch.randint(3, (40,))
+    expected = clipped_sum(model, LOSS, x, y)
+    forms = [(x.numpy(), y.numpy()), (x.tolist(), y.tolist()), (x.double(), y), (x, y.tolist())]
+    for inputs, labels in forms:
+        torch.testing.assert_close(clipped_sum(model, LOSS, inputs, labels), expected)
+    for inputs in ("x", [[1.0], [2.0, 3.0]], None):
+        with pytest.raises(
+            fedpriv.ArgumentError, match=r"^x is a (str|list|NoneType) that is no array of num"
+        ):
+            clipped_sum(model, LOSS, inputs, y)
+
+
 @pytest.mark.parametrize(
     ("model", "loss", "clip_norm", "said"),
     [
         (nn.Linear(6, 3), nn.CrossEntropyLoss(), 1.0, r"loss shape is '\(\)'; .* reduction='none'"),
         (nn.Linear(6, 3), LOSS, -1.0, "clip_norm is -1"),
+        (nn.Linear(6, 3), None, 1.0, "loss is None; it must be a function"),
+        (3, LOSS, 1.0, "model is 3; it must be a torch.nn.Module"),
         (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), LOSS, 1.0, "BatchNorm"),
     ],
 )
