@@ -13,7 +13,7 @@ from fedpriv._internal import validation
 from fedpriv.accounting import METHODS
 from fedpriv.accounting.answers import SAMPLINGS
 from fedpriv.accounting.events import Sampling
-from fedpriv.cli.app import AsJson, app, note, print_table, refusing
+from fedpriv.cli.app import AsJson, app, note, print_table, refusing, say
 from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
@@ -226,7 +226,10 @@ def calibrate(
             )
             steps = _steps(steps, multipliers)
             result = api.solve_rate(**kind, steps=steps, noise_multiplier=multipliers)
-    typer.echo(json.dumps(result) if as_json else _sentence(result))
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        say(_sentence(result))
 
 
 def _sentence(result: dict[str, Any]) -> str:
@@ -237,10 +240,10 @@ def _sentence(result: dict[str, Any]) -> str:
     elif "sampling_rate" in result:
         found = f"sampling rate {result['sampling_rate']:.6g}"
     else:
-        found = (
-            f"scale {result['scale']:.6g}: noise multiplier {result['noise_multiplier_first']:.6g} at the "
-            f"first release, {result['noise_multiplier_last']:.6g} at the last"
-        )
+        found = f"noise multiplier {result['noise_multiplier_first']:.6g}"
+        if result["noise_multiplier_last"] != result["noise_multiplier_first"]:
+            last = result["noise_multiplier_last"]
+            found = f"scale {result['scale']:.6g}: {found} at the first release, {last:.6g} at the last"
     return f"{found}; spends epsilon {_figure(result['epsilon'])} by {result['method']}"
 
 

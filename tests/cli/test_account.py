@@ -58,6 +58,9 @@ def test_a_file_of_noise_says_how_many_releases_there_are(tmp_path: Path) -> Non
     assert "(it has 5)" in refused(*arguments, "--steps", 4)
     found = call("calibrate", "--epsilon", 1, "--delta", 1e-5, *rate, "--relative-noise", path)
     assert found.stdout.startswith("scale ")
+    found = call("calibrate", "--epsilon", 1, "--delta", 1e-5, *rate, "--steps", 5)
+    assert found.stdout.startswith("noise multiplier ")
+    assert "at the last" not in found.stdout
     path.write_text("\n")
     assert refused(*arguments).endswith("it must be a CSV file that holds numbers")
 
