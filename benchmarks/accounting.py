@@ -1,17 +1,17 @@
-"""Seconds to account for a run: ours beside dp-accounting, Opacus and prv-accountant, in one go.
+"""Seconds to account for a run, compared with dp-accounting, Opacus and prv-accountant.
 
     pip install --no-deps opacus prv-accountant   # peers; left out where they are not installed
     python benchmarks/accounting.py               # all of it, about ten minutes
     python benchmarks/accounting.py --limit 10    # gives each peer less time
 
-Every cell is a process of its own, warmed up on a small case, which then answers up to five times within
-``--limit`` seconds; the median is printed. "none" is no answer in that time. The cases:
+Each cell runs in a separate process. After a small warm-up case it computes up to five times within
+``--limit`` seconds; the median is printed. "none" means no result in that time. The cases:
 
 - constant: one noise multiplier, q = 0.01, z = 1, T = 1,000, delta 1e-5;
 - distinct: 5,000 multipliers falling from 1.0 to 0.5, q = 1e-3, delta 4e-7;
-- long: 100,000 multipliers, the same otherwise (ours alone);
-- calibrate: that schedule of 5,000 steps made to spend epsilon 1 by PLD (ours alone);
-- online: one affords and charge at round 1 and at round 5,000 of such a run (ours alone).
+- long: the same with 100,000 multipliers (fedpriv only);
+- calibrate: the schedule of 5,000 steps calibrated to epsilon 1 by PLD (fedpriv only);
+- online: one affords and one charge at round 1 and at round 5,000 of such a run (fedpriv only).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def calibrated(run: Run) -> Any:
 
 
 def timed(answer: Callable[[Run], Any], case: str, repeats: int = 5) -> dict[str, Any]:
-    """Median seconds of up to ``repeats`` answers, after a small one; printed after each."""
+    """Median seconds of up to ``repeats`` computations after a small one; printed after each."""
     answer(CASES["warm-up"])
     seconds: list[float] = []
     found: dict[str, Any] = {}
@@ -150,11 +150,11 @@ def online() -> dict[str, Any]:
 
 
 def child(name: str, case: str, limit: float) -> dict[str, Any] | None:
-    """What a process of its own last printed within the limit."""
+    """The last line that a separate process printed within the limit."""
     command = [sys.executable, __file__, "--peer", name, "--case", case]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        # Imports are not the accountant's business.
+        # Imports are not timed.
         output, errors = process.communicate(timeout=limit + 15)
     except subprocess.TimeoutExpired:
         process.kill()

@@ -1,16 +1,16 @@
-"""Times of clipped sums of per-example gradients, beside an ordinary gradient and Opacus' modes.
+"""Times of clipped sums of per-example gradients, compared with an ordinary gradient and Opacus' modes.
 
     python benchmarks/clipping.py                                  # all cases, about ten minutes
     python benchmarks/clipping.py --cases mlp cnn --batches 250 --threads 2 --clock wall
     python benchmarks/clipping.py --device cuda --batches 256 4096 65536
 
-Sides take turns in one process, so that whatever else the machine does falls on all of them; medians are
-printed, in milliseconds and as multiples of the ordinary gradient (loss.mean().backward() through the same
-functional model). Each Opacus mode computes what ours does, a clipped sum, on the same layers (for recurrent
-ones on Opacus' own): "fast" is its fast gradient clipping without ghost norms. Side by side they are checked
-to agree. The DP2 and DP-SRM sums have no peer. The clock is the process' CPU time unless told otherwise,
-which on a busy machine with one thread is the steadier; on a GPU it is the wall's, once the GPU is done. A
-side that asks for more memory than there is is named, and left out.
+The sides are measured alternately in one process, so that other load on the machine affects all of them. The
+output is medians in milliseconds and as multiples of the ordinary gradient (loss.mean().backward() through
+the same functional model). Each Opacus mode computes the same clipped sum on the same layers (for recurrent
+layers on Opacus' own): "fast" is its fast gradient clipping without ghost norms. The results are checked to
+agree. The sums of DP2 and DP-SRM have no counterpart. By default times are the process's CPU time, which
+varies less on a busy machine with one thread; on a GPU they are wall time until the GPU has finished. A side
+that runs out of memory is named and left out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ChannelsFirst(models.Pool):
 
 
 def images_by(name: str, n: int) -> Case:
-    """A model of :mod:`fedpriv.models` on made-up images of 28x28."""
+    """A model of :mod:`fedpriv.models` on synthetic images of 28x28."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(n, 1, 28, 28, generator=generator)
     y = torch.randint(10, (n,), generator=generator)
@@ -108,7 +108,7 @@ def our_sides(task: Task, params: Tensor, x: Tensor, y: Tensor) -> dict[str, Sid
 
 
 def opacus_side(case: Case, task: Task, params: Tensor, mode: str) -> Side:
-    """The clipped sum by an Opacus mode, as its optimizers take it, joined to one vector."""
+    """The clipped sum by an Opacus mode, as its optimizers compute it, as one vector."""
     module = copy.deepcopy(case.theirs)
     named = dict(module.named_parameters())
     for name, tensor in task.layout.split(params).items():
@@ -151,7 +151,7 @@ def _in_two_passes(module: nn.Module, case: Case, task: Task, ghost: bool) -> Si
 
 
 def sides_of(case: Case) -> dict[str, Side]:
-    """All that can run on the case; a mode that cannot, or that disagrees with ours, is named with why."""
+    """All sides of the case. A mode that fails or disagrees with fedpriv is printed with the reason."""
     task = Task(case.model)
     params = task.initial(np.random.default_rng(0)).to(case.x.device)
     sides = {}
@@ -177,7 +177,7 @@ def sides_of(case: Case) -> dict[str, Side]:
 
 
 def medians(sides: dict[str, Side], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
-    """The median seconds of each side, which take turns."""
+    """The median seconds of each side, measured alternately."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(repeats + 2):
         for name, side in sides.items():
@@ -189,7 +189,7 @@ def medians(sides: dict[str, Side], repeats: int, clock: Callable[[], float]) ->
 
 
 def clock_of(device: str, clock: str) -> Callable[[], float]:
-    """Seconds: of the CPU, or of the wall once the device has done all that it was given."""
+    """Seconds of CPU time, or of wall time after the device has finished all work."""
     if device == "cpu":
         return time.process_time if clock == "cpu" else time.perf_counter
 
@@ -201,7 +201,7 @@ def clock_of(device: str, clock: str) -> Callable[[], float]:
 
 
 def main() -> None:
-    """Runs the cases that are asked for and prints a table for each."""
+    """Runs the requested cases and prints a table for each."""
     parser = argparse.ArgumentParser(description="Times of clipped sums.")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--batches", nargs="+", type=int, default=[250, 1024])

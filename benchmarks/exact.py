@@ -1,10 +1,10 @@
-"""What it costs that sums agree to the last bit on any number of nodes, as a part of the clipped sum.
+"""The cost of sums that agree bit for bit on any number of nodes, as a share of the clipped sum.
 
     python benchmarks/exact.py                  # some seconds
 
-A node's sums are rounded to a common grid in float64, travel and are added so (fedpriv/mechanism/grid.py);
-the plain way is to send and add them in float32. Both encode, decode and check one reply and add it to
-another node's, within one process. Sides take turns; medians of wall time, batch 250.
+A node's sums are rounded to a common grid, sent and added in float64 (fedpriv/mechanism/grid.py); the
+alternative sends and adds them in float32. Both encode, decode and check one reply and add it to another
+node's, in one process. The sides are measured alternately; medians of wall time, batch 250.
 """
 
 from __future__ import annotations

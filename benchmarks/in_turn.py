@@ -1,4 +1,4 @@
-"""Two checkouts in turn: what a change of the code costs on a machine whose speed drifts.
+"""Compares the speed of two checkouts alternately, on a machine whose speed drifts.
 
     python benchmarks/in_turn.py --before ../other-checkout
     python benchmarks/in_turn.py --before ../other-checkout --set model=mlp --turns 60
@@ -37,7 +37,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def clipped_sum(changes: dict[str, Any]) -> Callable[[], Any]:
-    """What computes one clipped sum of 250 per-example gradients."""
+    """A function that computes one clipped sum of 250 per-example gradients."""
     import torch
 
     from fedpriv import models
@@ -55,7 +55,7 @@ def clipped_sum(changes: dict[str, Any]) -> Callable[[], Any]:
 
 
 def accounting() -> Callable[[], Any]:
-    """What computes the epsilon of 5,000 Poisson-sampled releases."""
+    """A function that computes the epsilon of 5,000 Poisson-sampled releases."""
     from fedpriv.accounting import Event, epsilon
 
     events = [Event(0.5 ** (step / 4999), "poisson", "add-remove", 1e-3) for step in range(5000)]
@@ -63,7 +63,7 @@ def accounting() -> Callable[[], Any]:
 
 
 def serve(compute: Callable[[], Any], repeats: int, turns: int) -> None:
-    """A side: measures so often for each line on standard input, and prints the seconds as JSON."""
+    """One side: for each line of standard input, measure and print the seconds as JSON."""
     for _ in range(turns + 1):
         taken = []
         for _ in range(repeats):
@@ -75,7 +75,7 @@ def serve(compute: Callable[[], Any], repeats: int, turns: int) -> None:
 
 
 def serve_rounds(changes: dict[str, Any], rounds: int, turns: int) -> None:
-    """A side that measures whole rounds, as ``serve`` does."""
+    """As ``serve``, for whole rounds."""
     from fedpriv.accounting import Ledger
     from fedpriv.config.builders import initial_params, make_source, make_task
     from fedpriv.config.plan import make_plan
@@ -118,7 +118,7 @@ def serve_rounds(changes: dict[str, Any], rounds: int, turns: int) -> None:
 
 
 def turn(side: subprocess.Popen[str]) -> list[float]:
-    """Seconds of the rounds of the side's next turn, once it has had it."""
+    """Wait for the side's next turn, and return its seconds."""
     assert side.stdin is not None
     assert side.stdout is not None
     side.stdin.write("go\n")
@@ -127,7 +127,7 @@ def turn(side: subprocess.Popen[str]) -> list[float]:
 
 
 def main() -> None:
-    """Start both sides, give them turns, and print what they took."""
+    """Start both sides, measure them alternately, and print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,11 @@
-"""FedAvg with local steps: many clients at once, beside one client after the other.
+"""FedAvg with local steps: many clients at once, compared with one client after the other.
 
     python benchmarks/local_steps.py                  # a minute or two on 2 cores
 
 250 clients of 1 to 40 examples each make 5 steps of gradient descent on their own examples, 10 at a time,
-from one model; their model changes are clipped and added. "One by one" is how a client of a federation is
-written: a copy of the module, torch's SGD, loss.backward(). Both are checked to agree. Sides take turns;
-medians of wall time.
+from one model; their model changes are clipped and added. "One by one" is an ordinary client: a copy of the
+module, torch's SGD, loss.backward(). Both are checked to agree. They are measured alternately; medians of
+wall time.
 """
 
 from __future__ import annotations

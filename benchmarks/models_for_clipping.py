@@ -1,4 +1,4 @@
-"""Models whose clipped sums are timed, with made-up examples, and the same model of layers that Opacus knows.
+"""Models for benchmarks of clipped sums, with synthetic examples, and equal models of layers for Opacus.
 
 >>> case = tokens_by_lstm()
 >>> case.x.shape, case.model(case.x).shape
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Case:
-    """Examples x (n, ...) with labels y (n,), a model, and its twin of the same parameters for Opacus."""
+    """Examples x (n, ...) with labels y (n,), a model, and an equal model for Opacus with its parameters."""
 
     model: nn.Module
     theirs: nn.Module
@@ -53,7 +53,7 @@ class MeanEmbedding(nn.Module):
 
 
 class Sentences(nn.Module):
-    """Tokens (n, length) -> embeddings and places -> two layers of torch's transformer -> their mean."""
+    """Tokens (n, length) -> token and position embeddings -> two transformer layers -> their mean."""
 
     def __init__(self, vocabulary: int, length: int, size: int, classes: int):
         super().__init__()
@@ -68,14 +68,14 @@ class Sentences(nn.Module):
 
 
 def tokens_by_transformer(n: int = 250, length: int = 32, vocabulary: int = 1000, size: int = 64) -> Case:
-    """A classifier of texts by torch's transformer, with a table of places that belongs to no layer."""
+    """A text classifier with torch's transformer; its position embeddings belong to no layer."""
     x, y = _tokens(n, length, vocabulary, 2)
     model, twin = (Sentences(vocabulary, length, size, 2) for _ in range(2))
     return Case(model, twin, x, y)
 
 
 def images_by_prelu(n: int = 250) -> Case:
-    """The multilayer perceptron with slopes that are learned."""
+    """The multilayer perceptron with learned slopes."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(n, 1, 28, 28, generator=generator)
     y = torch.randint(10, (n,), generator=generator)
@@ -98,7 +98,7 @@ def tokens_by_gru(n: int = 250, length: int = 15) -> Case:
 
 
 def tokens_by_embedding(n: int = 250, length: int = 64, vocabulary: int = 10_000, size: int = 64) -> Case:
-    """A classifier of texts by the mean of their words' embeddings."""
+    """A text classifier that averages word embeddings."""
     x, y = _tokens(n, length, vocabulary, 2)
     return Case(MeanEmbedding(vocabulary, size, 2), MeanEmbedding(vocabulary, size, 2), x, y)
 

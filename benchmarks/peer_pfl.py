@@ -1,10 +1,10 @@
-"""pfl-research's part of benchmarks/round.py: seconds a round, printed as one line of JSON.
+"""pfl-research's part of benchmarks/round.py: seconds per round, printed as one line of JSON.
 
     pip install --no-deps pfl==0.6.0 multiprocess dill
     python benchmarks/peer_pfl.py central 20
 
-The same model, cohort and placement as ours, in pfl's own simulation: clients of one example that make one
-local step on a gradient, the Gaussian mechanism central or local. Its data lies in memory, ours is made.
+The same model, cohort and placement as fedpriv's, in pfl's own simulation: clients of one example that make
+one local step, and the central or local Gaussian mechanism. pfl's data is in memory; fedpriv generates its.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COHORT, EXAMPLES = 250, 2000
 
 
 class Network(nn.Module):
-    """Our network as pfl wants models."""
+    """fedpriv's network with pfl's model interface."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,18 +47,18 @@ class Network(nn.Module):
         return nn.functional.cross_entropy(self.net(x), y)
 
     def metrics(self, x: Tensor, y: Tensor, eval: bool = False) -> dict[str, Any]:
-        """Nothing: metrics of clients are not part of a round of ours."""
+        """Nothing: a round of fedpriv has no client metrics."""
         return {}
 
 
 class Marks(TrainingProcessCallback):
-    """When each round ended."""
+    """Records when each round ended."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
     def after_central_iteration(self, metrics: Any, model: Any, *, central_iteration: int) -> Any:
-        """Remember the time, and go on."""
+        """Record the time; continue."""
         self.times.append(time.perf_counter())
         return False, Metrics()
 

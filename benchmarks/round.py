@@ -1,14 +1,14 @@
-"""Seconds a round: 250 sampled one-example clients, our Ray grid beside Flower's own simulation engine.
+"""Seconds per round with 250 sampled one-example clients: fedpriv's Ray grid and Flower's simulation engine.
 
     python benchmarks/round.py                       # all of it, about ten minutes on 2 cores
     python benchmarks/round.py --nodes 1000          # a smaller peer
     python benchmarks/round.py --device cuda --actors 4 --nodes   # four that share the GPUs; no Flower
 
-Ours: the whole round (sampling, ledger on disk, accounting, broadcast, clipped sum, noise, update), two
-actors, N = 10^4, 10^6 and 10^9, and where its time goes. The peers: the same ClientApp on Flower's engine,
-one client a node, told to compute one client's clipped gradient by each of 250 messages, of which nothing but
-those messages is counted; and pfl-research's simulation (benchmarks/peer_pfl.py), where it is installed.
-All run on synthetic populations, in one go on one machine; medians are printed and their ratios.
+fedpriv: the whole round (sampling, ledger on disk, accounting, broadcast, clipped sum, noise, update), two
+actors, N = 10^4, 10^6 and 10^9, and the time of each part. Flower: the same ClientApp on Flower's engine with
+one client per node; 250 messages request one clipped gradient each, and only the messages are timed. Also
+pfl-research's simulation (benchmarks/peer_pfl.py), if it is installed. All use synthetic populations and run
+one after another on one machine; the output is medians and their ratios.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ours(
     device: str = "auto",
     gpus_per_actor: float = 0.0,
 ) -> dict[str, float]:
-    """Median seconds of a round on our Ray grid, and the peak memory in MiB of its processes."""
+    """Median seconds of a round on fedpriv's Ray grid, and the peak memory in MiB of its processes."""
     from fedpriv.accounting import Ledger
     from fedpriv.config.builders import initial_params, make_source, make_task
     from fedpriv.config.plan import gpu_share, make_plan
@@ -88,7 +88,7 @@ def ours(
 
 
 def settings_of(actors: int, device: str, gpus_per_actor: float) -> dict[str, Any]:
-    """The settings of so many actors, which share the machine's cores where these are fewer."""
+    """The settings for ``actors`` actors, which share the machine's cores if these are fewer."""
     cpus = min(1.0, (os.cpu_count() or 1) / actors)
     return {"actors": actors, "cpus-per-actor": cpus, "device": device, "gpus-per-actor": gpus_per_actor}
 
@@ -114,7 +114,7 @@ def peak_memory(pid: int) -> float:
 
 
 def flower(nodes: int, rounds: int) -> list[float]:
-    """Seconds of each round on Flower's engine, measured in a process of its own."""
+    """Seconds of each round on Flower's engine, measured in a separate process."""
     command = [sys.executable, __file__, "--flower-child", str(nodes), "--rounds", str(rounds)]
     output = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     for line in output.stdout.splitlines():
@@ -125,7 +125,7 @@ def flower(nodes: int, rounds: int) -> list[float]:
 
 
 def pfl(placement: str, rounds: int) -> list[float]:
-    """Seconds of each round in pfl-research's simulation, in a process of its own; none where it is not."""
+    """Seconds of each round in pfl-research's simulation, in a separate process; [] without pfl."""
     child = str(Path(__file__).with_name("peer_pfl.py"))
     command = [sys.executable, child, placement, str(rounds)]
     output = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
@@ -137,7 +137,7 @@ def pfl(placement: str, rounds: int) -> list[float]:
 
 
 def split(rounds: int, actors: int, device: str, gpus_per_actor: float) -> None:
-    """Print where our round's time goes, as ``fedpriv bench`` has it."""
+    """Print the time of each part of fedpriv's round, as ``fedpriv bench`` does."""
     from fedpriv.bench import measure
     from fedpriv.config.schema import Config
 
@@ -149,7 +149,7 @@ def split(rounds: int, actors: int, device: str, gpus_per_actor: float) -> None:
 
 
 def flower_child(nodes: int, rounds: int) -> None:
-    """Run Flower's engine with one client a node and time its rounds."""
+    """Run Flower's engine with one client per node and time its rounds."""
     import numpy as np
     from flwr.app import Context, Message, MessageType
     from flwr.serverapp import Grid, ServerApp

@@ -1,4 +1,4 @@
-"""What a round's cost depends on: not on N, in proportion on the cohort, on the actors; and a long run.
+"""How a round's time depends on the population N, the cohort and the number of actors; and a long run.
 
     python benchmarks/scaling.py                 # populations, cohorts and actors: ten minutes on 2 cores
     python benchmarks/scaling.py --only cohorts  # one of the three
@@ -6,11 +6,10 @@
     python benchmarks/scaling.py --only actors --device cuda   # actors that share the GPUs there are
 
 Synthetic populations (the long run's is InfiniteMNIST), the 26,010-parameter network, central noise,
-accounting and ledger on. Each figure is measured in a process of its own, so that peak memory is its own, and
-every sweep is run twice, the second time backwards: these figures drift.
+accounting and ledger on. Each figure is measured in a separate process, for its peak memory. Every sweep is
+run twice, the second time backwards, because the machine's speed drifts.
 
-The long run evaluates its model, and writes it, every 500 rounds; a run does so every 10 unless it is told,
-which takes longer.
+The long run evaluates and writes its model every 500 rounds; the default of 10 takes longer.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ACTORS = [1, 2, 4]
 
 
 def apart(**settings: Any) -> dict[str, float]:
-    """``ours(**settings)`` in a process of its own."""
+    """``ours(**settings)`` in a separate process."""
     command = [sys.executable, __file__, "--child", json.dumps(settings)]
     output = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     for line in output.stdout.splitlines():
@@ -48,7 +47,7 @@ def apart(**settings: Any) -> dict[str, float]:
 
 
 def sweep(title: str, name: str, cases: list[dict[str, Any]]) -> None:
-    """Measure the cases forwards and backwards and print them beside the first."""
+    """Measure the cases forwards and backwards, and print them compared with the first."""
     taken: dict[int, list[dict[str, float]]] = {index: [] for index in range(len(cases))}
     for index in [*taken, *reversed(taken)]:
         taken[index].append(apart(**cases[index]))
@@ -63,7 +62,7 @@ def sweep(title: str, name: str, cases: list[dict[str, Any]]) -> None:
 
 
 def long_run() -> None:
-    """The command of Du's MNIST-250K experiment, start to report, and its wall time."""
+    """The wall time of Du's MNIST-250K experiment, from start to report."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "dataset": "infinite-mnist",

@@ -1,4 +1,4 @@
-"""What small benchmarks share: their options, and sides that take turns on one clock."""
+"""Shared by small benchmarks: command-line options, and alternate timing of several sides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 def options(about: str | None, repeats: int) -> argparse.Namespace:
-    """``--threads``, which torch is given, and ``--repeats``; prints the machine."""
+    """Parse ``--threads`` (for torch) and ``--repeats``; print the machine."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=raw)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -25,7 +25,7 @@ def options(about: str | None, repeats: int) -> argparse.Namespace:
 
 
 def medians(sides: Mapping[str, Callable[[], object]], repeats: int, first: int = 1) -> dict[str, float]:
-    """Median milliseconds of wall time of each side, after the first turns, which are not counted."""
+    """Median milliseconds of wall time of each side; the first turns are not counted."""
     taken: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats + first):
         for side, run in sides.items():

@@ -1,4 +1,4 @@
-"""What the scripts in this folder share: seeded runs, appended to a file as they end, and their spread.
+"""Shared by the scripts in this folder: seeded runs, appended to a file as they end, and their spread.
 
 A cell is one number of a table before its seeds: a run's flat configuration, and where the paper fixes the
 noise instead of the budget, the noise multiplier. Finished runs are skipped the next time, so an
@@ -49,7 +49,7 @@ More = Callable[["Tensor"], dict[str, Any]]
 
 
 def run(cell: Cell, seed: int, more: More | None = None) -> dict[str, Any]:
-    """One seeded run on the public test set's last score, and what every method says that it costs.
+    """The last public test score of one seeded run, and its epsilon by every accounting method.
 
     ``more`` gives further fields of the record from the parameters (d,) at the end.
     """
@@ -78,7 +78,7 @@ def run(cell: Cell, seed: int, more: More | None = None) -> dict[str, Any]:
 
 
 def make_plan(cell: Cell, seed: int) -> Any:
-    """The cell's plan; with its noise multiplier, the budget is what PLD says that this costs."""
+    """The cell's plan. If the cell has a noise multiplier, the budget is its epsilon by PLD."""
     from fedpriv.accounting import Budget, epsilon
     from fedpriv.config.centralised import settle
     from fedpriv.config.plan import make_plan
@@ -116,7 +116,7 @@ def records_of(path: Path, cell: Cell) -> list[dict[str, Any]]:
 
 
 def scores(path: Path, cell: Cell, score: str) -> list[float]:
-    """That score of the cell's finished runs."""
+    """The score of each of the cell's finished runs."""
     return [record[score] for record in records_of(path, cell)]
 
 
@@ -127,7 +127,7 @@ def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Iterable[float], factor: float = 1.0, digits: int = 2) -> str:
-    """Mean ± standard deviation over the seeds, and how many there are where it is not three."""
+    """Mean ± standard deviation over the seeds, and the number of seeds if it is not three."""
     values = [factor * value for value in values]
     if not values:
         return ""

@@ -398,7 +398,7 @@ def test_global_draws_are_found(source: str) -> None:
         "torch.zeros_like(x)",
     ],
 )
-def test_draws_of_ones_own_generator_are_not(source: str) -> None:
+def test_draws_from_an_own_generator_are_allowed(source: str) -> None:
     assert not global_draws(source)
 
 

@@ -119,7 +119,7 @@ REFUSED = re.findall(
 
 
 @pytest.mark.parametrize("settings", REFUSED)
-def test_what_the_sharp_edges_say_is_refused_is(settings: str) -> None:
+def test_the_refusals_of_the_sharp_edges_page_happen(settings: str) -> None:
     values = given(None, re.findall(r"--set (\S+)", settings), None, None, False)
     with pytest.raises(FedprivError):
         plans.make_plan(Config.parse(values))

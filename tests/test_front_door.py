@@ -186,7 +186,7 @@ def test_any_form_of_the_same_data_gives_the_same_run(form: str) -> None:
         (([[1.0], [2.0, 3.0]], [0, 1], [[1.0]], [0]), "x must have rows of one length"),
     ],
 )
-def test_what_is_no_data_is_refused(dataset: object, said: str) -> None:
+def test_objects_that_are_not_data_are_refused(dataset: object, said: str) -> None:
     with pytest.raises(fedpriv.FedprivError) as caught:
         fedpriv.simulate(dataset=dataset, model="logistic")
     assert said in str(caught.value)
@@ -338,7 +338,7 @@ def focal(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return -((1 - p) ** 2) * p.log()
 
 
-def test_a_loss_of_ones_own() -> None:
+def test_a_user_loss() -> None:
     few = {"dataset": mine(), "model": net(), "sampling_rate": 0.1, "rounds": 20, "epsilon": 8, "seed": 1}
     result = fedpriv.simulate(few, loss=focal)
     assert result.score > 0.75

@@ -1,4 +1,4 @@
-"""What the privacy budgets of Du et al. 2021 cost: their Figures 2 and 4, and every published setting by PLD.
+"""The privacy loss of the schedules of Du et al. 2021: Figures 2 and 4, and every published setting by PLD.
 
     python simulations/accounting/run.py            # figures and table into this folder, a minute
 
@@ -29,7 +29,7 @@ GROWTHS = (1.0, 2.0, 10.0)
 
 @dataclass(frozen=True)
 class Setting:
-    """One published experiment: what its privacy depends on.
+    """The privacy parameters of one published experiment.
 
     Attributes:
         name: data set and table.
@@ -70,7 +70,7 @@ SETTINGS = (
 
 
 def table(settings: Sequence[Setting]) -> list[str]:
-    """One Markdown row a budget and growth."""
+    """One Markdown row per budget and growth."""
     lines = [
         "| setting | epsilon in the paper | rho_mu | noise multiplier, first to last | PLD (certified) | RDP "
         "| tCDP | advanced |",
@@ -93,7 +93,7 @@ def table(settings: Sequence[Setting]) -> list[str]:
 
 
 def figure_2(setting: Setting, budget: float = 1.2) -> bytes:
-    """Consumption of the budget against steps for growths of mu_t, by the paper's method and by PLD."""
+    """The used budget by step for several growths of mu_t, by the paper's method and by PLD."""
     axes, save = _figure(f"Du et al. 2021, Figure 2: epsilon {budget:g}, p = 250/60000, T = {setting.steps}")
     for growth, color in zip((1.0, 1.25, 2.0, 5.0, 10.0), _COLORS, strict=True):
         found = curves(setting.run(budget, growth), setting.delta, ["gdp-clt", "pld"])
@@ -106,7 +106,7 @@ def figure_2(setting: Setting, budget: float = 1.2) -> bytes:
 
 
 def figure_4(setting: Setting, budgets: Sequence[float] = (0.4, 1.2), growth: float = 2.0) -> bytes:
-    """The paper's "upper bound" (RDP) and "lower bound" (GDP-CLT) of dynamic DP-SGD, and what is between."""
+    """The paper's "upper bound" (RDP) and "lower bound" (GDP-CLT) of dynamic DP-SGD, and others."""
     title = f"Du et al. 2021, Figure 4: dynamic DP-SGD, rho_mu = {growth:g}, T = {setting.steps}"
     axes, save = _figure(title)
     for budget, color in zip(budgets, _COLORS, strict=False):
@@ -123,7 +123,7 @@ _COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
 
 
 def _figure(title: str) -> tuple[Any, Callable[[], bytes]]:
-    """Axes, and what makes a PNG of them."""
+    """Axes, and a function that saves them as a PNG."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, fontsize=10)

@@ -33,12 +33,12 @@ GRIDS = {
     "DP-SGD": tuple(10.0 ** (k / 2) for k in (-2, -1, 0, 1)),
     "DP-Adam": tuple(10.0 ** (k / 2) for k in (-8, -7, -6)),
 }
-OURS, PAPERS = "ADADP", "ADADP, tau = 1"  # how tau is had
+OURS, PAPERS = "ADADP", "ADADP, tau = 1"  # two choices of tau
 METHODS = (OURS, PAPERS, "DP-Adam", "DP-SGD")
 
 
 def cell(method: str, sigma: float, epochs: int, learning_rate: float, examples: int = EXAMPLES) -> Cell:
-    """A run of so many passes over the data in cohorts of 200, with noise multiplier sigma."""
+    """A run of ``epochs`` passes over the data in cohorts of 200, with noise multiplier sigma."""
     epoch = examples // COHORT
     config: dict[str, Any] = {
         "dataset": "mnist",
@@ -68,12 +68,12 @@ def cell(method: str, sigma: float, epochs: int, learning_rate: float, examples:
 
 
 def adadp(sigma: float, epochs: int, method: str = OURS) -> Cell:
-    """ADADP from a first step size of 0.1; nothing is tuned."""
+    """ADADP with an initial step size of 0.1; nothing is tuned."""
     return cell(method, sigma, epochs, 0.1)
 
 
 def grid(method: str, sigma: float, epochs: int) -> list[Cell]:
-    """The step sizes that are tried."""
+    """The step sizes of the search."""
     return [cell(method, sigma, epochs, rate) for rate in GRIDS[method]]
 
 
@@ -96,7 +96,7 @@ def search(sigmas: Sequence[float], epochs: int) -> Iterator[Cell]:
 
 
 def chosen(sigmas: Sequence[float], epochs: int) -> Iterator[Cell]:
-    """The table's cells, as far as the searches have been done."""
+    """The table's cells whose searches are finished."""
     for sigma in sigmas:
         methods = [adadp(sigma, epochs, method) for method in (OURS, PAPERS)]
         for made in (*methods, *(best(m, sigma, epochs) for m in ("DP-SGD", "DP-Adam"))):
@@ -105,7 +105,7 @@ def chosen(sigmas: Sequence[float], epochs: int) -> Iterator[Cell]:
 
 
 def lengths() -> list[int]:
-    """The numbers of epochs of which there are results."""
+    """The numbers of epochs that have results."""
     return sorted({int(record["cell"]["part"].split()[0]) for record in read(RESULTS)})
 
 

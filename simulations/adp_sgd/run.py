@@ -53,7 +53,7 @@ SETTINGS = ((0.8, 2.5), (0.8, 1.0), (1.2, 2.5))
 
 
 def rounds_of(epochs: float) -> int:
-    """Releases of so many passes over the data."""
+    """The number of releases in ``epochs`` passes over the data."""
     return round(epochs * EXAMPLES / COHORT)
 
 
@@ -74,14 +74,14 @@ def theorem_budget(multiplier: float, alphas: list[float]) -> float:
 
 @cache
 def certified(budget: float, rounds: int) -> float:
-    """What PLD says that DP-SGD with the theorem's noise costs: the budget of BOTH methods."""
+    """The epsilon by PLD of DP-SGD with the theorem's noise: the budget of BOTH methods."""
     z = theorem_multiplier(budget, [1.0] * rounds)
     event = Event(z, "poisson", "add-remove", rate=COHORT / EXAMPLES, count=rounds)
     return round(epsilon([event], DELTA).epsilon, 4)
 
 
 def config(budget: float, clip_norm: float, rounds: int, method: str) -> dict[str, Any]:
-    """The settings of `fedpriv train`, but for the seed."""
+    """The settings of `fedpriv train`, except for the seed."""
     return {
         "dataset": "mnist",
         "model": "logistic",
@@ -181,7 +181,7 @@ def _key(budget: float, clip_norm: float, epochs: float, seed: int) -> dict[str,
 
 
 def batch(settings: Iterable[tuple[float, float]]) -> None:
-    """Run what has no result yet, appending each as it ends; the long ones come last."""
+    """Run the jobs without a result, appending each as it ends; long jobs are last."""
     for epochs in sorted(EPOCHS, key=lambda epochs: epochs == 120):  # the ends first
         for (budget, clip_norm), seed in itertools.product(settings, SEEDS):
             key = _key(budget, clip_norm, epochs, seed)

@@ -34,7 +34,7 @@ PAPER = {
 
 
 def cell(epsilon: float, method: str, passes: float, cohort: float, **keys: Any) -> Cell:
-    """A run over ``passes`` N examples in expectation, ``cohort`` a round, of a method by name."""
+    """A run of a method, with ``passes`` N sampled examples in expectation and ``cohort`` per round."""
     config: dict[str, Any] = {
         "dataset": "a9a",
         "model": "logistic-binary-no-bias",
@@ -61,7 +61,7 @@ def srm(
 
 
 def sgd(epsilon: float, method: str, passes: float, cohort: float, rate: float, clip_norm: float) -> Cell:
-    """DP-SGD; DP-GD, of which everyone is the cohort; RRPSGD, which stops at a random round of these."""
+    """DP-SGD; DP-GD, whose cohort is everyone; RRPSGD, which stops at a random round."""
     return cell(epsilon, method, passes, cohort, learning_rate=rate, clip_norm=clip_norm)
 
 
@@ -79,7 +79,7 @@ def cells(epsilon: float) -> Iterator[Cell]:
 
 
 def objective(params: Tensor) -> dict[str, float]:
-    """R(theta), which with the test loss is the objective on the test set."""
+    """R(theta): the test loss plus R is the objective on the test set."""
     return {"regulariser": STRENGTH * float((params.square() / (1 + params.square())).sum())}
 
 

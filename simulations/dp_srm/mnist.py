@@ -1,4 +1,4 @@
-"""Wang et al. 2023, section 7.2: DP-SRM against DP-SGD on MNIST, their network of four layers, centralised.
+"""Wang et al. 2023, section 7.2: DP-SRM and DP-SGD on MNIST with the paper's four-layer network, centralised.
 
     python simulations/dp_srm/mnist.py --run               # the table's runs, 3 seeds each
     python simulations/dp_srm/mnist.py --run --epsilon 1.2 # one budget

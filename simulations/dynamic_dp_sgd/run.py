@@ -1,4 +1,4 @@
-"""Du et al. 2021, Table 4: Dynamic DP-SGD in a federation of one InfiniteMNIST image a client.
+"""Du et al. 2021, Table 4: Dynamic DP-SGD in a federation with one InfiniteMNIST image per client.
 
     python simulations/dynamic_dp_sgd/run.py --column paper        # their accounting, GDP-CLT
     python simulations/dynamic_dp_sgd/run.py --column steps        # vanilla at its best step size
@@ -52,7 +52,7 @@ class Cell:
     placement: str = "central"
 
     def config(self, seed: int) -> dict[str, Any]:
-        """The run's configuration, as `fedpriv simulate` takes it."""
+        """The run's configuration for `fedpriv simulate`."""
         return {
             "dataset": "infinite-mnist",
             "model": "cnn",
@@ -130,7 +130,7 @@ def cells(column: str) -> Iterator[Cell]:
 
 
 def run(cell: Cell, seed: int) -> dict[str, Any]:
-    """One seeded run and what every method says that it costs."""
+    """One seeded run, with its epsilon by every accounting method."""
     import torch
 
     from fedpriv.config.schema import Config
@@ -153,7 +153,7 @@ def run(cell: Cell, seed: int) -> dict[str, Any]:
 
 
 def batch(jobs: list[tuple[Cell, int]], workers: int) -> None:
-    """Run the jobs that have no result yet, appending each as it ends."""
+    """Run the jobs without a result, appending each as it ends."""
     done = {(json.dumps(r["cell"], sort_keys=True), r["seed"]) for r in read()}
     todo = [j for j in jobs if (json.dumps(asdict(j[0]), sort_keys=True), j[1]) not in done]
     print(f"{len(todo)} runs to do, {len(jobs) - len(todo)} done before", flush=True)

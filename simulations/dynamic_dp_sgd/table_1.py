@@ -95,7 +95,7 @@ TRIED = (
 
 
 def table_cells() -> Iterator[Cell]:
-    """The cells of the table: dynamic and vanilla at every budget, and dynamic at budgets that PLD holds."""
+    """The cells of the table: dynamic and vanilla at every budget, and dynamic with PLD budgets."""
     for method in ("dynamic", "vanilla"):
         for epsilon, setting in SETTINGS.items():
             yield cell("table", method, epsilon, *setting)
@@ -108,7 +108,7 @@ def table_cells() -> Iterator[Cell]:
 
 
 def search_cells() -> Iterator[Cell]:
-    """What was tried before the table's settings were chosen."""
+    """The runs from which the table's settings were chosen."""
     for epsilon, *setting in TRIED:
         yield cell("search", "dynamic", epsilon, *setting)
 

@@ -1,4 +1,4 @@
-"""Du et al. 2021, Table 3: Dynamic DP-SGD on NAME, an LSTM that says from which country a surname is.
+"""Du et al. 2021, Table 3: Dynamic DP-SGD on NAME, with an LSTM that classifies surnames by country.
 
     python simulations/dynamic_dp_sgd/table_3.py --run        # the table's runs, 3 seeds each
     python simulations/dynamic_dp_sgd/table_3.py              # the table from table_3.jsonl
@@ -51,7 +51,7 @@ def cell(method: str, epsilon: float, accounting: str = "gdp-clt") -> Cell:
 
 
 def table_cells() -> Iterator[Cell]:
-    """The cells of the table: dynamic and vanilla first, then dynamic where PLD holds the budget."""
+    """The cells of the table: dynamic and vanilla first, then dynamic with the budget enforced by PLD."""
     for method in ("dynamic", "vanilla"):
         for epsilon in (1.0, 2.0, 4.0, 8.0):
             yield cell(method, epsilon)

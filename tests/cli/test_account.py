@@ -139,7 +139,7 @@ def test_the_table_has_all_methods_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "epsilon = 3\n", '{"round": 2, "accuracy": 0.5}\n', "\0" * 9])
-def test_a_file_that_is_no_ledger_is_not_said_to_be_an_edited_one(content: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_ledger_is_not_called_edited(content: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(content)
     told = refused("account", "--ledger", tmp_path / "metrics.jsonl", "--delta", 1e-5)
     assert told.endswith("metrics.jsonl'; it must be the ledger.jsonl of a run (it has nothing of one)")
@@ -211,7 +211,7 @@ def test_samplers_have_the_names_of_a_runs_and_of_the_accountants() -> None:
         assert one != call("account", *SCHEDULE, "--json").stdout
 
 
-def test_a_budget_below_one_release_is_said() -> None:
+def test_a_budget_below_one_release_is_reported() -> None:
     flags = ["--solve-for", "steps", "--epsilon", 0.1, "--delta", 1e-5, "--noise-multiplier", 0.3]
     text = call("calibrate", *flags, "--sampling-rate", 0.5).stdout
     assert text == "0 releases: a single one would pass the budget, by pld\n"

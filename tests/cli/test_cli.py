@@ -215,7 +215,7 @@ def test_an_existing_folder_needs_overwrite(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["simulate", "train", "compare"])
 @pytest.mark.parametrize("out", ["afile/x", "afile/x/y", "/proc/x"])
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_said(
+def test_a_folder_that_cannot_be_written_is_refused_before_any_output(
     command: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -361,7 +361,7 @@ def test_calibrate_prints_a_sentence_and_refuses_in_one_line() -> None:
     assert message in refused("calibrate", "--epsilon", 1, *rate, "--sampler", "everyone")
 
 
-def test_data_list_says_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_list_shows_which_data_sets_are_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
     rows = [line.split()[:2] for line in call("data", "list").stdout.splitlines()]
     assert ["digits", "yes"] in rows
@@ -419,7 +419,7 @@ def broken():
 """
 
 
-def test_data_info_and_show_know_data_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_info_and_show_support_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "infos_own.py").write_text(OWN_DATA)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -514,7 +514,7 @@ NOTES: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "note"), NOTES)
-def test_what_is_odd_and_may_be_meant_is_noted_before_the_run(
+def test_unusual_but_valid_settings_get_a_note_before_the_run(
     changes: dict[str, Any], note: str, tmp_path: Path
 ) -> None:
     result = call("simulate", *settings(**changes, rounds=2), "--out", tmp_path / "out")
@@ -532,7 +532,7 @@ def test_nothing_is_noted_of_a_run_that_is_not_odd(tmp_path: Path) -> None:
     assert notes(make_plan(small(epsilon=20.0))) == []
 
 
-def test_compare_notes_what_is_odd_about_the_runs_with_noise_once(tmp_path: Path) -> None:
+def test_compare_gives_each_note_about_the_runs_with_noise_once(tmp_path: Path) -> None:
     chosen = [*settings(clients=50, epsilon=1, rounds=2), "--placements", "none,central,local"]
     result = call("compare", *chosen, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -584,7 +584,7 @@ def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
-def test_ctrl_c_ends_after_the_round_whatever_it_comes_into(
+def test_ctrl_c_ends_after_the_round_whenever_it_comes(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes while round 3 is gathered, where something swallows every exception."""
@@ -703,7 +703,7 @@ def test_the_version_is_printed() -> None:
     assert call("--version").stdout.strip() == __version__
 
 
-def test_ctrl_c_before_the_first_round_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_before_the_first_round_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupted(config: Config) -> None:
         raise KeyboardInterrupt
 

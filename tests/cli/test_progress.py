@@ -95,7 +95,7 @@ def test_lines_are_plain_where_there_is_no_terminal_and_none_where_a_program_rea
     assert capsys.readouterr().out == "round 10/2000  accuracy 88.89%  epsilon 2.500 of 3 (an ESTIMATE)\n"
 
 
-def test_what_is_left_goes_by_the_pace_of_the_rounds() -> None:
+def test_the_remaining_time_follows_from_the_pace_of_the_rounds() -> None:
     clock = bars.Clock(0.0)
     for done in range(41, 51):  # a run that was resumed after round 40
         clock.advance(done, 100, 100.0 + done)

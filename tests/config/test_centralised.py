@@ -86,7 +86,7 @@ def test_everyone_every_time_is_a_federation_of_silos_too() -> None:
     torch.testing.assert_close(alone.params, simulate(silos).params, rtol=1e-4, atol=1e-5)
 
 
-def test_the_whole_training_set_is_used_unless_told() -> None:
+def test_the_whole_training_set_is_used_by_default() -> None:
     assert settle({"dataset": "digits"}).units == DIGITS
     assert settle({"dataset": "digits", "examples-per-client": 100}).units == 100
     assert settle({"dataset": "infinite-digits", "examples-per-client": 10**6}).units == 10**6

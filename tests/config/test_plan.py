@@ -242,7 +242,9 @@ def test_distributed_shares_add_up_to_the_whole_noise() -> None:
         ({"unit": "example", "clients": 4, "examples_per_client": 1000, "level": "client"}, 0),
     ],
 )
-def test_colluding_parties_know_who_of_theirs_is_in_a_cohort(changes: dict[str, object], known: int) -> None:
+def test_colluding_parties_know_their_own_membership_in_cohorts(
+    changes: dict[str, object], known: int
+) -> None:
     plan = plan_of(sampler="fixed-size", **changes)
     sampler = plan.mechanism.sampler
     assert isinstance(sampler, FixedSize)

@@ -29,7 +29,7 @@ def test_a_mistyped_key_is_named_with_the_nearest_one() -> None:
     assert "fedpriv simulate --help" in refusal({"zzz": 1})
 
 
-def test_a_mistyped_word_is_told_the_nearest_one() -> None:
+def test_a_mistyped_word_gets_the_nearest_one_as_a_hint() -> None:
     assert refusal({"optimizer": "dp-sdg"}) == "optimizer is 'dp-sdg'; did you mean 'dp-sgd'?"
     assert "did you mean" not in refusal({"optimizer": "zzz"})
     assert "did you mean" not in refusal({"rounds": "dp-sgd"})
@@ -186,12 +186,12 @@ def test_whole_numbers_are_numbers_however_they_are_written() -> None:
     assert Config.parse(tomllib.loads(million.toml())) == million
 
 
-def test_a_table_of_settings_is_told_to_be_flat(tmp_path: Path) -> None:
+def test_a_nested_table_of_settings_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("[privacy]\nepsilon = 1\n")
     assert "'privacy'; all keys stand at the top, in no table" in refusal(read_file(tmp_path / "c.toml"))
 
 
-def test_a_text_without_quotes_is_told_to_have_some(tmp_path: Path) -> None:
+def test_a_text_without_quotes_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("model = cnn\n")
     with pytest.raises(ArgumentError, match=r'line 1.*texts stand in quotes, as in model = "cnn"$'):
         read_file(tmp_path / "c.toml")
@@ -278,7 +278,7 @@ def test_assignments(text: str, expected: tuple[str, Scalar]) -> None:
 
 
 @pytest.mark.parametrize("text", ["epsilon", "=3", " = 3", ""])
-def test_what_is_no_assignment_is_refused(text: str) -> None:
+def test_malformed_assignments_are_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="key=value"):
         read_assignment(text)
 

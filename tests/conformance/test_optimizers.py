@@ -197,7 +197,7 @@ def test_examples_as_rows_are_clients_as_rows(name: str, target: str, sampler: s
 
 
 @across("placement", PLACEMENTS, "distributed")
-def test_every_placement_runs_and_parties_owe_what_the_query_says(
+def test_every_placement_runs_and_parties_add_the_querys_noise(
     name: str, target: str, placement: str
 ) -> None:
     scale = 0.5 if PLACEMENTS[placement].adds_noise else 0.0

@@ -420,7 +420,7 @@ class Choosing:
 
 
 @pytest.mark.parametrize("ledgered", [False, True])
-def test_an_accountant_is_a_budget_gate_as_it_is(tmp_path: Path, ledgered: bool) -> None:
+def test_an_accountant_is_a_budget_gate(tmp_path: Path, ledgered: bool) -> None:
     mechanism = Mechanism(dp_sgd(0.2, 1.0), Poisson(40, 0.5), Central(), 4.0, 50)
     whole, budget = mechanism.planned_events(), Budget(3.0, 1e-5)
     path = tmp_path / "ledger.jsonl"
@@ -435,7 +435,7 @@ def test_an_accountant_is_a_budget_gate_as_it_is(tmp_path: Path, ledgered: bool)
         assert read(path).events == whole[:afforded]
 
 
-def test_a_filter_is_a_budget_gate_as_it_is_and_holds_noise_chosen_from_answers() -> None:
+def test_a_filter_is_a_budget_gate_for_noise_chosen_from_answers() -> None:
     mechanism = Mechanism(Choosing(), Everyone(40), Central(), 30.0, 100)
     budget = Budget(1.0, 1e-5, "zcdp")
     cohorts = CohortSampler(mechanism.sampler, KEY, 7)

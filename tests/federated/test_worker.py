@@ -168,7 +168,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         make_worker({**SIM, "nodes-own-data": True}, node)
 
 
-def test_work_is_what_the_configuration_says() -> None:
+def test_work_follows_the_configuration() -> None:
     assert make_work(Config.parse({})) == OneGradient()
     local = {"work": "local-steps", "local-steps": 3, "local-learning-rate": 0.2, "local-batch-size": 8}
     assert make_work(Config.parse(local)) == LocalSteps(3, 0.2, 8)

@@ -1,4 +1,4 @@
-"""Events that many tests of accounting make."""
+"""Events for tests of accounting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower's own processes for tests: free ports, a FLWR_HOME of their own, bounded waits, ended by pid."""
+"""Flower's own processes for tests: free ports, a separate FLWR_HOME, bounded waits, ended by pid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUIET = {
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody listens on now."""
+    """A free TCP port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -99,7 +99,7 @@ class Federation:
         return result.stdout + result.stderr
 
     def log(self, name: str) -> str:
-        """What ``superlink`` or ``supernode-K`` has written so far."""
+        """The log of ``superlink`` or ``supernode-K`` so far."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 
     def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:

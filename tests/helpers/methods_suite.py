@@ -1,4 +1,4 @@
-"""What every accounting method must satisfy; each method's test class inherits it."""
+"""Tests that every accounting method must pass; each method's test class inherits them."""
 
 from __future__ import annotations
 

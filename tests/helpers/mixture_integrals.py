@@ -1,4 +1,4 @@
-"""Delta of one release by adaptive integration, an oracle for the PLD."""
+"""Delta of one release by adaptive integration, a reference for the PLD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freezes what the command line computes, and tells what a change of the code has changed.
+"""Records the results of command lines, and compares the results of changed code with the recording.
 
     python tests/helpers/record.py --out FILE.json
     python tests/helpers/record.py --check FILE.json [--only TEXT] [--ignore FIELD]
@@ -68,7 +68,7 @@ def prepare() -> Callable[[], None]:
 
 
 def _draw_nothing(figure: object, file: Any, **options: Any) -> None:
-    """Stand in for drawing, which takes longer than the runs do."""
+    """Replaces plotting, which takes longer than the runs."""
     with contextlib.suppress(AttributeError):
         file.write(b"picture")
 
@@ -109,7 +109,7 @@ def interrupting(after: int) -> Iterator[None]:
 
 
 def recorded(case: Any, main: Callable[[], None]) -> Fields:
-    """What the case's commands gave and left, in a folder of its own."""
+    """The outputs and files of the case's commands, run in a separate folder."""
     old = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -146,7 +146,7 @@ def _recorded(case: Any, main: Callable[[], None]) -> Fields:
 
 
 def of_run(folder: Path, whole: bool) -> Fields:
-    """What a run's folder holds."""
+    """The content of a run's folder."""
     fields: Fields = {"files": sorted(path.name for path in folder.iterdir())}
     config = tomllib.loads((folder / "config.toml").read_text())
     fields["config"] = {key: value for key, value in config.items() if key not in _ABOUT}
@@ -240,7 +240,7 @@ def _short(value: Any) -> str:
 
 
 def environment(main: Callable[[], None]) -> dict[str, str]:
-    """What bits depend on."""
+    """The hardware and library versions that results depend on."""
     import numpy
     import torch
 
@@ -250,12 +250,12 @@ def environment(main: Callable[[], None]) -> dict[str, str]:
 
 
 def skipped(case: Any) -> bool:
-    """Whether the case's data is not there."""
+    """Whether the case's data is missing."""
     return bool(case.needs) and not (Path(os.environ.get("FEDPRIV_DATA", "")) / case.needs).is_dir()
 
 
 def main() -> int:
-    """Record or check, as asked."""
+    """Record or check."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -306,7 +306,7 @@ def compared(
     ignore: list[str],
     took: str,
 ) -> int:
-    """List what differs; 1 where anything does."""
+    """List the differences; 1 if there are any."""
     for key, (one, other) in {key: (old_about[key], about[key]) for key in old_about}.items():
         if one != other:
             print(f"note: {key} was {one}, is {other}")

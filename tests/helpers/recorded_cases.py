@@ -1,4 +1,4 @@
-"""What record.py runs: command lines on tiny problems, with every setting named that has a default.
+"""The cases of record.py: command lines on tiny problems that set every setting explicitly.
 
 The defaults here are those of version 0.1.0 and stay as they are: a default that changes later changes no
 case. A case names the settings that its run uses, and no others, since a run refuses what it does not use.
@@ -409,7 +409,7 @@ def more() -> Iterator[Case]:
 
 
 def interrupted() -> Iterator[Case]:
-    """Runs that are ended in the middle and taken up again, and the stored one."""
+    """Runs that are interrupted and resumed, and the stored run."""
     resume = ("resume", "run", "--json")
     kept = ("dp-sgd", "dynamic-dp-adam", "adadp", "dp-srm", "dp2-rmsprop", "adaptive-adp-sgd", "adadps")
     for optimizer in kept:
@@ -505,5 +505,5 @@ GROUPS: tuple[Callable[[], Iterator[Case]], ...] = (grid, more, interrupted, acc
 
 
 def cases() -> list[Case]:
-    """All of them, in the order in which they are run."""
+    """All cases, in order."""
     return [case for group in GROUPS for case in group()]

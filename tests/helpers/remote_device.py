@@ -1,4 +1,4 @@
-"""A device for tests where there is none: code runs as on a GPU, and what would fail or wait there is noted.
+"""A simulated GPU for tests: operations that would fail or synchronise on a GPU are recorded.
 
 Tensors of the meta device have shapes and no values. Operations on them go through here: one that takes
 tensors of both sides is an error, as on a GPU, and where the host would wait for a value, or get or send an
@@ -39,7 +39,7 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
-        """Forget what has been."""
+        """Clear the records."""
         self.looks = 0
         self.down.clear()
         self.up.clear()
@@ -47,7 +47,7 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run one operation, or stand in for it."""
+        """Run one operation, or emulate it."""
         kwargs = kwargs or {}
         name = function._schema.name.removeprefix("aten::")
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
@@ -78,7 +78,7 @@ def there(tensor: Tensor) -> bool:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
-    """All of fedpriv computes on the device, in an open mode."""
+    """Make fedpriv compute on the simulated device, with the mode active."""
     for module in ("config.builders", "node.factory", "runs.runner"):
         monkeypatch.setattr(f"fedpriv.{module}.choose_device", lambda name: DEVICE)
     # torch has no precisions for it.

@@ -1,4 +1,4 @@
-"""Loading the scripts of simulations/, which are no package."""
+"""Loads the scripts of simulations/, which is not a package."""
 
 from __future__ import annotations
 

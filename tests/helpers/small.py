@@ -1,4 +1,4 @@
-"""A small run for tests: what it is configured with, and MNIST-shaped files that are made up."""
+"""A small run for tests: its configuration, and synthetic files in MNIST's format."""
 
 from __future__ import annotations
 

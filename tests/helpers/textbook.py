@@ -1,4 +1,4 @@
-"""The rules that private optimizers are without noise and clipping, as textbooks and papers print them.
+"""The optimizers' rules without noise and clipping, as in textbooks and papers.
 
 A rule takes the gradient as a function of theta and of the number of the release, so that gradients of one
 release are of one sample; the start; and how many releases there are. Nothing of fedpriv is used.

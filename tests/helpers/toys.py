@@ -1,4 +1,4 @@
-"""Small exact worlds for tests: units whose gradients are known, and a budget gate that only counts."""
+"""Small problems for tests: units with known gradients, and a budget gate that only counts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RowsEngine:
 
 @dataclass
 class CountingGate:
-    """Affords a number of releases and remembers what was charged, and when."""
+    """Affords a number of releases, and records the charges and their times."""
 
     limit: float = float("inf")
     charged: list[Event] = field(default_factory=list)

@@ -159,9 +159,7 @@ def test_both_releases_of_a_step_have_cohorts_and_noise_of_their_own() -> None:
     ("rounds", "decay_after", "releases"),
     [(6, None, 6), (7, None, 6), (1, None, 0), (7, 4, 7), (3, 4, 2), (4, 4, 4), (0, 4, 0)],
 )
-def test_planned_releases_are_those_that_are_made(
-    rounds: int, decay_after: int | None, releases: int
-) -> None:
+def test_planned_releases_equal_the_made_ones(rounds: int, decay_after: int | None, releases: int) -> None:
     method = Adadp(0.1, 1.0, decay_after=decay_after)
     mechanism = Mechanism(method, Poisson(40, 0.3), Central(), 0.7, rounds)
     budget_gate = CountingGate()

@@ -103,6 +103,6 @@ def test_a_question_of_several_terms_is_refused_before_the_first(inner: PrivateO
     assert str(caught.value) == f"optimizer is {type(inner).__name__!r}; {wanted}"
 
 
-def test_schedules_of_one_step_are_taken() -> None:
+def test_schedules_of_one_step_are_accepted() -> None:
     method = AdaptiveClipping(scheduled_dp_sgd(Sgd(), 0.1, [2.0], [1.0]))
     assert method.query(method.init(torch.zeros(3))).blocks[0].sensitivity == 2.0

@@ -48,7 +48,7 @@ def test_the_average_is_the_formulas_and_the_inner_rule_is_untouched(inner: Priv
         assert set(other.slots) == {*one.slots, "output"}
 
 
-def test_it_plans_and_asks_what_the_inner_one_does() -> None:
+def test_plans_and_queries_are_those_of_the_inner_optimizer() -> None:
     inner = Adadp(0.1, 1.0)
     method = ExponentialMovingAverage(inner, 0.9)
     assert method.planned(7) == inner.planned(7)
@@ -57,7 +57,7 @@ def test_it_plans_and_asks_what_the_inner_one_does() -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, -0.5, float("nan")])
-def test_a_decay_lies_between_0_and_1(decay: float) -> None:
+def test_a_decay_is_between_0_and_1(decay: float) -> None:
     with pytest.raises(ArgumentError, match="averaging"):
         ExponentialMovingAverage(dp_sgd(0.1, 1.0), decay)
 

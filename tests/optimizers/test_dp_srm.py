@@ -116,7 +116,7 @@ def test_gamma_one_is_dp_sgd() -> None:
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-14)
 
 
-def test_gamma_one_may_begin_with_a_cohort_of_its_own() -> None:
+def test_gamma_one_may_begin_with_another_cohort() -> None:
     method = DpSrm(Constant(0.2), C_1, C_2, 1.0, first_cohort=2.0)
     state = method.init(torch.zeros(D))
     first = method.query(state)

@@ -105,7 +105,7 @@ def name_of(*changes: dict[str, object]) -> list[str]:
     ]
 
 
-def test_labels_leave_out_what_a_run_does_not_use() -> None:
+def test_labels_leave_out_unused_settings() -> None:
     """Compare sets max-participations for local noise; silos of examples have sizes, virtual clients none."""
     local = {"placement": "local", "max_participations": 1}
     placements = name_of({}, local, {"placement": "none", "epsilon": 8.0, "accounting": "rdp"})

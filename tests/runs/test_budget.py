@@ -119,7 +119,7 @@ def test_progress_has_a_point_at_the_first_release_and_at_each_evaluation(tmp_pa
 
 
 @pytest.mark.parametrize("changes", [{}, {"placement": "local", "max_participations": 12}], ids=str)
-def test_a_short_run_tells_what_is_spent_after_each_release(
+def test_a_short_run_reports_the_exact_epsilon_after_each_release(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     """No plateaus that come from rounding up to the next stop."""

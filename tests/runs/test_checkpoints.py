@@ -159,7 +159,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, way: s
 
 
 @pytest.mark.slow
-def test_a_run_may_be_taken_up_again_and_again(tmp_path: Path) -> None:
+def test_a_run_may_be_resumed_several_times(tmp_path: Path) -> None:
     config = small(seed=5, momentum=0.9, evaluate_every=1)
     whole = execute(make_plan(config), Engine(config))
     begin(tmp_path / "run", config, 1)
@@ -362,7 +362,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_not_the_run_as_it_was_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
+def test_a_changed_run_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
     breaks, said = BROKEN[what]
     begin(tmp_path / "run", PLAIN, 2)
     breaks(tmp_path / "run")
@@ -559,7 +559,7 @@ def test_without_a_cap_a_client_may_have_given_data_to_every_release(tmp_path: P
     assert server["epsilon"]["pld"]["epsilon"] == pytest.approx(spent, rel=1e-9)
 
 
-def test_a_run_that_still_goes_on_is_not_taken_up_by_another(tmp_path: Path) -> None:
+def test_a_run_in_progress_is_not_resumed_by_another_process(tmp_path: Path) -> None:
     config = PLAIN
     begin(tmp_path / "run", config, 2)
     with Ledger.resume(tmp_path / "run" / "ledger.jsonl")[0], pytest.raises(LedgerError, match="is in use"):

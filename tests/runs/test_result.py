@@ -77,7 +77,7 @@ def test_a_result_reads_well() -> None:
     assert frame["accuracy"].iloc[-1] == result.score
 
 
-def test_what_is_not_private_is_said() -> None:
+def test_runs_that_are_not_private_are_marked() -> None:
     result = fedpriv.simulate(FEW, placement="none", seed=1)
     assert "not private" in repr(result)
     assert "not private" in result._repr_html_()
@@ -180,7 +180,7 @@ def test_training_starts_from_a_file(tmp_path: Path) -> None:
     assert "starting weights" in (trained.save(tmp_path / "more") / "report.md").read_text()
 
 
-def test_frozen_parts_of_the_file_are_taken_too(tmp_path: Path) -> None:
+def test_frozen_parameters_of_the_file_are_loaded_too(tmp_path: Path) -> None:
     other = Net()
     with torch.no_grad():
         other.frozen.weight.fill_(0.25)
@@ -214,7 +214,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         fedpriv.simulate(FEW, initial_weights=tmp_path / "bad.safetensors")
 
 
-def test_a_report_names_an_optimizer_that_was_put_in_place() -> None:
+def test_a_report_names_a_replaced_optimizer() -> None:
     from dataclasses import replace
 
     from fedpriv.config.plan import make_plan

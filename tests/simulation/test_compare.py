@@ -120,7 +120,7 @@ def test_the_picture_has_a_side_for_epsilon_where_there_is_one(
     assert ("epsilon" in title) == (panels == 2)
 
 
-def test_local_noise_takes_the_expected_number_of_participations_unless_told() -> None:
+def test_local_noise_uses_the_expected_number_of_participations_by_default() -> None:
     config = small(rounds=25)
     by_name = {plan.config.placement: plan for plan in compare.plans(config)}
     assert by_name["local"].max_participations == 3  # ceil(0.1 * 25)
@@ -128,7 +128,7 @@ def test_local_noise_takes_the_expected_number_of_participations_unless_told() -
     assert by_name["central"].max_participations is None
 
 
-def test_local_noise_has_neighbours_of_its_own() -> None:
+def test_local_noise_has_the_replace_one_relation() -> None:
     for relation, local in {"add-remove": "auto", "replace-one": "replace-one"}.items():
         chosen = compare.plans(small(relation=relation), ["central", "local"])
         assert [plan.config.relation for plan in chosen] == [relation, local]

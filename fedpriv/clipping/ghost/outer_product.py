@@ -235,14 +235,14 @@ class Outer:
         delta, _ = self.pairs[0]
         most = _FORMED_ON_CPU if delta.device.type == "cpu" else _FORMED
         step = max(1, most // math.prod(self.shape))
-        few = [
+        parts = [
             Outer(tuple((d[i : i + step], a[i : i + step]) for d, a in self.pairs), self.shape, self.order)
             for i in range(0, len(delta), step)
         ]
-        return torch.cat([Rows(part.rows()).squares(divisor) for part in few])
+        return torch.cat([Rows(part.rows()).squares(divisor) for part in parts])
 
     def _unscaled_divided_squares(self, divisor: Tensor) -> Tensor | None:
-        """As :meth:`_divided_squares`, a few examples at a time so that they stay in cache.
+        """As :meth:`_divided_squares`, a parts examples at a time so that they stay in cache.
 
         None where a factor or the divisor needs scaling to stay in float32's range.
         """
