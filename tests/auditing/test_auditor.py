@@ -53,6 +53,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "dp-srm": {**LOUD, "optimizer": "dp-srm"},
     "adadp": {**LOUD, "optimizer": "adadp"},
 }
+AGAIN = ("fixed size", "examples")  # slow: the sampler, its accounting and silos have tests of their own
 TIGHT = ("dynamic-dp-sgd", "everyone", "small cohorts", "dp2-rmsprop", "adadp")
 SLOW: dict[str, dict[str, Any]] = {
     "distributed": {**LOUD, "sampler": "fixed-size", "placement": "distributed"},
@@ -82,7 +83,14 @@ def expect_sound(settings: dict[str, Any]) -> audits.Finding:
     return found
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SOUND if kind not in TIGHT])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in AGAIN else ())
+        for kind in SOUND
+        if kind not in TIGHT
+    ],
+)
 def test_a_correct_run_passes_the_audit(kind: str) -> None:
     expect_sound(SOUND[kind])
 
