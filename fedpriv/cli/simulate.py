@@ -25,6 +25,7 @@ from fedpriv.cli.app import (
 from fedpriv.cli.progress import shown
 from fedpriv.config.reading import read_assignment, read_file
 from fedpriv.config.schema import Config
+from fedpriv.mechanism.placement import PLACEMENTS
 
 if TYPE_CHECKING:
     from fedpriv.config.plan import Plan
@@ -181,7 +182,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 @app.command(
     cls=OfSettings,
     short_help="Compare placements of the noise at one budget.",
-    help="""Run the same federation with no, central, distributed and local noise at the same budget.
+    help="""Run the same federation under each placement of the noise at the same budget.
 
 Each placement spends the budget against the adversary that it defends against. The table shows epsilon
 against the server and against those who see the models. Settings are those of `fedpriv simulate`. The
@@ -197,8 +198,8 @@ def compare(
     config_file: ConfigFile = None,
     settings: Settings = None,
     placements: Annotated[
-        str, typer.Option(help="Comma-separated: none, central, distributed, local, client.")
-    ] = ("none,central,distributed,local"),
+        str, typer.Option(help=f"Comma-separated: {', '.join(PLACEMENTS)}, client.")
+    ] = ",".join(PLACEMENTS),
     out: Out = None,
     seed: Seed = None,
     overwrite: Overwrite = False,

@@ -340,10 +340,11 @@ def register(kind: SamplerKind, *also_called: str) -> SamplerKind:
     return SAMPLERS.add(kind.name, kind, also_called)
 
 
-register(SamplerKind("poisson", "each unit joins independently", Sampling.POISSON, _poisson))
+_EACH, _FIXED, _ALL = Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT, Sampling.NONE
+register(SamplerKind(_EACH.sampler, "each unit joins independently", _EACH, _poisson))
 register(
-    SamplerKind("fixed-size", "a cohort of one size, uniformly", Sampling.WITHOUT_REPLACEMENT, _fixed_size),
+    SamplerKind(_FIXED.sampler, "a cohort of one size, uniformly", _FIXED, _fixed_size),
     "uniform",
     "without-replacement",
 )
-register(SamplerKind("everyone", "all units, every time", Sampling.NONE, _everyone), "all", "full")
+register(SamplerKind(_ALL.sampler, "all units, every time", _ALL, _everyone), "all", "full")
