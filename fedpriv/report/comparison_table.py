@@ -63,21 +63,21 @@ def table(groups: Sequence[Group], width: int | None = None) -> Table:
 
 
 def rank(group: Group) -> tuple[bool, float]:
-    """Smaller is better: more of what is a part of one, less of an error; last what has no score."""
+    """A sort key: better scores (higher shares, lower errors) first, groups without a score last."""
     mean = statistics.fmean(group.finals)
     return math.isnan(mean), -mean if group.measure.fraction else mean
 
 
 def _settings(groups: Sequence[Group]) -> list[_Column]:
-    """The settings that differ, the optimizer first; it alone where none does. A run that does not use a
-    setting has a dash."""
+    """The settings that differ, the optimizer first; only the optimizer if none differs. A run that does not
+    use a setting has a dash."""
     keys = sorted(dict.fromkeys(key for group in groups for key in group.settings), key="optimizer".__ne__)
     columns = [_Column(key, [str(group.settings.get(key, "-")) for group in groups]) for key in keys]
     return columns or [_Column("optimizer", [group.runs[0].config.optimizer for group in groups])]
 
 
 def _results(groups: Sequence[Group]) -> list[_Column]:
-    """How many runs, how good they are, and what they spent."""
+    """The number of runs, their scores, and their spent epsilon."""
     measure, data = groups[0].measure, [group.json() for group in groups]
     scores = [measure.text(one["mean"]) for one in data]
     spreads = ["" if one["spread"] is None else f" +- {measure.text(one['spread'])}" for one in data]
@@ -93,7 +93,7 @@ def _results(groups: Sequence[Group]) -> list[_Column]:
 
 
 def _promises(groups: Sequence[Group]) -> list[_Column]:
-    """What epsilon means, and how the runs ended."""
+    """The meaning of epsilon, and how the runs ended."""
     data = [group.json() for group in groups]
     kinds = {"estimate": "an ESTIMATE", "bound": "a bound", None: ""}
     return [
@@ -105,7 +105,7 @@ def _promises(groups: Sequence[Group]) -> list[_Column]:
 
 
 def _fitting(settings: Sequence[_Column], others: Sequence[_Column], width: int | None) -> list[_Column]:
-    """As many of the settings, from the first on, as there is room for; at least one."""
+    """The first settings that fit into the width; at least one."""
     if width is None:
         return [*settings]
     room = width - 1 - sum(column.width for column in others)
@@ -119,7 +119,7 @@ def _fitting(settings: Sequence[_Column], others: Sequence[_Column], width: int 
 
 
 def _of_all(alike: Sequence[_Column], rows: int) -> str:
-    """A sentence for what is alike in all rows."""
+    """A sentence with the values that all rows share."""
     names = {"ended": "ended:"}
     words = [f"{names.get(one.name, one.name)} {one.cells[0]}" for one in alike if one.cells[0]]
     return f"{'All rows' if rows > 1 else 'This row'}: {'; '.join(words)}."
