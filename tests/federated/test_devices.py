@@ -38,7 +38,9 @@ RUNS: dict[str, dict[str, object]] = {
 VECTORS = dict.fromkeys(("dp-srm", "dp2-rmsprop", "local noise", "distributed noise"), 2)
 
 
-ALIKE = ("mlp", "deformed files", "several examples", "adadp", "adaptive-adp-sgd")
+ALIKE = (
+    "cnn", "mlp", "files", "deformed files", "per-layer", "several examples", "adadp", "adaptive-adp-sgd",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_the_host_synchronises_once_per_chunk_and_sends_only_new_data(
         client_update, "_SPARE", 10**6
     )  # clients of several sizes are in one piece all the same
     changes: dict[str, object] = {"dp2_sgd_steps": 1, "dp2_adaptive_steps": 1} if "dp2" in name else {}
-    changes |= {"rounds": 6, "evaluate_every": 6, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
+    changes |= {"rounds": 5, "evaluate_every": 5, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
     config = small(data_folder=str(write_mnist(tmp_path, 0)), **changes, **RUNS[name])
     rounds: list[tuple[int, list[int], list[int]]] = []
 
