@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from fedpriv import data, models
 from fedpriv._internal import hints, user_code, validation
-from fedpriv._internal.settings import snake
 from fedpriv.config.schema import Config
 from fedpriv.data import View
-from fedpriv.data.loaders import options
+from fedpriv.data.loaders import own_settings
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
 from fedpriv.models import weights
 from fedpriv.models.initializers import keep
@@ -122,7 +121,8 @@ def make_work(config: Config) -> Work:
 
 def make_source(config: Config) -> data.Source:
     """The configured data set. Raises ArgumentError or DataError where it is not to be had."""
-    own = {snake(key): getattr(config, snake(key)) for key in options(config.dataset)}
+    names = [name for kind in own_settings() for name in kind.model_fields]
+    own = {name: getattr(config, name) for name in names}
     return data.load(config.dataset, config.data_folder or None, **own)
 
 
