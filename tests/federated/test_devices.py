@@ -53,7 +53,7 @@ def test_the_host_synchronises_once_per_chunk_and_sends_only_new_data(
         client_update, "_SPARE", 10**6
     )  # clients of several sizes are in one piece all the same
     changes: dict[str, object] = {"dp2_sgd_steps": 1, "dp2_adaptive_steps": 1} if "dp2" in name else {}
-    changes |= {"rounds": 5, "evaluate_every": 5, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
+    changes |= {"rounds": 6, "evaluate_every": 6, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
     config = small(data_folder=str(write_mnist(tmp_path, 0)), **changes, **RUNS[name])
     rounds: list[tuple[int, list[int], list[int]]] = []
 
