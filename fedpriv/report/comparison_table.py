@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report.comparison import Group, footnotes
 
+_FIRST = ("optimizer", "placement", "epsilon", "dataset", "model")  # settings that a narrow table keeps
 _BORDER = 3  # characters per column in addition to its text
 
 
@@ -69,9 +70,11 @@ def rank(group: Group) -> tuple[bool, float]:
 
 
 def _settings(groups: Sequence[Group]) -> list[_Column]:
-    """The settings that differ, the optimizer first; only the optimizer if none differs. A run that does not
-    use a setting has a dash."""
-    keys = sorted(dict.fromkeys(key for group in groups for key in group.settings), key="optimizer".__ne__)
+    """The settings that differ, the most important first; only the optimizer if none differs. A run that does
+    not use a setting has a dash."""
+    differing = dict.fromkeys(key for group in groups for key in group.settings)
+    keys = [key for key in _FIRST if key in differing]
+    keys += [key for key in differing if key not in _FIRST]
     columns = [_Column(key, [str(group.settings.get(key, "-")) for group in groups]) for key in keys]
     return columns or [_Column("optimizer", [group.runs[0].config.optimizer for group in groups])]
 
@@ -96,6 +99,8 @@ def _promises(groups: Sequence[Group]) -> list[_Column]:
     """The meaning of epsilon, and how the runs ended."""
     data = [group.json() for group in groups]
     kinds = {"estimate": "an ESTIMATE", "bound": "a bound", None: ""}
+    if {one["kind"] for one in data} == {"bound", None}:
+        kinds[None] = kinds["bound"]  # infinity is a bound, too, so that all rows are alike
     return [
         _Column("delta", ["" if one["delta"] is None else f"{one['delta']:.3g}" for one in data]),
         _Column("against", [one["against"] or "nobody" for one in data]),

@@ -85,6 +85,19 @@ def test_rows_are_best_first_and_what_has_no_room_is_named(runs: Path) -> None:
     assert table(groups, 10).header[:2] == ("optimizer", "runs")
 
 
+def test_a_narrow_table_keeps_the_settings_that_say_most(runs: Path) -> None:
+    [adam, plain] = comparison.read([runs / "adam", runs / "open"])
+    given = [("client", 5, "none"), ("client", 6, "central")]
+    groups = [
+        replace(group, settings={"unit": unit, "clients": clients, "placement": placement})
+        for group, (unit, clients, placement) in zip((plain, adam), given, strict=True)
+    ]
+    assert table(groups).header[:3] == ("placement", "unit", "clients")
+    assert table(groups, 10).header[0] == "placement"
+    assert "epsilon is" not in table(groups).header
+    assert "epsilon is a bound" in table(groups).about[0]
+
+
 def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path) -> None:
     """Results and resume both name the command that shows the spent epsilon."""
     cut = unfinished(runs, tmp_path / "cut")
