@@ -79,7 +79,7 @@ def setting(
         default: its value where none is given.
         description: one sentence for people; it says what 0 means where 0 is special.
         needs: the condition under which the setting has an effect; None: always.
-        filled: whether 0 stands for a value that follows from the other settings.
+        filled: whether the default stands for a value that follows from the other settings.
         words: the registry whose names the setting may be; None: any text, or the words of its Literal.
         at_least: the least value besides 0, which stands for another number.
         limits: gt, ge, lt, le and allow_inf_nan, as of pydantic's Field.
@@ -151,7 +151,7 @@ def condition(field: FieldInfo) -> Needs | None:
 
 
 def is_filled(field: FieldInfo) -> bool:
-    """Whether 0 stands for a value that follows from the other settings."""
+    """Whether the default stands for a value that follows from the other settings."""
     return bool(_extra(field).get("filled"))
 
 

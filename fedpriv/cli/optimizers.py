@@ -40,18 +40,15 @@ def optimizers(
 
 def described(method: Any) -> dict[str, Any]:
     """An optimizer as data: its name, what it is, its source, and its settings with their defaults."""
-    from fedpriv.cli.settings_help import zero_is
-    from fedpriv.optimizers import OptimizerSettings
+    from fedpriv.cli.settings_help import settings_of, zero_is
 
-    common = OptimizerSettings.fields()
-    fields = {key: common[key] for key in method.uses} | method.settings.fields()
     return {
         "optimizer": method.name,
         "summary": method.summary,
         "source": method.paper,
         "settings": {
             key: {"default": field.default, "description": field.description, "0 is": zero_is(key, method)}
-            for key, field in fields.items()
+            for key, field in settings_of(method).items()
         },
     }
 

@@ -40,13 +40,27 @@ def settings_help(args: Sequence[str]) -> str:
 
 def optimizer_help(method: Method) -> str:
     """What is known of one optimizer: what it is, its source, and every setting that it uses."""
-    common = OptimizerSettings.fields()
-    fields = {key: common[key] for key in method.uses} | method.settings.fields()
+    fields = settings_of(method)
     lines = [*_wrapped(f"{method.name}: {method.summary}", ""), *_wrapped(f"source: {method.paper}", "")]
     lines += _group("Settings", fields, method)
     if method.adaptive_clipping:
         lines += ["", *_wrapped(f"adaptive-quantile must be 0: {method.adaptive_clipping}", "")]
     return "\n".join(lines)
+
+
+def settings_of(method: Method) -> dict[str, FieldInfo]:
+    """The settings that one optimizer uses, by key; averaging, which all can use, where it does by default."""
+    common = OptimizerSettings.fields()
+    keys = (*method.uses, "averaging") if method.averaging else method.uses
+    return {key: common[key] for key in keys} | method.settings.fields()
+
+
+def own_default(key: str, method: Method | None) -> str:
+    """What a shared setting's default stands for with this optimizer; empty where it is what it says."""
+    if method is not None and key == "averaging":
+        return f"-1 is {method.averaging:g}"
+    zero = zero_is(key, method)
+    return f"0 is {zero}" if zero else ""
 
 
 def zero_is(key: str, method: Method | None) -> str:
@@ -89,8 +103,8 @@ def _group(title: str, fields: Mapping[str, FieldInfo], method: Method | None = 
     for key, field in fields.items():
         yield f"  {key} = {json.dumps(field.default)}"
         yield from _wrapped(field.description or "", "      ")
-        if number := zero_is(key, method):
-            yield from _wrapped(f"0 is {number}", "      ")
+        if text := own_default(key, method):
+            yield from _wrapped(text, "      ")
         if words := choices(field):
             short = len(words) < _MANY and all(words.values())
             told = [f"{word} ({text})" for word, text in words.items()] if short else list(words)

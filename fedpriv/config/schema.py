@@ -225,9 +225,11 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         return Key.of(self.asked_seed).generator(purpose)
 
     def resolved(self) -> Self:
-        """The configuration with what 0 stands for filled in; config.toml records it."""
+        """The configuration with what 0 (of averaging: -1) stands for filled in; config.toml records it."""
         method = self.method
         filled = self.filled_in(delta=1 / (10 * self.units), **method.defaults)
+        if self.averaging == -1:
+            filled = filled.model_copy(update={"averaging": 0.0 if self.level == "client" else method.averaging})
         own = method.resolve(self.own, filled.context())
         step = method.default_rate(own, filled.context()) * (1 - self.momentum)
         filled = filled.filled_in(learning_rate=step)
@@ -235,16 +237,12 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         return filled.model_copy(update={"own": own})
 
     def derived(self) -> dict[str, Scalar]:
-        """What the settings whose 0 is filled in are where they are left at 0."""
-        own = {key for key, field in type(self.own).fields().items() if is_filled(field)}
-        common = {key for key, field in self.fields().items() if is_filled(field)}
-        zeros = self.model_copy(
-            update={
-                "own": self.own.model_copy(update=dict.fromkeys(map(snake, own), 0)),
-                **dict.fromkeys(map(snake, common), 0),
-            }
-        )
-        table = zeros.resolved().table()
+        """What the settings that are filled in are where they are left at their defaults."""
+        own = {key: field.default for key, field in type(self.own).fields().items() if is_filled(field)}
+        common = {key: field.default for key, field in self.fields().items() if is_filled(field)}
+        own_unset = self.own.model_copy(update={snake(key): value for key, value in own.items()})
+        unset = self.model_copy(update={"own": own_unset, **{snake(k): v for k, v in common.items()}})
+        table = unset.resolved().table()
         return {key: table[key] for key in (*common, *own)}
 
     def table(self) -> dict[str, Scalar]:

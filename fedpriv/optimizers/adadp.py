@@ -22,7 +22,10 @@ Section 5.2 ends with plain steps of eta / (1 + 0.1 k), k = 1, 2, ... epochs aft
 
 ``authors_code`` is the variant of the authors' published code, which keeps the point of the two half steps
 and multiplies the step size by sqrt(tau / err), clamped alike. It is the default: the paper's text uses
-half of the releases for err alone, and learns much less at the same budget.
+half of the releases for err alone, and learns much less at the same budget. The paper has tau = 1 and
+alpha_max = 1.1 for thousands of steps. In a hundred, the step size grew so until the models swung, so that
+the defaults are tau = 1.5 and alpha_max = 1.02, and a run hands out an average of its models
+(simulations/defaults/README.md).
 
 The paper's tau lets the noise in each parameter grow to a variance of 1 (section 4.2), which is large or
 small by the parameters' own scale alone: a layer of 256 inputs starts below 1/16. Without a ``tolerance``,
@@ -62,11 +65,16 @@ _DECAYS = Needs("adadp-decay-after above 0", lambda run: run["adadp-decay-after"
 class AdadpSettings(Settings):
     """ADADP's own settings."""
 
-    UNSET: ClassVar[Mapping[str, Scalar]] = {"adadp-authors-code": False}
+    # The defaults of 0.1.0.
+    UNSET: ClassVar[Mapping[str, Scalar]] = {
+        "adadp-authors-code": False,
+        "adadp-tolerance": 1.0,
+        "adadp-alpha-max": 1.1,
+    }
 
-    adadp_tolerance: float = setting(1.0, "tau; 0: the largest starting weight times sqrt(d / 2T)", ge=0)
+    adadp_tolerance: float = setting(1.5, "tau; 0: the largest starting weight times sqrt(d / 2T)", ge=0)
     adadp_alpha_min: float = setting(0.9, "least change of the step size", gt=0, le=1)
-    adadp_alpha_max: float = setting(1.1, "largest change of the step size", ge=1)
+    adadp_alpha_max: float = setting(1.02, "largest change of the step size", ge=1)
     adadp_discard: bool = setting(False, "throw steps away whose error is above tau")
     adadp_decay_after: int = setting(
         0, "releases (even) after which plain decaying steps begin; 0: never", ge=0
@@ -296,6 +304,7 @@ register(
         build=_build,
         check=_check,
         learning_rate=DefaultRate("8, two half steps of 4; 2 with work=local-steps", _rate),
+        averaging=0.8,  # its steps do not shrink towards the end, so that the newest model swings
         adaptive_clipping="the two releases of its step must be clipped alike",
     )
 )

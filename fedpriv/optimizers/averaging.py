@@ -34,7 +34,11 @@ class AveragingSettings(Settings):
     """The settings of averaging."""
 
     averaging: float = setting(
-        0.0, "decay of the average of models that is handed out; 0: the newest is", ge=0, lt=1
+        -1.0,
+        "decay of the average of models that is handed out; 0: the newest is; -1: the optimizer's own",
+        ge=-1,
+        lt=1,
+        filled=True,
     )
 
 

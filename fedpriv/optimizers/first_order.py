@@ -146,9 +146,11 @@ class Yogi(Adam):
     """Adam whose v moves additively: v = v - (1 - beta2) sign(v - y^2) y^2; no bias correction.
 
     Zaheer et al. 2018, algorithm 2: m = beta1 m + (1 - beta1) y, theta -= eta m / (sqrt(v) + epsilon),
-    both moments from zero. Their epsilon of 1e-3 is larger than sqrt(v) is in most private runs, and makes it
-    SGD with momentum; the default is Adam's.
+    both moments from zero. Their epsilon of 1e-3 is larger than sqrt(v) is in many private runs, which makes
+    the rule nearly SGD with momentum there.
     """
+
+    epsilon: float = 1e-3
 
     def direction(self, slots: Slots, gradient: Tensor, step: int) -> tuple[Tensor, Slots]:
         """m / (sqrt(v) + epsilon)."""
@@ -321,7 +323,7 @@ RULES = {
     "yogi": NamedRule(
         lambda common: Yogi(common.beta1, common.beta2, common.adam_epsilon),
         _MOMENTS,
-        0.005,
+        0.02,
         {"beta2": Yogi.beta2, "adam_epsilon": Yogi.epsilon},
         "Yogi on the noisy mean",
         f"Zaheer et al. 2018, algorithm 2; {_PRIVATE}",

@@ -127,6 +127,7 @@ class Method:
         needs: conditions of the common settings that it does not use always, by key.
         learning_rate: what learning-rate=0 stands for.
         defaults: its own defaults of other common settings, by attribute, where their own default is 0.
+        averaging: what averaging=-1 stands for; 0 at the level of clients, whose models are averaged anyway.
         resolve: its own settings with what 0 stands for filled in.
         resolve_with_rate: the same for those that follow from the step size, which is known by then.
         check: refuses what it cannot be combined with. Raises ArgumentError.
@@ -146,6 +147,7 @@ class Method:
     needs: Mapping[str, Needs] = field(default_factory=dict)
     learning_rate: float | DefaultRate = field(default_factory=sgd_rate)
     defaults: Mapping[str, float] = field(default_factory=dict)
+    averaging: float = 0.0
     resolve: Callable[[Any, BuildContext], Any] = _keep
     resolve_with_rate: Callable[[Any, BuildContext], Any] = _keep
     check: Callable[[Any, BuildContext], None] = _accept

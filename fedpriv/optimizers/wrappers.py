@@ -49,5 +49,7 @@ def check(method: Method, context: BuildContext) -> None:
             raise validation.fail("clipping", common.clipping, "be flat where the clip norm adapts")
     if common.regulariser != "none" and context.local_steps:
         raise validation.fail("regulariser", common.regulariser, "be none with work local-steps")
+    if common.averaging < 0:
+        raise validation.fail("averaging", common.averaging, "be at least 0 and below 1, or -1")
     if common.averaging and context.by_silo:
         raise validation.fail("averaging", common.averaging, "be 0 with level client")

@@ -55,10 +55,12 @@ def cell(method: str, sigma: float, epochs: int, learning_rate: float, examples:
     }
     if examples != EXAMPLES:
         config["examples-per-client"] = examples
-    if method in (OURS, PAPERS):  # 0.9 and 1.1 are the paper's, and the keys' defaults
+    if method in (OURS, PAPERS):  # 0.9, a default, and 1.1 are the paper's
         decay = epochs // 2 * epoch
         config |= {
             "adadp-tolerance": 0.0 if method == OURS else 1.0,
+            "adadp-alpha-max": 1.1,
+            "averaging": 0.0,
             "adadp-authors-code": True,  # keeps the two half steps, whose point averages two answers
             "adadp-decay-after": decay - decay % 2,
             "adadp-epoch": epoch,

@@ -46,7 +46,8 @@ def test_an_optimizer_is_shown_with_its_settings_and_their_defaults(name: str) -
     assert text.startswith(f"{name}: ")
     assert "  learning-rate = " in text
     shown = json.loads(text_of("optimizers", name, "--json"))["settings"]
-    assert shown.keys() == {*method.uses, *method.settings.fields()}
+    averages = {"averaging"} if method.averaging else set()
+    assert shown.keys() == {*method.uses, *averages, *method.settings.fields()}
     for key, field in method.settings.fields().items():
         assert f"  {key} = {json.dumps(field.default)}\n" in text
         assert shown[key] == {"default": field.default, "description": field.description, "0 is": ""}

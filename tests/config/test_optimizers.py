@@ -64,11 +64,12 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
             "adadp-epoch": 3,
             "adadp-decay": 0.5,
             "adadp-authors-code": True,
+            "averaging": 0.0,
         },
         Adadp(0.5, 2.0, 2.0, 0.8, 1.2, True, 8, 3, 0.5, True, steps=4),
     ),
     "adadp by its starting weights": (
-        {"optimizer": "adadp", "adadp-tolerance": 0, "rounds": 30},
+        {"optimizer": "adadp", "adadp-tolerance": 0, "rounds": 30, "averaging": 0.0},
         Adadp(0.5, 2.0, None, steps=15),
     ),
     "dp-srm": (

@@ -46,7 +46,7 @@ def adagrad(rate: float) -> Rule:
     return by_torch(lambda p: torch.optim.Adagrad(p, lr=rate, eps=1e-8))
 
 
-def yogi(rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Rule:
+def yogi(rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-3) -> Rule:
     """Zaheer et al. 2018, algorithm 2."""
 
     def rule(gradient: Gradient, start: Tensor, releases: int) -> Tensor:

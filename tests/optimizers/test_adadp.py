@@ -29,7 +29,7 @@ def Adadp(*arguments: object, **named: object) -> Method:  # noqa: N802
 
 def test_the_constructor_has_the_commands_defaults() -> None:
     method = adadp(8.0, 1.0)
-    assert (method.tolerance, method.authors_code, method.decay_after) == (1.0, True, None)
+    assert (method.tolerance, method.authors_code, method.decay_after) == (1.5, True, None)
 
 
 STEPS, D, N, B = 50, 20, 30, 6
@@ -110,7 +110,7 @@ def test_trajectory_equals_a_transcription(discard: bool, authors: bool) -> None
 
 def test_the_decaying_phase_equals_a_transcription() -> None:
     """Twenty steps of two releases, then 60 plain ones by equation 5.1."""
-    method = Adadp(ETA, C, 1.5, decay_after=40, epoch=7)
+    method = Adadp(ETA, C, 1.5, alpha_max=HIGH, decay_after=40, epoch=7)
     expected, etas, _ = transcription(1.5, False, False, 20)
     mine, my_etas = thetas_and_etas(method)
     np.testing.assert_allclose(mine[1:40:2], expected[:20], rtol=1e-6, atol=1e-9)
@@ -120,7 +120,7 @@ def test_the_decaying_phase_equals_a_transcription() -> None:
 
 
 def test_between_two_releases_the_parameters_stay() -> None:
-    mine, _ = thetas_and_etas(Adadp(ETA, C, 1.5))
+    mine, _ = thetas_and_etas(Adadp(ETA, C, 1.5, alpha_max=HIGH))
     for first, last in zip(mine[2::2], mine[1::2], strict=False):
         np.testing.assert_array_equal(first, last)
 
@@ -128,7 +128,7 @@ def test_between_two_releases_the_parameters_stay() -> None:
 def test_without_noise_and_clipping_it_is_algorithm_1_on_gradient_descent() -> None:
     """g(theta) = norm(theta - mean)^2 / 2: the full step is plain gradient descent with eta_l."""
     rows = world(1)
-    method = Adadp(0.01, math.inf, tolerance=0.05)
+    method = Adadp(0.01, math.inf, tolerance=0.05, alpha_max=1.1)
     start = torch.zeros(20, dtype=torch.float64)
     mechanism = noise_free(method, 60)
     cohorts = CohortSampler(mechanism.sampler, KEY, 100)
@@ -171,7 +171,7 @@ def test_planned_releases_equal_the_made_ones(rounds: int, decay_after: int | No
 
 def test_an_error_of_nothing_or_of_overflow() -> None:
     """err = 0 gives alpha_max; an err that is not finite gives alpha_min, and is discarded."""
-    method = Adadp(1.0, 1.0, discard=True)
+    method = Adadp(1.0, 1.0, alpha_max=1.1, discard=True)
     start = torch.full((3,), 5.0)
     for gradients, factor in (((0.0, 0.0), 1.1), ((1e30, -1e38), 0.9), ((3e38, 3e38), 0.9)):
         state = method.init(start)
@@ -202,7 +202,7 @@ def test_without_a_tolerance_noise_grows_to_the_scale_of_the_starting_weights(au
     d, steps, scale = 40_000, 50, 0.03
     generator = torch.Generator().manual_seed(5)
     start = scale * (2 * torch.rand(d, generator=generator) - 1)
-    method = Adadp(1e-6, 1.0, None, authors_code=authors, steps=steps)
+    method = Adadp(1e-6, 1.0, None, alpha_max=1.1, authors_code=authors, steps=steps)
     for sigma in (0.01, 3.0):
         state = method.init(start)
         for _ in range(2 * 150):  # until the step size has settled

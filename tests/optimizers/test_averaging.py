@@ -10,6 +10,7 @@ from helpers.small import small
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.config.plan import make_plan
 from fedpriv.optimizers import (
+    METHODS,
     Adadp,
     DpSrm,
     ExponentialMovingAverage,
@@ -81,3 +82,13 @@ def test_a_run_hands_out_the_average_of_the_same_run() -> None:
     assert averaged.report["averaging"] == 0.9
     assert newest.report["averaging"] is None
     assert newest.report["privacy"]["views"] == averaged.report["privacy"]["views"]
+
+
+def test_minus_1_is_what_the_optimizer_has_by_default() -> None:
+    assert make_plan(small(optimizer="adadp", rounds=4)).config.averaging == METHODS["adadp"].averaging == 0.8
+    assert make_plan(small(optimizer="adadp", rounds=4, averaging=0.0)).config.averaging == 0
+    assert make_plan(small(optimizer="dp-sgd")).config.averaging == 0
+    silos = {"level": "client", "unit": "example", "clients": 4, "examples_per_client": 50, "silo_steps": 2}
+    assert make_plan(small(optimizer="adadp", **silos)).config.averaging == 0
+    with pytest.raises(ArgumentError, match="averaging is -0.5; it must be at least 0"):
+        make_plan(small(averaging=-0.5))
