@@ -22,7 +22,8 @@ Psi on public data as mirror map. What they run in practice, and this is, approx
 
     theta_{t+1} = theta_t - eta (alpha_t y + (1 - alpha_t) grad Psi(theta_t)),   alpha_t = cos(pi t / (2 K)),
 
-and alpha_t = 0 from K on. Their start from public training is the caller's choice of theta_0.
+and alpha_t = 0 from K on. Their start from public training is the caller's choice of theta_0. By default K is
+four times the rounds of a run: the public gradient is not clipped, and its share never passes 0.08.
 
 >>> import torch
 >>> from fedpriv.optimizers.schedules import Constant
@@ -72,7 +73,7 @@ class AdaDpsSettings(PublicSettings):
 class PdaDpmdSettings(PublicSettings):
     """The settings of PDA-DPMD."""
 
-    pda_horizon: int = setting(0, "K, when only public steps are left; 0: rounds", ge=0, filled=True)
+    pda_horizon: int = setting(0, "K, when only public steps are left; 0: four times rounds", ge=0, filled=True)
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def _build_pda(own: PdaDpmdSettings, context: BuildContext) -> PdaDpmd:
 
 
 def _resolve_pda(own: PdaDpmdSettings, context: BuildContext) -> PdaDpmdSettings:
-    return own.filled_in(pda_horizon=context.rounds)
+    return own.filled_in(pda_horizon=4 * context.rounds)
 
 
 register(
@@ -202,7 +203,7 @@ register(
         settings=AdaDpsSettings,
         build=_build_adadps,
         check=_check,
-        learning_rate=0.005,
+        learning_rate=3.0,  # of preconditioned gradients, whose mean has a norm of at most C
     )
 )
 register(

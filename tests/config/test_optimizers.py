@@ -315,7 +315,7 @@ def test_public_examples_are_checked_before_a_run() -> None:
         check(small(optimizer="adadps", public_examples=5000))
     with pytest.raises(ArgumentError, match="public-batch is 9; it must be at most the 8"):
         check(small(optimizer="pda-dpmd", public_examples=8, public_batch=9))
-    assert make_plan(small(optimizer="pda-dpmd", public_examples=8)).config.own.pda_horizon == 6
+    assert make_plan(small(optimizer="pda-dpmd", public_examples=8)).config.own.pda_horizon == 24
 
 
 def test_dp_gd_asks_everyone() -> None:
