@@ -30,7 +30,7 @@ from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import LEAST, check_range
 from fedpriv.optimizers.first_order import RULES, FirstOrder, Rule, Sgd, step_sizes
 from fedpriv.optimizers.noise_decay import DECAYS, check_decay, decay_form, noise_decay
-from fedpriv.optimizers.registry import SCHEDULED, BuildContext, Method, register
+from fedpriv.optimizers.registry import SCHEDULED, BuildContext, Method, register, sgd_rate
 from fedpriv.optimizers.schedules import Constant, Geometric, Given, Power, Relative, Schedule, check_spread
 
 __all__ = [
@@ -251,7 +251,8 @@ for _name, _rule in RULES.items():
             resolve=_resolve,
             check=_check,
             uses=(*SCHEDULED, "clip-norm", *_rule.uses),
-            learning_rate=_rule.learning_rate,
+            # The clip norm falls to C / rho-c, so that 5 gives about the mean step of DP-SGD's 4.
+            learning_rate=sgd_rate(5.0) if _name == "sgd" else _rule.learning_rate,
             defaults=_rule.defaults,
         )
     )

@@ -73,7 +73,9 @@ class AdaDpsSettings(PublicSettings):
 class PdaDpmdSettings(PublicSettings):
     """The settings of PDA-DPMD."""
 
-    pda_horizon: int = setting(0, "K, when only public steps are left; 0: four times rounds", ge=0, filled=True)
+    pda_horizon: int = setting(
+        0, "K, when only public steps are left; 0: four times rounds", ge=0, filled=True
+    )
 
 
 @dataclass(frozen=True)

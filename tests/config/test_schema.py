@@ -199,7 +199,7 @@ def test_a_text_without_quotes_gets_a_hint(tmp_path: Path) -> None:
 
 def test_resolved_fills_in_what_zero_stands_for() -> None:
     dynamic = Config.parse({"clients": 500}).resolved()
-    assert (dynamic.own.rho_c, dynamic.own.rho_mu, dynamic.learning_rate) == (2.0, 2.0, 4.0)
+    assert (dynamic.own.rho_c, dynamic.own.rho_mu, dynamic.learning_rate) == (2.0, 2.0, 5.0)
     assert dynamic.delta == 1 / 5000
     static = Config.parse({"optimizer": "dp-adam"}).resolved()
     assert (static.learning_rate, static.beta2, static.adam_epsilon) == (0.01, 0.999, 1e-8)
