@@ -49,7 +49,7 @@ def optimizer_help(method: Method) -> str:
 
 
 def settings_of(method: Method) -> dict[str, FieldInfo]:
-    """The settings that one optimizer uses, by key; averaging, which all can use, where it does by default."""
+    """The settings that one optimizer uses, by key; averaging is among them where its default averages."""
     common = OptimizerSettings.fields()
     keys = (*method.uses, "averaging") if method.averaging else method.uses
     return {key: common[key] for key in keys} | method.settings.fields()

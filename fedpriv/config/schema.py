@@ -229,9 +229,7 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         method = self.method
         filled = self.filled_in(delta=1 / (10 * self.units), **method.defaults)
         if self.averaging == -1:
-            filled = filled.model_copy(
-                update={"averaging": 0.0 if self.level == "client" else method.averaging}
-            )
+            filled = filled.model_copy(update={"averaging": 0.0 if self.by_silo else method.averaging})
         own = method.resolve(self.own, filled.context())
         step = method.default_rate(own, filled.context()) * (1 - self.momentum)
         filled = filled.filled_in(learning_rate=step)

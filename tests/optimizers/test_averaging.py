@@ -90,5 +90,5 @@ def test_minus_1_is_what_the_optimizer_has_by_default() -> None:
     assert make_plan(small(optimizer="dp-sgd")).config.averaging == 0
     silos = {"level": "client", "unit": "example", "clients": 4, "examples_per_client": 50, "silo_steps": 2}
     assert make_plan(small(optimizer="adadp", **silos)).config.averaging == 0
-    with pytest.raises(ArgumentError, match="averaging is -0.5; it must be at least 0"):
+    with pytest.raises(ArgumentError, match="it must be at least 0 and below 1, or -1"):
         make_plan(small(averaging=-0.5))
