@@ -355,7 +355,7 @@ def test_calibrate_spends_its_budget_by_account(tmp_path: Path) -> None:
 
 
 def test_calibrate_prints_a_sentence_and_refuses_in_one_line() -> None:
-    assert call("calibrate", "--epsilon", 1, *EVENTS).stdout.startswith("scale 0.")
+    assert call("calibrate", "--epsilon", 1, *EVENTS).stdout.startswith("noise multiplier 0.9026")
     assert "epsilon" in refused("calibrate", "--epsilon", -1, *EVENTS)
     assert "none.csv" in refused("calibrate", "--epsilon", 1, *EVENTS, "--relative-noise", "none.csv")
     rate = ["--solve-for", "sampling-rate", "--noise-multiplier", 5, "--steps", 10, "--delta", 1e-5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from conformance.targets import Public
 from helpers import textbook
@@ -84,6 +85,9 @@ def delayed(rule: str) -> Rule:
     return textbook.delayed(rule, RATES, (4, 3), 0.1, variance=0.01**2 / 4)
 
 
+as_printed = partial(Adadp, alpha_max=1.1, authors_code=False)
+
+
 def srm(gamma: float = 0.5) -> Callable[[float], DpSrm]:
     return lambda c: DpSrm(Constant(RATE), c, c, gamma)
 
@@ -138,12 +142,15 @@ def _papers(public: Public) -> dict[str, Row]:
     return {
         "adp-sgd": Row(lambda c: adp_sgd(2 * RATE, c, Polynomial(3.0, 0.1)), wu),
         "adaptive-adp-sgd": Row(lambda c: adaptive_adp_sgd(2.0, c, 1.0, 0.5), textbook.by_norm(2.0, 1.0)),
-        "adadp": Row(lambda c: adadp(RATE, c, 0.5), textbook.extrapolating(RATE, 0.5, authors=True)),
+        "adadp": Row(
+            lambda c: adadp(RATE, c, 0.5),
+            textbook.extrapolating(RATE, 0.5, bounds=(0.9, 1.02), authors=True),
+        ),
         "adadp as printed": Row(
-            lambda c: Adadp(RATE, c, tolerance=0.5, authors_code=False), textbook.extrapolating(RATE, 0.5)
+            lambda c: as_printed(RATE, c, tolerance=0.5), textbook.extrapolating(RATE, 0.5)
         ),
         "adadp with discards, then decay": Row(
-            lambda c: Adadp(RATE, c, 0.08, discard=True, decay_after=10, epoch=3, authors_code=False),
+            lambda c: as_printed(RATE, c, 0.08, discard=True, decay_after=10, epoch=3),
             textbook.extrapolating(RATE, 0.08, discard=True, decay_after=10, epoch=3),
         ),
         # Everyone leaves no room for a first cohort of another size: that is tested in test_round.
@@ -187,7 +194,7 @@ def _wrapped() -> dict[str, Row]:
             lambda c: ExponentialMovingAverage(dp_adam(RATE, c), 0.9), textbook.adam(RATE)
         ),
         "adadp, averaged": Row(
-            lambda c: ExponentialMovingAverage(Adadp(RATE, c, tolerance=0.5, authors_code=False), 0.9),
+            lambda c: ExponentialMovingAverage(as_printed(RATE, c, tolerance=0.5), 0.9),
             textbook.extrapolating(RATE, 0.5),
         ),
         "dp2-adam with l2": Row(
