@@ -43,9 +43,10 @@ CASES: dict[str, Run] = {
 def ours(method: str) -> Callable[[Run], Any]:
     def answer(run: Run) -> Any:
         from fedpriv.accounting import Event, epsilon
-        from fedpriv.accounting.methods import rdp
+        from fedpriv.accounting.methods import rdp, registry
 
         rdp._divergences.cache_clear()
+        registry._epsilons.cache_clear()
         pairs, rate, delta = run
         found = epsilon([Event(z, "poisson", "add-remove", rate, count=n) for z, n in pairs], delta, method)
         return [found.epsilon_lower, found.epsilon]
@@ -107,7 +108,9 @@ PEERS: dict[str, Callable[[Run], Any]] = {
 
 def calibrated(run: Run) -> Any:
     from fedpriv.accounting import Budget, Event, calibrate, epsilon, scaled
+    from fedpriv.accounting.methods import registry
 
+    registry._epsilons.cache_clear()
     pairs, rate, delta = run
     events = [Event(z, "poisson", "add-remove", rate, count=n) for z, n in pairs]
     scale = calibrate(events, Budget(1.0, delta))
