@@ -40,14 +40,18 @@ def optimizers(
 
 def described(method: Any) -> dict[str, Any]:
     """An optimizer as data: its name, what it is, its source, and its settings with their defaults."""
-    from fedpriv.cli.settings_help import settings_of, zero_is
+    from fedpriv.cli.settings_help import own_default, settings_of
 
     return {
         "optimizer": method.name,
         "summary": method.summary,
         "source": method.paper,
         "settings": {
-            key: {"default": field.default, "description": field.description, "0 is": zero_is(key, method)}
+            key: {
+                "default": field.default,
+                "description": field.description,
+                "default is": own_default(key, method),
+            }
             for key, field in settings_of(method).items()
         },
     }

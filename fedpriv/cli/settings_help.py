@@ -57,19 +57,13 @@ def settings_of(method: Method) -> dict[str, FieldInfo]:
 
 def own_default(key: str, method: Method | None) -> str:
     """What a shared setting's default stands for with this optimizer; empty where it is what it says."""
-    if method is not None and key == "averaging":
-        return f"-1 is {method.averaging:g}"
-    zero = zero_is(key, method)
-    return f"0 is {zero}" if zero else ""
-
-
-def zero_is(key: str, method: Method | None) -> str:
-    """What 0 stands for in a setting that optimizers share, of this optimizer; empty where it is a number."""
     if method is None:
         return ""
     if key == "learning-rate":
         rate = method.learning_rate
         return rate.text if isinstance(rate, DefaultRate) else f"{rate:g}"
+    if key == "averaging":
+        return f"{method.averaging:g}"
     return f"{method.defaults[snake(key)]:g}" if snake(key) in method.defaults else ""
 
 
@@ -104,7 +98,7 @@ def _group(title: str, fields: Mapping[str, FieldInfo], method: Method | None = 
         yield f"  {key} = {json.dumps(field.default)}"
         yield from _wrapped(field.description or "", "      ")
         if text := own_default(key, method):
-            yield from _wrapped(text, "      ")
+            yield from _wrapped(f"{field.default:g} is {text}", "      ")
         if words := choices(field):
             short = len(words) < _MANY and all(words.values())
             told = [f"{word} ({text})" for word, text in words.items()] if short else list(words)

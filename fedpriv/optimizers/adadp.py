@@ -53,7 +53,7 @@ from fedpriv._internal.lazy import torch
 from fedpriv._internal.settings import Needs, Scalar, Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
-from fedpriv.optimizers.registry import BuildContext, DefaultRate, Method, register
+from fedpriv.optimizers.registry import BuildContext, Method, register, sgd_rate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -291,10 +291,6 @@ def _check(own: AdadpSettings, context: BuildContext) -> None:
         )
 
 
-def _rate(own: AdadpSettings, context: BuildContext) -> float:
-    return 2.0 if context.local_steps else 8.0
-
-
 register(
     Method(
         name=Adadp.name,
@@ -303,7 +299,7 @@ register(
         settings=AdadpSettings,
         build=_build,
         check=_check,
-        learning_rate=DefaultRate("8, two half steps of 4; 2 with work=local-steps", _rate),
+        learning_rate=sgd_rate(8.0),  # two half steps of 4
         averaging=0.8,  # its steps do not shrink towards the end, so that the newest model swings
         adaptive_clipping="the two releases of its step must be clipped alike",
     )

@@ -87,13 +87,16 @@ class DynamicSettings(Settings):
     clip_norm_file: str = setting("", "CSV file of C_t, one a line", needs=_GIVEN)
 
 
+_RHO = 2.0  # of clip norms and of noise multipliers, by default
+
+
 def dynamic_dp_sgd(
     rule: Rule,
     learning_rate: float,
     clip_norm: float,
     steps: int,
-    rho_c: float = 1.0,
-    rho_mu: float = 1.0,
+    rho_c: float = _RHO,
+    rho_mu: float = _RHO,
 ) -> FirstOrder:
     """Both schedules (algorithm 2 with Sgd, algorithm 4 with Adam): C_t and mu_t geometric.
 
@@ -117,14 +120,14 @@ def dynamic_dp_sgd(
 
 def growing_mu(rule: Rule, learning_rate: float, clip_norm: float, steps: int, rho_mu: float) -> FirstOrder:
     """Growing mu alone (section 3.2): constant C, noise multiplier falling by rho_mu."""
-    return dynamic_dp_sgd(rule, learning_rate, clip_norm, steps, rho_mu=rho_mu)
+    return dynamic_dp_sgd(rule, learning_rate, clip_norm, steps, rho_c=1.0, rho_mu=rho_mu)
 
 
 def sensitivity_decay(
     rule: Rule, learning_rate: float, clip_norm: float, steps: int, rho_c: float
 ) -> FirstOrder:
     """Sensitivity decay alone (section 3.3): C_t falling by rho_c, constant noise multiplier."""
-    return dynamic_dp_sgd(rule, learning_rate, clip_norm, steps, rho_c=rho_c)
+    return dynamic_dp_sgd(rule, learning_rate, clip_norm, steps, rho_c=rho_c, rho_mu=1.0)
 
 
 def square_root_noise(
@@ -184,8 +187,8 @@ def _resolve(own: DynamicSettings, context: BuildContext) -> DynamicSettings:
     shrinks = schedule in ("geometric", "sqrt-clip") and context.common.adaptive_quantile == 0
     epochs = -(-context.rounds // own.noise_epoch)
     return own.filled_in(
-        rho_c=2.0 if shrinks else 1.0,
-        rho_mu=2.0 if schedule == "geometric" else 1.0,
+        rho_c=_RHO if shrinks else 1.0,
+        rho_mu=_RHO if schedule == "geometric" else 1.0,
         noise_decay=DECAYS.get(schedule, 0.0),
         noise_period={"step": 10, "polynomial": epochs}.get(schedule, 0),
     )

@@ -47,7 +47,7 @@ from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, PublicFunction, State
 from fedpriv.optimizers.first_order import check_decays
-from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.registry import BuildContext, Method, register, sgd_rate
 from fedpriv.optimizers.schedules import Constant, Schedule
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ register(
         settings=AdaDpsSettings,
         build=_build_adadps,
         check=_check,
-        learning_rate=3.0,  # of preconditioned gradients, whose mean has a norm of at most C
+        learning_rate=sgd_rate(3.0),  # of preconditioned gradients, whose mean has a norm of at most C
     )
 )
 register(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv._internal import user_code, validation
 from fedpriv._internal.settings import Scalar, Settings, kebab
 from fedpriv.optimizers.base import BaseOptimizer
-from fedpriv.optimizers.registry import BuildContext, Method
+from fedpriv.optimizers.registry import METHODS, BuildContext, Method
 from fedpriv.optimizers.schedules import Constant
 from fedpriv.optimizers.settings import CommonSettings
 
@@ -51,8 +51,12 @@ def user_method(reference: str) -> Method:
 
 
 def given_method(name: str, optimizer: PrivateOptimizer) -> Method:
-    """An optimizer that was handed over as an object. Raises UserCodeError unless it is of the protocol."""
+    """An optimizer that was handed over as an object. Raises UserCodeError unless it is of the protocol.
+
+    What hands out an average of its models by default does so as an object, too.
+    """
     require_optimizer(name, optimizer)
+    ours = METHODS.get(name_of(optimizer))
     return Method(
         name=name,
         summary="your own",
@@ -60,6 +64,7 @@ def given_method(name: str, optimizer: PrivateOptimizer) -> Method:
         build=lambda own, context: optimizer,
         uses=(),
         learning_rate=0.0,
+        averaging=ours.averaging if ours else 0.0,
         clip_norms=(),
     )
 

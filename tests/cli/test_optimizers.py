@@ -48,9 +48,11 @@ def test_an_optimizer_is_shown_with_its_settings_and_their_defaults(name: str) -
     shown = json.loads(text_of("optimizers", name, "--json"))["settings"]
     averages = {"averaging"} if method.averaging else set()
     assert shown.keys() == {*method.uses, *averages, *method.settings.fields()}
+    if method.averaging:
+        assert shown["averaging"]["default is"] == f"{method.averaging:g}"
     for key, field in method.settings.fields().items():
         assert f"  {key} = {json.dumps(field.default)}\n" in text
-        assert shown[key] == {"default": field.default, "description": field.description, "0 is": ""}
+        assert shown[key] == {"default": field.default, "description": field.description, "default is": ""}
 
 
 def test_an_unknown_optimizer_is_refused_with_the_one_that_was_meant() -> None:

@@ -180,7 +180,7 @@ def _wrapped() -> dict[str, Row]:
     return {
         "adaptive clipping": Row(lambda c: AdaptiveClipping(dp_sgd(RATE, c)), PLAIN, HUGE),
         "adaptive clipping of dynamic dp-adam": Row(
-            lambda c: AdaptiveClipping(dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, rho_mu=3.0)),
+            lambda c: AdaptiveClipping(dynamic_dp_sgd(Adam(), RATE, c, ROUNDS, rho_c=1.0, rho_mu=3.0)),
             textbook.adam(RATE),
             HUGE,
         ),

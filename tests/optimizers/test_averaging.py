@@ -16,6 +16,7 @@ from fedpriv.optimizers import (
     ExponentialMovingAverage,
     PrivateOptimizer,
     State,
+    adadp,
     dp_adam,
     dp_sgd,
 )
@@ -92,3 +93,9 @@ def test_minus_1_is_what_the_optimizer_has_by_default() -> None:
     assert make_plan(small(optimizer="adadp", **silos)).config.averaging == 0
     with pytest.raises(ArgumentError, match="it must be at least 0 and below 1, or -1"):
         make_plan(small(averaging=-0.5))
+
+
+def test_an_optimizer_that_is_handed_over_averages_as_its_name_does() -> None:
+    config = small(rounds=4, learning_rate=0.0)
+    assert make_plan(config, optimizer=adadp(8.0, 1.0)).config.averaging == METHODS["adadp"].averaging
+    assert make_plan(config, optimizer=dp_sgd(4.0, 1.0)).config.averaging == 0

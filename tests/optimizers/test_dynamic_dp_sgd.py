@@ -101,7 +101,7 @@ def test_trajectory_equals_a_transcription(rule: str) -> None:
 
 
 def test_rho_one_is_dp_sgd() -> None:
-    mine, plain = dynamic_dp_sgd(Sgd(), ETA, C0, T), dp_sgd(ETA, C0)
+    mine, plain = dynamic_dp_sgd(Sgd(), ETA, C0, T, 1.0, 1.0), dp_sgd(ETA, C0)
     for t in range(T):
         assert (mine.clip_norm(t), mine.relative_noise(t)) == (plain.clip_norm(t), 1.0)
 
