@@ -94,15 +94,20 @@ def terms_of(query: Query) -> list[tuple[SumBlock | IndicatorBlock, Term]]:
 FIRST_OF_KIND = set({kind(name): name for name in reversed(NAMES)}.values())
 
 
-def cell(name: str, target: str, *more: str) -> ParameterSet:
-    quick = target == "quadratic" or name in FIRST_OF_KIND
+def cell(name: str, target: str, *more: str, usual: bool = True) -> ParameterSet:
+    quick = target == "quadratic" or (usual and name in FIRST_OF_KIND)
     return pytest.param(name, target, *more, marks=() if quick else pytest.mark.slow)
 
 
 def across(axis: str, choices: Iterable[str], usual: str) -> pytest.MarkDecorator:
-    """Every optimizer on the quadratic with each choice, and on the other targets with the usual one."""
-    cells = [cell(name, "quadratic", choice) for name in NAMES for choice in choices]
-    cells += [cell(name, target, usual) for name in NAMES for target in TARGETS if target != "quadratic"]
+    """Every optimizer on every target with each choice; on other targets than the quadratic all but the usual
+    choice are slow."""
+    cells = [
+        cell(name, target, choice, usual=choice == usual)
+        for name in NAMES
+        for target in TARGETS
+        for choice in choices
+    ]
     return pytest.mark.parametrize(("name", "target", axis), cells)
 
 
