@@ -50,8 +50,8 @@ _MIN_TREE_NODES = 4  # with fewer nodes, the engine adds the replies itself
 _POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a federation assembles
 # The seconds to wait for a new node's description, and the number of attempts.
 _NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
-# Flower's errors for messages that expired or whose node has left.
 _DETAILS = " (details are in the nodes' own logs)"
+# Flower's errors for messages that expired or whose node has left.
 _UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
 
