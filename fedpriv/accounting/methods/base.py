@@ -63,6 +63,7 @@ class Method(Protocol):
         place: its place in tables; the methods to prefer come first.
         holds_budgets: whether it may hold the budget of a run.
         in_reports: whether reports have it beside the method that holds the budget.
+        bounds_below: whether its curves give certified lower bounds, too.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Method(Protocol):
     place: int = 10
     holds_budgets: bool = True
     in_reports: bool = False
+    bounds_below: bool = False
 
     def refusal(self, event: Event) -> str | None:
         """Why this method does not support ``event``, or None if it does."""

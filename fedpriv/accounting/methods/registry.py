@@ -75,7 +75,7 @@ def _epsilons(
             # A release without noise: the upper bound is infinite, and so is the lower bound if the unit is
             # sampled by one with a probability above delta.
             upper, low = math.inf, math.inf if -math.expm1(hidden) > delta + distance else low
-        keeps = lower and method == "pld"
+        keeps = lower and chosen.bounds_below
         answers.append(PrivacyGuarantee(upper, low if keeps else None, chosen.kind, method, delta))
     return tuple(answers)
 

@@ -133,6 +133,7 @@ class Pld(Method):
     also_called = ("fft", "prv")
     place = 0
     in_reports = True
+    bounds_below = True
 
     def refusal(self, event: Event) -> str | None:
         """Why ``event`` is not supported, or None. All Gaussian releases are supported."""

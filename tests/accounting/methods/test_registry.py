@@ -72,7 +72,7 @@ def test_stages_and_their_lower_bounds() -> None:
         assert [answer.epsilon for answer in without] == [answer.epsilon for answer in with_lower]
         assert with_lower[0].epsilon == with_lower[1].epsilon < with_lower[2].epsilon
         assert all(answer.epsilon_lower is None for answer in without)
-        assert all((answer.epsilon_lower is None) is (name != "pld") for answer in with_lower)
+        assert all((answer.epsilon_lower is None) is not METHODS[name].bounds_below for answer in with_lower)
 
 
 def test_no_stage_is_above_a_later_one() -> None:
