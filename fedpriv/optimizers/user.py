@@ -109,11 +109,16 @@ def settings_of(optimizer: PrivateOptimizer) -> dict[str, Scalar | None]:
 
 
 def _written(value: Any) -> Any:
-    """A value of JSON: a scalar, or the text of schedules and of other parts; ``...`` for what is none."""
+    """A value of JSON: a scalar, or the text of schedules and of other parts; ``...`` for what is none.
+
+    A text has at most ``_LONGEST`` characters.
+    """
     if isinstance(value, Constant):
         value = value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
     if value is None or isinstance(value, Scalar):
         return value
     return textwrap.shorten(repr(value), _LONGEST) if is_dataclass(value) else ...

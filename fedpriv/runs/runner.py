@@ -95,7 +95,7 @@ def execute(
 
     Args:
         plan: the run.
-        engine: where the units are; a Trainer where the plan is of the client level. What its attribute
+        engine: where the units are; a SiloEngine if the plan is of the client level. What its attribute
             ``absences`` tells, where it has one, is in the report.
         folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
         show: called after each round.
