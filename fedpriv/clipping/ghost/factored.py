@@ -32,7 +32,7 @@ class Factored(Protocol):
 
     ``squares`` may return NaN or infinity for an example whose norm is unknown (it is not finite, or outside
     the range of its dtype): that example is then summed as a row. It must never return less than the squared
-    norm of what ``total`` adds for the example, rounding included.
+    norm of what ``total`` adds for the example, except for a rounding error that the form documents.
     """
 
     def squares(self, divisor: Tensor | None = None) -> Tensor:

@@ -83,6 +83,9 @@ class Outer:
         efficient training of large convolutional neural networks with differential privacy"). NaN where
         a factor is too large to multiply, and where the places nearly cancel: then the rounding of
         ``total`` may be many times the example's norm.
+
+        With a divisor, float32 adds up to 2^10 squares, which can understate the result by 6e-5 of itself.
+        Measured is 1.5e-5, for equal squares on some processors; a clip is then exceeded by 1e-5 of itself.
         """
         if self._places == 1:
             if divisor is None:
