@@ -24,6 +24,7 @@ from fedpriv.rng import Key
 
 SMALL: dict[str, object] = {"clients": 1000, "sampling-rate": 0.1, "rounds": 12}
 SILOS = {"unit": "example", "clients": 4, "examples-per-client": 250}
+SILOS_TRAIN = {**SILOS, "level": "client", "rounds": 3}
 
 
 def plan_of(**changes: object) -> Plan:
@@ -454,3 +455,22 @@ def test_step_sizes_follow_the_schedule_over_all_releases(optimizer: str, level:
 def test_a_rise_as_long_as_the_run_is_refused() -> None:
     with pytest.raises(ArgumentError, match="warmup-steps is 10; it must be below the 10 steps"):
         make_plan(Config.parse({"optimizer": "dp-sgd", "rounds": 10, "warmup-steps": 10}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optimizer": "dp-srm"}, {**SILOS, "level": "client", "rounds": 3}, {"placement": "local"}],
+)
+def test_a_plan_reads_its_configuration_once(
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans change settings that were checked before; they do not check all of them anew."""
+    values, times, read = {**SMALL, **changes}, [], Config.parse.__func__
+
+    def counted(kind: type[Config], values: object) -> Config:
+        times.append(1)
+        return read(kind, values)
+
+    monkeypatch.setattr(Config, "parse", classmethod(counted))
+    make_plan(Config.parse(values))
+    assert len(times) == 1

@@ -404,7 +404,7 @@ def more() -> Iterator[Case]:
     # Refused.
     yield small("refused: momentum of dp-adam", "dp-adam", momentum=0.5)
     yield small("refused: adaptive and two clips", "dp-srm", adaptive_quantile=0.5)
-    yield small("refused: unused", srm_gamma=0.5)
+    yield small("refused: unused", srm_gamma=0.3)
     yield small("refused: model", model="lstm")
 
 
