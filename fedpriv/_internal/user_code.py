@@ -119,7 +119,7 @@ def _call(key: str, reference: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (Exception, SystemExit) as error:
-        raise fail(key, reference, "work when it is called", said(error)) from error
+        raise fail(key, reference, "work when it is called", described(error)) from error
 
 
 def found(key: str, reference: str) -> Callable[..., Any]:
@@ -137,7 +137,7 @@ def found(key: str, reference: str) -> Callable[..., Any]:
     try:
         owner: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        hint = f"{said(error)}; modules are looked for where Python is installed, and in {here}"
+        hint = f"{described(error)}; modules are looked for where Python is installed, and in {here}"
         raise fail(key, reference, "name a module that can be imported", hint) from error
     for part in name.split("."):
         if not hasattr(owner, part):
@@ -178,13 +178,13 @@ def fail(key: str, reference: str, allowed: str, hint: str = "") -> UserCodeErro
     return UserCodeError(str(validation.fail(key, reference, allowed, hint)))
 
 
-def said(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """An exception in one line, with its place in the user's code.
 
     >>> try:
     ...     int("seven")
     ... except ValueError as error:
-    ...     said(error).split(" at ")[0]
+    ...     described(error).split(" at ")[0]
     "ValueError: invalid literal for int() with base 10: 'seven',"
     """
     text = " ".join(str(error).split())

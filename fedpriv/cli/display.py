@@ -87,10 +87,10 @@ def follow(bar: Bar, run: str = "", before: int = 0, total: int = 0) -> Show:
 
     def show(status: Status) -> None:
         label = f"{prefix}round {status.round}/{status.rounds}"
-        spent = "" if status.budget is None else f"epsilon {status.said(status.spent)}"
+        spent = "" if status.budget is None else f"epsilon {status.epsilon_text(status.spent)}"
         bar.advance(before + status.round, total or status.rounds, label, spent)
         if status.evaluated == status.round:
-            score, epsilon = status.measure.said(status.score), status.said(status.epsilon)
+            score, epsilon = status.measure.labelled(status.score), status.epsilon_text(status.epsilon)
             bar.write(f"{label}  {score}  epsilon {epsilon}")
         if status.round == status.rounds:
             bar.wait(f"{prefix}writing the report")
@@ -111,7 +111,7 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     """How the run ended and where to read on."""
     last = result.metrics[-1] if result.metrics else {}
     measure = shown(last)
-    say(f"{result.stopped.sentence}; test {measure.said(last.get(measure.key))}")
+    say(f"{result.stopped.sentence}; test {measure.labelled(last.get(measure.key))}")
     if diverged := divergence(result.stopped, result.metrics):
         note(diverged)
     for sentence in result.notes:

@@ -76,7 +76,7 @@ def _outputs(config: Config, source: data.Source, task: Task) -> Tensor:
         outputs = task.outputs(torch.zeros(task.dimension), x)
     except Exception as error:
         allowed = f"take inputs (n, {', '.join(map(str, source.shape))}), as {source.name} has them"
-        raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
+        raise user_code.fail("model", config.model, allowed, user_code.described(error)) from error
     if not isinstance(outputs, Tensor):
         hint = f"it gives {type(outputs).__name__}"
         raise user_code.fail("model", config.model, "give one tensor (n, ...)", hint)
@@ -93,7 +93,7 @@ def _check_loss(config: Config, source: data.Source, task: Task) -> None:
         raise
     except Exception as error:
         allowed = "take the model's outputs (n, ...) and y (n, ...), and give a loss for each example, (n,)"
-        raise user_code.fail("loss", config.loss, allowed, user_code.said(error)) from error
+        raise user_code.fail("loss", config.loss, allowed, user_code.described(error)) from error
 
 
 def _check_outputs(config: Config, source: data.Source, task: Task) -> None:

@@ -101,7 +101,9 @@ class Arrays:
         """Both as tensors in the form they are kept in, or a DataError that names no value."""
         inputs, targets = as_array(x, self.name, f"{part}x"), as_array(y, self.name, f"{part}y")
         if not isinstance(inputs, SparseRows) and not inputs.ndim:
-            raise DataError(f"{self.name}: examples {part}x must have an axis of examples; {_said(inputs)}")
+            raise DataError(
+                f"{self.name}: examples {part}x must have an axis of examples; {_described(inputs)}"
+            )
         kept = self._checked_y(targets, len(inputs), f"{part}y")
         return self._checked_x(inputs, f"{part}x"), kept
 
@@ -116,7 +118,7 @@ class Arrays:
             return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 4 else x[:, None]))
         if x.dtype.kind not in "fiub" or x.dtype == np.uint8 or x.ndim < 2:
             kinds = "uint8 images (n, height, width) or (n, channels, height, width), or float32 (n, ...)"
-            raise DataError(f"{self.name}: examples {called} must be {kinds}; {_said(x)}")
+            raise DataError(f"{self.name}: examples {called} must be {kinds}; {_described(x)}")
         rounded = as_float32(x)
         if not np.isfinite(rounded).all():
             raise DataError(f"{self.name}: examples {called} must be finite numbers, as float32 has them")
@@ -126,7 +128,7 @@ class Arrays:
         limits = np.asarray(self.tokens)
         if x.dtype.kind not in "iu" or x.ndim != 2 or len(limits) not in (1, x.shape[1]):
             columns = len(limits) if len(limits) > 1 else "columns"
-            text = f"tokens {called} must be whole numbers (n, {columns}); {_said(x)}"
+            text = f"tokens {called} must be whole numbers (n, {columns}); {_described(x)}"
             raise DataError(f"{self.name}: {text}")
         if int(x.min()) < 0 or bool((x.max(axis=0) >= limits).any()):
             raise DataError(f"{self.name}: a token of {called} is outside its range")
@@ -136,7 +138,7 @@ class Arrays:
     def _checked_y(self, y: Array | SparseRows, count: int, called: str) -> Kept:
         what = "a finite value" if self.target == "value" else f"{self.classes} tags"
         allowed = f"{called} must be {what} for each of at least one example"
-        refusal = DataError(f"{self.name}: {allowed}; {_said(y)}")
+        refusal = DataError(f"{self.name}: {allowed}; {_described(y)}")
         if isinstance(y, SparseRows):
             if self.target != "tags" or y.shape != (count, self.classes) or not y.finite():
                 raise refusal
@@ -201,7 +203,7 @@ def _checked_classes(name: str, target: str, classes: int | None) -> int:
         raise DataError(f"{name}: {error}") from None
 
 
-def _said(array: Array | SparseRows) -> str:
+def _described(array: Array | SparseRows) -> str:
     """What an array is, without a word of its values or their number."""
     if isinstance(array, SparseRows):
         return "these are sparse"

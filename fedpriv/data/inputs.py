@@ -104,7 +104,7 @@ def _read(dataset: Dataset[Any], part: str) -> tuple[Any, Any]:
         try:
             x, y = dataset[index]
         except Exception as error:
-            told = user_code.said(error)
+            told = user_code.described(error)
             raise user_code.fail("dataset", name, "give a pair (x, y) for each index", told) from error
         inputs.append(_example(x))
         targets.append(np.asarray(_example(y)))

@@ -61,5 +61,5 @@ def _report(line: str) -> None:
 
 
 def _print(status: Status) -> None:
-    score = "" if status.score is None else f", test {status.measure.said(status.score)}"
-    _report(f"round {status.round} of {status.rounds}{score}, epsilon {status.said(status.spent)}")
+    score = "" if status.score is None else f", test {status.measure.labelled(status.score)}"
+    _report(f"round {status.round} of {status.rounds}{score}, epsilon {status.epsilon_text(status.spent)}")

@@ -114,7 +114,7 @@ _DRAWN = "all rounds up to the randomly drawn last round were run"
 def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: str) -> str:
     measure = metrics.shown(result)
     evaluated = measure.key in result
-    reached = f"Test {measure.said(result[measure.key])}" if evaluated else "No model was evaluated"
+    reached = f"Test {measure.labelled(result[measure.key])}" if evaluated else "No model was evaluated"
     reached += f" after {metrics.counted(result['rounds'], 'round')} (public test set)"
     if resumed := result["resumed after rounds"]:
         reached += f", resumed after round {', '.join(map(str, resumed))}"

@@ -71,7 +71,7 @@ def _score(report: Mapping[str, Any]) -> str:
     if measure.key not in result:
         return "no model was evaluated"
     rounds = metrics.counted(result["rounds"], "round")
-    return f"test {measure.said(result[measure.key])} after {rounds}"
+    return f"test {measure.labelled(result[measure.key])} after {rounds}"
 
 
 def _spent(report: Mapping[str, Any]) -> str:

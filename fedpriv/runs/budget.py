@@ -35,7 +35,7 @@ class RunAccountant:
         plan: the run; its gate events are all afforded when the plan is followed.
         ledger: open.
         path: of the ledger's file.
-        charged: the gate's events that are in it already, of a run that is taken up again.
+        charged: the gate's events that are in it already, of a resumed run.
         step: how many of the plan's releases that run still has the answers of.
 
     Attributes:

@@ -36,14 +36,14 @@ REPORTS = ("report.json", "report.md", "curves.png")  # in the order in which a 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run is taken up from.
+    """What a run resumes from.
 
     Attributes:
         state: the optimizer's, as of an evaluation, or as the run began.
         releases, link: how many the ledger held then, and its mark (:attr:`fedpriv.accounting.Ledger.link`).
         model: a digest of the model's layout.
         metrics: the records up to then.
-        resumed: the rounds after which the run was taken up, this time included.
+        resumed: the rounds after which the run was resumed, this time included.
         charged: how many releases the ledger holds by now.
         changed: settings whose code (``module:name``) is in a file that is not as it was.
         untrained: the scores before round 1; empty where an earlier version began the run.
@@ -120,9 +120,9 @@ def packed(
 
 
 def read(folder: Path, plan: Plan) -> Checkpoint:
-    """What the run in ``folder``, of this plan, is taken up from.
+    """What the run in ``folder``, of this plan, resumes from.
 
-    Raises ArgumentError where nothing is left to do, the run's kind cannot be taken up, or its files are not
+    Raises ArgumentError where nothing is left to do, the run's kind cannot be resumed, or its files are not
     there, damaged, or of another configuration; LedgerError where its ledger was changed or is another's.
     """
     config = plan.config

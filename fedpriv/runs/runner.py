@@ -1,7 +1,7 @@
 """One run from plan to output folder, whatever the engine.
 
 A run that is interrupted or fails leaves a valid folder (:mod:`fedpriv.runs.run_dir`) with what it had, and
-can be taken up again (:mod:`fedpriv.runs.checkpoints`).
+can be resumed (:mod:`fedpriv.runs.checkpoints`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Status:
     measure: metrics_module.Metric = metrics_module.METRICS[0]
     estimated: bool = False
 
-    def said(self, epsilon: float | None) -> str:
+    def epsilon_text(self, epsilon: float | None) -> str:
         """An epsilon of this run against its budget, always with three figures that count."""
         if self.budget is None:
             return "infinite"
@@ -99,13 +99,13 @@ def execute(
             ``absences`` tells, where it has one, is in the report.
         folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
         show: called after each round.
-        resumed: what the run in ``folder`` is taken up from; None for a new run.
+        resumed: what the run in ``folder`` resumes from; None for a new run.
 
     Returns:
         the result; ``stopped`` is DIVERGED where an evaluation found parameters that are not finite: more
         releases would be paid for, for nothing.
 
-    Raises LedgerError where the ledger of a run that is taken up was changed, is another run's, or is in use.
+    Raises LedgerError where the ledger of a resumed run was changed, is another run's, or is in use.
     """
     with closing(engine):
         absent = getattr(engine, "absences", Dropouts())
@@ -197,7 +197,7 @@ class _Job:
         """Take the run's accountant, and write what there is before the first round."""
         self.budget_gate = budget_gate
         if self.folder is not None:
-            for name in checkpoints.REPORTS:  # of the run until it was taken up: they say less than is spent
+            for name in checkpoints.REPORTS:  # of the run until it was resumed: they say less than is spent
                 (self.folder.path / name).unlink(missing_ok=True)
             note = remark(self.plan.config)
             self.folder.write("config.toml", (f"# {note}\n" if note else "") + self.plan.config.toml())
@@ -309,7 +309,7 @@ class _Job:
         return TrainedModel(tensors, layout.names, inputs, build)
 
     def _save_state(self) -> None:
-        """Write what the run could be taken up from."""
+        """Write what the run could be resumed from."""
         if self.folder is not None and checkpoints.obstacle(self.plan) is None:
             content = checkpoints.packed(
                 self.plan, self.task.layout, self.state, self.budget_gate, self.resumed, self.untrained

@@ -341,8 +341,8 @@ def _showing(progress: Progress) -> Iterator[Callable[[Status], None]]:
 
 def _line(status: Status) -> None:
     """One line, written over the last one."""
-    score = f"  test {status.measure.said(status.score)}" if status.evaluated else ""
-    text = f"round {status.round}/{status.rounds}{score}  epsilon {status.said(status.spent)}"
+    score = f"  test {status.measure.labelled(status.score)}" if status.evaluated else ""
+    text = f"round {status.round}/{status.rounds}{score}  epsilon {status.epsilon_text(status.spent)}"
     sys.stderr.write(f"\r{text:<79}")
     sys.stderr.flush()
 

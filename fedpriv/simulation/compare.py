@@ -192,7 +192,7 @@ def cells(row: Row) -> list[str]:
     """The row as text, in the order of ``HEADER``."""
     data = row.json()
     measure = shown(data)
-    score = measure.said(data[measure.key]) if measure.key in data else ""
+    score = measure.labelled(data[measure.key]) if measure.key in data else ""
     views = ("the server", "who sees the models")
     epsilons = [_cell(row, key, data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
     return [row.placement, data["defends against"], data["neighbours"] or "", score, *epsilons]

@@ -48,7 +48,7 @@ class Comparison:
         table = [comparisons.HEADER, *(comparisons.cells(row) for row in self.rows)]
         widths = [max(len(line[column]) for line in table) for column in range(len(comparisons.HEADER))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table]
-        return "\n".join([*lines, *self._said()])
+        return "\n".join([*lines, *self._notes()])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in comparisons.HEADER)
@@ -56,10 +56,10 @@ class Comparison:
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in comparisons.cells(row)) + "</tr>"
             for row in self.rows
         )
-        said = "".join(f"<p>{escape(text)}</p>" for text in self._said())
+        said = "".join(f"<p>{escape(text)}</p>" for text in self._notes())
         return f"<table><tr>{head}</tr>{body}</table>{said}"
 
-    def _said(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """What goes with the table: what is left out, what is not private, what holds for all rows."""
         remarks = [f"{row.placement}: {text}" for row in self.rows if (text := row.result.report["remark"])]
         return [*([self.left_out] if self.left_out else []), *remarks, *comparisons.notes(self.rows)]

@@ -111,7 +111,7 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
         task.gradients(torch.zeros(task.dimension), x, y)
     except Exception as error:
         allowed = "have gradients for each example alone, by torch.func.vmap"
-        raise user_code.fail("model", config.model, allowed, user_code.said(error)) from error
+        raise user_code.fail("model", config.model, allowed, user_code.described(error)) from error
 
 
 def _draws_by_itself(config: Config, task: Task, source: Source) -> bool:
@@ -125,7 +125,7 @@ def _draws_by_itself(config: Config, task: Task, source: Source) -> bool:
         try:
             module(source.test()[0][:2])
         except Exception as error:
-            hint = user_code.said(error)
+            hint = user_code.described(error)
             raise user_code.fail("model", config.model, "work in training mode too", hint) from error
         return not torch.equal(before, torch.get_rng_state())
 

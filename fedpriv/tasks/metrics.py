@@ -3,7 +3,7 @@
 A metrics record has a number for each measure of its task (see :meth:`fedpriv.tasks.task.Task.evaluate`); the
 first of ``METRICS`` that it has is what progress, tables and curves show.
 
->>> shown({"loss": 0.5, "mse": 1.25}).said(1.25)
+>>> shown({"loss": 0.5, "mse": 1.25}).labelled(1.25)
 'mean squared error 1.25'
 >>> shown({"loss": 0.5, "accuracy": 0.875}).text(0.875)
 '87.50%'
@@ -37,7 +37,7 @@ class Metric:
             return "-"
         return f"{value:.2%}" if self.fraction else f"{value:.4g}"
 
-    def said(self, value: float | None) -> str:
+    def labelled(self, value: float | None) -> str:
         """The value with its name."""
         return f"{self.words} {self.text(value)}"
 

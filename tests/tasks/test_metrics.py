@@ -22,7 +22,7 @@ from fedpriv.tasks.metrics import METRICS, scores, shown
 def test_a_record_is_shown_by_its_first_measure(record: dict[str, float], key: str, said: str) -> None:
     measure = shown(record)
     assert measure.key == key
-    assert measure.said(record[key]) == said
+    assert measure.labelled(record[key]) == said
     assert scores(record) == {name: value for name, value in record.items() if name != "round"}
 
 
