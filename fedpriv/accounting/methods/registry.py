@@ -53,8 +53,9 @@ def epsilons(
     return list(_epsilons(tuple(tuple(tally(events).items()) for events in added), delta, method, lower))
 
 
-# A run asks for the same values in its plan, its progress and its report, and so do runs of one plan.
-@functools.lru_cache(maxsize=256)
+# A run asks for the same values in its plan, its progress and its report, and so do runs of one plan. Only a
+# few are kept: the key of a long run with changing noise has an entry for each release.
+@functools.lru_cache(maxsize=32)
 def _epsilons(
     added: tuple[tuple[tuple[Event, int], ...], ...], delta: float, method: str, lower: bool
 ) -> tuple[PrivacyGuarantee, ...]:
