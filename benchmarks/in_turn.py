@@ -1,6 +1,7 @@
-"""Compares the speed of two checkouts alternately, on a machine whose speed drifts.
+"""Compares the speed of two checkouts, or of two settings, alternately, on a machine whose speed drifts.
 
     python benchmarks/in_turn.py --before ../other-checkout
+    python benchmarks/in_turn.py --set-before noise-draws=fast --set model=mlp
     python benchmarks/in_turn.py --before ../other-checkout --set model=mlp --turns 60
     python benchmarks/in_turn.py --before ../other-checkout --measure clipped-sum --set model=cnn
     python benchmarks/in_turn.py --before ../other-checkout --measure accounting --rounds 3
@@ -11,6 +12,8 @@
   benchmarks/round.py: 250 sampled one-example clients of 10^6;
 - ``clipped-sum``: one clipped sum of 250 per-example gradients of MNIST's size, on one thread;
 - ``accounting``: epsilon by PLD of 5,000 different noise multipliers (benchmarks/accounting.py, "distinct").
+
+``--set`` is for both sides, ``--set-before`` for the first alone. Without ``--before`` both are this checkout.
 
 Each side is a process that runs its own checkout's copy of this file, since modules move between checkouts.
 Put an adapted copy into a checkout that has none. The sides take turns of ``--rounds`` measurements; while
@@ -141,6 +144,7 @@ def main() -> None:
     )
     parser.add_argument("--before", type=Path, help="the other checkout")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--set-before", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--measure", choices=("round", "clipped-sum", "accounting"), default="round")
     parser.add_argument("--rounds", type=int, default=10, help="measurements a turn")
     parser.add_argument("--turns", type=int, default=40)
@@ -157,8 +161,12 @@ def main() -> None:
     # Each side runs its own checkout's copy of this file: modules move between the two.
     this = Path(__file__).resolve().parent.parent
     sides: dict[str, subprocess.Popen[str]] = {}
-    for name, tree in (("before", given.before.resolve()), ("after", this)):
-        command = [sys.executable, "benchmarks/in_turn.py", "--serve", *sys.argv[1:]]
+    common = ["--measure", given.measure, "--rounds", str(given.rounds), "--turns", str(given.turns)]
+    of_both = [f"--set={pair}" for pair in given.set]
+    of_first = [f"--set={pair}" for pair in given.set_before]
+    trees = (given.before.resolve() if given.before else this), this
+    for name, tree, changes in zip(("before", "after"), trees, ([*of_both, *of_first], of_both), strict=True):
+        command = [sys.executable, "benchmarks/in_turn.py", "--serve", *common, *changes]
         environment = {**os.environ, "PYTHONPATH": str(tree)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         sides[name] = subprocess.Popen(command, env=environment, cwd=tree, text=True, **pipes)

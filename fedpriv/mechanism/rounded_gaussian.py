@@ -6,12 +6,12 @@ differential privacy"). And the output of a statistical generator can be predict
 parameters without a gradient reveal unchanged. Here the bits are ChaCha20's, and each number is round(s Z)
 for a standard normal Z: it is k with probability Phi((k + 1/2) / s) - Phi((k - 1/2) / s). Added to an integer
 sum, this is the Gaussian mechanism followed by rounding, which is post-processing. It assumes that the bits
-are random, and that NumPy's log, sine and cosine are accurate to 4 units in the last place.
+are random, and that NumPy's logarithm is accurate to 4 units in the last place.
 
 Z is computed by the Box-Muller transform from the first 64 bits of two uniform numbers. The error of float64
-is bounded below. For a few numbers (about 1 in 500,000 at s = 2**26) this error leaves the integer undecided.
-Then more bits are generated, and mpmath computes with them until the integer is known. The result is
-therefore the same on every machine.
+is bounded below. For a few numbers (about 1 in 1,000,000 at s = 2**26) this error leaves the integer
+undecided. Then more bits are generated, and mpmath computes with them until the integer is known. The result
+is therefore the same on every machine.
 
 >>> draws = Rounded(Key.from_seed(1), ("noise", 3), [torch.zeros(5), torch.zeros(())])
 >>> [whole.tolist() for whole in draws.take((2.0, 1e9))]
@@ -20,6 +20,7 @@ therefore the same on every machine.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
@@ -33,18 +34,21 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from mpmath.ctx_mp import MPContext
 from torch import Tensor
 
-from fedpriv.mechanism.gaussian import Label, pieces, submit
+from fedpriv.mechanism.gaussian import PIECE, Label, pieces, submit
 from fedpriv.rng import Key
 
 Words = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float64]
 
 # |computed - true| <= _ERROR (r + 1 / r) for a normal number of radius r = sqrt(-2 ln U), where U >= 2**-18.
-# In units of 2**-53 the angle is off by 19 at most (conversion, 2 pi, their product), its cosine by 4 more,
-# ln U by 2 + 8 |ln U| + 64 (conversion, halves, 4 units in the last place, missing bits), the root and both
-# products by 1 each: 30 r + 2 / r, and 30 r + 66 / r for U < 2**-9, where r > 3.5; all below 37 (r + 1 / r).
-_ERROR = 2.0**-47
+# In units of 2**-53: the cosine and the sine are off by 2.2 (see _turns), ln U by 2 + 8 |ln U| + 64
+# (conversion, halves, 4 units in the last place, missing bits), the root and the product by 1 each. That is
+# 9 r + 2 / r, and 9 r + 66 / r for U < 2**-9, where r > 3.5; all of it below 15 (r + 1 / r), half of _ERROR.
+_ERROR = 2.0**-48
 _LEAST = np.uint64(2**46)  # below these first 64 bits of U, the error bound of float64 does not hold
 _EXTRA_WORDS = 4  # the first number of extra words for an undecided integer
+_STRIP = 4096  # numbers computed at one time, so that the intermediate results stay in the processor's cache
+_ARCS = 10  # the leading bits of an angle, whose cosine and sine are in a table
 
 _CONTEXT, _MPMATH_LOCK = MPContext(), threading.Lock()  # all threads share mpmath's cached constants
 
@@ -75,42 +79,69 @@ class Rounded:
         for jobs, (shape, device), scale in zip(self._blocks, self._like, scales, strict=True):
             if not 0 <= scale <= 2**48:
                 raise ValueError(f"{scale} must lie in [0, 2**48]")
-            rounding = [submit(job.result().rounded, scale) for job in jobs]
-            parts = [part.result() for part in rounding]
-            whole = np.concatenate(parts) if parts else np.empty(0)
+            whole = np.empty(math.prod(shape))
+            rounding = [
+                submit(job.result().rounded, scale, whole[number * PIECE : (number + 1) * PIECE])
+                for number, job in enumerate(jobs)
+            ]
+            for part in rounding:
+                part.result()
             tensors.append(torch.from_numpy(whole).view(shape).to(device))
         return tuple(tensors)
 
 
 class _Piece:
-    """Up to PIECE normal numbers in float64, with their error bounds."""
+    """Up to PIECE normal numbers in float64, with a bound for their errors."""
 
     def __init__(self, key: Key, label: Label, count: int) -> None:
-        self._key, self._label, self._pairs = key, label, -(-count // 2)
+        self._key, self._label, self._pairs, self._count = key, label, -(-count // 2), count
         first, second = self._words()
-        radius = np.sqrt(-2 * np.log((first + 0.5) * 2.0**-64))
-        angle = (second + 0.5) * (2 * np.pi * 2.0**-64)
-        error = np.where(first < _LEAST, np.inf, _ERROR * (radius + 1 / radius))
-        self._normals = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-        self._errors = np.concatenate([error, error])[:count]
+        self._normals = np.empty(2 * self._pairs)
+        least, most = math.inf, 0.0
+        for start in range(0, self._pairs, _STRIP):
+            strip = slice(start, start + _STRIP)
+            cosine, sine = self._normals[: self._pairs][strip], self._normals[self._pairs :][strip]
+            radius = _radii(first[strip])
+            _turns(second[strip], cosine, sine)
+            cosine *= radius
+            sine *= radius
+            least, most = min(least, float(radius.min())), max(most, float(radius.max()))
+        self._error = _error(np.array([least, most])).max()  # r + 1 / r is convex
+        far = np.flatnonzero(first < _LEAST)
+        self._far = np.concatenate([far, far + self._pairs])
 
     def _words(self) -> tuple[Words, Words]:
         """The first 64 bits of each pair's two uniform numbers."""
         words = _bits(self._key, self._label, 2 * self._pairs)
         return words[: self._pairs], words[self._pairs :]
 
-    def rounded(self, scale: float) -> npt.NDArray[np.float64]:
-        """round(scale Z) for all numbers."""
+    def rounded(self, scale: float, out: Floats) -> None:
+        """Write round(scale Z) for all numbers into ``out``, float64 (count,)."""
         if not scale:
-            return np.zeros_like(self._normals)
-        scaled = scale * self._normals
-        whole = np.rint(scaled)
-        known = np.abs(scaled - whole) + scale * self._errors < 0.5
-        if not known.all():
+            out.fill(0.0)
+            return
+        room = 0.5 - scale * self._error
+        unsure = [self._far[self._far < self._count]]
+        for start in range(0, self._count, _STRIP):
+            whole = out[start : start + _STRIP]
+            distance = scale * self._normals[start : start + len(whole)]
+            np.rint(distance, out=whole)
+            np.abs(np.subtract(distance, whole, out=distance), out=distance)
+            if distance.max() >= room:
+                unsure.append(start + np.flatnonzero(distance >= room))
+        self._decide(np.unique(np.concatenate(unsure)), scale, out)
+
+    def _decide(self, entries: npt.NDArray[np.intp], scale: float, out: Floats) -> None:
+        """Replace the integers that float64 leaves undecided, among ``entries``."""
+        pairs = entries % self._pairs
+        radius = np.hypot(self._normals[pairs], self._normals[pairs + self._pairs])
+        distance = np.abs(scale * self._normals[entries] - out[entries])
+        # The radius itself is known to a few units in the last place: twice the bound is enough.
+        unknown = (distance + 2 * scale * _error(radius) >= 0.5) | np.isin(entries, self._far)
+        if unknown.any():
             words = self._words()
-            for entry in np.flatnonzero(~known):
-                whole[entry] = self._exactly_rounded(int(entry), scale, *words)
-        return whole
+            for entry in entries[unknown]:
+                out[entry] = self._exactly_rounded(int(entry), scale, *words)
 
     def _exactly_rounded(self, entry: int, scale: float, first: Words, second: Words) -> int:
         """round(scale Z) for one number, with as many bits as needed."""
@@ -124,6 +155,61 @@ class _Piece:
             if whole is not None:
                 return whole
             words *= 2
+
+
+def _error(radius: Floats) -> Floats:
+    """The bound of the error of a normal number of this radius."""
+    return _ERROR * (radius + 1 / radius)
+
+
+def _radii(first: Words) -> Floats:
+    """sqrt(-2 ln U) for the first 64 bits of U."""
+    radius = np.add(first, 0.5)
+    radius *= 2.0**-64
+    np.log(radius, out=radius)
+    radius *= -2
+    return np.sqrt(radius, out=radius)
+
+
+def _turns(second: Words, cosine: Floats, sine: Floats) -> None:
+    """Write cos(2 pi V) and sin(2 pi V) for the first 64 bits of V, with an error below 2.2 * 2**-53.
+
+    V = j / 1024 + w. The cosine c and the sine s of 2 pi j / 1024 are in a table, and the angle b = 2 pi w
+    is below 0.0062, so cos b and sin b are their Taylor polynomials up to b**6 and b**5 (the next terms are
+    below 1e-22 and 1e-19). In units of 2**-53: c and s are off by 0.5, cos b by 0.51, sin b by 0.05 in all,
+    since it is small, and three roundings of c cos b - s sin b add 1.1.
+    """
+    whole, half = _table()
+    arc = (second >> np.uint64(64 - _ARCS)).view(np.int64)
+    angle = np.add(second & np.uint64(2 ** (64 - _ARCS) - 1), 0.5)
+    angle *= 2 * math.pi * 2.0**-64
+    square = angle * angle
+    short = square * (1 / 120)  # the sine of the short angle
+    short -= 1 / 6
+    short *= square
+    short += 1
+    short *= angle
+    near = square * (-1 / 720)  # its cosine
+    near += 1 / 24
+    near *= square
+    near -= 0.5
+    near *= square
+    near += 1
+    c, s = whole.take(arc), half.take(arc)
+    np.multiply(c, near, out=cosine)
+    np.multiply(s, near, out=sine)
+    cosine -= np.multiply(s, short, out=s)
+    sine += np.multiply(c, short, out=c)
+
+
+@functools.cache
+def _table() -> tuple[Floats, Floats]:
+    """The cosines and sines of the 2**_ARCS equal parts of a turn, correctly rounded."""
+    context = MPContext()
+    turns = [context.mpf(arc) / 2 ** (_ARCS - 1) for arc in range(2**_ARCS)]
+    with context.workprec(120):
+        cosines, sines = ([float(of(turn)) for turn in turns] for of in (context.cospi, context.sinpi))
+    return np.array(cosines), np.array(sines)
 
 
 def _round(scale: float, u: int, v: int, bits: int, sine: bool) -> int | None:
