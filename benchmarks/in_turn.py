@@ -13,7 +13,8 @@
 - ``clipped-sum``: one clipped sum of 250 per-example gradients of MNIST's size, on one thread;
 - ``accounting``: epsilon by PLD of 5,000 different noise multipliers (benchmarks/accounting.py, "distinct").
 
-``--set`` is for both sides, ``--set-before`` for the first alone. Without ``--before`` both are this checkout.
+``--set`` is for both sides, ``--set-before`` for the first alone. Without ``--before`` both sides are this
+checkout.
 
 Each side is a process that runs its own checkout's copy of this file, since modules move between checkouts.
 Put an adapted copy into a checkout that has none. The sides take turns of ``--rounds`` measurements; while
