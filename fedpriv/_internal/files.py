@@ -64,6 +64,18 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def sync_folder(folder: Path) -> None:
+    """Returns once the names of the folder's files are on disk."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def read_numbers(
     name: str, path: str, count: int | None = None, check: Callable[[str, float], object] = validation.real
 ) -> list[float]:

@@ -2,14 +2,18 @@
 
 A ledger is a JSON-lines file: a header with the run's public parameters, then one line per event. Every line
 holds the SHA-256 hash of itself and the chain before it, so ``read`` detects an edited, removed or swapped
-line and names its number. ``record`` returns only after fsync, so an incomplete last line belongs to a
-release that did not happen; ``read`` drops it with a warning. No value in a ledger comes from private data.
+line and names its number. Its end is sealed in a second file (:mod:`fedpriv.accounting.head`), and outside
+the run's folder if the header names an anchor (:mod:`fedpriv.accounting.anchor`). ``record`` returns only
+after all of them are on disk, so an incomplete last line belongs to a release that did not happen; ``read``
+drops it with a warning. No value in a ledger comes from private data.
 
 An event's line may carry labels: ``silos``, the numbers of the silos that each make this release on their own
 units, or the ``run`` and ``round`` that a node answered. Labels are not part of the event, so equal releases
 of different silos are equal events. :meth:`Record.by_silo` groups events by silo for parallel composition.
-The sum of all of a ledger's events is at least the cost of any one silo. Format 2 has labels; format 1 is the
-same without them and can still be read.
+The sum of all of a ledger's events is at least the cost of any one silo.
+
+Format 3 has a head. Formats 1 and 2, of version 0.1.0 (format 1 without labels), can still be read; when such
+a ledger is continued it gets a head, and its next line says so (the label ``head``).
 
 >>> import tempfile, pathlib
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
@@ -18,76 +22,40 @@ same without them and can still be read.
 ...     ledger.record([Event(1.2, "none", "add-remove")], silos=[0, 2])
 >>> read(path).events[0].rate, read(path).labels[1]
 (0.01, {'silos': [0, 2]})
+>>> read(path).head == read_head(head_path(path))
+True
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
-import logging
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import sync_folder
+from fedpriv.accounting.anchor import COMMAND, Anchor, anchor_of
 from fedpriv.accounting.events import Event
+from fedpriv.accounting.head import NO_COPY, Head, HeadFile, LedgerError, head_path, read_head
+from fedpriv.accounting.record import FORMAT, SEALED, Record, link, read
 
-_LOG = logging.getLogger(__name__)
-_FORMAT, _FORMATS = 2, (1, 2)  # the format that is written, and the formats that can be read
-
-
-class LedgerError(validation.FedprivError, ValueError):
-    """A ledger is invalid or in use; the message names the file and, if it is known, the line."""
-
-    __module__ = "fedpriv.accounting"
-
-
-@dataclass(frozen=True)
-class Record:
-    """The content of a ledger file.
-
-    Attributes:
-        header: the run's public parameters.
-        events: all charged events, in order.
-        torn: the number of the incomplete last line that was dropped (1 is the header), or None.
-        links: the SHA-256 chain, in hex, after the header and after each event.
-        size: the length of the complete lines in bytes.
-        labels: the labels of each event; {} for an event without labels.
-    """
-
-    header: dict[str, Any]
-    events: tuple[Event, ...]
-    torn: int | None
-    links: tuple[str, ...]
-    size: int
-    labels: tuple[dict[str, Any], ...]
-
-    def by_silo(self) -> dict[str, tuple[Event, ...]]:
-        """The events of each silo: {silo number: events}. Raises LedgerError for an event without a silo."""
-        found: dict[int, list[Event]] = {}
-        for number, (event, labels) in enumerate(zip(self.events, self.labels, strict=True), 2):
-            if "silos" not in labels:
-                raise LedgerError(
-                    f"Line {number} of the ledger has no label 'silos', so its events cannot be split by "
-                    "silo."
-                )
-            for silo in labels["silos"]:
-                found.setdefault(silo, []).append(event)
-        return {str(silo): tuple(events) for silo, events in sorted(found.items())}
+__all__ = ["Ledger", "LedgerError", "Record", "read", "require_not_deleted", "require_unused"]
 
 
 class Ledger:
     """An open ledger. Use ``create`` for a new run and ``resume`` for an interrupted run."""
 
-    def __init__(self, file: BinaryIO, chain: str, length: int) -> None:
+    def __init__(self, file: BinaryIO, end: Head, anchor: Anchor | None = None) -> None:
         self._file = file
-        self._chain = chain
-        self._length = length
+        self._end = end
+        self._anchor = anchor
+        self._head_file: HeadFile | None = None
+        self._sealed = True  # whether a line, or the header, says that there is a head
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
@@ -95,15 +63,30 @@ class Ledger:
 
         The file appears under its name only with a complete header. After a crash there is no ledger instead
         of a partial one (an empty file is possible on a file system without hard links).
+
+        Raises LedgerError if there are charges under its head file or its anchor: a ledger was deleted.
         """
         path = Path(path)
+        if not path.exists():
+            require_not_deleted(path)
+        # Whoever begins a run gives its command; a header that is read from a file does not get here.
+        anchor = anchor_of(header, path, command=header.get(COMMAND))
+        if anchor is not None and (kept := anchor.head()) is not None and kept.length:
+            raise LedgerError(
+                f"{anchor.name} keeps the head of another ledger, with {kept.length} events. Name a new "
+                "anchor for each run: the earlier one is the evidence of what was spent."
+            )
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         file = _locked(open(draft, "xb"), draft)  # noqa: SIM115
         try:
-            ledger = cls(file, "", 0)
-            ledger._write([{"ledger": _FORMAT, **header}])
+            ledger = cls(file, Head(0, ""), anchor)
+            ledger._write([{"ledger": FORMAT, **header}])
+            ledger._end = Head(0, ledger.link)
             _give_name(draft, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
+            ledger._head_file = HeadFile.create(head_path(path), ledger.head)
+            if anchor is not None:
+                anchor.seal(ledger.head)
         except BaseException:
             file.close()
             raise
@@ -112,43 +95,57 @@ class Ledger:
         return ledger
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str]) -> tuple[Ledger, Record]:
+    def resume(cls, path: str | os.PathLike[str], command: str | None = None) -> tuple[Ledger, Record]:
         """(the ledger, open for more events; its content). An incomplete last line is cut off.
 
-        Raises LedgerError if a line was edited or if another process has the ledger open.
+        ``command`` is that of its anchor, if it has one. Raises LedgerError if a line was edited, if lines
+        are missing at the end, or if another process has the ledger open.
         """
+        path = Path(path)
         file = _locked(open(path, "r+b"), path)  # noqa: SIM115
         try:
-            record = read(path)
+            record = read(path, command=command)
+            file.truncate(record.size)
+            file.seek(record.size)
+            ledger = cls(file, record.head, anchor_of(record.header, path, command=command))
+            if record.size and not _ends_complete(path):
+                ledger._append(b"\n")
+            ledger._sealed = record.has_head
+            ledger._open_head(path)
         except BaseException:
             file.close()
             raise
-        file.truncate(record.size)
-        file.seek(record.size)
-        ledger = cls(file, record.links[-1], len(record.events))
-        if record.size and not _ends_complete(path):
-            ledger._append(b"\n")
         return ledger, record
 
     def __len__(self) -> int:
         """The number of events recorded."""
-        return self._length
+        return self._end.length
+
+    @property
+    def head(self) -> Head:
+        """Where the ledger ends."""
+        return self._end
 
     @property
     def link(self) -> str:
         """The SHA-256 chain, in hex, after the last recorded line. It identifies this ledger's content."""
-        return self._chain
+        return self._end.link
 
     def record(self, events: Sequence[Event], **labels: object) -> None:
-        """Writes the events with these labels and returns once they are on disk.
+        """Writes the events with these labels, then the head, and returns once they are on disk.
 
         The releases may happen only after it returned.
         """
+        labels |= {} if self._sealed else {SEALED: True}
         self._write([{"event": event.to_json(), **labels} for event in events])
-        self._length += len(events)
+        self._end = Head(self._end.length + len(events), self._end.link)
+        self._sealed = True
+        self._seal()
 
     def close(self) -> None:
-        """Closes the file. The recorded events stay on disk."""
+        """Closes the files. The recorded events stay on disk."""
+        if self._head_file is not None:
+            self._head_file.close()
         self._file.close()
 
     def __enter__(self) -> Ledger:
@@ -158,21 +155,47 @@ class Ledger:
         self.close()
 
     def _write(self, bodies: Sequence[Mapping[str, Any]]) -> None:
-        chain, lines = self._chain, []
+        chain, lines = self._end.link, []
         for body in bodies:
             if "chain" in body:
                 raise validation.ArgumentError(
                     "A ledger header or label may not use the key 'chain': the ledger writes it itself."
                 )
-            chain = _link(chain, body)
+            chain = link(chain, body)
             lines.append(json.dumps({**body, "chain": chain}, separators=(",", ":")))
         self._append("".join(line + "\n" for line in lines).encode())
-        self._chain = chain
+        self._end = Head(self._end.length, chain)
 
     def _append(self, data: bytes) -> None:
         self._file.write(data)
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def _seal(self) -> None:
+        """Seals the end of the ledger, which is on disk by now. An earlier seal would outlive its line."""
+        assert self._head_file is not None
+        self._head_file.seal(self.head)
+        if self._anchor is not None:
+            self._anchor.seal(self.head)
+
+    def _open_head(self, path: Path) -> None:
+        """Opens the head, which may be one charge behind after a crash, or missing beside an old ledger."""
+        if read_head(head_path(path)) is None:
+            self._head_file, kept = HeadFile.create(head_path(path), self.head), self.head
+        else:
+            self._head_file, kept = HeadFile.open(head_path(path))
+        if kept != self.head or self._anchor is not None:
+            self._seal()
+
+
+def require_not_deleted(path: str | os.PathLike[str]) -> None:
+    """Raises LedgerError if there is no ledger at ``path`` but a head of its charges."""
+    sealed = read_head(head_path(path))
+    if sealed is not None and sealed.length and not Path(path).exists():
+        raise LedgerError(
+            f"{path} was deleted: its head, {head_path(path)}, seals {sealed.length} events. Restore the "
+            f"ledger from a copy; {NO_COPY}."
+        )
 
 
 def _locked(file: BinaryIO, path: str | os.PathLike[str]) -> BinaryIO:
@@ -213,70 +236,7 @@ def require_unused(path: str | os.PathLike[str]) -> None:
         _locked(open(path, "r+b"), path).close()  # noqa: SIM115
 
 
-def read(path: str | os.PathLike[str]) -> Record:
-    """The content of a ledger file, checked against its hash chain.
-
-    An incomplete last line is dropped with a warning: its release did not happen. Raises LedgerError for an
-    edited line, which the message numbers, and for a file without a header.
-    """
-    data = Path(path).read_bytes()
-    chain, size = "", 0
-    links, bodies = list[str](), list[dict[str, Any]]()
-    lines = data.split(b"\n")
-    torn = None
-    for number, line in enumerate(lines, 1):
-        last = number == len(lines)
-        if last and not line:
-            break
-        body = _verify(line, chain)
-        if body is None and last:
-            torn = number
-            _LOG.warning(
-                "%s: the incomplete last line %d was dropped; its release did not happen", path, number
-            )
-            break
-        if body is None:
-            raise LedgerError(
-                f"{path}: line {number} was edited or does not follow the line before it, so the ledger "
-                "cannot be trusted. Restore the file from a copy."
-            )
-        chain = body.pop("chain")
-        links.append(chain)
-        bodies.append(body)
-        size += len(line) + (0 if last else 1)
-    if not bodies or bodies[0].get("ledger") not in _FORMATS:
-        raise LedgerError(
-            f"{path}: line 1 is not the header of a ledger of format {' or '.join(map(str, _FORMATS))}."
-        )
-    events = tuple(Event.from_json(body.pop("event")) for body in bodies[1:])
-    return Record(bodies[0], events, torn, tuple(links), size, tuple(bodies[1:]))
-
-
-def _link(chain: str, body: Mapping[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256((chain + text).encode()).hexdigest()
-
-
-def _verify(line: bytes, chain: str) -> dict[str, Any] | None:
-    try:
-        body = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(body, dict):
-        return None
-    rest = {key: value for key, value in body.items() if key != "chain"}
-    return body if body.get("chain") == _link(chain, rest) else None
-
-
 def _ends_complete(path: str | os.PathLike[str]) -> bool:
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -62,6 +62,8 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         raise validation.fail("max-participations", config.max_participations, "be 0 with nodes-own-data")
     if config.max_participations > config.rounds:
         raise validation.fail("max-participations", config.max_participations, "be at most rounds")
+    if config.ledger_anchor and config.ledger_anchor_command:
+        raise validation.fail("ledger-anchor", config.ledger_anchor, "be empty with ledger-anchor-command")
     if config.privacy_unit.in_silos and config.partitioning.several:
         raise validation.fail("partition", config.partition, "be one-example where the unit is an example")
     if config.privacy_unit.in_silos and config.trains_locally:

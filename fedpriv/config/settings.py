@@ -189,5 +189,13 @@ class MachineSettings(Settings):
     )
     reply_timeout: float = setting(600.0, "seconds to wait for a round's replies", gt=0, needs=_IN_RAY)
     evaluate_every: int = setting(10, "rounds between evaluations on the public test set", ge=1)
+    ledger_anchor: str = setting(
+        "",
+        "file outside the output folder that keeps the ledger's head, so that an older ledger put back with "
+        "its head is refused; empty: none",
+    )
+    ledger_anchor_command: str = setting(
+        "", "command that is given the ledger's head on its standard input before each release; empty: none"
+    )
     out: str = setting("", "output folder; empty: runs/<date and time>")
     overwrite: bool = setting(False, "replace an existing output folder")

@@ -31,7 +31,7 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv.accounting import Budget, Ledger, epsilon
 from fedpriv.accounting.events import Event, Sampling, tally
-from fedpriv.accounting.ledger import Record, read
+from fedpriv.accounting.ledger import Record, read, require_not_deleted
 from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.accounting.owner_limit import share
 from fedpriv.config.plan import Plan
@@ -121,7 +121,8 @@ class NodeLedger:
         """Records the events of round (or release) ``number`` and returns once they are on disk.
 
         Raises RefusedError, and records nothing, if the number was charged before, or if the events exceed
-        both the plan and its budget, or the owner's limit.
+        both the plan and its budget, or the owner's limit. Raises LedgerError, and records nothing, if the
+        ledger was edited, cut, put back to an earlier state, or deleted while its head was kept.
         """
         with _locked(self.path):
             ledger, record = _opened(self.path, {"unit": self.plan.config.unit})
@@ -140,9 +141,10 @@ class NodeLedger:
                 the run that this node would drop out. A client's ledger reveals the draws of earlier runs, so
                 for a client only the run's own releases are compared with the limit. It is also raised if the
                 ledger is for another privacy unit.
-            LedgerError: if the ledger was edited.
+            LedgerError: if the ledger was edited, cut or deleted.
         """
         if not self.path.exists():
+            require_not_deleted(self.path)
             past: tuple[Event, ...] = ()
         else:
             with _locked(self.path):

@@ -26,7 +26,10 @@ from fedpriv.report import summary
 from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE
 from fedpriv.tasks.metrics import Metric, shown
 
-_ALIKE = ("seed", "out", "overwrite", "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget")
+_ALIKE = (
+    "seed", "out", "overwrite", "ledger-anchor", "ledger-anchor-command",
+    "engine", "actors", "cpus-per-actor", "gpus-per-actor", "memory-budget",
+)  # fmt: skip
 
 SPREAD = "the sample standard deviation of a row's runs"
 

@@ -12,7 +12,7 @@ from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import Distributed
 from fedpriv.report.adversaries import described
-from fedpriv.report.summary import described_optimizer, ended_on_its_own
+from fedpriv.report.summary import LEDGER_HEAD, described_optimizer, ended_on_its_own
 from fedpriv.tasks import metrics
 
 
@@ -70,6 +70,9 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
             _pair(privacy["noise multiplier"]),
         ),
     ]
+    if head := privacy.get(LEDGER_HEAD):  # a report of version 0.1.0 has none
+        lines = metrics.counted(head["length"], "line")
+        rows.append(("head of the ledger", f"{lines} after the header; hash of the last `{head['chain']}`"))
     if privacy["placement"] == Distributed.name:
         rows.append(("smallest number of replies for a release, n_min", privacy["fewest replies"]))
     if privacy["max participations"] is not None:

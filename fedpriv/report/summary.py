@@ -12,6 +12,7 @@ from typing import Any
 
 from fedpriv._internal.version import __version__
 from fedpriv.accounting.events import Event
+from fedpriv.accounting.head import Head
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import availability
@@ -23,6 +24,7 @@ from fedpriv.report.notices import NOT_PRIVATE, remark
 from fedpriv.tasks import metrics as metrics_module
 
 _UNTRAINED = "before round 1"
+LEDGER_HEAD = "ledger head"
 
 
 def summarise(
@@ -34,6 +36,7 @@ def summarise(
     resumed: Sequence[int] = (),
     absent: Sequence[Mapping[str, Any]] = (),
     untrained: Mapping[str, float | None] | None = None,
+    head: Head | None = None,
 ) -> dict[str, Any]:
     """The content of report.json.
 
@@ -46,6 +49,7 @@ def summarise(
         resumed: the rounds after which the run was resumed.
         absent: the absences of nodes (:mod:`fedpriv.federated.availability`).
         untrained: the scores before round 1, where they are known.
+        head: where the run's ledger ends.
     """
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
@@ -59,7 +63,9 @@ def summarise(
             "resumed after rounds": list(resumed),
             **({_UNTRAINED: dict(untrained)} if untrained else {}),
         },
-        "privacy": _privacy(plan, events, silos) | {availability.KEY: _absences(config, absent)},
+        "privacy": _privacy(plan, events, silos)
+        | {availability.KEY: _absences(config, absent)}
+        | {LEDGER_HEAD: head.to_json() if head else None},
         "reproducibility": {
             "seed": config.asked_seed,
             "note": NOT_PRIVATE if config.seed >= 0 else "all that is random from OS entropy",

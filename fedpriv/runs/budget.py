@@ -24,7 +24,7 @@ from pathlib import Path
 from fedpriv.accounting import Accountant, Ledger, epsilon
 from fedpriv.accounting.accountant import CHECKPOINTS
 from fedpriv.accounting.events import Event, equal_parts
-from fedpriv.accounting.ledger import Record, read
+from fedpriv.accounting.record import Record, parse, require_reaches
 from fedpriv.config.plan import Plan
 
 
@@ -128,7 +128,9 @@ class RunAccountant:
 
         A Ctrl-C while the last charge was written leaves it on disk and nowhere else, and it counts.
         """
-        return read(self._path)
+        record = parse(self.content(), str(self._path))
+        require_reaches(record, self._ledger.head, self._path, "the run that writes it")
+        return record
 
     def _is_next(self, event: Event) -> bool:
         """Whether the plan has been followed and goes on with this event."""

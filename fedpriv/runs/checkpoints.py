@@ -129,13 +129,13 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     if why := obstacle(plan):
         hint = f"{why}; {spend_hint(folder, config)}"
         raise validation.fail("FOLDER", str(folder), "hold a run that can be resumed", hint)
-    state, about = _state(folder)
+    state, about = _state(folder, config)
     if about["config"] != _digest(_settings(folder)):
         raise validation.ArgumentError(
             f"The configuration of the run in {folder} was changed: config.toml is not the file that the "
             "run wrote. Put the original file back, or begin a new run."
         )
-    record, stopped = _ledger(folder), _stopped(folder)
+    record, stopped = _ledger(folder, config), _stopped(folder)
     found = Checkpoint(
         state,
         about["releases"],
@@ -160,10 +160,10 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     return found
 
 
-def _state(folder: Path) -> tuple[State, dict[str, Any]]:
+def _state(folder: Path, config: Config) -> tuple[State, dict[str, Any]]:
     path = folder / FILE
     if not path.is_file():
-        begun = _ledger(folder).events
+        begun = _ledger(folder, config).events
         hint = "" if begun else "nothing was charged: begin the run again, with --overwrite"
         raise validation.fail("FOLDER", str(folder), f"hold a run's {FILE}", hint)
     try:
@@ -189,9 +189,9 @@ def _settings(folder: Path) -> str:
     return "".join(line for line in lines if not line.startswith("#"))
 
 
-def _ledger(folder: Path) -> Record:
+def _ledger(folder: Path, config: Config) -> Record:
     try:
-        return ledger.read(folder / "ledger.jsonl")
+        return ledger.read(folder / "ledger.jsonl", command=config.ledger_anchor_command or None)
     except OSError:
         raise validation.fail("FOLDER", str(folder), "hold a run's ledger.jsonl") from None
 

@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from fedpriv import models
 from fedpriv._internal import tensor_io, user_code, validation
 from fedpriv._internal.version import __version__
+from fedpriv.accounting.head import HeadFile, head_path
+from fedpriv.accounting.record import parse
 from fedpriv.config.builders import make_model, make_source
 from fedpriv.config.reading import read_file
 from fedpriv.config.schema import Config
@@ -179,6 +181,9 @@ class Result:
         target.write("config.toml", (f"# {note}\n" if note else "") + self.config.toml())
         target.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
         target.write("ledger.jsonl", self.ledger)
+        if self.ledger:
+            path = target.path / "ledger.jsonl"
+            HeadFile.create(head_path(path), parse(self.ledger, str(path)).head).close()
         last = str(self.metrics[-1]["round"]) if self.metrics else "0"
         about = {"fedpriv": __version__, "round": last} | ({"remark": note} if note else {})
         target.write(MODEL, self.trained.packed(about))

@@ -1,9 +1,9 @@
 """The folder that a run leaves, and which files of it are a run's.
 
 It holds ``config.toml`` (resolved), ``metrics.jsonl`` (public test set only), ``ledger.jsonl`` (on disk
-before each release), ``model.safetensors``, ``state.safetensors``, ``report.md``, ``report.json`` and
-``curves.png``; a comparison's holds a folder for each run, and its own table and picture. Files are written
-atomically.
+before each release) with its head (``ledger.jsonl.head``), ``model.safetensors``, ``state.safetensors``,
+``report.md``, ``report.json`` and ``curves.png``; a comparison's holds a folder for each run, and its own
+table and picture. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv._internal.files import atomic, naming, unwritable
 from fedpriv.accounting import ledger as ledgers
+from fedpriv.accounting.head import SUFFIX
 from fedpriv.runs import checkpoints
 
 FILES = (
     "config.toml",
     "metrics.jsonl",
     "ledger.jsonl",
+    f"ledger.jsonl{SUFFIX}",
     "model.safetensors",
     checkpoints.FILE,
     *checkpoints.REPORTS,

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,7 +19,7 @@ from torch import nn
 from fedpriv import models
 from fedpriv._internal import user_code
 from fedpriv._internal.version import __version__
-from fedpriv.accounting import METHODS, Ledger, local_view
+from fedpriv.accounting import METHODS
 from fedpriv.config.builders import (
     choose_device,
     initial_params,
@@ -47,6 +45,7 @@ from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import MODEL, Result, TrainedModel, report_files
 from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.run_ledger import open_accountant
 from fedpriv.tasks import metrics as metrics_module
 
 
@@ -110,7 +109,7 @@ def execute(
     with closing(engine):
         absent = getattr(engine, "absences", Dropouts())
         job = _Job(plan, absent, folder, show, resumed)  # first: where it fails, no ledger is begun
-        with _open_accountant(plan, folder, resumed) as budget_gate:
+        with open_accountant(plan, folder, resumed) as budget_gate:
             job.begin(budget_gate)
             try:
                 stopped = job.train(engine)
@@ -123,32 +122,6 @@ def execute(
                     error.add_note(f"and its report could not be written: {another}")
                 raise
             return job.finish(stopped)
-
-
-@contextmanager
-def _open_accountant(
-    plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None
-) -> Iterator[RunAccountant]:
-    """The run's accountant, with its ledger open."""
-    with ExitStack() as stack:
-        where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        path = where / "ledger.jsonl"
-        if resumed is None:
-            yield RunAccountant(plan, stack.enter_context(Ledger.create(path, _header(plan))), path)
-            return
-        ledger, record = Ledger.resume(path)
-        stack.enter_context(ledger)
-        resumed.require_ledger(record)  # again, now that nobody else writes to it
-        yield RunAccountant(plan, ledger, path, record.events, resumed.state.step)
-
-
-def _header(plan: Plan) -> dict[str, Any]:
-    config = plan.config
-    header: dict[str, Any] = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
-    header |= {"placement": config.placement}
-    if plan.capped:
-        header |= {local_view.LABEL: plan.max_participations}
-    return header | _remark(plan)
 
 
 def _remark(plan: Plan) -> dict[str, str]:
@@ -321,7 +294,7 @@ class _Job:
         charged = self.budget_gate.settle()
         by_silo = charged.by_silo() if self.plan.by_silo else None
         absences = [*self.absent_before, *self.absent.to_json()]
-        about = stopped, by_silo, self.resumed, absences, self.untrained
+        about = stopped, by_silo, self.resumed, absences, self.untrained, charged.head
         summary = summary_module.summarise(self.plan, charged.events, self.metrics, *about)
         if (spent := summary_module.enforced_guarantee(summary).get("epsilon")) is not None:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round

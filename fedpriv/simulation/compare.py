@@ -103,6 +103,8 @@ def plans(config: Config, placements: Sequence[str] = tuple(PLACEMENTS)) -> list
 
 def _placed(config: Config, placement: str) -> Config:
     changes: dict[str, Any] = {"max_participations": 0, "min_replies": 0}
+    if config.ledger_anchor:  # an anchor is that of one ledger
+        changes["ledger_anchor"] = f"{config.ledger_anchor}.{placement}"
     drawn = placement == Central.name and SAMPLERS[config.sampler].sampling.fixed_size
     at_parties = placement != SILOS and PLACEMENTS[placement].at_parties
     if not drawn and not at_parties:  # there nothing depends on it

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Event, Ledger, LedgerError
+from fedpriv.accounting.head import head_path
 from fedpriv.accounting.ledger import read
 
 EVENTS = [Event(1.0 + i, "poisson", "add-remove", rate=0.1) for i in range(4)]
@@ -31,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_reads_back_what_was_written(path: Path) -> None:
     record = read(path)
-    assert record.header == {"ledger": 2, "unit": "client"}
+    assert record.header == {"ledger": 3, "unit": "client"}
     assert record.events == tuple(EVENTS)
     assert record.torn is None
     lines = path.read_text().splitlines()
@@ -70,7 +71,7 @@ def test_an_existing_file_is_not_overwritten(
     with pytest.raises(FileExistsError, match=rf"{path.name}'$"):
         Ledger.create(path, {})
     assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
+    assert set(path.parent.iterdir()) == {path, head_path(path)}
 
 
 @LINKS
@@ -81,7 +82,7 @@ def test_a_new_ledger_is_complete_and_locked(
     if not links:
         without_links(monkeypatch)
     with Ledger.create(path, {"unit": "client"}) as ledger:
-        assert list(tmp_path.iterdir()) == [path]
+        assert set(tmp_path.iterdir()) == {path, head_path(path)}
         with pytest.raises(LedgerError, match="is in use"):
             Ledger.resume(path)
         ledger.record(EVENTS)
@@ -112,13 +113,18 @@ def test_a_header_that_cannot_be_written_leaves_no_ledger(
 def test_an_incomplete_last_line_is_dropped_with_a_warning(
     path: Path, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = path.read_bytes()
+    """After a crash: the head is written after the line, so it does not know of the line."""
+    sealed = head_path(path).read_bytes()
+    ledger, _ = Ledger.resume(path)
+    ledger.record([EVENTS[0]])
+    ledger.close()
+    path.write_bytes(path.read_bytes()[:-cut])
+    head_path(path).write_bytes(sealed)
     keeps = cut == 1  # only the newline is missing: the record is whole, so it counts as charged
-    path.write_bytes(whole[:-cut])
     ledger, record = Ledger.resume(path)
-    assert record.torn == (None if keeps else 5)
-    assert ("the incomplete last line 5 was dropped" in caplog.text) is not keeps
-    assert record.events == tuple(EVENTS[: 4 if keeps else 3])
+    assert record.torn == (None if keeps else 6)
+    assert ("the incomplete last line 6 was dropped" in caplog.text) is not keeps
+    assert record.events == (*EVENTS, *EVENTS[: 1 if keeps else 0])
     ledger.record([EVENTS[3]])
     ledger.close()
     assert read(path).events == (*record.events, EVENTS[3])

@@ -11,6 +11,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fedpriv.accounting import METHODS, Event, Ledger, epsilon
+from fedpriv.accounting.head import Head, HeadFile, head_path
+from fedpriv.accounting.ledger import read
 from fedpriv.cli import app
 
 SCHEDULE = ["--sampling-rate", 0.01, "--steps", 100, "--noise-multiplier", 3, "--delta", 1e-5]
@@ -116,6 +118,7 @@ def test_a_runs_cap_on_participations_counts_as_in_its_report(tmp_path: Path) ->
 
 def test_a_torn_ledger_is_read_and_an_edited_one_refused_with_its_line(ledger: Path) -> None:
     whole = ledger.read_bytes()
+    HeadFile.create(head_path(ledger), Head(4, read(ledger).links[4])).close()  # as in a crash
     ledger.write_bytes(whole[:-30])
     result = call("account", "--ledger", ledger, "--delta", 1e-5, "--method", "pld", "--json")
     assert json.loads(result.stdout)["methods"]["pld"]["epsilon"] == epsilon(EVENTS[:4], 1e-5).epsilon

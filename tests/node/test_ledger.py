@@ -350,3 +350,22 @@ def test_unsupported_events_are_refused_if_there_is_a_limit(plan: Plan, tmp_path
     with pytest.raises(RefusedError, match=said):
         own.look_ahead()
     budget_gate(plan, tmp_path).charge(0, plan.events[:1])
+
+
+def test_a_deleted_cut_or_rolled_back_ledger_is_refused_and_not_forgotten(plan: Plan, tmp_path: Path) -> None:
+    """Its head is kept beside it. Else a node would answer again what it has answered."""
+    own, path = budget_gate(plan, tmp_path), tmp_path / "ledger.jsonl"
+    own.charge(0, plan.events[:1])
+    earlier = path.read_bytes()
+    own.charge(1, plan.events[1:2])
+    path.write_bytes(earlier)
+    uses = (lambda: own.charge(1, plan.events[1:2]), own.look_ahead)
+    for use in uses:
+        with pytest.raises(LedgerError, match=r"ends after event 1, and its head, .*, says 2"):
+            use()
+    assert path.read_bytes() == earlier
+    path.unlink()
+    for use in uses:
+        with pytest.raises(LedgerError, match=r"was deleted: its head, .*, seals 2 events"):
+            use()
+    assert not path.exists()

@@ -21,6 +21,8 @@ from fedpriv._internal import user_code
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Ledger, LedgerError, epsilon
 from fedpriv.accounting import ledger as ledgers
+from fedpriv.accounting.head import HeadFile
+from fedpriv.accounting.record import parse
 from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
@@ -425,9 +427,19 @@ def _of_another_run(folder: Path) -> None:
     shutil.copy(folder.with_name("other") / "ledger.jsonl", folder / "ledger.jsonl")
 
 
-@pytest.mark.parametrize("swap", [_without_its_end, _of_another_run])
+def _seal(folder: Path) -> None:
+    """A head that agrees with the ledger as it is now."""
+    data = (folder / "ledger.jsonl").read_bytes()
+    HeadFile.create(folder / "ledger.jsonl.head", parse(data, "ledger").head).close()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    ("swap", "said"),
+    [(_without_its_end, "ends after event 1, and its head"), (_of_another_run, "is that of another ledger")],
+)
 def test_a_ledger_of_another_run_than_the_checkpoints_is_refused(
-    tmp_path: Path, swap: Callable[[Path], None]
+    tmp_path: Path, swap: Callable[[Path], None], said: str, sealed: bool
 ) -> None:
     """Else release numbers, and with them noise, would be used again."""
     config = PLAIN
@@ -435,9 +447,12 @@ def test_a_ledger_of_another_run_than_the_checkpoints_is_refused(
     plan = make_plan(config)
     earlier = checkpoints.read(tmp_path / "run", plan)
     swap(tmp_path / "run")
-    with pytest.raises(LedgerError, match="not of the run that the state is of"):
+    if sealed:
+        _seal(tmp_path / "run")
+        said = "not of the run that the state is of"
+    with pytest.raises(LedgerError, match=said):
         checkpoints.read(tmp_path / "run", plan)
-    with pytest.raises(LedgerError, match="not of the run that the state is of"):  # swapped after the look
+    with pytest.raises(LedgerError, match=said):  # swapped after the look
         execute(plan, Engine(config), RunFolder(tmp_path / "run"), resumed=earlier)
 
 

@@ -1,0 +1,55 @@
+"""The ledger of a run: its header, its head and anchor, and the accountant that writes to it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedpriv._internal import validation
+from fedpriv._internal.version import __version__
+from fedpriv.accounting import Ledger, anchor, local_view
+from fedpriv.config.plan import Plan
+from fedpriv.report.notices import remark
+from fedpriv.runs.budget import RunAccountant
+from fedpriv.runs.checkpoints import Checkpoint
+from fedpriv.runs.run_dir import RunFolder
+
+
+@contextmanager
+def open_accountant(
+    plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None
+) -> Iterator[RunAccountant]:
+    """The run's accountant, with its ledger open."""
+    with ExitStack() as stack:
+        where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        path = where / "ledger.jsonl"
+        if resumed is None:
+            header = _header(plan, where)
+            yield RunAccountant(plan, stack.enter_context(Ledger.create(path, header)), path)
+            return
+        ledger, record = Ledger.resume(path, plan.config.ledger_anchor_command or None)
+        stack.enter_context(ledger)
+        resumed.require_ledger(record)  # again, now that nobody else writes to it
+        yield RunAccountant(plan, ledger, path, record.events, resumed.state.step)
+
+
+def _header(plan: Plan, folder: Path) -> dict[str, Any]:
+    """The header of a run's ledger. Raises ArgumentError if its anchor would be in the run's folder."""
+    config = plan.config
+    header: dict[str, Any] = {"fedpriv": __version__, "level": config.level, "unit": config.unit}
+    header |= {"placement": config.placement}
+    if plan.capped:
+        header |= {local_view.LABEL: plan.max_participations}
+    if config.ledger_anchor:
+        file = Path(config.ledger_anchor).resolve()
+        if file.is_relative_to(folder.resolve()):
+            hint = "whoever can change the folder could change both"
+            raise validation.fail("ledger-anchor", config.ledger_anchor, "be outside the output folder", hint)
+        header |= {anchor.FILE: str(file)}
+    if config.ledger_anchor_command:
+        header |= {anchor.COMMAND: config.ledger_anchor_command}
+    note = remark(config)
+    return header | ({"remark": note} if note else {})
