@@ -47,7 +47,9 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("name", EXPECTED["account"])
 def test_ledgers_cost_what_they_cost(name: str, stored: Path, ask: Ask) -> None:
-    methods = ask("account", "--ledger", stored / name, "--delta", "1e-4")["methods"]
+    document = ask("account", "--ledger", stored / name, "--delta", "1e-4")
+    assert f"{stored / name} was written by version 0.1.0 and has no head, so lines" in document["notes"][-1]
+    methods = document["methods"]
     wanted = EXPECTED["account"][name]
     assert {method: methods[method]["epsilon"] for method in wanted} == pytest.approx(wanted, rel=1e-6)
 
@@ -77,6 +79,9 @@ def test_the_finished_run_is_listed(stored: Path, ask: Ask) -> None:
 
 def test_the_interrupted_run_goes_on_to_the_same_end(stored: Path, ask: Ask) -> None:
     report, wanted = ask("resume", stored / "interrupted"), EXPECTED["resume"]
+    sealed = ask("account", "--ledger", stored / "interrupted" / "ledger.jsonl", "--delta", "1e-4")
+    assert sealed["ledgers"][0]["head"] == report["privacy"]["ledger head"]
+    assert not any("has no head" in note for note in sealed["notes"])
     result = report["result"]
     for key in ("rounds", "stopped", "resumed after rounds"):
         assert result[key] == wanted["result"][key]

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.accounting import api
+from fedpriv.accounting import api, totals
 from fedpriv.accounting.events import Event, Sampling
 from fedpriv.accounting.methods.base import METHODS, PrivacyGuarantee, UnsupportedEvent
 from fedpriv.accounting.methods.registry import epsilon as epsilon_of
@@ -27,17 +28,21 @@ _HEADER = ("method", "epsilon", "lower bound", "kind")
 
 @dataclass(frozen=True, repr=False)
 class Account:
-    """The privacy loss of a schedule of releases.
+    """The privacy loss of a schedule of releases, or of runs together.
 
     Attributes:
         delta: the delta of all epsilons.
         guarantees: {method: guarantee} for the methods that support the schedule.
         unsupported: {method: reason} for the other methods.
+        assumptions: what must hold for the total of several ledgers, in sentences.
+        notes: what to know about the ledgers, in sentences.
     """
 
     delta: float
     guarantees: Mapping[str, PrivacyGuarantee]
     unsupported: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def epsilon(self) -> float:
@@ -56,14 +61,18 @@ class Account:
         table = [_HEADER, *self.rows()]
         widths = [max(len(line[column]) for line in table) for column in range(len(_HEADER))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table]
-        return "\n".join([f"epsilon at delta {self.delta:g}", *lines])
+        return "\n".join([f"epsilon at delta {self.delta:g}", *lines, *self._sentences()])
+
+    def _sentences(self) -> list[str]:
+        return [*(f"assumed: {text}" for text in self.assumptions), *(f"NOTE: {text}" for text in self.notes)]
 
     def _repr_html_(self) -> str:
         lines = "".join(
             f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows()
         )
         head = "".join(f"<th>{name}</th>" for name in _HEADER)
-        return f"<p>epsilon at delta {self.delta:g}</p><table><tr>{head}</tr>{lines}</table>"
+        said = "".join(f"<p>{escape(text)}</p>" for text in self._sentences())
+        return f"<p>epsilon at delta {self.delta:g}</p><table><tr>{head}</tr>{lines}</table>{said}"
 
 
 @dataclass(frozen=True)
@@ -91,26 +100,34 @@ class Calibration:
 def account(
     *,
     delta: float,
-    steps: int,
-    noise_multiplier: float | Sequence[float],
+    steps: int | None = None,
+    noise_multiplier: float | Sequence[float] | None = None,
     sampling_rate: float | None = None,
-    sampler: str = "poisson",
+    sampler: str | None = None,
     relation: str | None = None,
     methods: Sequence[str] = tuple(METHODS),
+    ledger: str | Path | Sequence[str | Path] = (),
+    anchor: str | Path | None = None,
+    anchor_command: str | None = None,
 ) -> Account:
-    """Epsilon of a schedule of subsampled Gaussian releases, by each method.
+    """Epsilon of a schedule of subsampled Gaussian releases, or of runs by their ledgers, by each method.
 
     Args:
         delta: in (0, 1).
         steps: T, the number of releases.
         noise_multiplier: z, the standard deviation of the noise over the clip norm; or one for each release.
         sampling_rate: q, the probability that a unit is in a cohort; 1 or None with sampler everyone.
-        sampler: poisson, fixed-size or everyone.
+        sampler: poisson (the default), fixed-size or everyone.
         relation: add-remove or replace-one; None: replace-one for fixed-size cohorts, otherwise add-remove.
         methods: names of METHODS. All are upper bounds, except for gdp-clt, which can understate.
+        ledger: a run's ``ledger.jsonl`` in place of a schedule; several for the total of runs on the same
+            data, whose assumptions are in the answer.
+        anchor: the file of the ledger's anchor, where it is not at the place that the ledger names.
+        anchor_command: the command of the ledgers' anchor, if it is one.
 
     Raises:
-        ArgumentError: if an argument is out of range.
+        ArgumentError: if an argument is out of range or missing, or if ledgers have different privacy units.
+        LedgerError: if a ledger was changed, or cut at its end.
         UnsupportedEvent: if the only method does not support the schedule.
 
     >>> account(delta=1e-5, steps=1000, noise_multiplier=1.0, sampling_rate=0.01, methods=["rdp"])
@@ -121,7 +138,15 @@ def account(
     with validation.python_names(_ARGUMENTS):
         for method in methods:
             validation.choice("methods", method, METHODS)
-        events = _events(sampling_rate, steps, noise_multiplier, sampler, relation)
+        paths = [ledger] if isinstance(ledger, str | Path) else list(ledger)
+        total = totals.of_files(paths, anchor, anchor_command) if paths else None
+        schedule = (sampling_rate, steps, noise_multiplier, sampler, relation)
+        if total is None:
+            events = _events(*schedule)
+        elif schedule == (None,) * len(schedule):
+            events = list(total.events)
+        else:
+            raise validation.fail("ledger", str(paths[0]), "be given without a schedule")
         guarantees, unsupported = dict[str, PrivacyGuarantee](), dict[str, str]()
         for method in methods:
             try:
@@ -130,7 +155,9 @@ def account(
                 if len(methods) == 1:
                     raise
                 unsupported[method] = str(error)
-    return Account(delta, guarantees, unsupported)
+    if total is None:
+        return Account(delta, guarantees, unsupported)
+    return Account(delta, guarantees, unsupported, total.assumptions, tuple(total.notes))
 
 
 def calibrate(
@@ -192,8 +219,16 @@ def calibrate(
 
 
 def _events(
-    rate: float | None, steps: int, noise: float | Sequence[float], sampler: str, relation: str | None
+    rate: float | None,
+    steps: int | None,
+    noise: float | Sequence[float] | None,
+    sampler: str | None,
+    relation: str | None,
 ) -> list[Event]:
+    if steps is None or noise is None:
+        key = "steps" if steps is None else "noise-multiplier"
+        raise validation.fail(key, None, "be given, or a ledger")
+    sampler = sampler or Sampling.POISSON.sampler
     drawn = SAMPLINGS[validation.choice("sampler", sampler, SAMPLINGS)]
     if rate is None and drawn.samples:
         raise validation.fail("sampling-rate", rate, "be given, unless sampler is everyone")

@@ -13,11 +13,12 @@ from fedpriv._internal import validation
 from fedpriv.accounting import METHODS
 from fedpriv.accounting.answers import SAMPLINGS
 from fedpriv.accounting.events import Sampling
-from fedpriv.cli.app import AsJson, app, note, print_table, refusing, say
+from fedpriv.cli.app import AsJson, app, print_table, refusing, say
 from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
     from fedpriv.accounting import Event
+    from fedpriv.accounting.totals import Total
 
 _T = TypeVar("_T")
 
@@ -48,12 +49,13 @@ SamplerName = Annotated[
 ]
 Relation = Annotated[str | None, typer.Option(help="add-remove or replace-one [default: by the sampler].")]
 
-_ACCOUNT_HELP = f"""Compute epsilon of subsampled Gaussian releases, from a schedule or from a run's ledger.
+_ACCOUNT_HELP = f"""Compute epsilon of subsampled Gaussian releases, from a schedule or from runs' ledgers.
 
 The methods {_BOUNDS} give upper bounds; {_ESTIMATES} gives an ESTIMATE, which can be
-several times too small. A ledger is verified first: a changed line is refused with its number. Lines that
-are missing at the end cannot be detected. Where a ledger has releases of both relations, releases over
-everyone count under add-remove.
+several times too small. A ledger is verified first: a changed line is refused with its number, and a missing
+end by its head, the file beside it, and by its anchor. Several ledgers give the total of runs on the same
+data, with what it assumes. Where releases have both relations, all count under add-remove; with fixed-size
+cohorts among them, under replace-one.
 
 \b
 Examples:
@@ -61,6 +63,8 @@ Examples:
                   --delta 1e-5
   fedpriv account --ledger runs/demo/ledger.jsonl --delta 1e-6 \\
                   --plot epsilon.png
+  fedpriv account --ledger runs/a/ledger.jsonl --ledger runs/b/ledger.jsonl \\
+                  --delta 1e-6
 """
 
 
@@ -71,7 +75,21 @@ def account(
     steps: Steps = None,
     noise_multiplier: Noise = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="A run's ledger, instead of a schedule.", show_default=False)
+        list[Path] | None,
+        typer.Option(
+            help="A run's ledger, instead of a schedule. Repeat it for the total of runs on the same data.",
+            show_default=False,
+        ),
+    ] = None,
+    anchor: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file of the ledger's anchor [default: where the ledger says].", show_default=False
+        ),
+    ] = None,
+    anchor_command: Annotated[
+        str | None,
+        typer.Option(help="The command of the ledgers' anchor (ledger-anchor-command).", show_default=False),
     ] = None,
     sampler: SamplerName = None,
     relation: Relation = None,
@@ -85,29 +103,39 @@ def account(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from fedpriv.accounting import api
+    from fedpriv.accounting import api, totals
+    from fedpriv.cli.ledgers import as_json_data, print_ledgers, title
 
+    total: Total | None = None
     with refusing():
         validation.choice("--method", method, (*METHODS, "all"))
         methods, of_what = list(METHODS) if method == "all" else [method], ""
-        remark: dict[str, str] = {}
-        if ledger is None:
+        if not ledger:
+            _require_ledger(anchor=anchor, anchor_command=anchor_command)
             events = _schedule(sampling_rate, steps, noise_multiplier, _sampler(sampler), relation)
         elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
-            events, of_what, remark = _replayed(ledger)
+            total = totals.of_files(ledger, anchor, anchor_command, "--ledger")
+            events, of_what = list(total.events), title(total)
         else:
-            raise validation.fail("--ledger", str(ledger), "be given without a schedule")
-        result = api.of_events(events, delta, methods) | remark
+            raise validation.fail("--ledger", str(ledger[0]), "be given without a schedule")
+        result = api.of_events(events, delta, methods) | (as_json_data(total) if total else {})
         if plot is not None:
             _plot(plot, events, delta, methods)
     if as_json:
         typer.echo(json.dumps(result))
         return
     _print(result, f"epsilon at delta {delta:g}{of_what}")
-    if remark:
-        note(remark["remark"])
+    if total is not None:
+        print_ledgers(total)
     if plot is not None:
         typer.echo(f"{plot}: epsilon against releases")
+
+
+def _require_ledger(**options: object) -> None:
+    """Raises ArgumentError for an option that needs a ledger."""
+    for key, value in options.items():
+        if value is not None:
+            raise validation.fail(f"--{key.replace('_', '-')}", str(value), "be given with --ledger")
 
 
 def _schedule(
@@ -119,28 +147,6 @@ def _schedule(
     steps = _steps(steps, multipliers)
     relation = relation or sampler.relation
     return api.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
-
-
-def _replayed(path: Path) -> tuple[list[Event], str, dict[str, str]]:
-    """A ledger's events as they count for one unit, what a table of them is titled, and the run's remark."""
-    from fedpriv.accounting import ledger, local_view
-    from fedpriv.accounting.methods import relations
-
-    if not path.is_file():
-        raise validation.fail("--ledger", str(path), "be an existing ledger file")
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if not any(word in start for word in (b'"ledger"', b'"chain"')):
-        raise validation.fail("--ledger", str(path), "be the ledger.jsonl of a run", "it has nothing of one")
-    record = ledger.read(path)
-    title = f" of the {counted(sum(event.count for event in record.events), 'release')} in {path}"
-    remark = {"remark": record.header["remark"]} if "remark" in record.header else {}
-    cap = record.header.get(local_view.LABEL)
-    if cap is None:
-        return relations.under_one_relation(record.events), title, remark
-    costliest = local_view.costliest(record.events, cap)
-    whom = f"for a client that gave data to the {len(costliest)} costliest"
-    return list(costliest), f"{title}, against the server, {whom}", remark
 
 
 def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:

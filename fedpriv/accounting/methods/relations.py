@@ -31,15 +31,24 @@ def added_or_removed(event: Event) -> Event:
 
 
 def under_one_relation(events: Sequence[Event]) -> list[Event]:
-    """The events, converted to add-remove where possible if they have different relations.
+    """The events under one relation: their own, if they have one, else add-remove.
 
-    It is used for tables of a ledger's events. An owner's limit is always computed under add-remove
+    If one of them has a fixed cohort size, which has no add-remove form, all are converted to replace-one.
+    The mechanisms do not depend on the relation.
+
+    It is used for tables of ledgers' events. An owner's limit is always computed under add-remove
     (:mod:`fedpriv.accounting.owner_limit`), since otherwise one event under another relation would change the
     cost of all earlier events.
+
+    >>> fixed = Event(2.0, "without-replacement", "replace-one", rate=0.1)
+    >>> [event.relation for event in under_one_relation([fixed, Event(2.0, "none", "add-remove")])]
+    ['replace-one', 'replace-one']
     """
     if len({event.relation for event in events}) < 2:
         return list(events)
-    return [added_or_removed(event) for event in events]
+    if all(event.sampling.allows(Relation.ADD_REMOVE) for event in events):
+        return [added_or_removed(event) for event in events]
+    return [replace(event, relation=Relation.REPLACE_ONE) for event in events]
 
 
 def plain_multiplier(event: Event) -> float:
