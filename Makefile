@@ -10,7 +10,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check generated docs clean
+.PHONY: help demo test test-slow mutants check generated docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ test: $(VENV)/installed-test ## Run the tests, one process a core; ARGS go to py
 
 test-slow: $(VENV)/installed-test ## Run the tests that take longer, one process a core
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow $(ARGS)
+
+mutants: $(VENV)/installed-test ## Plant faults in a copy, one at a time: a default test must notice each; ARGS select
+	$(BIN)/python tests/helpers/mutants.py $(ARGS)
 
 check: $(VENV)/installed-dev ## Lint, check the format and types, run the examples in docstrings and the layering test
 	$(BIN)/ruff check .

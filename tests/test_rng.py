@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,26 @@ def test_a_seed_reproduces_and_says_so() -> None:
 def test_no_seed_is_os_entropy() -> None:
     assert not Key.of(None).reproducible
     assert first(Key.fresh(), "noise", 1) != first(Key.fresh(), "noise", 1)
+
+
+def test_every_bit_of_entropy_counts_in_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of fewer random bits can be guessed, and its noise subtracted."""
+    given = [bytes(32)] + [(1 << bit).to_bytes(32, "big") for bit in range(256)]
+    keys = []
+    for entropy in given:
+        monkeypatch.setattr(os, "urandom", lambda size, entropy=entropy: entropy[:size])
+        keys.append(Key.fresh())
+    monkeypatch.undo()
+    for draw in (
+        lambda key: key.root,
+        lambda key: key.secret("noise", 0),
+        lambda key: key.child("silo", 0).root,
+        lambda key: key.integer("draws", 0),
+        lambda key: first(key, "cohort", 0),
+        lambda key: float(key.stream("noise", 0).standard_normal()),
+    ):
+        assert len({draw(key) for key in keys}) == 257
+    assert all(len(key.root) == len(key.secret("noise", 0)) == 32 for key in keys)
 
 
 def test_every_label_has_its_own_stream() -> None:

@@ -327,6 +327,22 @@ def test_chunks_are_added_in_float64():
     assert per_example.added([]) == ()
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_chunks_have_each_unit_once(fast):
+    """Three chunks; the bits of adaptive clipping count the units exactly."""
+    task, count = Task(nn.Linear(4, 3) if fast else Beside()), 2 * per_example._MIN_ROWS + 7
+    x, y, term = noise(count, 4, seed=1), torch.arange(count) % 3, Term(0.3)
+    blocks = (SumBlock((term,), share=0.9), IndicatorBlock(term, 1.0, share=0.1))
+    query = Query((0.5 * noise(task.dimension),), blocks)
+    assert bool(clipper_of(task).coverage(task, query.points[0], x, y)) is fast
+    (total, bits), (whole, counted) = (
+        sum_gradients(task, query, x, y, 1),
+        sum_gradients_loop(task, query, x, y),
+    )
+    torch.testing.assert_close(total, whole, rtol=1e-4, atol=1e-5, check_dtype=False)
+    assert float(bits) == float(counted)
+
+
 @pytest.mark.parametrize("broken", [0, 4])
 def test_padding_with_copies_of_a_unit_of_unknown_norm_is_not_counted(broken):
     task, x, y = Task(nn.Linear(4, 3)), noise(5, 4), torch.arange(5) % 3

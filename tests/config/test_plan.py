@@ -17,6 +17,8 @@ from fedpriv.accounting import Accountant, epsilon
 from fedpriv.accounting.local_view import costliest
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
+from fedpriv.mechanism.release import draw_ahead
+from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.mechanism.sampling import FixedSize, Poisson, TruncatedPoisson
 from fedpriv.optimizers import FirstOrder, State
 from fedpriv.optimizers.schedules import Annealed
@@ -289,6 +291,20 @@ def test_the_public_bounds_stay_close_and_leave_the_budget_to_the_noise(epsilon:
     assert plan.budget is not None
     spent = Accountant(plan.budget, charged=plan.mechanism.planned_events()).spent().epsilon
     assert 0.99 * epsilon <= spent <= epsilon
+
+
+@pytest.mark.parametrize("placement", ["central", "local", "distributed", "client level"])
+def test_deployments_have_exact_noise(placement: str) -> None:
+    """Who sees a model with floating-point noise may tell from its last bits whether a unit was there."""
+    level = placement == "client level"
+    changes = {**SILOS_TRAIN} if level else {"placement": placement, "sampler": "fixed-size"}
+    config = Config.parse({**SMALL, **changes, "nodes-own-data": True})
+    mechanism = make_plan(config).mechanism
+    query = mechanism.optimizer.query(mechanism.optimizer.init(torch.zeros(3)))
+    assert isinstance(draw_ahead(query, mechanism.placement, Key.from_seed(1), 0), Rounded)
+    assert config.exact_noise  # what nodes follow
+    with pytest.raises(ArgumentError, match="noise-draws is 'fast'"):
+        make_plan(config.changed(noise_draws="fast"))
 
 
 def test_central_noise_and_silos_take_plain_poisson() -> None:

@@ -87,6 +87,18 @@ def test_events_do_not_depend_on_the_data(name: str) -> None:
     assert charged[0] == charged[1] == list(mechanism.planned_events())
 
 
+def test_empty_cohorts_are_charged_and_released_with_noise() -> None:
+    """Otherwise the ledger and the model would tell that nobody was there."""
+    mechanism = Mechanism(dp_sgd(0.1, 1.0), Poisson(40, 0.01), Central(), 1.0, 12)
+    engine, budget_gate, models = RowsEngine(world(1)), CountingGate(), []
+    cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+    run(mechanism, START, engine, budget_gate, KEY, cohorts, lambda now: models.append(now.state.params))
+    empty = [release for release, request in enumerate(engine.asks) if not request.shards]
+    assert 5 < len(empty) < 12  # of probability 0.67 each
+    assert tuple(budget_gate.charged) == mechanism.planned_events()
+    assert all(not torch.equal(models[release], models[release - 1]) for release in empty if release)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_converges_under_noise(name: str) -> None:
     rows = world(1)
@@ -153,6 +165,21 @@ def test_too_few_replies_are_charged_and_do_not_count() -> None:
     )
     assert (outcome.state.step, outcome.releases, len(budget_gate.charged)) == (5, 9, 9)
     assert [progress.round for progress in seen] == [1, 2, 3, 4, 5]
+
+
+def test_releases_that_nobody_answers_have_cohorts_of_their_own() -> None:
+    """Each is charged as an independent draw, so the next release may not ask the same clients again."""
+
+    class Deaf(RowsEngine):
+        def gather(self, request: SumRequest) -> PartialSum:
+            self.lost = 1 if request.release < 4 else 0
+            return super().gather(request)
+
+    engine, sampler = Deaf(world(1)), FixedSize(40, 12)
+    go(Mechanism(dp_sgd(0.1, 1.0), sampler, Distributed(12, 12), 1.0, 2), engine)
+    asked = [np.concatenate([shard.ids for shard in request.shards]).tolist() for request in engine.asks]
+    assert asked == [sampler.draw(KEY.generator("cohort", release)).tolist() for release in range(6)]
+    assert len(set(map(tuple, asked))) == 6
 
 
 def test_a_federation_that_never_answers_ends_the_run() -> None:

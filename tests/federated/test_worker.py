@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,16 @@ def test_an_answer_is_the_plain_loop_over_the_units(case: str) -> None:
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_units_that_are_made_in_pieces_are_summed_once(each: int) -> None:
+    """So many units are made at a time; the bits of adaptive clipping count them exactly."""
+    whole = side_of()
+    pieces = replace(whole, unit_memory=whole.memory // each)
+    request = request_of(whole, [shard(0, [3, 7, 20, 150, 404, 411, 498], 7)])
+    for mine, expected in zip(pieces.answer(request).sums, whole.answer(request).sums, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("clip_norm", [1e6, 1e12])
 def test_a_clip_norm_that_clips_nothing_changes_nothing_where_there_is_no_noise(clip_norm: float) -> None:
     side, shards = side_of(placement="none"), [shard(0, [3, 7]), shard(1, [20])]
@@ -109,6 +120,14 @@ def test_the_noise_of_k_parties_has_k_times_the_variance(parties: int) -> None:
     # 7,850 coordinates: the sample std is within 0.8 % (one sigma), so 6 % is over 7 sigma (flake rate
     # below 1e-12), while sigma mutated by 1.5 is off by 50 %.
     assert float(noise.std()) == pytest.approx(2.0 * math.sqrt(parties), rel=0.06)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_parties_without_data_send_their_noise(exact: bool) -> None:
+    """A shard whose clients are all above their cap: 7,850 coordinates, as above."""
+    side = replace(side_of(), exact=exact)
+    noise = side.answer(request_of(side, [shard(0, [], 3)], (2.0, 2.0))).sums[0]
+    assert float(noise.std()) == pytest.approx(2.0 * math.sqrt(3), rel=0.06)
 
 
 def own_side(tmp_path: Path, size: int = 10, accept_seed: object = None, **changes: object) -> Worker:

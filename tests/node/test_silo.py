@@ -379,6 +379,20 @@ def test_a_node_refuses_requests_outside_its_plan() -> None:
         side.train(request_of(side, 1))
 
 
+def test_a_silo_releases_what_was_charged() -> None:
+    """The steps of a round are paid for together, each with its own noise."""
+    first, second, *_ = plan_of(optimizer="dynamic-dp-sgd", accounting="gdp-clt").events
+    assert first != second
+    for wrong in ([second], [first, first], [first, second, first], [replace(first, rate=0.2)]):
+        with pytest.raises(RefusedError, match="differs from the event that was charged"):
+            silo_module._Prepaid((first, second)).charge(wrong)
+    prepaid = silo_module._Prepaid((first, second))
+    prepaid.charge([first])
+    prepaid.charge([second])
+    with pytest.raises(RefusedError, match="differs from the event that was charged"):
+        prepaid.charge([second])
+
+
 def test_a_silo_samples_only_its_own_examples() -> None:
     side, seen = watched(plan_of())
     side.train(request_of(side, asked=(1,)))

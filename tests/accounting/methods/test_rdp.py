@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -47,6 +48,16 @@ def test_moments_against_integration(z: float, q: float, order: float) -> None:
     found, exact = profile.divergences[rdp.ORDERS.index(order)], 3 * divergence(z, q, order)
     # dp-accounting's series for orders that are not whole takes absolute values of alternating terms.
     assert exact * (1 - 1e-6) <= found <= exact * (1 + 1e-6 if order.is_integer() else 1.1)
+
+
+@pytest.mark.parametrize(("z", "delta"), [(0.3, 1e-5), (2.0, 1e-3), (20.0, 1e-9)])
+def test_epsilon_is_proposition_12(z: float, delta: float) -> None:
+    """Canonne et al. 2020, as the paper prints it, for the Gaussian, whose divergence is a / (2 z^2)."""
+    least = min(
+        a / (2 * z**2) + (math.log(1 / delta) + (a - 1) * math.log(1 - 1 / a) - math.log(a)) / (a - 1)
+        for a in rdp.ORDERS
+    )
+    assert epsilon([Event(z, "none", "add-remove")], delta, "rdp").epsilon == pytest.approx(least, rel=1e-12)
 
 
 def test_fixed_size_sampling_has_the_doubled_sensitivity() -> None:

@@ -18,6 +18,8 @@ from scipy import optimize, stats
 from fedpriv.accounting import Event, advantage, epsilon
 from fedpriv.accounting.methods import gaussian
 from fedpriv.accounting.methods.registry import epsilons
+from fedpriv.accounting.pld.discretisation import Group, choose
+from fedpriv.accounting.pld.method import Pld, PldProfile, _nodes
 
 
 def falling(steps: int = 5000) -> list[Event]:
@@ -88,6 +90,53 @@ def test_one_release_against_integration(q: float, z: float, eps: float) -> None
     answer = epsilon([poisson(z, q)], max(exact(q, z, eps)))
     assert answer.epsilon_lower is not None
     assert eps * 0.995 < answer.epsilon_lower <= eps <= answer.epsilon < eps * 1.005
+
+
+def profile_of(*events: Event, delta: float = 1e-5) -> PldProfile:
+    [profile] = Pld().stages([dict.fromkeys(events, 1)], delta)
+    assert isinstance(profile, PldProfile)
+    return profile
+
+
+@pytest.mark.parametrize(("q", "z"), [(0.3, 0.7), (0.05, 3.0)])
+def test_each_direction_has_bounds_of_its_own(q: float, z: float) -> None:
+    """Adding a unit costs no more than removing it in these runs, so epsilon does not show its bounds."""
+    for eps in (-0.2 * math.log1p(-q), -0.7 * math.log1p(-q)):
+        for way, delta in enumerate(exact(q, z, eps)):
+            profile = profile_of(poisson(z, q), delta=delta)
+            lower, upper = profile.lowers[way].lower(delta), profile.uppers[way].upper(delta)
+            assert eps * 0.99 < lower <= eps <= upper < eps * 1.01
+
+
+def test_epsilon_is_that_of_the_costlier_direction() -> None:
+    [low, high] = (profile_of(poisson(z, 0.1)).uppers[0] for z in (2.0, 1.0))
+    most = (low.upper(1e-5) + high.upper(1e-5)) / 2
+    for curves in ((low, high), (high, low)):
+        assert PldProfile(curves, curves).epsilon(1e-5) == (high.upper(1e-5), high.lower(1e-5))
+    # Only the loss of an added unit has a largest value.
+    assert PldProfile((low, high), (), most).epsilon(1e-5) == (most, None)
+    assert PldProfile((high, low), (), most).epsilon(1e-5) == (high.upper(1e-5), None)
+
+
+def test_the_largest_loss_of_an_added_unit_is_attained() -> None:
+    profile = profile_of(poisson(0.2, 0.5), poisson(0.25, 0.5), poisson(0.2, 0.25))
+    [three] = Pld().stages([{poisson(0.2, 0.5): 3}], 1e-5)
+    for found, most in ((profile, 2 * math.log(2) + math.log(4 / 3)), (three, 3 * math.log(2))):
+        assert found.most == pytest.approx(most, rel=1e-9)
+        assert found.most * 0.999 < found.lowers[1].lower(1e-5) <= found.most
+
+
+def test_multipliers_share_nodes_below_them_for_the_upper_bound_and_above_for_the_lower() -> None:
+    """In every cell, the first and the last included, a node has exactly the multipliers next to it."""
+    z = np.linspace(1.0, 1.02, 400)
+    counts = np.random.Generator(np.random.Philox(1)).integers(0, 9, (2, len(z)))
+    group = Group("poisson", 0.01, z, counts)
+    nodes, down, up = _nodes(group, choose([group], 1e-5))
+    assert 8 < len(nodes) < 20
+    assert (nodes[0], nodes[-1]) == (z[0], z[-1])
+    for k, node in enumerate(nodes):
+        assert down[:, k:].sum(axis=1).tolist() == counts[:, z >= node].sum(axis=1).tolist()
+        assert up[:, : k + 1].sum(axis=1).tolist() == counts[:, z <= node].sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-7, 1e-12])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.mixture_integrals import exact
@@ -35,6 +37,23 @@ def test_brackets_the_integral_of_one_release(q: float, z: float, h: float) -> N
             assert truth <= above * (1 + 1e-9) + 1e-15
             # Of second order in h: chords over cells of width h, and tangents over twice that.
             assert above - below <= 3 * h * h + 0.2 * truth
+
+
+def test_errors_of_the_masses_raise_the_upper_bound_and_lower_the_lower_one() -> None:
+    """As if normal tails had relative errors of 1e-6 instead of 1e-13, in both directions."""
+    z, h = np.array([1.0]), 0.05
+    sound = privacy_loss.cut("poisson", 0.2, z, rounding.start_of(0.2, z, h), h, 160)
+    rough, points = replace(sound, error=sound.error * 1e7), sound.edges[0]
+    for eps in (0.02, 0.05, 0.1):
+        above, below = [], []
+        for cells in (sound, rough):
+            up, low = rounding.spread(cells), rounding.merged(cells)
+            ways = ((points, up.removal, low[0]), (-points, up.addition, low[1]))
+            above.append([hockey_stick(masses[0], at, 0.0, eps) for at, masses, _ in ways])
+            below.append([hockey_stick(masses[0], at, 0.0, eps) for at, _, masses in ways])
+        for way in (0, 1):
+            assert above[1][way] > above[0][way] + 1e-9
+            assert below[1][way] < below[0][way] - 1e-9
 
 
 @settings(max_examples=40, deadline=None)
