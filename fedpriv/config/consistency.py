@@ -46,7 +46,7 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         )
     if config.noise_draws == "fast" and config.nodes_own_data:
         hint = "floating-point noise is for simulations"
-        raise validation.fail("noise-draws", "fast", "be auto or exact where nodes own their data", hint)
+        raise validation.fail("noise-draws", "fast", "be exact where nodes own their data", hint)
     if config.relation == Relation.ADD_REMOVE.value and placement.server_view:
         hint = "the server sees who takes part; what they hold is replaced"
         raise validation.fail(

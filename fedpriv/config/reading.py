@@ -22,6 +22,17 @@ def read_file(path: str | Path) -> dict[str, Any]:
         raise validation.ArgumentError(text) from None
 
 
+def read_run(folder: Path) -> dict[str, Any]:
+    """The settings that a run wrote into its folder, in today's words. Raises ArgumentError as read_file.
+
+    Version 0.1.0 had ``noise-draws = "auto"``: exact where nodes own their data, otherwise fast.
+    """
+    table = read_file(folder / "config.toml")
+    if table.get("noise-draws") == "auto":
+        table["noise-draws"] = "exact" if table.get("nodes-own-data") else "fast"
+    return table
+
+
 def read_assignment(text: str) -> tuple[str, Scalar]:
     """``key=value`` as it is typed after --set; the value is read as TOML, else as a plain string."""
     key, equals, value = text.partition("=")

@@ -196,7 +196,7 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     @property
     def exact_noise(self) -> bool:
         """Whether noise is drawn exactly."""
-        return self.noise_draws == "exact" or (self.noise_draws == "auto" and self.nodes_own_data)
+        return self.noise_draws == "exact"
 
     @property
     def asked_seed(self) -> int | None:

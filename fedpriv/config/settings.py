@@ -146,10 +146,10 @@ class BudgetSettings(Settings):
 class NoiseSettings(Settings):
     """How noise is generated."""
 
-    noise_draws: Literal["auto", "fast", "exact"] = setting(
-        "auto",
-        "exact: normal numbers from ChaCha20, rounded exactly, in sums on one grid; fast: "
-        "floating-point, for simulations; auto: exact where nodes own their data",
+    noise_draws: Literal["exact", "fast"] = setting(
+        "exact",
+        "exact: normal numbers from ChaCha20, rounded exactly, in sums on one grid; fast: floating-point, "
+        "for simulations whose model nobody publishes",
         needs=_NOISE,
     )
     seed: int = setting(-1, "-1: OS entropy; otherwise the run is reproducible and NOT private", ge=-1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.config.reading import read_file
+from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS
@@ -245,7 +245,7 @@ def _holds_run(folder: Path) -> bool:
 
 def _run(folder: Path) -> Run:
     try:
-        config = Config.parse(read_file(folder / "config.toml"))
+        config = Config.parse(read_run(folder))
     except validation.ArgumentError as error:
         raise validation.fail(
             "FOLDER", str(folder), "hold a config.toml of this version", str(error)

@@ -16,6 +16,7 @@ from fedpriv.mechanism.sampling import FixedSize
 
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
+SIMULATION_GRADE = "simulation grade: do not publish this model (noise-draws=fast)"
 
 _LARGE_DELTA, _LARGE_EPSILON = 1e-3, 20.0
 _DROWNED = 2.0  # noise norm over clip norm, of the mean update: dp-sgd learned nothing at 3.5, most at 1.2
@@ -27,12 +28,19 @@ _BUDGET_SETTINGS = ("epsilon", "delta", "accounting")
 def remark(config: Config) -> str | None:
     """The mark that every output of a non-private run must carry, with the reason; None for a private run.
 
+    A run with floating-point noise has one, too: its epsilon holds only for the real numbers that the noise
+    stands for, and not for the released floats.
+
     >>> remark(Config.parse({"seed": 7}))
     'reproducible, not private (seed 7)'
+    >>> remark(Config.parse({"noise-draws": "fast"}))
+    'simulation grade: do not publish this model (noise-draws=fast)'
     """
     notes = []
     if not PLACEMENTS[config.placement].adds_noise:
         notes.append(NO_NOISE)
+    elif not config.exact_noise:
+        notes.append(SIMULATION_GRADE)
     if config.seed >= 0:
         notes.append(f"{NOT_PRIVATE} (seed {config.seed})")
     return "; ".join(notes) or None

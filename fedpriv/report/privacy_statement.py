@@ -45,8 +45,8 @@ NOT_COVERED = (
 
 FAST_NOISE = (
     "attacks on floating-point noise: it is simulation grade. An adversary who examines the last bits, or "
-    "who predicts the random generator, may learn more than epsilon allows (noise-draws=exact is designed "
-    "against both)"
+    "who predicts the random generator, may learn more than epsilon allows (the default, noise-draws=exact, "
+    "is designed against both)"
 )
 
 EXACT_NOISE = (

@@ -29,7 +29,7 @@ from fedpriv._internal.version import __version__
 from fedpriv.accounting.head import HeadFile, head_path
 from fedpriv.accounting.record import parse
 from fedpriv.config.builders import make_model, make_source
-from fedpriv.config.reading import read_file
+from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.data import MissingDataError
 from fedpriv.federated.stop_reason import StopReason
@@ -232,7 +232,7 @@ def load_result(folder: str | Path) -> Result:
     path = Path(folder)
     if not (path / "config.toml").is_file():
         raise validation.fail("folder", str(folder), "be the output folder of a run", "it has no config.toml")
-    config = Config.parse(read_file(path / "config.toml"))
+    config = Config.parse(read_run(path))
     if not (path / "report.json").is_file():
         hint = f"it has no report.json; `fedpriv resume {folder}` continues an interrupted run"
         raise validation.fail("folder", str(folder), "hold a run that has ended", hint)

@@ -14,7 +14,7 @@ import torch
 from fedpriv._internal import user_code, validation
 from fedpriv.config.builders import choose_device, make_public, make_source, make_task, make_view, make_work
 from fedpriv.config.plan import Plan, gpu_share, make_plan, number_of_actors
-from fedpriv.config.reading import read_file
+from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
@@ -196,7 +196,7 @@ def resumed(folder: Path) -> tuple[Plan, Checkpoint, Checked]:
 
     Raises ArgumentError or LedgerError where it cannot be resumed (:func:`fedpriv.runs.checkpoints.read`).
     """
-    config = Config.parse(read_file(folder / "config.toml"))
+    config = Config.parse(read_run(folder))
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)
     checked = check(config)

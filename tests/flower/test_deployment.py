@@ -46,7 +46,7 @@ def test_a_deployment_equals_its_simulation(federation: Federation, tmp_path: Pa
     assert json.loads((out / "report.json").read_text())
     assert len((out / "ledger.jsonl").read_text().splitlines()) >= SHORT["rounds"]
     config = Config.parse(settings(name))
-    simulated = in_process(config.changed(nodes_own_data=False, noise_draws="exact"))
+    simulated = in_process(config.changed(nodes_own_data=False))
     torch.testing.assert_close(saved_params(out, config), simulated, rtol=0, atol=1e-6)
     for name in ("superlink", "supernode-0", "supernode-1"):
         assert "Traceback" not in federation.log(name)

@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, object]] = {
     "local": {"placement": "local", "sampler": "fixed-size"},
     "silos": {"unit": "example", "clients": 4, "examples-per-client": 100, "placement": "distributed"},
 }
-CASES |= {f"exact {name}": {**settings, "noise-draws": "exact"} for name, settings in CASES.items()}
+CASES |= {f"fast {name}": {**settings, "noise-draws": "fast"} for name, settings in CASES.items()}
 
 
 class PlainLoop:
@@ -69,7 +69,7 @@ ENGINES: dict[str, Callable[[Config], Engine]] = {
 
 
 SLOW = [(case, "2 actors") for case in CASES if case != "central"]
-SLOW += [(case, "plain loop") for case in CASES if case.startswith("exact") and case != "exact silos"]
+SLOW += [(case, "plain loop") for case in CASES if case.startswith("fast") and case != "fast silos"]
 
 
 @pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW))

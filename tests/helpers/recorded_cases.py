@@ -103,7 +103,7 @@ DEFAULTS: Settings = {
     "max-participations": 0,
     "min-replies": 0,
     "colluding-parties": 1,
-    "noise-draws": "auto",
+    "noise-draws": "fast",
     "nodes-own-data": False,
     "engine": "in-process",
     "actors": 2,
