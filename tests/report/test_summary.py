@@ -240,7 +240,7 @@ def test_a_regulariser_is_named() -> None:
 
 def test_what_is_not_covered_is_listed() -> None:
     text = both()[1]
-    for words in ("hyper-parameters", "other runs", "floating-point noise", "side channels"):
+    for words in ("hyper-parameters", "other runs", "floating-point sums", "side channels"):
         assert words in text.partition("## What is not covered")[2]
 
 
