@@ -15,6 +15,7 @@ from fedpriv.federated.stop_reason import divergence
 from fedpriv.report.notices import noise, remark
 from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.runs.result import Result
+from fedpriv.runs.run_dir import replaced
 from fedpriv.runs.runner import Status
 from fedpriv.simulation.compare import name
 from fedpriv.simulation.run import Checked
@@ -23,7 +24,7 @@ from fedpriv.tasks.metrics import counted, shown
 Show = Callable[[Status], None]
 
 
-def announce(plan: Plan, resumed: Checkpoint | None, checked: Checked, err: bool) -> None:
+def announce(plan: Plan, folder: Path, resumed: Checkpoint | None, checked: Checked, err: bool) -> None:
     """Print what is about to run, its budget and notes on it; on standard error where ``err``."""
     config = plan.config
     clients = counted(config.clients, "client")
@@ -45,7 +46,8 @@ def announce(plan: Plan, resumed: Checkpoint | None, checked: Checked, err: bool
         if METHODS[config.accounting].kind == "estimate":
             text = f"{config.accounting} is an ESTIMATE that can understate epsilon several-fold"
             say(text, bold=True, err=err)
-    for sentence in (remark(config), *checked.warnings(plan), *checked.notes):
+    earlier = "" if resumed else replaced(folder)
+    for sentence in (remark(config), *checked.warnings(plan), *checked.notes, earlier):
         if sentence:
             note(sentence, err)
     if resumed:

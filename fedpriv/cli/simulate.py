@@ -127,7 +127,7 @@ def run_one(prepared: Callable[[], Job], as_json: bool) -> None:
             from fedpriv.simulation.run import make_engine
 
             plan, folder, resumed, checked = prepared()
-        display.announce(plan, resumed, checked, err=as_json)
+        display.announce(plan, folder, resumed, checked, err=as_json)
         with refusing(), shown(display.engine_start(plan.config), as_json):
             engine = make_engine(plan.config)
             output = RunFolder(folder) if resumed else RunFolder.create(folder, plan.config.overwrite)
@@ -188,6 +188,9 @@ Each placement spends the budget against the adversary that it defends against. 
 against the server and against those who see the models. Settings are those of `fedpriv simulate`. The
 placement `client` stands for level=client: each silo adds noise to its own steps.
 
+All runs are on the same data, so their epsilons add up; the output gives the total. The run without noise
+(`none`) is not private: do not publish its model. Leave it out (--placements) if the data is.
+
 \b
 Examples:
   fedpriv compare
@@ -211,7 +214,7 @@ def compare(
         from fedpriv.cli import display
         from fedpriv.federated.stop_reason import divergence
         from fedpriv.report.notices import remark
-        from fedpriv.runs.run_dir import RunFolder, default_folder
+        from fedpriv.runs.run_dir import RunFolder, default_folder, replaced
         from fedpriv.simulation import compare as comparison
         from fedpriv.simulation.run import check
 
@@ -225,6 +228,7 @@ def compare(
     for text in (
         *_each_once({comparison.name(plan): checked.warnings(plan) for plan in chosen if plan.budget}),
         *checked.notes,
+        *filter(None, (replaced(folder.path / comparison.name(plan)) for plan in chosen)),
     ):
         note(text, err=as_json)
     with refusing(1), shown("first round", as_json) as bar, ending_cleanly() as check_end:
@@ -239,6 +243,8 @@ def compare(
 
         rows = comparison.compare(chosen, folder, after_round, begin)
     if as_json:
+        for sentence in comparison.adding_up(rows):
+            note(sentence, err=True)
         typer.echo(json.dumps([row.json() for row in rows]))
         return
     typer.echo()

@@ -52,6 +52,8 @@ def _run(grid: Grid, config: Config) -> None:
     engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, report=_report, silos=silos)
     engine.assemble()
     folder = RunFolder.create(out, config.overwrite)
+    if folder.replaced:
+        _report(f"NOTE: {folder.replaced}")
     result = execute(plan, engine, folder, _print)
     _report(f"stopped: {result.stopped}; results are in {folder.path}")
 

@@ -29,7 +29,8 @@ class LocalSettings(Settings):
 
     max_participations: int = setting(
         0,
-        "local placement: releases to which a client contributes data; 0: no limit",
+        "local placement: releases to which a client contributes data, kept by the server's own loop; 0: no "
+        "limit",
         ge=0,
         needs=Needs("placement=local", lambda run: chosen(run).server_view, strict=False),
     )

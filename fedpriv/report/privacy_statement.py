@@ -17,6 +17,11 @@ BY_SILO = (
     "all rounds. It does not hold against the example's own silo."
 )
 
+KEPT_BY_SERVER = (
+    " The limit of participations (max-participations) is kept by the server's own loop: the guarantee "
+    "against the server holds only if it asks no client more often."
+)
+
 CENTRALISED = (
     "Centralised: one party holds all examples, trains the model and adds the noise. Everyone whose example "
     "is in the data trusts this party. The guarantee holds against everyone who sees the released models of "
@@ -68,8 +73,9 @@ def trust(config: Config) -> str:
         return BY_SILO
     if config.centralised and central:
         return CENTRALISED
+    capped = KEPT_BY_SERVER if placement.server_view and config.max_participations else ""
     among = SAMPLERS[config.sampler].sampling.fixed_size if central else placement.at_parties
-    return placement.trust + (_colluding(config) if among and config.clients > 1 else "")
+    return placement.trust + capped + (_colluding(config) if among and config.clients > 1 else "")
 
 
 def _colluding(config: Config) -> str:

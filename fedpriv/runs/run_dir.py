@@ -18,7 +18,9 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import atomic, naming, unwritable
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.head import SUFFIX
+from fedpriv.accounting.record import parse
 from fedpriv.runs import checkpoints
+from fedpriv.tasks.metrics import counted
 
 FILES = (
     "config.toml",
@@ -37,11 +39,31 @@ def default_folder() -> str:
     return f"runs/{datetime.now():%Y%m%d-%H%M%S}"
 
 
+def replaced(folder: Path) -> str:
+    """What to know before a run replaces the one in ``folder``; empty if that one charged nothing."""
+    path = folder / "ledger.jsonl"
+    try:
+        releases = sum(event.count for event in parse(path.read_bytes(), str(path)).events)
+    except OSError:
+        return ""
+    except ValueError:  # changed, or no ledger: it cannot say what was spent
+        what = "a ledger that cannot be read"
+    else:
+        if not releases:
+            return ""
+        what = f"the ledger of an earlier run ({counted(releases, 'release')})"
+    return (
+        f"overwriting {folder} removes {what}. Runs on the same data add up, so this run's epsilon is then "
+        "not the whole; keep the ledgers of all runs: `fedpriv account --ledger A --ledger B` gives the total"
+    )
+
+
 class RunFolder:
     """The output folder of one run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, replaced: str = "") -> None:
         self.path = path
+        self.replaced = replaced  # what to know about a run whose files were removed, in a sentence
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> RunFolder:
@@ -51,6 +73,7 @@ class RunFolder:
         that run still goes on: it would charge a ledger that nobody finds.
         """
         folder = cls.check(path, overwrite)
+        note = replaced(folder)
         try:
             for name in (*FILES, *COMPARISON_FILES):
                 for file in (folder / name, *folder.glob(f".{name}.*")):  # and what a kill left half written
@@ -58,7 +81,7 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise validation.fail("out", str(path), "be a folder to write to", error.strerror or "") from None
-        return cls(folder)
+        return cls(folder, note)
 
     @staticmethod
     def check(path: str | Path, overwrite: bool = False) -> Path:

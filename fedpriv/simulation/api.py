@@ -318,7 +318,8 @@ def _run(config: Config, folder: str | Path | None, progress: Progress) -> Resul
     with _showing(progress) as show:
         result = run.simulate(config, show, target, plan)
     before = checked.warnings(plan) if plan.budget else ()
-    return _with_notes(result, *before, *checked.notes)
+    earlier = [target.replaced] if target and target.replaced else []
+    return _with_notes(result, *before, *checked.notes, *earlier)
 
 
 def _with_notes(result: Result, *notes: str) -> Result:

@@ -14,11 +14,16 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
+from fedpriv.accounting import Event, UnsupportedEvent, epsilon
 from fedpriv.accounting.events import Relation
+from fedpriv.accounting.methods.relations import under_one_relation
+from fedpriv.accounting.record import parse
+from fedpriv.accounting.totals import neighbours
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
@@ -26,7 +31,7 @@ from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import remark
 from fedpriv.report.summary import round_0
-from fedpriv.runs.result import Result
+from fedpriv.runs.result import MODEL, Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status
 from fedpriv.simulation.run import simulate
@@ -185,9 +190,54 @@ def notes(rows: Sequence[Row]) -> list[str]:
             said.append(
                 f"Under local noise a client gives data to at most {counted(most, 'release')} and sends "
                 f"noise only after that (max-participations={most}; where it is 0, compare sets the expected "
-                "number)."
+                "number). The server's own loop keeps this limit."
             )
-    return said
+    return [*said, *adding_up(rows)]
+
+
+def adding_up(rows: Sequence[Row]) -> list[str]:
+    """What all runs together tell of the data that they share, in sentences."""
+    said, private = [], [row for row in rows if row.plan.budget]
+    for row in rows:
+        if row.plan.budget is None:
+            model = f"its model, {row.result.folder / MODEL}," if row.result.folder else "its model"
+            said.append(
+                f"The run {row.placement} is NOT PRIVATE: no noise is added. Do not publish {model} or its "
+                "scores if the data is private: nothing bounds what they reveal."
+            )
+    if len(private) < 2:
+        return said
+    unit, delta = (
+        private[0].plan.config.unit,
+        max(row.plan.budget.delta for row in private if row.plan.budget),
+    )
+    schedules = [_charged(row) for row in private]
+    events = tuple(under_one_relation([event for events in schedules for event in events]))
+    names = ", ".join(row.placement for row in private)
+    try:
+        total = f"at most epsilon {_together(events, delta):.4g} at delta {delta:.3g}"
+    except UnsupportedEvent:
+        total = "more than each of them (no accounting method here supports them together)"
+    what = neighbours(unit, [event for events in schedules for event in events], events)
+    return [
+        *said,
+        f"The runs are on the same data, so they add up. Against who sees the models of {names}: {total}; "
+        f"{what}.",
+    ]
+
+
+def _charged(row: Row) -> tuple[Event, ...]:
+    """The run's releases as they count for one unit; all planned ones if somebody stopped it."""
+    events = parse(row.result.ledger, row.placement).events
+    return row.plan.of_worst_client(events if row.result.stopped.complete else row.plan.events)
+
+
+@lru_cache(maxsize=4)
+def _together(events: tuple[Event, ...], delta: float) -> float:
+    try:
+        return epsilon(events, delta).epsilon
+    except UnsupportedEvent:
+        return epsilon(events, delta, "rdp").epsilon
 
 
 def cells(row: Row) -> list[str]:
@@ -197,7 +247,8 @@ def cells(row: Row) -> list[str]:
     score = measure.labelled(data[measure.key]) if measure.key in data else ""
     views = ("the server", "who sees the models")
     epsilons = [_cell(row, key, data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
-    return [row.placement, data["defends against"], data["neighbours"] or "", score, *epsilons]
+    name = row.placement if row.plan.budget else f"{row.placement} (NOT PRIVATE)"
+    return [name, data["defends against"], data["neighbours"] or "", score, *epsilons]
 
 
 def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
@@ -225,7 +276,8 @@ def draw(rows: Sequence[Row]) -> Figure:
         rounds = [m["round"] for m in records]
         heights = measure.heights(records)
         every += heights
-        label = f"{row.placement} (against {_AGAINST[row.placement]})"
+        against = f"against {_AGAINST[row.placement]}" if row.plan.budget else "not private"
+        label = f"{row.placement} ({against})"
         by_round.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
         if row.plan.budget is not None:
             spent = [m["epsilon"] for m in records]

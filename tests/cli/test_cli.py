@@ -19,6 +19,7 @@ from click.testing import Result
 from helpers.small import SMALL, small, write_mnist
 from typer.testing import CliRunner
 
+import fedpriv
 from fedpriv import data
 from fedpriv._internal.settings import choices
 from fedpriv._internal.validation import ArgumentError
@@ -278,6 +279,7 @@ def test_compare_json(tmp_path: Path) -> None:
     result = call("compare", *SETTINGS, "--placements", "none,central", "--out", tmp_path / "out", "--json")
     none, central = json.loads(result.stdout)
     assert (none["placement"], none["remark"]) == ("none", "not private: no noise is added")
+    assert "The run none is NOT PRIVATE" in result.stderr
     assert central["epsilon against the server"] is None
     assert central["epsilon against who sees the models"] <= 3
 
@@ -532,6 +534,22 @@ def test_nothing_is_noted_of_a_run_that_is_not_odd(tmp_path: Path) -> None:
         result = call("simulate", *chosen, "--out", tmp_path / placement)
         assert len(noted(result.stdout)) == (placement == "none"), result.stdout
     assert notes(make_plan(small(epsilon=20.0))) == []
+
+
+def test_a_run_that_replaces_another_says_that_they_add_up(tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "out"]
+    assert "add up" not in call("simulate", *SETTINGS, *out).stdout
+    again = call("simulate", *SETTINGS, *out, "--overwrite")
+    releases = make_plan(small()).mechanism.rounds
+    said = f"NOTE: overwriting {tmp_path / 'out'} removes the ledger of an earlier run ({releases} releases)."
+    assert said in again.stdout
+    (tmp_path / "out" / "ledger.jsonl").write_text("{}\n")
+    again = call("train", *settings(dataset="digits", rounds=1, clients=1), *out, "--overwrite", "--json")
+    assert again.exit_code == 0, again.output
+    assert "removes a ledger that cannot be read. Runs on the same data add up" in again.stderr
+    one = small(rounds=1, overwrite=True)
+    result = fedpriv.simulate(one, folder=tmp_path / "out")
+    assert any("(1 release). Runs on the same data add up" in note for note in result.notes)
 
 
 def test_compare_gives_each_note_about_the_runs_with_noise_once(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_each_placement_says_who_is_trusted(placement: str) -> None:
     assert summary["privacy"]["placement"] == placement
 
 
+def test_a_limit_of_participations_is_said_to_be_the_servers() -> None:
+    said = "The limit of participations (max-participations) is kept by the server's own loop"
+    assert said in both(placement="local", max_participations=2)[1]
+    assert said not in both(placement="local")[1]
+
+
 def test_failed_releases_keep_their_cohorts_rate() -> None:
     """DP-SRM's first release, made twice because it failed once, is over b_0 clients both times."""
     plan = make_plan(small(placement="local", sampler="fixed-size"))

@@ -10,12 +10,16 @@ import pytest
 from helpers.small import small
 from matplotlib.figure import Figure
 
+from fedpriv.accounting import epsilon
+from fedpriv.accounting.ledger import read
+from fedpriv.accounting.methods.relations import added_or_removed
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import COMPARISON_FILES, FILES, RunFolder
 from fedpriv.runs.runner import Status
 from fedpriv.simulation import compare
+from fedpriv.simulation.comparison import Comparison
 
 
 def rows_of(config: Config, folder: Path | None = None) -> list[compare.Row]:
@@ -187,3 +191,43 @@ def test_silos_that_train_by_themselves_are_compared_with_placements() -> None:
         assert 0.99 * 3 <= data[f"epsilon against {view}"] <= 3
     assert "| client | all but its own silo |" in compare.markdown([central, silos])
     assert compare.picture([central, silos]).startswith(b"\x89PNG")
+
+
+def test_the_runs_add_up_and_the_noiseless_one_is_not_private(
+    compared: tuple[Path, list[compare.Row]],
+) -> None:
+    folder, rows = compared
+    by_name = {row.placement: row for row in rows}
+    events = [
+        added_or_removed(event)
+        for name in ("central", "distributed", "local")
+        for event in by_name[name].plan.of_worst_client(read(folder / name / "ledger.jsonl").events)
+    ]
+    delta = by_name["central"].plan.config.delta
+    total = epsilon(events, delta).epsilon
+    assert total > 1.1 * 3
+    none, together = compare.adding_up(rows)
+    assert none.startswith("The run none is NOT PRIVATE: no noise is added. Do not publish its model, ")
+    assert f"{folder / 'none' / 'model.safetensors'}" in none
+    assert f": at most epsilon {total:.4g} at delta {delta:.3g}; neighbouring data differ by one" in together
+    text = (folder / "compare.md").read_text()
+    assert none in text
+    assert together in text
+    assert "| none (NOT PRIVATE) |" in text
+    assert compare.adding_up([by_name["central"]]) == []
+    assert "none (NOT PRIVATE)" in repr(Comparison(tuple(rows)))
+    figure = compare.draw(rows)
+    assert any("none (not private)" in text.get_text() for text in figure.legends[0].get_texts())
+
+
+def test_a_run_that_somebody_stopped_counts_whole(compared: tuple[Path, list[compare.Row]]) -> None:
+    """Else its releases so far would depend on its results."""
+    central, local = (row for row in compared[1] if row.placement in ("central", "local"))
+    half = replace(central, result=replace(central.result, ledger=_first_lines(central.result.ledger, 3)))
+    assert compare.adding_up([half, local]) != compare.adding_up([central, local])
+    stopped = replace(half, result=replace(half.result, stopped=StopReason.INTERRUPTED))
+    assert compare.adding_up([stopped, local]) == compare.adding_up([central, local])
+
+
+def _first_lines(ledger: bytes, count: int) -> bytes:
+    return b"".join(ledger.splitlines(keepends=True)[:count])
