@@ -159,7 +159,8 @@ def advance(
             key.once("release", charged)
             shards = cohorts.draw(charged, query.rate_factor)  # 2. sample
             placement = mechanism.placement.resized(query.rate_factor)
-            ahead = releases.draw_ahead(query, placement, key, charged)  # in parallel with the disk
+            # in parallel with the disk and the parties
+            ahead = releases.draw_ahead(query, multiplier, placement, key, charged)
             budget_gate.charge([event])  # 3. charge: on disk before any request
             charged += 1
             request = SumRequest(

@@ -59,40 +59,55 @@ def add_party_noise(
     label, owed = (PARTY, release, chunk), [std * math.sqrt(parties) for std in stds]
     if exact:
         steps = [noise_step(block, std) for block, std in zip(exact, stds, strict=True)]
-        return _exactly(sums, Rounded(key, label, sums), owed, steps, exact)
+        return _added(sums, Rounded(key, label, sums, _scales(sums, owed, steps, exact)), steps)
     normals = Normals(key, label, sums).take()
     return tuple(total.add(z, alpha=std) for total, z, std in zip(sums, normals, owed, strict=True))
 
 
-def draw_ahead(query: Query, placement: Placement, key: Key, index: int) -> Normals | Rounded | None:
-    """Start generating the server's noise for this release, in parallel with the parties' computation."""
-    return _draws(query, placement, key, index) if placement.adds_noise else None
+def draw_ahead(
+    query: Query, noise_multiplier: float, placement: Placement, key: Key, index: int
+) -> Normals | Rounded | None:
+    """Start generating the server's noise for this release, in parallel with the parties' computation.
+
+    None if the server adds none, or if its amount depends on the number of replies.
+    """
+    if not placement.adds_noise or placement.at_parties:
+        return None
+    stds = placement.server_stds(query.noise_stds(noise_multiplier), 0)
+    return _draws(query, stds, stds, placement.exact, key, index)
 
 
-def _draws(query: Query, placement: Placement, key: Key, index: int) -> Normals | Rounded:
+def _draws(
+    query: Query, stds: Sequence[float], public: Sequence[float], exact: bool, key: Key, index: int
+) -> Normals | Rounded:
+    """The server's noise: of these stds if it is exact, in steps that follow from ``public`` stds."""
     label: Label = (SERVER, index)
     like = query.points[0]
     blocks = [like if isinstance(block, SumBlock) else like.new_zeros(()) for block in query.blocks]
-    return (Rounded if placement.exact else Normals)(key, label, blocks)
+    if not exact:
+        return Normals(key, label, blocks)
+    return Rounded(key, label, blocks, _scales(blocks, stds, _steps(query, public), query.blocks))
 
 
-def _exactly(
-    sums: Sequence[Tensor],
-    draws: Rounded,
-    stds: Sequence[float],
-    steps: Sequence[float],
-    blocks: Sequence[Block],
-) -> tuple[Tensor, ...]:
-    """The sums plus noise, both in multiples of the steps (float64), with stds slightly above ``stds``."""
+def _steps(query: Query, public: Sequence[float]) -> list[float]:
+    return [noise_step(block, std) for block, std in zip(query.blocks, public, strict=True)]
+
+
+def _scales(
+    like: Sequence[Tensor], stds: Sequence[float], steps: Sequence[float], blocks: Sequence[Block]
+) -> list[float]:
+    """The stds in steps, slightly enlarged to compensate for the rounding of the sums."""
     scales = []
-    for total, std, step, block in zip(sums, stds, steps, blocks, strict=True):
-        rounding = MARGIN + step * math.sqrt(total.numel()) / block.sensitivity
+    for tensor, std, step, block in zip(like, stds, steps, blocks, strict=True):
+        rounding = MARGIN + step * math.sqrt(tensor.numel()) / block.sensitivity
         scales.append(std * (1 + rounding) / step)
-    whole = draws.take(scales)
-    return tuple(
-        rounded(total, step).add_(noise, alpha=step)
-        for total, noise, step in zip(sums, whole, steps, strict=True)
-    )
+    return scales
+
+
+def _added(sums: Sequence[Tensor], draws: Rounded, steps: Sequence[float]) -> tuple[Tensor, ...]:
+    """The sums plus noise, both in multiples of the steps (float64)."""
+    each = zip(sums, draws.take(), steps, strict=True)
+    return tuple(rounded(total, step).add_(noise, alpha=step) for total, noise, step in each)
 
 
 def release(
@@ -124,7 +139,7 @@ def release(
         ``placement.min_replies`` parties replied.
 
     Raises:
-        ValueError: ``ahead`` is the noise of another release.
+        ValueError: ``ahead`` is the noise of another release, or exact noise of other stds.
     """
     if ahead is not None and ahead.label != (SERVER, index):
         raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
@@ -134,12 +149,14 @@ def release(
     stds = placement.server_stds(owed, replies)
     if not any(stds):
         return tuple((total / denominator).to(dtype) for total in sums)
-    draws = ahead or _draws(query, placement, key, index)
+    # The steps must follow from public stds: the number of shares that the server adds is private.
+    public = placement.party_stds(owed) or owed
+    draws = ahead or _draws(query, stds, public, placement.exact, key, index)
     if isinstance(draws, Rounded):
-        # The steps must follow from public stds: the number of shares that the server adds is private.
-        first = placement.party_stds(owed) or owed
-        steps = [noise_step(block, std) for block, std in zip(query.blocks, first, strict=True)]
-        noisy = _exactly(sums, draws, stds, steps, query.blocks)
+        steps = _steps(query, public)
+        if draws.scales != tuple(_scales(sums, stds, steps, query.blocks)):
+            raise ValueError("noise drawn ahead for another std cannot serve this release")
+        noisy = _added(sums, draws, steps)
     else:
         each = zip(sums, draws.take(), stds, strict=True)
         noisy = tuple(total.double().add(z, alpha=std) for total, z, std in each)

@@ -13,8 +13,8 @@ is bounded below. For a few numbers (about 1 in 1,000,000 at s = 2**26) this err
 undecided. Then more bits are generated, and mpmath computes with them until the integer is known. The result
 is therefore the same on every machine.
 
->>> draws = Rounded(Key.from_seed(1), ("noise", 3), [torch.zeros(5), torch.zeros(())])
->>> [whole.tolist() for whole in draws.take((2.0, 1e9))]
+>>> draws = Rounded(Key.from_seed(1), ("noise", 3), [torch.zeros(5), torch.zeros(())], (2.0, 1e9))
+>>> [whole.tolist() for whole in draws.take()]
 [[-1.0, 0.0, -2.0, -0.0, -3.0], -1886902731.0]
 """
 
@@ -41,14 +41,14 @@ Words = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 # |computed - true| <= _ERROR (r + 1 / r) for a normal number of radius r = sqrt(-2 ln U), where U >= 2**-18.
-# In units of 2**-53: the cosine and the sine are off by 2.2 (see _turns), ln U by 2 + 8 |ln U| + 64
+# In units of 2**-53: the cosine and the sine are off by 2.9 (see _turns), ln U by 2 + 8 |ln U| + 64
 # (conversion, halves, 4 units in the last place, missing bits), the root and the product by 1 each. That is
 # 9 r + 2 / r, and 9 r + 66 / r for U < 2**-9, where r > 3.5; all of it below 15 (r + 1 / r), half of _ERROR.
 _ERROR = 2.0**-48
 _LEAST = np.uint64(2**46)  # below these first 64 bits of U, the error bound of float64 does not hold
 _EXTRA_WORDS = 4  # the first number of extra words for an undecided integer
-_STRIP = 4096  # numbers computed at one time, so that the intermediate results stay in the processor's cache
-_ARCS = 10  # the leading bits of an angle, whose cosine and sine are in a table
+_STRIP = 2**14  # numbers computed at one time, so that the intermediate results stay in the processor's cache
+_ARCS = 12  # the leading bits of an angle, whose cosine and sine are in a table
 
 _CONTEXT, _MPMATH_LOCK = MPContext(), threading.Lock()  # all threads share mpmath's cached constants
 
@@ -58,90 +58,79 @@ class Rounded:
 
     Attributes:
         label: the purpose of the numbers and its indices.
+        scales: the scale s of each block.
     """
 
-    def __init__(self, key: Key, label: Label, like: Sequence[Tensor]) -> None:
-        """Start the threads; do not use a label twice with one key."""
-        self.label = label
-        self._key = key
-        self._like = [(tuple(tensor.shape), tensor.device) for tensor in like]
-        self._blocks: list[list[Future[_Piece]]] = [
-            [
-                submit(_Piece, key, (*label, block, piece), count)
-                for piece, count in enumerate(pieces(math.prod(tensor.shape)))
-            ]
-            for block, tensor in enumerate(like)
-        ]
+    def __init__(self, key: Key, label: Label, like: Sequence[Tensor], scales: Sequence[float]) -> None:
+        """Start the threads; do not use a label twice with one key.
 
-    def take(self, scales: Sequence[float]) -> tuple[Tensor, ...]:
-        """The integers, one float64 tensor per block, for each block's scale s in [0, 2**48]."""
-        tensors = []
-        for jobs, (shape, device), scale in zip(self._blocks, self._like, scales, strict=True):
+        Args:
+            key: the key of the streams.
+            label: the purpose and its indices.
+            like: tensors of the wanted shapes and devices, one per block.
+            scales: each block's s, in [0, 2**48].
+        """
+        self.label, self.scales = label, tuple(scales)
+        self._like = [(tuple(tensor.shape), tensor.device) for tensor in like]
+        self._blocks: list[tuple[Floats, list[Future[None]]]] = []
+        for block, (tensor, scale) in enumerate(zip(like, self.scales, strict=True)):
             if not 0 <= scale <= 2**48:
                 raise ValueError(f"{scale} must lie in [0, 2**48]")
-            whole = np.empty(math.prod(shape))
-            rounding = [
-                submit(job.result().rounded, scale, whole[number * PIECE : (number + 1) * PIECE])
-                for number, job in enumerate(jobs)
+            whole = np.empty(math.prod(tensor.shape))
+            jobs = [
+                submit(_fill, key, (*label, block, piece), scale, whole[piece * PIECE : (piece + 1) * PIECE])
+                for piece, _ in enumerate(pieces(len(whole)))
             ]
-            for part in rounding:
-                part.result()
+            self._blocks.append((whole, jobs))
+
+    def take(self) -> tuple[Tensor, ...]:
+        """Wait for the integers; returns one float64 tensor per block."""
+        tensors = []
+        for (whole, jobs), (shape, device) in zip(self._blocks, self._like, strict=True):
+            for job in jobs:
+                job.result()
             tensors.append(torch.from_numpy(whole).view(shape).to(device))
         return tuple(tensors)
 
 
+def _fill(key: Key, label: Label, scale: float, out: Floats) -> None:
+    """Write one piece of a block."""
+    _Piece(key, label, len(out)).fill(scale, out)
+
+
 class _Piece:
-    """Up to PIECE normal numbers in float64, with a bound for their errors."""
+    """Up to PIECE numbers from one stream, in pairs of a cosine and a sine."""
 
     def __init__(self, key: Key, label: Label, count: int) -> None:
-        self._key, self._label, self._pairs, self._count = key, label, -(-count // 2), count
-        first, second = self._words()
-        self._normals = np.empty(2 * self._pairs)
-        least, most = math.inf, 0.0
-        for start in range(0, self._pairs, _STRIP):
-            strip = slice(start, start + _STRIP)
-            cosine, sine = self._normals[: self._pairs][strip], self._normals[self._pairs :][strip]
-            radius = _radii(first[strip])
-            _turns(second[strip], cosine, sine)
-            cosine *= radius
-            sine *= radius
-            least, most = min(least, float(radius.min())), max(most, float(radius.max()))
-        self._error = _error(np.array([least, most])).max()  # r + 1 / r is convex
-        far = np.flatnonzero(first < _LEAST)
-        self._far = np.concatenate([far, far + self._pairs])
+        self._key, self._label, self._pairs = key, label, -(-count // 2)
 
     def _words(self) -> tuple[Words, Words]:
         """The first 64 bits of each pair's two uniform numbers."""
         words = _bits(self._key, self._label, 2 * self._pairs)
         return words[: self._pairs], words[self._pairs :]
 
-    def rounded(self, scale: float, out: Floats) -> None:
-        """Write round(scale Z) for all numbers into ``out``, float64 (count,)."""
+    def fill(self, scale: float, out: Floats) -> None:
+        """Write round(scale Z) into ``out``, float64 (count,): first the cosines, then the sines."""
         if not scale:
             out.fill(0.0)
             return
-        room = 0.5 - scale * self._error
-        unsure = [self._far[self._far < self._count]]
-        for start in range(0, self._count, _STRIP):
-            whole = out[start : start + _STRIP]
-            distance = scale * self._normals[start : start + len(whole)]
-            np.rint(distance, out=whole)
-            np.abs(np.subtract(distance, whole, out=distance), out=distance)
-            if distance.max() >= room:
-                unsure.append(start + np.flatnonzero(distance >= room))
-        self._decide(np.unique(np.concatenate(unsure)), scale, out)
-
-    def _decide(self, entries: npt.NDArray[np.intp], scale: float, out: Floats) -> None:
-        """Replace the integers that float64 leaves undecided, among ``entries``."""
-        pairs = entries % self._pairs
-        radius = np.hypot(self._normals[pairs], self._normals[pairs + self._pairs])
-        distance = np.abs(scale * self._normals[entries] - out[entries])
-        # The radius itself is known to a few units in the last place: twice the bound is enough.
-        unknown = (distance + 2 * scale * _error(radius) >= 0.5) | np.isin(entries, self._far)
-        if unknown.any():
-            words = self._words()
-            for entry in entries[unknown]:
-                out[entry] = self._exactly_rounded(int(entry), scale, *words)
+        words = self._words()
+        for start in range(0, self._pairs, _STRIP):
+            first, second = (word[start : start + _STRIP] for word in words)
+            radius, cosine, sine = _normals(first, second)
+            # r + 1 / r is convex, so no number of the strip has a larger error than the ends.
+            most = scale * float(_error(np.array([radius.min(), radius.max()])).max())
+            far = np.flatnonzero(first < _LEAST)
+            for numbers, begin in ((cosine, start), (sine, self._pairs + start)):
+                whole = out[begin : begin + len(first)]  # an odd count lacks the last sine
+                distance = numbers[: len(whole)]
+                distance *= scale
+                np.rint(distance, out=whole)
+                np.abs(np.subtract(distance, whole, out=distance), out=distance)
+                unsure = np.flatnonzero(distance >= 0.5 - most)
+                unknown = unsure[distance[unsure] + scale * _error(radius[unsure]) >= 0.5]
+                for entry in {*unknown.tolist(), *far[far < len(whole)].tolist()}:
+                    whole[entry] = self._exactly_rounded(begin + entry, scale, *words)
 
     def _exactly_rounded(self, entry: int, scale: float, first: Words, second: Words) -> int:
         """round(scale Z) for one number, with as many bits as needed."""
@@ -162,54 +151,55 @@ def _error(radius: Floats) -> Floats:
     return _ERROR * (radius + 1 / radius)
 
 
-def _radii(first: Words) -> Floats:
-    """sqrt(-2 ln U) for the first 64 bits of U."""
+def _normals(first: Words, second: Words) -> tuple[Floats, Floats, Floats]:
+    """The radii r of pairs, r cos(2 pi V) and r sin(2 pi V), from the first 64 bits of U and V."""
     radius = np.add(first, 0.5)
     radius *= 2.0**-64
     np.log(radius, out=radius)
     radius *= -2
-    return np.sqrt(radius, out=radius)
+    np.sqrt(radius, out=radius)
+    cosine, sine = _turns(second)
+    cosine *= radius
+    sine *= radius
+    return radius, cosine, sine
 
 
-def _turns(second: Words, cosine: Floats, sine: Floats) -> None:
-    """Write cos(2 pi V) and sin(2 pi V) for the first 64 bits of V, with an error below 2.2 * 2**-53.
+def _turns(second: Words) -> tuple[Floats, Floats]:
+    """cos(2 pi V) and sin(2 pi V) for the first 64 bits of V, with errors below 2.9 * 2**-53.
 
-    V = j / 1024 + w. The cosine c and the sine s of 2 pi j / 1024 are in a table, and the angle b = 2 pi w
-    is below 0.0062, so cos b and sin b are their Taylor polynomials up to b**6 and b**5 (the next terms are
-    below 1e-22 and 1e-19). In units of 2**-53: c and s are off by 0.5, cos b by 0.51, sin b by 0.05 in all,
-    since it is small, and three roundings of c cos b - s sin b add 1.1.
+    V = j / 4096 + w. The cosine c and the sine s of 2 pi j / 4096 are in a table, and the angle b = 2 pi w
+    is below 0.00154, so cos b and sin b are their Taylor polynomials up to b**4 and b**3. In units of
+    2**-53: the next term of sin b is below 0.65, that of cos b below 0.001; c and s are off by 0.5, cos b by
+    0.51, sin b by 0.02 more, since it is small, and three roundings of c cos b - s sin b add 1.1.
     """
     whole, half = _table()
     arc = (second >> np.uint64(64 - _ARCS)).view(np.int64)
     angle = np.add(second & np.uint64(2 ** (64 - _ARCS) - 1), 0.5)
     angle *= 2 * math.pi * 2.0**-64
     square = angle * angle
-    short = square * (1 / 120)  # the sine of the short angle
-    short -= 1 / 6
-    short *= square
-    short += 1
-    short *= angle
-    near = square * (-1 / 720)  # its cosine
-    near += 1 / 24
-    near *= square
+    near = square * (1 / 24)  # the cosine of the short angle
     near -= 0.5
     near *= square
     near += 1
+    square *= -1 / 6  # its sine
+    square += 1
+    short = np.multiply(angle, square, out=square)
     c, s = whole.take(arc), half.take(arc)
-    np.multiply(c, near, out=cosine)
-    np.multiply(s, near, out=sine)
+    cosine = c * near
+    sine = np.multiply(s, near, out=near)
     cosine -= np.multiply(s, short, out=s)
     sine += np.multiply(c, short, out=c)
+    return cosine, sine
 
 
 @functools.cache
 def _table() -> tuple[Floats, Floats]:
     """The cosines and sines of the 2**_ARCS equal parts of a turn, correctly rounded."""
-    context = MPContext()
-    turns = [context.mpf(arc) / 2 ** (_ARCS - 1) for arc in range(2**_ARCS)]
-    with context.workprec(120):
-        cosines, sines = ([float(of(turn)) for turn in turns] for of in (context.cospi, context.sinpi))
-    return np.array(cosines), np.array(sines)
+    context, quarter = MPContext(), 2 ** (_ARCS - 2)
+    context.prec = 120
+    rise = np.array([float(context.sinpi(context.mpf(arc) / (2 * quarter))) for arc in range(quarter + 1)])
+    sines = np.concatenate([rise[:-1], rise[:0:-1], -rise[:-1], -rise[:0:-1]])
+    return np.roll(sines, -quarter), sines
 
 
 def _round(scale: float, u: int, v: int, bits: int, sine: bool) -> int | None:

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from fedpriv.mechanism.gaussian import PIECE, Normals
-from fedpriv.mechanism.placement import Central, NoNoise
+from fedpriv.mechanism.placement import Central, Distributed, Local, NoNoise
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.mechanism.release import PARTY, SERVER, draw_ahead, release
 from fedpriv.rng import Key
@@ -50,19 +50,33 @@ def test_a_seed_repeats_them_and_a_shorter_draw_is_a_prefix() -> None:
     assert np.array_equal(one[: PIECE + 5], shorter)
 
 
-def test_noise_drawn_ahead_is_the_noise_that_is_released() -> None:
+@pytest.mark.parametrize("exact", [True, False])
+def test_noise_drawn_ahead_is_the_noise_that_is_released(exact: bool) -> None:
     query = Query((torch.zeros(LONG),), (SumBlock((Term(clip_norm=2.0),)),))
-    sums, central = (torch.ones(LONG),), Central()
-    ahead = draw_ahead(query, central, KEY, 3)
+    sums, central = (torch.ones(LONG),), Central(exact=exact)
+    ahead = draw_ahead(query, 1.5, central, KEY, 3)
     assert ahead is not None
     one = release(sums, 0, query, 1.5, central, 4.0, KEY, 3, ahead)
     two = release(sums, 0, query, 1.5, central, 4.0, KEY, 3)
     assert one is not None
     assert two is not None
     assert torch.equal(one[0], two[0])
-    [sample] = draw((SERVER, 3), LONG)
-    np.testing.assert_allclose(one[0].numpy(), (1 + 3 * sample) / 4, rtol=1e-5, atol=1e-6)
-    assert draw_ahead(query, NoNoise(), KEY, 3) is None
+    if not exact:
+        [sample] = draw((SERVER, 3), LONG)
+        np.testing.assert_allclose(one[0].numpy(), (1 + 3 * sample) / 4, rtol=1e-5, atol=1e-6)
     for taken in (2, 4):
         with pytest.raises(ValueError, match="cannot serve"):
-            release(sums, 5, query, 1.0, central, 10.0, KEY, taken, ahead)
+            release(sums, 5, query, 1.5, central, 10.0, KEY, taken, ahead)
+
+
+def test_exact_noise_drawn_ahead_with_another_std_is_refused() -> None:
+    query, central = Query((torch.zeros(8),), (SumBlock((Term(clip_norm=2.0),)),)), Central(exact=True)
+    ahead = draw_ahead(query, 1.0, central, KEY, 3)
+    with pytest.raises(ValueError, match="another std"):
+        release((torch.zeros(8),), 0, query, 1.5, central, 10.0, KEY, 3, ahead)
+
+
+def test_noise_that_depends_on_replies_is_not_drawn_ahead() -> None:
+    query = Query((torch.zeros(8),), (SumBlock((Term(clip_norm=2.0),)),))
+    for placement in (NoNoise(), Distributed(shares=4, min_replies=2), Local(shares=4)):
+        assert draw_ahead(query, 1.5, placement, KEY, 3) is None

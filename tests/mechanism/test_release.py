@@ -218,7 +218,7 @@ def test_exact_noise_is_increased_to_compensate_for_rounding(z: float) -> None:
     """The same normal numbers, with a std increased by the largest extra distance of two rounded sums."""
     zeros = torch.zeros(D, dtype=torch.float64)
     step, std = noise_step(QUERY.blocks[0], z * CLIP), z * CLIP
-    [whole] = Rounded(KEY, ("server-noise", 3), [zeros]).take([std / step])
+    [whole] = Rounded(KEY, ("server-noise", 3), [zeros], [std / step]).take()
     exact = Central(exact=True)
     query = replace(QUERY, points=(zeros,))
     answer = release((zeros,), 0, query, z, exact, 1.0, KEY, 3)

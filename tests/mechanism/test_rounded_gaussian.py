@@ -21,13 +21,14 @@ LONG = 3 * PIECE + 7
 
 
 def draw(index: int, scale: float, *sizes: int) -> list[npt.NDArray[np.float64]]:
-    draws = Rounded(KEY, ("noise", index), [torch.zeros(n) for n in sizes])
-    return [whole.numpy() for whole in draws.take([scale] * len(sizes))]
+    draws = Rounded(KEY, ("noise", index), [torch.zeros(n) for n in sizes], [scale] * len(sizes))
+    return [whole.numpy() for whole in draws.take()]
 
 
 def integers(piece: rounded_gaussian._Piece, scale: float) -> list[float]:
-    out = np.empty(piece._count)
-    piece.rounded(scale, out)
+    """The numbers of a piece of two."""
+    out = np.empty(2)
+    piece.fill(scale, out)
     return [float(whole) for whole in out]
 
 
@@ -61,7 +62,7 @@ def test_large_scales_give_the_normal_distribution_across_pieces() -> None:
 
 def test_pieces_blocks_labels_and_keys_share_nothing() -> None:
     one, two = draw(2, 1e6, LONG, PIECE)
-    other = Rounded(Key.from_seed(12), ("noise", 2), [torch.zeros(PIECE)]).take([1e6])[0].numpy()
+    other = Rounded(Key.from_seed(12), ("noise", 2), [torch.zeros(PIECE)], [1e6]).take()[0].numpy()
     pieces = [one[:PIECE], one[PIECE : 2 * PIECE], two, *draw(3, 1e6, PIECE), other]
     correlations = np.corrcoef(np.stack(pieces)) - np.eye(len(pieces))
     assert np.abs(correlations).max() < 6 / PIECE**0.5
@@ -74,7 +75,7 @@ def test_pieces_blocks_labels_and_keys_share_nothing() -> None:
 def test_a_seed_repeats_them() -> None:
     [one], [again] = draw(4, 1e9, 1001), draw(4, 1e9, 1001)
     assert np.array_equal(one, again)
-    [scalar] = Rounded(KEY, ("noise", 4), [torch.zeros(())]).take([8.0])
+    [scalar] = Rounded(KEY, ("noise", 4), [torch.zeros(())], [8.0]).take()
     assert scalar.shape == ()
 
 
@@ -92,36 +93,32 @@ def test_mpmath_and_float64_give_the_same_integers(scale: float, monkeypatch: py
 
 
 def test_float64_is_within_half_of_the_error_that_is_assumed() -> None:
-    count = 2 * rounded_gaussian._STRIP + 1000  # two strips and a shorter one
-    piece = rounded_gaussian._Piece(KEY, ("noise", 6, 0, 0), count)
-    first, second = piece._words()
-    pairs = count // 2
-    bounds = []
+    first, second = (rounded_gaussian._bits(KEY, ("noise", 6, part), 1500) for part in (0, 1))
+    radii, *normals = rounded_gaussian._normals(first, second)
     with mpmath.workdps(60):
-        for entry in range(0, count, 5):
-            pair = entry % pairs
+        for pair in range(1500):
             u, v = ((mpmath.mpf(int(word[pair])) + 0.5) / 2**64 for word in (first, second))
             radius = mpmath.sqrt(-2 * mpmath.log(u))
-            turn = mpmath.cos if entry < pairs else mpmath.sin
-            error = abs(radius * turn(2 * mpmath.pi * v) - mpmath.mpf(float(piece._normals[entry])))
-            bounds.append(2**-48 * float(radius + 1 / radius))
-            assert error < bounds[-1] / 2
-    assert piece._error > (1 - 1e-9) * max(bounds)
+            assumed = float(rounded_gaussian._error(radii[pair : pair + 1])[0])
+            assert assumed == pytest.approx(2**-48 * float(radius + 1 / radius))
+            for of, numbers in zip((mpmath.cos, mpmath.sin), normals, strict=True):
+                error = abs(radius * of(2 * mpmath.pi * v) - mpmath.mpf(float(numbers[pair])))
+                assert error < assumed / 2
 
 
 def test_cosines_and_sines_are_within_their_bound() -> None:
-    """At every arc's edges and within: 2.2 units of 2**-53, the missing bits of the angle included."""
-    arcs = np.arange(2**rounded_gaussian._ARCS, dtype=np.uint64) << np.uint64(54)
-    inside = np.frombuffer(KEY.secret("inside") * 256, np.uint64)[: len(arcs)] >> np.uint64(10)
-    second = np.concatenate([arcs, arcs + np.uint64(2**54 - 1), arcs + inside])
-    cosine, sine = np.empty(len(second)), np.empty(len(second))
-    rounded_gaussian._turns(second, cosine, sine)
+    """At edges of arcs and within: 2.9 units of 2**-53, the missing bits of the angle included."""
+    rest = np.uint64(64 - rounded_gaussian._ARCS)
+    arcs = np.arange(0, 2**rounded_gaussian._ARCS, 3, dtype=np.uint64) << rest
+    inside = rounded_gaussian._bits(KEY, ("inside",), len(arcs)) >> np.uint64(rounded_gaussian._ARCS)
+    second = np.concatenate([arcs, arcs + (np.uint64(1) << rest) - np.uint64(1), arcs + inside])
+    cosine, sine = rounded_gaussian._turns(second)
     with mpmath.workdps(40):
         for word, c, s in zip(second, cosine, sine, strict=True):
             for bits in (2 * int(word), 2 * int(word) + 2):  # the least and the largest V with these bits
                 turn = mpmath.mpf(bits) / 2**64  # in half turns
-                assert abs(mpmath.cospi(turn) - mpmath.mpf(float(c))) < 2.2 * 2**-53
-                assert abs(mpmath.sinpi(turn) - mpmath.mpf(float(s))) < 2.2 * 2**-53
+                assert abs(mpmath.cospi(turn) - mpmath.mpf(float(c))) < 2.9 * 2**-53
+                assert abs(mpmath.sinpi(turn) - mpmath.mpf(float(s))) < 2.9 * 2**-53
 
 
 def test_a_scale_of_zero_makes_zeros_also_of_the_far_tail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,4 +176,4 @@ def test_bits_are_those_of_chacha20() -> None:
 @pytest.mark.parametrize("scale", [-1.0, 2.0**49, float("nan")])
 def test_scales_without_room_are_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="must lie"):
-        Rounded(KEY, ("noise", 9), [torch.zeros(2)]).take([scale])
+        Rounded(KEY, ("noise", 9), [torch.zeros(2)], [scale])
