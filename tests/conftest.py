@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from helpers import tally
 from hypothesis import settings
 from matplotlib.figure import Figure
 
@@ -52,3 +53,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Where tests run in several processes, those that share Ray share a process."""
     if "ray_instance" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+def pytest_sessionfinish() -> None:
+    """The counts that docs/trust.md shows."""
+    tally.write()

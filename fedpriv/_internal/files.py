@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fedpriv._internal import validation
 
@@ -76,6 +77,14 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def read_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for anything else, and for brackets without end."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON text is nested too deeply") from None
+
+
 def read_numbers(
     name: str, path: str, count: int | None = None, check: Callable[[str, float], object] = validation.real
 ) -> list[float]:
@@ -94,9 +103,11 @@ def read_numbers(
                     where = f"{name} {path}, line {rows.line_num}"
                     values.append(_number(where, cells))
                     check(where, values[-1])
+    except validation.FedprivError:
+        raise
     except OSError:
         raise validation.fail(name, path, "be an existing CSV file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:  # not UTF-8, or a path with a zero byte
         raise validation.fail(name, path, "be a CSV file of text", str(error)) from None
     if not values:
         raise validation.fail(name, path, "be a CSV file that holds numbers")

@@ -27,6 +27,7 @@ from fedpriv._internal import hints, validation
 from fedpriv._internal.registry import Registry
 
 Scalar = str | int | float | bool
+_TOO_LARGE = 2**63  # TOML's and Flower's whole numbers are smaller
 
 
 def kebab(name: str) -> str:
@@ -116,6 +117,8 @@ class Settings(BaseModel):
         """The checked settings, from values by key. Raises ArgumentError, in one line, on the first error."""
         fields = cls.fields()
         for key, value in values.items():
+            if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+                raise validation.fail(key, value, "be a number of at most 64 bits")
             if (registry := _extra(fields[key]).get("words")) is not None:
                 registry.require(value)
         try:

@@ -23,6 +23,7 @@ from typing import Any
 
 _MEANT = "did you mean"
 _MANY_WORDS = 8  # more than are read at a glance
+_LONGEST_SHOWN = 500  # characters of a value in an error
 
 
 class FedprivError(Exception):
@@ -48,14 +49,31 @@ def fail(name: str, value: object, allowed: str, hint: str = "") -> ArgumentErro
         allowed: what follows "it must": a verb phrase.
         hint: what to do, or why the value is not allowed.
     """
-    return ArgumentError(f"{name} is {value!r}; it must {allowed}" + (f" ({hint})" if hint else ""))
+    return ArgumentError(f"{name} is {shown(value)}; it must {allowed}" + (f" ({hint})" if hint else ""))
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: its ``repr``, shortened where it is very long.
+
+    >>> shown("a" * 1000)[-10:], shown(10**5000)
+    ('aaaaaaa...', 'a number of thousands of digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write out such numbers
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 def real(name: str, value: Any, hint: str = "") -> float:
     """``value`` as a float that is not NaN; infinity is allowed."""
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # a whole number beyond all floats
+        number = math.nan
+    if math.isnan(number):
         raise fail(name, value, "be a number", hint)
-    return float(value)
+    return number
 
 
 def positive(name: str, value: Any, hint: str = "") -> float:
@@ -117,7 +135,7 @@ def not_among(name: str, value: object, words: Sequence[str], hint: str = "") ->
     model is 'CNN'; did you mean 'cnn'?
     """
     if len(words) > _MANY_WORDS and hint.startswith(_MEANT):
-        return ArgumentError(f"{name} is {value!r}; {hint}")
+        return ArgumentError(f"{name} is {shown(value)}; {hint}")
     return fail(name, value, f"be one of {', '.join(words)}", hint)
 
 
@@ -132,7 +150,8 @@ def normalised(value: object) -> str:
     >>> normalised(" DP_SGD")
     'dp-sgd'
     """
-    return re.sub(r"[\s_]+", "-", str(value).strip()).lower()
+    text = str(value) if isinstance(value, str) else shown(value)
+    return re.sub(r"[\s_]+", "-", text.strip()).lower()
 
 
 def near(value: Any, words: Iterable[str]) -> str:

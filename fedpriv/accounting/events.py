@@ -24,6 +24,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.validation import ArgumentError
 
 MECHANISMS = ("gaussian", "noisy-max")
+_TOO_MANY = 2**63
 
 
 class Relation(StrEnum):
@@ -141,7 +142,7 @@ class Event:
 
     def __post_init__(self) -> None:
         validation.non_negative("noise-multiplier", self.noise_multiplier)
-        event_name = {"fixed-size": "without-replacement", "everyone": "none"}.get(self.sampling)
+        event_name = {"fixed-size": "without-replacement", "everyone": "none"}.get(str(self.sampling))
         hint = f"an event calls this sampler {event_name!r}" if event_name else ""
         validation.choice("sampler", self.sampling, SAMPLINGS, hint)
         validation.choice("relation", self.relation, RELATIONS)
@@ -151,6 +152,10 @@ class Event:
         validation.probability("truncation", self.truncation)
         validation.integer("count", self.count, 1)
         validation.choice("mechanism", self.mechanism, MECHANISMS)
+        for name in ("count", "population", "cohort"):
+            number = getattr(self, name)
+            if isinstance(number, int) and number >= _TOO_MANY:
+                raise validation.fail(name, number, "be a number of at most 64 bits")
         self._check_sizes()
         self._check_pairs()
 
@@ -195,13 +200,18 @@ class Event:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Event:
-        """The inverse of ``to_json``. Raises ArgumentError for unknown or missing fields."""
-        unknown = sorted(set(record) - set(_DEFAULTS))
+        """The inverse of ``to_json``. Raises ArgumentError for anything else, such as unknown fields."""
+        if not isinstance(record, Mapping):
+            raise ArgumentError(
+                f"{validation.shown(record)} is not an event: it must be a table of its fields."
+            )
+        unknown = sorted(map(str, set(record) - set(_DEFAULTS)))
         missing = [name for name in ("noise_multiplier", "sampling", "relation") if name not in record]
         if unknown or missing:
             raise ArgumentError(
-                f"{dict(record)} is not an event: it has the unknown fields {unknown} and lacks the required "
-                f"fields {missing}. Use the dict that Event.to_json returns."
+                f"{validation.shown(dict(record))} is not an event: it has the unknown fields "
+                f"{validation.shown(unknown)} and lacks the required fields {missing}. Use the dict that "
+                "Event.to_json returns."
             )
         return cls(**record)
 

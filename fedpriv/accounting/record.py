@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv._internal import validation
+from fedpriv._internal.files import read_json
 from fedpriv.accounting.anchor import anchor_of
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.head import NO_COPY, Head, LedgerError, head_path, read_head
@@ -60,7 +62,12 @@ class Record:
                     f"Line {number} of the ledger has no label 'silos', so its events cannot be split by "
                     "silo."
                 )
-            for silo in labels["silos"]:
+            silos = labels["silos"]
+            if not isinstance(silos, list) or not all(isinstance(silo, int) for silo in silos):
+                raise LedgerError(
+                    f"Line {number} of the ledger has a label 'silos' that is no list of numbers."
+                )
+            for silo in silos:
                 found.setdefault(silo, []).append(event)
         return {str(silo): tuple(events) for silo, events in sorted(found.items())}
 
@@ -157,8 +164,18 @@ def parse(data: bytes, name: str) -> Record:
         raise LedgerError(
             f"{name}: line 1 is not the header of a ledger of format {', '.join(map(str, FORMATS))}."
         )
-    events = tuple(Event.from_json(body.pop("event")) for body in bodies[1:])
+    events = tuple(_event(name, number, body) for number, body in enumerate(bodies[1:], 2))
     return Record(bodies[0], events, torn, tuple(links), size, tuple(bodies[1:]))
+
+
+def _event(name: str, line: int, body: dict[str, Any]) -> Event:
+    """The event of a line, which is taken out of its body. Raises LedgerError where there is none."""
+    try:
+        return Event.from_json(body.pop("event"))
+    except KeyError:
+        raise LedgerError(f"{name}: line {line} has no event.") from None
+    except validation.ArgumentError as error:
+        raise LedgerError(f"{name}: line {line} has an event that cannot be: {error}") from None
 
 
 def link(chain: str, body: Mapping[str, Any]) -> str:
@@ -169,7 +186,7 @@ def link(chain: str, body: Mapping[str, Any]) -> str:
 
 def _verify(line: bytes, chain: str) -> dict[str, Any] | None:
     try:
-        body = json.loads(line)
+        body = read_json(line)
     except ValueError:
         return None
     if not isinstance(body, dict):

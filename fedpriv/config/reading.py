@@ -17,7 +17,11 @@ def read_file(path: str | Path) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError:
         raise validation.fail("CONFIG", str(path), "be an existing TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise validation.fail(
+            "CONFIG", str(path), "be a flat table", "its values are nested too deeply"
+        ) from None
+    except ValueError as error:  # of TOML, of UTF-8, or a number of too many digits
         text = f'CONFIG {path} is not valid TOML: {error}; texts stand in quotes, as in model = "cnn"'
         raise validation.ArgumentError(text) from None
 
@@ -41,6 +45,6 @@ def read_assignment(text: str) -> tuple[str, Scalar]:
     value = value.strip()
     try:
         table = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number of too many digits, or brackets without end
         return key.strip(), value
     return key.strip(), table["value"] if len(table) == 1 else value

@@ -77,7 +77,9 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         known = cls.all_fields()
         for key, value in values.items():
             if key not in known:
-                raise validation.ArgumentError(f"unknown key {key!r}; {_hint(key, value, known)}")
+                raise validation.ArgumentError(
+                    f"unknown key {validation.shown(key)}; {_hint(key, value, known)}"
+                )
         parts = {kind: {k: v for k, v in values.items() if k in kind.fields()} for kind in own_settings()}
         parts = {kind: part for kind, part in parts.items() if part}
         taken = {key for part in parts.values() for key in part}

@@ -19,6 +19,8 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv.data.source import DataError
 
+_SHOWN = 300  # characters of the reason in an error
+
 
 class CardError(DataError):
     """A data set card is missing or malformed."""
@@ -122,10 +124,13 @@ def read_card(path: Path) -> Card:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         files = tuple(_file(entry) for entry in table.pop("files", []))
         made = Card(files=files, needs=tuple(table.pop("needs", [])), **table)
-    except (tomllib.TOMLDecodeError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        raise CardError(f"{path} is not a data set card: {error}") from error
+    except (TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise CardError(f"{path} is not a data set card: {' '.join(str(error).split())[:_SHOWN]}") from error
+    _require_types(path, made)
     if made.name != path.stem:
-        raise CardError(f"{path}: the card's name is {made.name!r}; it must equal the file's name")
+        raise CardError(
+            f"{path}: the card's name is {validation.shown(made.name)}; it must equal the file's name"
+        )
     for file in files:
         _require_sound(path, file)
     return made
@@ -137,19 +142,40 @@ def _file(entry: Mapping[str, Any]) -> File:
     return File(urls=tuple(fields.pop("urls", [])), members=members, **fields)
 
 
+def _require_types(path: Path, made: Card) -> None:
+    """Raises CardError unless texts are texts and sizes are whole numbers of 0 or more."""
+    texts: list[object] = [made.name, made.title, made.homepage, made.licence, made.citation]
+    texts += [made.inputs, made.target, *made.needs]
+    members = [member for file in made.files for member in file.members]
+    parts: list[File | Member] = [*made.files, *members]
+    for file in made.files:
+        texts += [
+            file.name,
+            *file.urls,
+            *(hash for hash in (file.content_sha256, file.md5) if hash is not None),
+        ]
+    texts += [hash for part in parts if (hash := part.sha256) is not None]
+    texts += [member.name for member in members]
+    sizes: list[object] = [size for part in parts if (size := part.size) is not None]
+    if not all(isinstance(text, str) for text in texts):
+        raise CardError(f"{path} is not a data set card: names, addresses and hashes must be texts")
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise CardError(f"{path} is not a data set card: sizes must be whole numbers of 0 or more")
+
+
 def _require_sound(path: Path, file: File) -> None:
     for name in (file.name, *(member.name for member in file.members)):
         # A card must not write outside its data set's folder.
         if Path(name).name != name or name.startswith("."):
-            raise CardError(f"{path}: {name!r} is not a plain file name")
+            raise CardError(f"{path}: {validation.shown(name)} is not a plain file name")
     for digest in (file.sha256, file.content_sha256, *(member.sha256 for member in file.members)):
         if digest is not None and not is_sha256(digest):
-            raise CardError(f"{path}: {digest!r} is not a SHA-256 (64 lower-case hex digits)")
+            raise CardError(f"{path}: {validation.shown(digest)} is not a SHA-256 (64 lower-case hex digits)")
     if file.md5 is not None and not _is_hex(file.md5, 32):
-        raise CardError(f"{path}: {file.md5!r} is not an MD5 (32 lower-case hex digits)")
+        raise CardError(f"{path}: {validation.shown(file.md5)} is not an MD5 (32 lower-case hex digits)")
     for url in file.urls:
         if not url.startswith(("https://", "http://")):
-            raise CardError(f"{path}: {url!r} is not an http or https address")
+            raise CardError(f"{path}: {validation.shown(url)} is not an http or https address")
 
 
 def is_sha256(digest: str) -> bool:

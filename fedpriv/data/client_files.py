@@ -30,19 +30,20 @@ shape do not depend on a single example.
 
 from __future__ import annotations
 
-import io
+import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv._internal import validation
+from fedpriv._internal import npy, validation
 from fedpriv._internal.files import atomic
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import torch
 from fedpriv.data import idx
+from fedpriv.data.archives import ZIP_DAMAGE, entry
 from fedpriv.data.arrays import Arrays
-from fedpriv.data.files import MissingDataError
+from fedpriv.data.files import MissingDataError, most_unpacked, read_at_most
 from fedpriv.data.partitioning.populations import Silos
 from fedpriv.data.ranges import Mask, blanked, within
 from fedpriv.data.source import DataError, Indices, Pair, Source, to_unit, whole
@@ -83,9 +84,12 @@ def _as_bytes(x: Tensor) -> Tensor:
 
 def _read_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-            return archive["x"], archive["y"]
-    except (KeyError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+        with zipfile.ZipFile(path) as archive:
+            limit = most_unpacked(path.stat().st_size)
+            items = (archive.getinfo(f"{name}.npy") for name in "xy")
+            x, y = (npy.read(read_at_most(entry(archive, item), limit, path)) for item in items)
+            return x, y
+    except (KeyError, ValueError, *ZIP_DAMAGE):
         # The cause is dropped, because its text may quote the data.
         raise DataError(f"{path} is not an .npz file with the plain arrays x and y") from None
 
@@ -130,6 +134,8 @@ class ClientFile:
         if not all(isinstance(part, np.ndarray) and part.ndim for part in (x, y)):
             raise DataError(f"{path}: x and y must be arrays with one row per example")
         self.size = len(x)
+        if math.prod(x.shape[1:]) > math.prod(like.shape) or math.prod(y.shape[1:]) > like.classes:
+            raise DataError(f"{path}: an example must have the shape {like.shape}, as in {like.name}")
         self.held: Mask = within(x, y, like.tokens, like.target, like.classes)
         # An empty file gets one row that is never used, because the server must not learn that it is empty.
         empty = len(x) == len(y) == 0

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import os
 import zlib
 from pathlib import Path
+from typing import IO
 
 from fedpriv.data.source import DataError
+
+_CHUNK = 1 << 18
+_EXPANSION = 200  # times its size that a compressed file may unpack to; data sets have 3 to 20
+_SMALL = 1 << 26  # bytes that any file may unpack to
 
 
 class MissingDataError(DataError, FileNotFoundError):
@@ -44,7 +50,7 @@ def find(where: Path, name: str) -> Path:
 def content(path: Path) -> bytes:
     """The file's bytes, decompressed if they are gzip or bzip2 data. The file's name does not matter.
 
-    Raises DataError if the compressed data is damaged or truncated.
+    Raises DataError if the compressed data is damaged or truncated, or far larger than the file.
     """
     raw = path.read_bytes()
     # A text could start with bzip2's three letters, so its block magic is checked, too.
@@ -52,6 +58,31 @@ def content(path: Path) -> bytes:
     if codec is None:
         return raw
     try:
-        return bytes(codec.decompress(raw))
-    except (EOFError, OSError, ValueError, zlib.error) as error:
+        with codec.open(io.BytesIO(raw)) as stream:
+            return read_at_most(stream, most_unpacked(len(raw)), path)
+    except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path}: damaged {codec.__name__} data ({error}); fetch it again") from error
+
+
+def most_unpacked(size: int) -> int:
+    """The most bytes that a compressed file of ``size`` bytes may unpack to.
+
+    A kilobyte can be made to unpack to a megabyte, and a few of them to more than there is memory.
+    """
+    return max(_SMALL, _EXPANSION * size)
+
+
+def read_at_most(stream: IO[bytes], limit: int, path: Path) -> bytes:
+    """The rest of the stream. Raises DataError if it is longer than ``limit`` bytes."""
+    blocks, left = [], limit
+    while block := stream.read(_CHUNK):
+        blocks.append(block)
+        left -= len(block)
+        if left < 0:
+            raise too_large(path, limit)
+    return b"".join(blocks)
+
+
+def too_large(path: Path, limit: int) -> DataError:
+    """The error for a file that unpacks to more than ``limit`` bytes."""
+    return DataError(f"{path} unpacks to more than {limit:,} bytes; unpack it yourself if you trust it")

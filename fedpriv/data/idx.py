@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_MAX_DIMENSIONS = 32
 _CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
 
@@ -48,6 +49,10 @@ def read(path: str | Path) -> npt.NDArray[Any]:
     zero, code, dimensions = struct.unpack(">HBB", data[:4])
     if zero != 0 or code not in _TYPES:
         raise IdxError(f"{path}: magic number 0x{data[:4].hex()} is not IDX")
+    if dimensions > _MAX_DIMENSIONS:
+        raise IdxError(
+            f"{path}: it has {dimensions} dimensions, more than the {_MAX_DIMENSIONS} that are read"
+        )
     start = 4 + 4 * dimensions
     if len(data) < start:
         raise IdxError(f"{path}: cut short within its header of {dimensions} dimensions")
@@ -59,7 +64,10 @@ def read(path: str | Path) -> npt.NDArray[Any]:
     if len(data) - start != expected:
         what = "cut short" if len(data) - start < expected else "has bytes left over"
         raise IdxError(f"{path}: {what}: {len(data) - start} data bytes, but {shape} needs {expected}")
-    values = np.frombuffer(data, dtype=kind, offset=start).reshape(shape)
+    try:
+        values = np.frombuffer(data, dtype=kind, offset=start).reshape(shape)
+    except ValueError:  # longer dimensions of an empty array than NumPy has
+        raise IdxError(f"{path}: its header has dimensions that no array can have") from None
     return values.astype(kind.newbyteorder("="))
 
 

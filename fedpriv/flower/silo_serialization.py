@@ -24,6 +24,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
+from fedpriv._internal.files import read_json
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting.events import Event
 from fedpriv.flower.serialization import (
@@ -59,7 +60,7 @@ def read_training(content: RecordDict) -> TrainRequest:
         raise MessageError("a model must be one vector")
     try:
         number = read_whole(fields["round"])
-        events = tuple(Event.from_json(table) for table in json.loads(str(fields["events"])))
+        events = tuple(Event.from_json(table) for table in read_json(str(fields["events"])))
         silos = tuple(read_whole(silo) for silo in cast("list[Any]", fields["silos"]))
     except MessageError:
         raise
@@ -104,7 +105,7 @@ def read_memories(state: RecordDict, silos: Iterable[int]) -> dict[int, SiloStat
         if f"{key}-slots" in state:
             record = array_record(state, f"{key}-slots")
             slots = {name: read_vector(record, name) for name in record}
-        memories[silo] = SiloState(read_whole(config_record(state, key)["round"]), slots)
+        memories[silo] = SiloState(read_whole(config_record(state, key).get("round")), slots)
     return memories
 
 

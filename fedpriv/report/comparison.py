@@ -8,7 +8,6 @@ repetitions of one run, and are shown by their mean and spread.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import read_json
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
@@ -255,8 +255,8 @@ def _run(folder: Path) -> Run:
         run = Run(
             folder,
             config,
-            tuple(json.loads(line) for line in lines),
-            json.loads((folder / "report.json").read_text()),
+            tuple(read_json(line) for line in lines),
+            read_json((folder / "report.json").read_bytes()),
         )
         _ = run.ended, run.gate, run.report["remark"]
         _ = [(record["round"], record["epsilon"]) for record in run.metrics]

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedpriv._internal import tensor_io, user_code, validation
+from fedpriv._internal.files import read_json
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.ledger import Record
 from fedpriv.config.plan import Plan
@@ -144,7 +145,7 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
         _metrics(folder, state.step),
         (*about["resumed"], state.step),
         len(record.events),
-        tuple(key for key, mark in _code(config).items() if about["code"][key] != mark),
+        tuple(key for key, mark in _code(config).items() if about["code"].get(key) != mark),
         about["untrained"],
     )
     found.require_ledger(record)
@@ -168,15 +169,35 @@ def _state(folder: Path, config: Config) -> tuple[State, dict[str, Any]]:
         raise validation.fail("FOLDER", str(folder), f"hold a run's {FILE}", hint)
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads(file.metadata()["fedpriv"])
+            about = read_json(file.metadata()["fedpriv"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             wanted = ("code", "config", "link", "model", "releases", "resumed", "step", "tensors")
             about = {name: about[name] for name in wanted} | {"untrained": about.get("untrained", {})}
+            if not _plausible(about):
+                raise ValueError("the facts are not of the kinds that were written")
             if about["tensors"] != _tensors_digest(tensors):
                 raise ValueError("the tensors are not those that were written")
             return State.from_tensors(tensors, int(about["step"])), about
-    except (SafetensorError, KeyError, TypeError, ValueError):
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # RuntimeError: torch has no such type
         raise validation.fail("FOLDER", str(folder), f"hold an intact {FILE}") from None
+
+
+def _plausible(about: Mapping[str, Any]) -> bool:
+    """Whether the facts beside a state have the types with which they are written."""
+    texts = (about[name] for name in ("config", "link", "model", "tensors"))
+    numbers = (about["releases"], about["step"], *about["resumed"])
+    tables = (about["code"], about["untrained"])
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(number, int) and number >= 0 for number in numbers)
+        and all(isinstance(table, dict) for table in tables)
+    )
 
 
 def _settings(folder: Path) -> str:
@@ -185,7 +206,8 @@ def _settings(folder: Path) -> str:
     The digest is of the file and not of the parsed configuration, so that a version of fedpriv that knows
     more settings can resume the run: settings that the file lacks have their defaults.
     """
-    lines = (folder / "config.toml").read_text().splitlines(keepends=True)
+    # A text that is no UTF-8 has another digest, too.
+    lines = (folder / "config.toml").read_text("utf-8", "replace").splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("#"))
 
 
@@ -201,7 +223,7 @@ def _stopped(folder: Path) -> StopReason | None:
     if not all((folder / name).is_file() for name in REPORTS):
         return None
     try:
-        return StopReason(json.loads((folder / "report.json").read_text())["result"]["stopped"])
+        return StopReason(read_json((folder / "report.json").read_bytes())["result"]["stopped"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -210,7 +232,7 @@ def _metrics(folder: Path, step: int) -> tuple[dict[str, Any], ...]:
     """The whole records of rounds up to ``step``; a line that was cut off was no record yet."""
     try:
         lines = (folder / "metrics.jsonl").read_text().split("\n")[:-1]
-        records = [json.loads(line) for line in lines]
+        records = [read_json(line) for line in lines]
         return tuple(record for record in records if record["round"] <= step)
     except (OSError, ValueError, KeyError, TypeError):
         raise validation.fail("FOLDER", str(folder), "hold an intact metrics.jsonl") from None

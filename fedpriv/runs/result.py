@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from fedpriv import models
 from fedpriv._internal import tensor_io, user_code, validation
+from fedpriv._internal.files import read_json
 from fedpriv._internal.version import __version__
 from fedpriv.accounting.head import HeadFile, head_path
 from fedpriv.accounting.record import parse
@@ -237,9 +238,10 @@ def load_result(folder: str | Path) -> Result:
         hint = f"it has no report.json; `fedpriv resume {folder}` continues an interrupted run"
         raise validation.fail("folder", str(folder), "hold a run that has ended", hint)
     try:
-        report = json.loads((path / "report.json").read_text())
+        report = read_json((path / "report.json").read_bytes())
         lines = (path / "metrics.jsonl").read_text().splitlines()
-        metrics = [json.loads(line) for line in lines]
+        metrics = [read_json(line) for line in lines]
+        spending = [(record["round"], record["epsilon"]) for record in metrics]
         stopped = StopReason(report["result"]["stopped"])
         trained = _trained(path, config)
         ledger = (path / "ledger.jsonl").read_bytes()
@@ -248,7 +250,6 @@ def load_result(folder: str | Path) -> Result:
             raise
         hint = f"{type(error).__name__}: {error}"
         raise validation.fail("folder", str(folder), "hold the intact files of a run", hint) from None
-    spending = [(record["round"], record["epsilon"]) for record in metrics]
     return Result(report, metrics, stopped, config, trained, path, ledger, spending)
 
 
@@ -258,10 +259,10 @@ def _trained(folder: Path, config: Config) -> TrainedModel:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if "trained" not in about:
         return _of_0_1_0(folder, config, tensors)
-    known = json.loads(about["inputs"])
+    known = read_json(about["inputs"])
     inputs = models.Inputs(tuple(known["shape"]), known["classes"], tuple(known["tokens"]))
     build = None if user_code.in_memory(config.model) else lambda: make_model(config, inputs, started=False)
-    return TrainedModel(tensors, tuple(json.loads(about["trained"])), inputs, build)
+    return TrainedModel(tensors, tuple(read_json(about["trained"])), inputs, build)
 
 
 def _of_0_1_0(folder: Path, config: Config, tensors: Mapping[str, Tensor]) -> TrainedModel:

@@ -18,8 +18,6 @@ are the 10,000 features of Li 2023 (appendix C.1).
 from __future__ import annotations
 
 import re
-import tarfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.settings import Settings
+from fedpriv.data.archives import DamagedArchiveError, blocks, entries
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
 from fedpriv.data.registry import option, register
@@ -81,13 +80,10 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield str(file.relative_to(path.parent).as_posix()), file.read_bytes()
         return
     try:
-        with tarfile.open(path) as tar:
-            for item in tar:
-                wanted = item.name == _VOCABULARY or _REVIEW.fullmatch(item.name)
-                stream = tar.extractfile(item) if wanted and item.isfile() else None
-                if stream is not None:
-                    yield item.name, stream.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error):
+        for name, _, stream in entries(path):
+            if name == _VOCABULARY or _REVIEW.fullmatch(name):
+                yield name, b"".join(blocks(path, stream))
+    except DamagedArchiveError:
         raise DataError(f"{path} is damaged; delete it and run `fedpriv data fetch imdb`") from None
 
 

@@ -46,6 +46,8 @@ def read(path: Path) -> Arrays:
     """The source of the file at ``path``. A client is a user. Raises DataError if the file is damaged."""
     ids, rating = parse(content(path), str(path))
     train, test = split(len(ids))
+    if not len(train) or not len(test):
+        raise DataError(f"{path} has too few ratings for a training and a test part; fetch it again")
     return Arrays(
         "movielens-100k",
         ids[train].astype(np.int16),

@@ -11,6 +11,8 @@ grey level.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 from fedpriv._internal.lazy import numpy as np
@@ -23,6 +25,12 @@ from fedpriv.data.splits import shuffled
 
 LABELS = ("NORMAL", "PNEUMONIA")
 PARTS = ("train", "test")
+_MAX_PIXELS = 1 << 24  # the largest radiograph has half as many; a forged header may claim any number
+# What Pillow raises for damaged images.
+_DAMAGE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, AttributeError, RuntimeError,
+    OverflowError, struct.error, zlib.error,
+)  # fmt: skip
 _ENDINGS = {".jpeg", ".jpg", ".png"}
 
 
@@ -48,11 +56,14 @@ def _images(folder: Path, size: int) -> list[Bytes]:
     for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS):
         try:
             with Image.open(path, formats=("JPEG", "PNG")) as image:
+                if image.width * image.height > _MAX_PIXELS:
+                    raise ValueError
                 image.draft("L", (2 * size, 2 * size))  # decoding a JPEG at low resolution is much faster
                 grey = image.convert("L").resize((size, size), Image.Resampling.BILINEAR)
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        except (*_DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning):
             # The message omits the file's name, which may identify a patient.
-            raise DataError(f"{folder} has a damaged image; extract the archive again") from None
+            what = f"a damaged image, or one of more than {_MAX_PIXELS:,} pixels"
+            raise DataError(f"{folder} has {what}; extract the archive again") from None
         images.append(np.asarray(grey, np.uint8))
     if not images:
         raise DataError(f"{folder} has no images ({', '.join(sorted(_ENDINGS))}); extract the archive again")

@@ -21,13 +21,13 @@ sentences of TFF's held-out users, since TFF's split ``test`` contains later sen
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from fedpriv._internal.files import read_json
 from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.datasets.imdb import TextSettings
@@ -145,7 +145,7 @@ def read_words(path: Path, count: int) -> dict[str, int]:
 def read_tags(path: Path) -> dict[str, int]:
     """The ``TAGS`` most frequent tags: {tag: rank}. Raises DataError if there are fewer."""
     try:
-        counts = dict[str, int](json.loads(path.read_text(encoding="utf-8")))
+        counts = dict[str, int](read_json(path.read_text(encoding="utf-8")))
         ranked = sorted(counts, key=lambda tag: -counts[tag])[:TAGS]
     except (ValueError, TypeError):
         raise DataError(f"{path} is not a JSON table of tags and counts; fetch it again") from None
