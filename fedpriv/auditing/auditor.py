@@ -36,6 +36,7 @@ An audit can find a mechanism that protects less than it claims. It cannot prove
 from __future__ import annotations
 
 import math
+import secrets
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -51,9 +52,12 @@ from scipy import optimize, special, stats
 from fedpriv._internal import validation
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.api import number
-from fedpriv.accounting.events import Relation, ever_drawn
-from fedpriv.auditing.canaries import LARGEST, SUSPECTED, Canaries, Watched, nodes_of
+from fedpriv.accounting.events import ever_drawn
+from fedpriv.auditing import claims
+from fedpriv.auditing.canaries import LARGEST, LAYERS, canaries_of, nodes_of
+from fedpriv.auditing.neighbours import Neighbours
 from fedpriv.auditing.one_run import proved_epsilon
+from fedpriv.auditing.watched import SUSPECTED, Watched
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.loop import run
@@ -176,7 +180,7 @@ def audit_plan(
     validation.between("confidence", confidence, 0, 1)
     _require_visible(plan.config)
     assert plan.budget is not None
-    key = plan.key()
+    key = Key.of(plan.config.asked_seed if plan.config.seed >= 0 else secrets.randbits(128))
     there = key.generator("canaries").random(plan.units) < 0.5
     watched, events, stopped = _run(plan, key, there, observe)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
@@ -243,18 +247,28 @@ def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
 ) -> tuple[Watched, tuple[Event, ...], StopReason]:
     """Runs the plan: (the adversaries' scores, the charged events, how the run ended)."""
-    units = Canaries(there, plan.mechanism.sampler.event(1.0).relation is Relation.REPLACE_ONE)
-    side = nodes_of(plan, units)
-    watched = Watched(plan, side, units)
-    mechanism = replace(plan.mechanism, optimizer=watched)
-    params = torch.from_numpy(key.generator("initial-params").normal(0, _INITIAL_STD, plan.units)).float()
+    units = canaries_of(plan, there)
+    side = nodes_of(plan, units, key)
+    params = key.generator("initial-params").normal(0, _INITIAL_STD, LAYERS * units.parameters)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
         with Ledger.create(path, {}) as ledger:
             budget_gate = RunAccountant(plan, ledger, path)
-            loop = (mechanism, params.to(side.device), watched, budget_gate, key, plan.cohorts(key))
+            charged = claims.Charged(budget_gate, path)
+            watched = Watched.over(plan, side, units, charged)
+            mechanism = replace(plan.mechanism, optimizer=watched)
+            start = torch.from_numpy(params).float().to(side.device)
+            loop = (mechanism, start, watched, charged, key, plan.cohorts(key))
             outcome = run(*loop, lambda progress: observe(progress.round))
-        return watched, budget_gate.settle().events, outcome.stopped
+        events = budget_gate.settle().events
+    if sum(event.count for event in events) < outcome.releases:
+        watched.residuals.fault("a release that is not in the ledger")
+    neighbours = Neighbours(plan, side, replace(units, shared=True), key, watched.inner)
+    for kept in watched.kept:
+        for found in neighbours.faults(kept.state, kept.releases):
+            watched.residuals.fault(found)
+        watched.residuals.take(neighbours.few_parties(kept.state, kept.releases))
+    return watched, events, outcome.stopped
 
 
 def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:

@@ -1,181 +1,196 @@
-"""Canaries in place of a run's units, and the adversary who guesses which of them are present.
+"""Canaries in place of a run's units, whose contributions the audit knows in closed form.
 
-A canary is an example with a gradient of the maximal norm in its own coordinate, so canaries do not
-interfere. :func:`nodes_of` makes a run's nodes with them. :class:`Watched` wraps the run's optimizer and
-shows all answers to the adversary and the auditor of :mod:`fedpriv.auditing.auditor`.
+A canary is a client or example whose gradient is far larger than the clip norm. It touches two parameters
+that no other canary touches, one in each layer of a small model. A client has one, two or three examples.
+
+>>> canaries = Canaries(np.array([True, False]), replaced=True, clients=True)
+>>> batch = canaries.batch(np.array([0, 1]))
+>>> batch.owner.tolist(), batch.y[:, 0].tolist()
+([0, 1, 1], [0.0, -2.0, -3.0])
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpriv.auditing.noise_tests import Residuals
+from fedpriv.auditing import claims
 from fedpriv.config.builders import choose_device, make_work
 from fedpriv.config.plan import Plan
 from fedpriv.data import Batch, Indices
-from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.worker import Worker
-from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
-from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
+from fedpriv.mechanism.query import Block, Query, SumBlock, Term
+from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 
 Floats = NDArray[np.float64]
 
 LARGEST = 1e5  # the largest clip norm at which the canaries' gradients are certainly clipped
-SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # the adversaries' assumed noise, as factors on the claimed noise
+LAYERS = 2
 _AMPLITUDE, _FREQUENCY = 1e3, 1e3  # of the loss: gradients up to 1e6 that change sign within steps of 1e-3
-_MAX_LOG_RATIO = 300.0  # log likelihood ratios above it are not changed by the sampling rate
-_NO_UNITS = np.zeros(0, np.int64)
+_SECOND = 0.5  # the slope in the second layer's parameter; 1 in the first layer's
+_MOST_EXAMPLES = 3  # of a client
+_FEW = (7, 5)  # the numbers of shared parameters in each layer
 
 
-def nodes_of(plan: Plan, units: Canaries) -> Worker:
-    """The run's worker with canaries as units."""
-    config = plan.config
-    return Worker(
-        task=Task(_Table(plan.units), _loss),
-        work=make_work(config),
-        view=units,
-        key=plan.key(),
-        device=choose_device(config.device),
-        memory=config.memory_budget * 2**20,
-    )
-
-
-class _Table(nn.Module):
-    """A model with one parameter per canary."""
+class _Tables(nn.Module):
+    """A model of two layers with one parameter per canary each."""
 
     def __init__(self, canaries: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(canaries, 1)
+        self.first = nn.Embedding(canaries, 1)
+        self.second = nn.Embedding(canaries, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        values: Tensor = self.table(x)
-        return values[:, 0, 0]
+        values: Tensor = self.first(x[:, 0])[:, 0] + _SECOND * self.second(x[:, 1])[:, 0]
+        return values
 
 
 def _loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """A loss that is steep almost everywhere and quickly changes direction.
+    """A steep loss; ``y`` (n, 2) holds an example's signed weight less 1, and whether its loss is linear.
 
-    A gradient at one point, a difference of gradients at two points, and local steps all have to be clipped.
+    The others quickly change direction: a gradient at one point and a difference of gradients at two points
+    both have to be clipped. Those that are linear push the model in one direction, whatever the model.
     """
-    return (2 * y - 1) * (_AMPLITUDE * torch.sin(_FREQUENCY * outputs))
+    more, straight = y.unbind(-1)
+    inner = _FREQUENCY * outputs
+    return (1 + more) * (_AMPLITUDE * torch.where(straight > 0, inner, torch.sin(inner)))
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """The population of canaries; canary i has coordinate i.
+    """The population of canaries; canary i has parameter i of each layer.
 
     Attributes:
         there: whether each canary is present, bool (m,).
         replaced: whether an absent canary is replaced by one with the opposite gradient (replace-one).
+        clients: whether canaries are clients with several examples, not single examples.
+        linear: whether all losses are linear, as for local steps, and not only every other canary's.
+        period: canary i has parameter i modulo this number, as where silos train apart; 0: m.
+        shared: whether canaries share a few parameters of each layer, in different ways. The closed form is
+            not for such canaries.
     """
 
     there: NDArray[np.bool_]
     replaced: bool
+    clients: bool = False
+    linear: bool = False
+    period: int = 0
+    shared: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters of a layer."""
+        return self.period or len(self.there)
+
+    def examples(self, ids: Indices) -> Indices:
+        """The number of examples of each of these canaries."""
+        return 1 + ids % _MOST_EXAMPLES if self.clients else np.ones_like(ids)
+
+    def straight(self, ids: Indices) -> NDArray[np.bool_]:
+        """Whether each of these canaries has a linear loss."""
+        return np.full(len(ids), True) if self.linear else ids % 2 == 1
 
     def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
         """See :class:`fedpriv.federated.worker.Units`."""
         positions = np.arange(len(client_ids))
         if not self.replaced:
             positions = positions[self.there[client_ids]]
-        ids = client_ids[positions]
-        x, y, owner = ids[:, None], self.there[ids].astype(np.float32), positions
-        return Batch(*(torch.from_numpy(part).to(device) for part in (x, y, owner)))
+        counts = self.examples(client_ids[positions])
+        owner = np.repeat(positions, counts)
+        ids = client_ids[owner]
+        place = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+        weight = np.where(self.there[ids], 1.0, -1.0) * (1 + place)
+        y = np.stack([weight - 1, self.straight(ids)], axis=1).astype(np.float32)
+        places = [ids % (few if self.shared else self.parameters) for few in _FEW]
+        x = np.stack([np.minimum(own, self.parameters - 1) for own in places], axis=1)
+        inputs, labels = (torch.from_numpy(part).to(device) for part in (x, y))
+        return Batch(inputs, labels, torch.from_numpy(owner))
 
+    def contributions(self, query: Query, ids: Indices) -> list[Floats]:
+        """What each present canary of ``ids`` adds to each block: (LAYERS, k), or (k,) for an indicator.
 
-@dataclass
-class Watched:
-    """The run's optimizer and engine, observed: the adversary sees every answer, the auditor every cohort.
-
-    Attributes:
-        plan: the run's public plan.
-        side, units: the worker and the canaries, with which each canary's contribution is computed.
-        scores: log likelihood ratios of each canary's presence given all answers, by adversary: (k, m).
-        residuals: the auditor's tests of noise and cohorts.
-    """
-
-    plan: Plan
-    side: Worker
-    units: Canaries
-    scores: Floats = field(init=False)
-    residuals: Residuals = field(init=False)
-    _query: Query = field(init=False)
-    _ask: SumRequest = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._inner: PrivateOptimizer = self.plan.mechanism.optimizer
-        self.scores = np.zeros((len(SUSPECTED), self.plan.units))
-        self.residuals = Residuals(self.plan.units)
-
-    def init(self, params: Tensor) -> State:
-        """See :class:`PrivateOptimizer`."""
-        return self._inner.init(params)
-
-    def planned(self, rounds: int) -> tuple[PlannedRelease, ...]:
-        """See :class:`PrivateOptimizer`."""
-        return self._inner.planned(rounds)
-
-    def query(self, state: State) -> Query:
-        """See :class:`PrivateOptimizer`."""
-        self._query = self._inner.query(state)
-        return self._query
-
-    def update(self, state: State, answer: NoisyAnswer) -> State:
-        """See :class:`PrivateOptimizer`. The answer is observed first."""
-        self._observe(self._query, answer)
-        return self._inner.update(state, answer)
-
-    def gather(self, request: SumRequest) -> PartialSum:
-        """See :class:`fedpriv.federated.engine.Engine`. The request's cohort is recorded."""
-        self._ask = request
-        return self.side.gather(request)
-
-    def close(self) -> None:
-        """Does nothing: there are no resources to release."""
-
-    def _observe(self, query: Query, answer: NoisyAnswer) -> None:
-        """Updates the adversaries' scores and the auditor's tests with one answer."""
-        mechanism = self.plan.mechanism
-        sampler = mechanism.sampler.resized(query.rate_factor)
-        stds = query.noise_stds(mechanism.scale * query.relative_noise)
-        totals = mechanism.placement.resized(query.rate_factor).total_stds(stds)
-        sums = [part.double().cpu().numpy() * sampler.expected_size for part in answer]
-        rate = min(1.0, sampler.expected_size / sampler.population)
-        exact = self.side.answer(replace(self._ask, party_stds=None)).sums
-        left = [(total - own.numpy()) / std for total, own, std in zip(sums, exact, totals, strict=True)]
-        cohort = np.concatenate([shard.ids for shard in self._ask.shards] or [_NO_UNITS])
-        self.residuals.add(left, cohort, rate)
-        for sign, there in ((1, True), (-1, False)):
-            adds = self._contributions(query, there)
-            logs = [
-                (2 * total * add - add**2) / (2 * std**2)
-                for total, add, std, block in zip(sums, adds, totals, query.blocks, strict=True)
-                if isinstance(block, SumBlock)
-            ]
-            for score, factor in zip(self.scores, SUSPECTED, strict=True):
-                score += sign * _mixed(np.sum(logs, axis=0) / factor**2, rate)
-
-    def _contributions(self, query: Query, there: bool) -> list[Floats]:
-        """Each canary's contribution to each block if it is in the cohort, present or absent.
-
-        Every canary has its own coordinate, so one sum contains the contributions of all.
+        An absent canary that is replaced adds the opposite; the same to an indicator.
         """
-        everyone = replace(self.side, view=replace(self.units, there=np.full(self.plan.units, there)))
-        shard = Shard(0, np.arange(self.plan.units), parties=0)
-        sums = everyone.answer(SumRequest(query, 0, (shard,))).sums
-        return [total.double().numpy() for total in sums]
+        gradients, places = [self._gradients(point, ids) for point in query.points], ids % self.parameters
+
+        def added(block: Block) -> Floats:
+            if isinstance(block, SumBlock):
+                terms = [_clipped(term, gradients, places) for term in block.terms if term.weight]
+                return np.asarray(np.sum(terms, axis=0))
+            inside = _norms(_combined(block.term, gradients, places)) <= block.threshold
+            return inside.astype(np.float64) - 0.5
+
+        return [added(block) for block in query.blocks]
+
+    def _gradients(self, point: Tensor, ids: Indices) -> Floats:
+        """The gradient of each present canary at the point, in its parameters (LAYERS, k)."""
+        first, second = point.detach().cpu().float().numpy().reshape(LAYERS, -1)[:, ids % self.parameters]
+        inner = np.float32(_FREQUENCY) * (first + np.float32(_SECOND) * second)
+        slope = np.where(self.straight(ids), 1.0, np.cos(inner.astype(np.float64)))
+        weight = (1 + self.examples(ids)) / 2  # the mean of 1, 2, ...
+        return np.asarray(weight * _AMPLITUDE * _FREQUENCY * slope * np.array([[1.0], [_SECOND]]))
+
+    def total(self, query: Query, ids: Indices) -> list[Floats]:
+        """The exact sums over the canaries ``ids``: (LAYERS, parameters), or () for an indicator."""
+        there = self.there[ids]
+        added = []
+        for part in self.contributions(query, ids):
+            absent = (part if part.ndim == 1 else -part) if self.replaced else np.zeros_like(part)
+            own = np.where(there, part, absent)
+            if own.ndim == 1:
+                added.append(np.asarray(own.sum()))
+                continue
+            whole = np.zeros((LAYERS, self.parameters))
+            whole[:, ids % self.parameters] = own
+            added.append(whole)
+        return added
 
 
-def _mixed(log: Floats, rate: float) -> Floats:
-    """log(1 - q + q e^log), the log likelihood ratio if the cohort is unknown."""
-    if rate == 1:
-        return log
-    mixed: Floats = np.where(
-        log < _MAX_LOG_RATIO, np.log1p(rate * np.expm1(np.minimum(log, _MAX_LOG_RATIO))), log
+def _combined(term: Term, gradients: Sequence[Floats], places: Indices) -> Floats:
+    """A = (sum_j a_j g_j) / D in the canaries' parameters (LAYERS, k)."""
+    whole = sum(a * g for a, g in zip(term.at, gradients, strict=False))
+    if term.divisor is None:
+        return np.asarray(whole)
+    return np.asarray(whole / term.divisor.detach().cpu().double().numpy().reshape(LAYERS, -1)[:, places])
+
+
+def _norms(vectors: Floats) -> Floats:
+    return np.asarray(np.sqrt((vectors**2).sum(0)))
+
+
+def _clipped(term: Term, gradients: Sequence[Floats], places: Indices) -> Floats:
+    """w clip(A, C) in the canaries' parameters (LAYERS, k)."""
+    whole = _combined(term, gradients, places)
+    norms, bound = (
+        (abs(whole), term.clip_norm / LAYERS**0.5) if term.per_layer else (_norms(whole), term.clip_norm)
     )
-    return mixed
+    return np.asarray(term.weight * whole * np.minimum(1.0, bound / np.maximum(norms, 1e-300)))
+
+
+def nodes_of(plan: Plan, units: Canaries, key: Key) -> Worker:
+    """The run's worker with canaries as units."""
+    config = plan.config
+    return Worker(
+        task=Task(_Tables(units.parameters), _loss),
+        work=make_work(config),
+        view=units,
+        key=key,
+        device=choose_device(config.device),
+        memory=config.memory_budget * 2**20,
+        exact=config.exact_noise,
+    )
+
+
+def canaries_of(plan: Plan, there: NDArray[np.bool_]) -> Canaries:
+    """The canaries in place of the plan's units."""
+    config = plan.config
+    silos = config.examples_per_client if config.by_silo else 0
+    return Canaries(
+        there, claims.replaces(config), not config.privacy_unit.in_silos, config.trains_locally, silos
+    )

@@ -46,6 +46,7 @@ class Residuals:
     _least: float = 1.0
     _tests: int = 0
     _releases: int = 0
+    _sizes: list[int] = field(default_factory=list)
     _kept: list[tuple[list[Floats], NDArray[np.int64]]] = field(default_factory=list)  # first, last
 
     @property
@@ -53,34 +54,54 @@ class Residuals:
         """The smallest p-value with Bonferroni's correction, which is valid for dependent tests."""
         return min(1.0, self._least * self._tests)
 
-    def add(self, residuals: Sequence[Floats], cohort: NDArray[np.int64], rate: float) -> None:
+    def fault(self, found: str) -> None:
+        """Records a fault that is certain, such as an event that is not of the configured cohorts."""
+        self._tests += 1
+        if self._least > 0:
+            self._least, self.oddest = 0.0, f"{found}, in release {max(1, self._releases)}"
+
+    def add(
+        self, residuals: Sequence[Floats], cohort: NDArray[np.int64], rate: float, random_size: bool = False
+    ) -> None:
         """Adds and tests a release.
 
         Args:
             residuals: for each block (released - exact sum) / std of its noise, (d,) or ().
             cohort: the distinct units of the cohort.
             rate: q, the sampling probability of each unit; 1 if all units take part.
+            random_size: whether the cohort's size is claimed to be binomial.
         """
         self._releases += 1
+        self._sizes.append(len(cohort))
+        if random_size and rate < 1:
+            self.take([("cohort whose size is not random", self._equal_sizes(rate))])
         parts = [np.atleast_1d(part) for part in residuals]
         for part in parts:
-            self._take(_of_block(part))
+            self.take(_of_block(part))
         if rate < 1:
-            self._take([("cohort that is too large", stats.binom.sf(len(cohort) - 1, self.population, rate))])
+            self.take([("cohort that is too large", stats.binom.sf(len(cohort) - 1, self.population, rate))])
         for before, drawn in self._kept:
             for part, other in zip(parts, before, strict=False):  # not all releases have as many blocks
                 if len(part) == len(other) >= _MIN_NORMAL:
-                    self._take([("noise that was used before", _two_sided(part @ other, len(part)))])
+                    self.take([("noise that was used before", _two_sided(part @ other, len(part)))])
             if rate < 1:
-                self._take([("cohort that was used before", self._overlap(cohort, drawn))])
+                self.take([("cohort that was used before", self._overlap(cohort, drawn))])
         self._kept = [*self._kept[:1], (parts, cohort)]
+
+    def _equal_sizes(self, rate: float) -> float:
+        """The p-value of cohorts that all have one size: its probability is at most that of the mode."""
+        if len(set(self._sizes)) > 1:
+            return 1.0
+        mode = stats.binom.pmf(int((self.population + 1) * rate), self.population, rate)
+        return float(mode) ** (len(self._sizes) - 1)
 
     def _overlap(self, cohort: NDArray[np.int64], drawn: NDArray[np.int64]) -> float:
         """The p-value of the overlap of two cohorts: given their sizes, all samplers draw uniformly."""
         both = len(np.intersect1d(cohort, drawn, assume_unique=True))
         return float(stats.hypergeom.sf(both - 1, self.population, len(drawn), len(cohort)))
 
-    def _take(self, found: Iterable[tuple[str, float]]) -> None:
+    def take(self, found: Iterable[tuple[str, float]]) -> None:
+        """Adds the results of tests: (what each finds, its p-value)."""
         for what, p_value in found:
             self._tests += 1
             if p_value < self._least:

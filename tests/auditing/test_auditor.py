@@ -35,7 +35,7 @@ from fedpriv.runs.budget import RunAccountant
 CANARIES = 20_000
 FIRST = {"dp2_sgd_steps": 2}
 LOUD: dict[str, Any] = {"clients": CANARIES, "epsilon": 4.0, "rounds": 6, "sampling_rate": 0.2, "seed": 0}
-EVERYONE: dict[str, Any] = {**LOUD, "sampler": "everyone", "sampling_rate": 1.0}
+EVERYONE: dict[str, Any] = {**LOUD, "clients": 6000, "sampler": "everyone", "sampling_rate": 1.0}
 DP2: dict[str, Any] = {**LOUD, **FIRST, "dp2_adaptive_steps": 1}
 
 # Runs of each kind of query, cohort, unit and placement; the optimizers in full are slow. Where accounting is

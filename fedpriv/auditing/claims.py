@@ -1,0 +1,133 @@
+"""What a run claims, by the audit's own few lines: sensitivities, noise, denominators, and events.
+
+The audit takes z from the ledger, clip norms and weights from the public query, and the rest from the public
+settings. It computes everything else here, and not by the code that it audits.
+
+>>> import torch
+>>> from fedpriv.mechanism.query import Query, SumBlock, Term
+>>> query = Query((torch.zeros(3),), (SumBlock((Term(1.5), Term(0.5, weight=-2.0))),))
+>>> sensitivities(query), noise_stds(query, 2.0)
+((2.5,), (5.0,))
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from scipy import stats
+
+from fedpriv.accounting.events import Event, Relation
+from fedpriv.config.plan import Plan
+from fedpriv.config.schema import Config
+from fedpriv.mechanism.placement import AtParties
+from fedpriv.mechanism.query import Query, SumBlock
+from fedpriv.runs.budget import RunAccountant
+
+_SAMPLINGS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
+_ROUNDING = 1e-9  # relative differences below it are rounding
+
+
+def sensitivities(query: Query) -> tuple[float, ...]:
+    """S of each block: the largest norm of what one unit may add."""
+    return tuple(
+        math.fsum(abs(term.weight) * term.clip_norm for term in block.terms if term.weight)
+        if isinstance(block, SumBlock)
+        else 0.5
+        for block in query.blocks
+    )
+
+
+def noise_stds(query: Query, z: float, surplus: float = 1.0) -> tuple[float, ...]:
+    """The std of each block's noise, z S / sqrt(share), times the known surplus of parties' noise."""
+    pairs = zip(sensitivities(query), query.blocks, strict=True)
+    return tuple(surplus * z * bound / math.sqrt(block.share) for bound, block in pairs)
+
+
+def surplus(plan: Plan, rate_factor: float = 1.0) -> float:
+    """The noise on a released sum as a multiple of the calibrated noise.
+
+    m shares are in a sum: all of the noise each (local), or such that n - c of them have all of it.
+    """
+    placement = plan.mechanism.placement
+    if not isinstance(placement, AtParties):
+        return 1.0
+    factor = rate_factor if placement.per_unit else 1.0
+    shares = round(placement.shares * factor)
+    if plan.config.placement == "local":
+        return math.sqrt(shares)
+    fewest = max(1, round(placement.min_replies * factor))
+    return math.sqrt(shares / max(fewest - placement.colluders, 1))
+
+
+def denominator(plan: Plan, rate_factor: float = 1.0) -> float:
+    """The public expected size of a cohort."""
+    config, units = plan.config, plan.mechanism.sampler.population
+    if config.sampler == "everyone":
+        return float(units)
+    if config.sampler == "poisson":
+        return config.sampling_rate * rate_factor * units
+    size = max(1, round(config.sampling_rate * units))
+    return float(round(size * rate_factor)) if rate_factor != 1 else float(size)
+
+
+def replaces(config: Config) -> bool:
+    """Whether neighbours replace a unit: as configured, for fixed-size cohorts, and in a party's message."""
+    return (
+        "replace-one" in (config.relation,) or config.sampler == "fixed-size" or config.placement == "local"
+    )
+
+
+def mismatch(plan: Plan, event: Event, rate_factor: float = 1.0) -> str | None:
+    """What a charged event says of the cohorts that is not as configured, or None."""
+    config = plan.config
+    replaced = event.relation is Relation.REPLACE_ONE
+    if replaced != replaces(config):
+        return f"an event of {event.relation.value} neighbours"
+    if config.placement == "local":
+        return None if event.sampling == "none" else "a message that is accounted as sampled"
+    if event.sampling != _SAMPLINGS[config.sampler]:
+        return f"a {config.sampler} cohort that is accounted as {event.sampling.sampler}"
+    size, units = denominator(plan, rate_factor), plan.mechanism.sampler.population
+    if event.rate < size / units * (1 - _ROUNDING):
+        return "an event whose sampling rate is too small"
+    placement = plan.mechanism.placement
+    if isinstance(placement, AtParties) and placement.per_unit and event.sampling == "poisson":
+        above = float(stats.binom.sf(placement.shares, units, event.rate))
+        if event.truncation < above * (1 - _ROUNDING):
+            return "an event that does not account for the truncation of cohorts"
+    return None
+
+
+class Charged:
+    """The run's budget gate, observed: the last event on disk is what the next release claims.
+
+    Attributes:
+        event: the last event in the ledger's file.
+        charges: the number of calls of ``charge``.
+    """
+
+    adaptive = False
+
+    def __init__(self, gate: RunAccountant, path: Path) -> None:
+        self._gate, self._path, self._read = gate, path, 0
+        self.event: Event | None = None
+        self.charges = 0
+        self.adaptive = gate.adaptive
+
+    def affords(self, events: Sequence[Event]) -> bool:
+        """See :class:`fedpriv.accounting.accountant.BudgetGate`."""
+        return self._gate.affords(events)
+
+    def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
+        """See :class:`fedpriv.accounting.accountant.BudgetGate`. The ledger's file is read afterwards."""
+        self._gate.charge(events, *((silos,) if silos else ()))
+        self.charges += len(events)
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            lines = [json.loads(line) for line in file.read().splitlines()]
+            self._read = file.tell()
+        if events_of := [line["event"] for line in lines if "event" in line]:
+            self.event = Event.from_json(events_of[-1])
