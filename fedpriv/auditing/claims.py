@@ -22,11 +22,11 @@ from scipy import stats
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
-from fedpriv.mechanism.placement import AtParties
+from fedpriv.mechanism.placement import PLACEMENTS, AtParties
 from fedpriv.mechanism.query import Query, SumBlock
+from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.runs.budget import RunAccountant
 
-_SAMPLINGS = {"poisson": "poisson", "fixed-size": "without-replacement", "everyone": "none"}
 _ROUNDING = 1e-9  # relative differences below it are rounding
 
 
@@ -56,7 +56,7 @@ def surplus(plan: Plan, rate_factor: float = 1.0) -> float:
         return 1.0
     factor = rate_factor if placement.per_unit else 1.0
     shares = round(placement.shares * factor)
-    if plan.config.placement == "local":
+    if placement.server_view:
         return math.sqrt(shares)
     fewest = max(1, round(placement.min_replies * factor))
     return math.sqrt(shares / max(fewest - placement.colluders, 1))
@@ -65,9 +65,10 @@ def surplus(plan: Plan, rate_factor: float = 1.0) -> float:
 def denominator(plan: Plan, rate_factor: float = 1.0) -> float:
     """The public expected size of a cohort."""
     config, units = plan.config, plan.mechanism.sampler.population
-    if config.sampler == "everyone":
+    sampling = SAMPLERS[config.sampler].sampling
+    if not sampling.samples:
         return float(units)
-    if config.sampler == "poisson":
+    if sampling.random_size:
         return config.sampling_rate * rate_factor * units
     size = max(1, round(config.sampling_rate * units))
     return float(round(size * rate_factor)) if rate_factor != 1 else float(size)
@@ -75,26 +76,25 @@ def denominator(plan: Plan, rate_factor: float = 1.0) -> float:
 
 def replaces(config: Config) -> bool:
     """Whether neighbours replace a unit: as configured, for fixed-size cohorts, and in a party's message."""
-    return (
-        "replace-one" in (config.relation,) or config.sampler == "fixed-size" or config.placement == "local"
-    )
+    if PLACEMENTS[config.placement].server_view or SAMPLERS[config.sampler].sampling.fixed_size:
+        return True
+    return config.relation == Relation.REPLACE_ONE.value
 
 
 def mismatch(plan: Plan, event: Event, rate_factor: float = 1.0) -> str | None:
     """What a charged event says of the cohorts that is not as configured, or None."""
-    config = plan.config
-    replaced = event.relation is Relation.REPLACE_ONE
-    if replaced != replaces(config):
+    config, placement = plan.config, plan.mechanism.placement
+    sampling = SAMPLERS[config.sampler].sampling
+    if (event.relation is Relation.REPLACE_ONE) != replaces(config):
         return f"an event of {event.relation.value} neighbours"
-    if config.placement == "local":
-        return None if event.sampling == "none" else "a message that is accounted as sampled"
-    if event.sampling != _SAMPLINGS[config.sampler]:
+    if placement.server_view:
+        return "a message that is accounted as sampled" if event.sampling.samples else None
+    if event.sampling is not sampling:
         return f"a {config.sampler} cohort that is accounted as {event.sampling.sampler}"
     size, units = denominator(plan, rate_factor), plan.mechanism.sampler.population
     if event.rate < size / units * (1 - _ROUNDING):
         return "an event whose sampling rate is too small"
-    placement = plan.mechanism.placement
-    if isinstance(placement, AtParties) and placement.per_unit and event.sampling == "poisson":
+    if isinstance(placement, AtParties) and placement.per_unit and sampling.random_size:
         above = float(stats.binom.sf(placement.shares, units, event.rate))
         if event.truncation < above * (1 - _ROUNDING):
             return "an event that does not account for the truncation of cohorts"

@@ -143,10 +143,9 @@ class Neighbours:
 
     def faults(self, state: State, releases: int) -> Iterator[str]:
         """What is wrong with the next ``releases`` releases from ``state``, in a few words each."""
-        with torch.random.fork_rng(devices=[]):
-            original = self._repeated(state, releases)
-            for number, canary in enumerate(self._chosen(original)):
-                yield from self._compared(original, int(canary), state, releases, number == 0)
+        original = self._repeated(state, releases)
+        for number, canary in enumerate(self._chosen(original)):
+            yield from self._compared(original, int(canary), state, releases, number == 0)
 
     def few_parties(self, state: State, releases: int) -> Iterator[tuple[str, float]]:
         """(what it finds, p-value): the noise on a sum of the fewest parties must be that of the usual sum.

@@ -17,6 +17,7 @@ from fedpriv.config.plan import Plan
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
+from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer, State
 
 SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # the adversaries' assumed noise, as factors on the claimed noise
@@ -103,9 +104,8 @@ class Watched(OptimizerWrapper):
         exact = self.units.total(query, cohort)
         left = [(total - own) / std for total, own, std in zip(sums, exact, stds, strict=True)]
         rate = min(1.0, size / self.plan.mechanism.sampler.population)
-        self.residuals.add(
-            [part.ravel() for part in left], cohort, rate, self.plan.config.sampler == "poisson"
-        )
+        sampling = SAMPLERS[self.plan.config.sampler].sampling
+        self.residuals.add([part.ravel() for part in left], cohort, rate, sampling.random_size)
         self._score(query, sums, stds, rate)
         return None
 
