@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
 def build_context(config: Config, calibrated: Calibrated | None = None) -> BuildContext:
     """The context of the configured optimizer; at the client level of a silo's, over all its releases."""
-    return replace(config.context(), public_gradient=lambda: _public_gradient(config), calibrated=calibrated)
+    return replace(
+        config.context(),
+        public_gradient=lambda: _public_gradient(config),
+        dimension=lambda: _dimension(config),
+        calibrated=calibrated,
+    )
+
+
+def _dimension(config: Config) -> int:
+    from fedpriv.config.builders import make_source, make_task
+
+    return make_task(config, make_source(config)).dimension
 
 
 def _public_gradient(config: Config) -> PublicFunction:

@@ -135,22 +135,26 @@ def make_plan(config: Config, optimizer: PrivateOptimizer | None = None) -> Plan
     Raises:
         ArgumentError: settings contradict each other, or the budget cannot be met.
     """
-    config = (config if optimizer is None else config.with_optimizer(optimizer)).resolved()
+    config = config if optimizer is None else config.with_optimizer(optimizer)
+    rate_is_default, config = config.learning_rate == 0, config.resolved()
     if config.by_silo:
         consistency.check_client_level(config)
     consistency.check_used(config)
     consistency.check_privacy(config, config.units, config.delta)
     consistency.check_optimizer(config, build_context(config))
     if not config.by_silo:
-        return _make_plan(config)
+        return _make_plan(config, rate_is_default)
     # Silos are equal in their public numbers and disjoint: the plan of each is that of a run over it alone.
     steps = config.rounds * config.silo_steps
     alone = {"level": "aggregation", "silo_steps": 1, "clients": 1, "rounds": steps}
     return replace(_make_plan(config.model_copy(update=alone)), config=config, units=config.units)
 
 
-def _make_plan(config: Config) -> Plan:
-    """The plan of one federation, or of one silo, whose settings are resolved and agree with each other."""
+def _make_plan(config: Config, rate_is_default: bool = False) -> Plan:
+    """The plan of one federation, or of one silo, whose settings are resolved and agree with each other.
+
+    A step size that ``rate_is_default`` is asked for again, once the noise is known.
+    """
     units, delta = config.units, config.delta
     context = build_context(config)
     sampler = make_sampler(config, units, delta)
@@ -170,8 +174,10 @@ def _make_plan(config: Config) -> Plan:
     def noise_std(sensitivity: float) -> float:
         return placement.total_stds((scale * sensitivity,))[0] / sampler.expected_size
 
-    calibrated = replace(context, calibrated=Calibrated(scale, sampler.expected_size, noise_std))
-    optimizer = make_optimizer(config, calibrated)
+    calibrated = Calibrated(scale, sampler.expected_size, noise_std)
+    if rate_is_default:
+        config = config.with_default_rate(build_context(config, calibrated))
+    optimizer = make_optimizer(config, build_context(config, calibrated))
     mechanism = replace(unscaled, optimizer=optimizer, scale=scale, rounds=rounds)
     return Plan(config, mechanism, budget, units, cap, optimizer)
 

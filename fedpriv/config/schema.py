@@ -38,6 +38,7 @@ from fedpriv.config.federation import Partitioning
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings, PrivacySettings
 from fedpriv.mechanism.units import Level, PrivacyUnit
 from fedpriv.optimizers import METHODS, Method, OptimizerSettings, PrivateOptimizer, given_method, user_method
+from fedpriv.optimizers.local_step_defaults import first_decay
 from fedpriv.optimizers.public_data import PublicSettings
 from fedpriv.optimizers.registry import BuildContext, own_settings, users_of
 from fedpriv.optimizers.settings import WRAPPER_KEYS
@@ -227,16 +228,24 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         return Key.of(self.asked_seed).generator(purpose)
 
     def resolved(self) -> Self:
-        """The configuration with what 0 (of averaging: -1) stands for filled in; config.toml records it."""
+        """The configuration with what 0 (here and there -1) stands for filled in, as config.toml has it."""
         method = self.method
         filled = self.filled_in(delta=1 / (10 * self.units), **method.defaults)
         if self.averaging == -1:
             filled = filled.model_copy(update={"averaging": 0.0 if self.by_silo else method.averaging})
-        own = method.resolve(self.own, filled.context())
-        step = method.default_rate(own, filled.context()) * (1 - self.momentum)
-        filled = filled.filled_in(learning_rate=step)
-        own = method.resolve_with_rate(own, filled.context())
-        return filled.model_copy(update={"own": own})
+        if self.beta1 == -1:
+            filled = filled.model_copy(update={"beta1": first_decay(filled.context())})
+        filled = filled.model_copy(update={"own": method.resolve(self.own, filled.context())})
+        if not self.learning_rate:
+            return filled.with_default_rate(filled.context())
+        return filled.model_copy(update={"own": method.resolve_with_rate(filled.own, filled.context())})
+
+    def with_default_rate(self, context: BuildContext) -> Self:
+        """A copy with the optimizer's own step size in this run, and settings that are 0 for one by it."""
+        step = self.method.default_rate(self.own, context) * (1 - self.momentum)
+        changed = self.model_copy(update={"learning_rate": step})
+        own = self.method.resolve_with_rate(self.own, changed.context())
+        return changed.model_copy(update={"own": own})
 
     def derived(self) -> dict[str, Scalar]:
         """What the settings that are filled in are where they are left at their defaults."""

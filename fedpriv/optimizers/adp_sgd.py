@@ -26,6 +26,7 @@ printed, so that it is post-processing; alpha cannot follow such a b and is (b_0
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,10 +38,13 @@ from fedpriv._internal.settings import Needs, Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.first_order import FirstOrder, Sgd
-from fedpriv.optimizers.registry import BuildContext, DefaultRate, Method, register, sgd_rate
+from fedpriv.optimizers.local_step_defaults import rate_by_noise
+from fedpriv.optimizers.registry import BuildContext, DefaultRate, Method, register
 from fedpriv.optimizers.schedules import SPREAD, Constant, Power, Schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 _SLOT = "b_squared"
@@ -263,6 +267,18 @@ def _rate(own: AdpSettings, context: BuildContext) -> float:
     return step * math.sqrt(own.adp_a + own.adp_c * context.rounds / 2)
 
 
+def _schedules(own: AdpSettings, context: BuildContext) -> tuple[Schedule, Schedule]:
+    method = _build_adaptive(own, context)
+    return Constant(method.clip_norm), method.relative_noise
+
+
+def _factors(own: AdpSettings, context: BuildContext, stds: Sequence[float]) -> list[float]:
+    """1 / b_{t+1}, where norm(y)^2 is that of noise alone, d std^2."""
+    method, dimension = _build_adaptive(own, context), context.dimension()
+    growth = (max(method.beta(t) * dimension * std**2, method.nu) for t, std in enumerate(stds))
+    return [1 / math.sqrt(method.b_0**2 + total) for total in itertools.accumulate(growth)]
+
+
 register(
     Method(
         name="adp-sgd",
@@ -284,6 +300,6 @@ register(
         build=_build_adaptive,
         check=_check_fitted,
         resolve=_resolve_adaptive,
-        learning_rate=sgd_rate(20.0),  # over b, which is 4.6 at the start
+        learning_rate=rate_by_noise(20.0, _schedules, _factors),  # over b, which is 4.6 at the start
     )
 )

@@ -28,7 +28,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import read_numbers
 from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import LEAST, check_range
-from fedpriv.optimizers.first_order import RULES, FirstOrder, Rule, Sgd, step_sizes
+from fedpriv.optimizers.first_order import RULES, FirstOrder, Rule, Sgd, rate_of, step_sizes
 from fedpriv.optimizers.noise_decay import DECAYS, check_decay, decay_form, noise_decay
 from fedpriv.optimizers.registry import SCHEDULED, BuildContext, Method, register, sgd_rate
 from fedpriv.optimizers.schedules import Constant, Geometric, Given, Power, Relative, Schedule, check_spread
@@ -255,7 +255,7 @@ for _name, _rule in RULES.items():
             check=_check,
             uses=(*SCHEDULED, "clip-norm", *_rule.uses),
             # The clip norm falls to C / rho-c, so that 5 gives about the mean step of DP-SGD's 4.
-            learning_rate=sgd_rate(5.0) if _name == "sgd" else _rule.learning_rate,
+            learning_rate=sgd_rate(5.0) if _name == "sgd" else rate_of(_name, partial(_build, _name)),
             defaults=_rule.defaults,
         )
     )

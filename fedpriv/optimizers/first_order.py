@@ -20,18 +20,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
 from fedpriv._internal.settings import Settings
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
+from fedpriv.optimizers.local_step_defaults import rate_by_noise
 from fedpriv.optimizers.registry import SCHEDULED, BuildContext, DefaultRate, Method, register, sgd_rate
 from fedpriv.optimizers.schedules import Annealed, Constant, Schedule, as_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -348,6 +349,27 @@ def _build(name: str, own: Settings, context: BuildContext) -> FirstOrder:
     return FirstOrder(rule, step_sizes(context), Constant(context.common.clip_norm))
 
 
+def rate_of(name: str, build: Callable[[Any, BuildContext], FirstOrder]) -> DefaultRate:
+    """The default step size of the method that ``build`` makes with the rule ``name``."""
+    rate = RULES[name].learning_rate
+    if isinstance(rate, DefaultRate):
+        return rate
+
+    def schedules(own: Any, context: BuildContext) -> tuple[Schedule, Schedule]:
+        method = build(own, context)
+        return method.clip_norm, method.relative_noise
+
+    def factors(own: Any, context: BuildContext, stds: Sequence[float]) -> list[float]:
+        rule, found = RULES[name].make(context.common), []
+        slots = rule.slots(torch.zeros(1, dtype=torch.float64))
+        for step, std in enumerate(stds):
+            direction, slots = rule.direction(slots, torch.tensor([std], dtype=torch.float64), step)
+            found.append(float(direction) / std)
+        return found
+
+    return rate_by_noise(rate, schedules, factors)
+
+
 for _name, _rule in RULES.items():
     register(
         Method(
@@ -356,7 +378,7 @@ for _name, _rule in RULES.items():
             paper=_rule.paper,
             build=partial(_build, _name),
             uses=(*SCHEDULED, "clip-norm", *_rule.uses),
-            learning_rate=_rule.learning_rate,
+            learning_rate=rate_of(_name, partial(_build, _name)),
             defaults=_rule.defaults,
         )
     )

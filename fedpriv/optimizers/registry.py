@@ -44,6 +44,10 @@ def _no_data() -> PublicFunction:
     raise RuntimeError("settings are resolved without data; the public gradient is there for build")
 
 
+def _no_model() -> int:
+    raise RuntimeError("settings are resolved without a model; its dimension is there for build")
+
+
 @dataclass(frozen=True)
 class BuildContext:
     """What a method may know of the run that it is built for; none of it depends on private data.
@@ -58,6 +62,8 @@ class BuildContext:
         draw: a random generator by purpose, from the run's seed where it has one.
         public_gradient: makes the gradient on public examples, which reads data: call it when the optimizer
             is built. Raises RuntimeError while settings are resolved, for which no data is read.
+        dimension: gives the number of the model's parameters, for which the data set is opened. Raises
+            RuntimeError while settings are resolved.
         calibrated: the noise, or None while the run is planned. The planned releases must not depend on it.
     """
 
@@ -70,6 +76,7 @@ class BuildContext:
     placement: str
     draw: Callable[[str], np.random.Generator]
     public_gradient: Callable[[], PublicFunction] = _no_data
+    dimension: Callable[[], int] = _no_model
     calibrated: Calibrated | None = None
 
 

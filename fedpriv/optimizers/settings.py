@@ -16,7 +16,7 @@ class CommonSettings(Settings):
     """Settings that several optimizers share; each method says in its file which of them it uses."""
 
     # The defaults of 0.1.0.
-    UNSET: ClassVar[Mapping[str, Scalar]] = {"beta2": 0.999, "adam-epsilon": 1e-8}
+    UNSET: ClassVar[Mapping[str, Scalar]] = {"beta1": 0.9, "beta2": 0.999, "adam-epsilon": 1e-8}
 
     learning_rate: float = setting(
         0.0,
@@ -36,7 +36,13 @@ class CommonSettings(Settings):
     )
     warmup_steps: int = setting(0, "releases over which it first rises to learning-rate", ge=0)
     momentum: float = setting(0.0, "heavy-ball momentum of the SGD rules", ge=0, lt=1)
-    beta1: float = setting(0.9, "first decay of Adam and Yogi", ge=0, lt=1)
+    beta1: float = setting(
+        -1.0,
+        "first decay of Adam and Yogi; -1: 0.9, and with work=local-steps at most 1 - 15 / rounds",
+        ge=-1,
+        lt=1,
+        filled=True,
+    )
     beta2: float = setting(
         0.0, "second decay of Adam, RMSProp and Yogi; 0: the optimizer's own", ge=0, lt=1, filled=True
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from helpers.small import small
+from typer.testing import CliRunner
 
+from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
 from fedpriv.report.notices import drowned, guessing
-from fedpriv.simulation.run import check, simulate
 
 
 @pytest.mark.parametrize(("placement", "parties"), [("central", 1), ("local", 40)])
@@ -28,13 +30,35 @@ def test_a_run_without_noise_and_silos_of_their_own_get_no_note() -> None:
     assert drowned(make_plan(small(**silos)), 10**9) == []
 
 
-def test_a_small_federation_is_warned_and_says_that_it_learned_nothing() -> None:
-    config = small(clients=40, epsilon=0.1, delta=1e-4, rounds=2, seed=1)
-    plan = make_plan(config)
-    assert any("drown" in note for note in check(config).warnings(plan))
-    result = simulate(config)
-    noted = any("that of guessing" in note for note in result.notes)
-    assert noted == (result.metrics[-1]["accuracy"] < 0.14)  # ten labels, 360 test images
+def lines_of(folder: Path, **changes: object) -> list[str]:
+    """What `fedpriv simulate` prints for the small configuration with these keys changed."""
+    table = small(seed=1, out=str(folder / "run"), **changes).table()
+    keys = (
+        "model",
+        "clients",
+        "sampling-rate",
+        "rounds",
+        "learning-rate",
+        "evaluate-every",
+        "engine",
+        "seed",
+    )
+    given = (*keys, "out", *(key.replace("_", "-") for key in changes))
+    result = CliRunner().invoke(app, ["simulate", *(f"--set={key}={table[key]}" for key in given)])
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+def test_a_drowned_run_has_a_note_before_its_first_round_and_one_after_its_last(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, clients=40, epsilon=0.1, delta=1e-4, rounds=2, evaluate_every=1)
+    first, last = (next(i for i, line in enumerate(lines) if f"round {t}/2" in line) for t in (1, 2))
+    assert any("NOTE: the noise may drown the signal" in line for line in lines[:first])
+    assert any("is that of guessing" in line for line in lines[last:])
+
+
+def test_a_run_that_learns_has_neither_note(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, clients=4000, rounds=3)
+    assert not [line for line in lines if "drown" in line or "guessing" in line]
 
 
 @pytest.mark.parametrize(("accuracy", "said"), [(0.5, True), (0.53, True), (0.54, False), (1.0, False)])
