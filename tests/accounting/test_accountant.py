@@ -32,6 +32,22 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_the_upper_bound_is_held_against_the_budget(planned: bool) -> None:
+    """The budget lies between the certified bounds: true epsilon may be above it."""
+    events = [release(2.0, 20)]
+    bounds = epsilon(events, 1e-5)
+    assert bounds.epsilon_lower is not None
+    assert bounds.epsilon_lower < bounds.epsilon
+    between = Budget((bounds.epsilon_lower + bounds.epsilon) / 2, 1e-5)
+    gate = Accountant(between, plan=events if planned else ())
+    assert not gate.affords(events)
+    with pytest.raises(BudgetExceeded):
+        gate.charge(events)
+    assert Accountant(Budget(bounds.epsilon, 1e-5)).affords(events)
+    assert gate.spent().epsilon == 0
+
+
 def test_a_plan_is_verified_once(evaluations: list[int]) -> None:
     plan = [release(z) for z in np.linspace(1.4, 1.0, 200)]
     budget_gate = Accountant(BUDGET, plan=plan)

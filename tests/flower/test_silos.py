@@ -24,7 +24,8 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data import Silos
 from fedpriv.data.client_files import write_client_file
-from fedpriv.federated.engine import Shard, SumRequest
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
+from fedpriv.federated.worker import Worker
 from fedpriv.flower import server_app
 from fedpriv.flower.client_app import app
 from fedpriv.flower.grid_engine import SILOS_TRAIN, GridEngine
@@ -488,6 +489,29 @@ def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placeme
     for release in (1, 5):
         assert sum_reply(context, local_request(config, release)).has_content()
     assert sum_reply(context, local_request(config, 6)).error.reason == "RefusedError"  # past the budget
+
+
+@pytest.mark.parametrize("level", ["client", "aggregation"])
+def test_a_node_has_charged_before_it_reads_its_data(
+    own_file: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be killed at any moment: an answer whose charge is not on disk would be given again."""
+    seen, answer, own = list[int](), Worker.answer, Path(f"{own_file}.ledger.jsonl")
+
+    def looks(self: Worker, request: SumRequest) -> PartialSum:
+        seen.append(len(read(own).events) if own.exists() else 0)
+        return answer(self, request)
+
+    monkeypatch.setattr(Worker, "answer", looks)
+    config = Config.parse(DEPLOYED if level == "client" else LOCAL)
+    context = node(config, 1, **{"data-file": str(own_file)})
+    if level == "client":
+        assert reply_of(context, request_of(config, silos=(1,)), (1,)).has_content()
+        assert seen == [3, 3, 3]  # all steps of the round
+    else:
+        assert sum_reply(context, local_request(config)).has_content()
+        assert sum_reply(context, local_request(config, 1)).has_content()
+        assert seen == [1, 2]
 
 
 class Described:

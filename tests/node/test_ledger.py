@@ -70,6 +70,20 @@ def test_a_repeated_release_is_charged_while_the_budget_lasts(plan: Plan, tmp_pa
     assert spent[0] <= 3 < spent[1]
 
 
+def test_the_upper_bound_is_held_against_the_runs_budget(plan: Plan, tmp_path: Path) -> None:
+    """Three releases that are not in the plan, and a budget between the certified bounds of their cost."""
+    assert plan.budget is not None
+    other = replace(plan.events[0], noise_multiplier=1.01 * plan.events[0].noise_multiplier)
+    bounds = epsilon([other] * 3, plan.budget.delta)
+    assert bounds.epsilon_lower is not None
+    between = (bounds.epsilon_lower + bounds.epsilon) / 2
+    assert bounds.epsilon_lower < between < bounds.epsilon
+    own = budget_gate(replace(plan, budget=replace(plan.budget, epsilon=between)), tmp_path)
+    charge_all(own, [other] * 2)
+    with pytest.raises(RefusedError, match="would exceed the run's budget"):
+        own.charge(2, [other])
+
+
 def test_of_concurrent_requests_one_is_answered(plan: Plan, tmp_path: Path) -> None:
     def charge(number: int) -> bool:
         try:

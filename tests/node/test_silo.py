@@ -191,6 +191,18 @@ def test_without_a_seed_a_silo_never_makes_the_same_noise_twice() -> None:
     assert float((one - two).std()) > expected  # sqrt(2) times, and the cohorts' difference
 
 
+def test_without_a_seed_a_round_that_is_asked_again_has_new_noise() -> None:
+    """The state is lost and the process is not, so the worker's own key is the same both times."""
+    side = side_of(silo_steps=1, seed=-1)
+    assert not side.side.key.reproducible
+    changes = []
+    for _ in range(2):
+        changes.append(side.train(request_of(side))[0].delta)
+        side.memories.clear()
+    mechanism = side.plan.mechanism
+    assert float((changes[0] - changes[1]).std()) > 0.2 * mechanism.scale / mechanism.sampler.expected_size
+
+
 def test_the_ledger_holds_every_silos_planned_events(tmp_path: Path) -> None:
     plan = plan_of(optimizer="dynamic-dp-sgd", accounting="gdp-clt")
     execute(plan, make_silo_worker(plan.config.table()), RunFolder.create(tmp_path / "out"))

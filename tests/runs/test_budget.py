@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,25 @@ def test_under_a_participation_cap_the_client_who_lost_most_counts(tmp_path: Pat
     cheap, dear = plan.mechanism.event(50.0), plan.mechanism.event(0.5)
     assert budget_gate.affords([cheap])  # nobody's two costliest releases change
     assert not budget_gate.affords([dear])
+
+
+@pytest.mark.parametrize("cap", [0, 2])
+def test_the_upper_bound_is_held_against_the_budget(tmp_path: Path, cap: int) -> None:
+    """With a cap and without, for one planned release and for several: the budget is between the bounds."""
+    plan = make_plan(small(placement="local", max_participations=cap, optimizer="dp-sgd"))
+    assert plan.budget is not None
+    bounds = epsilon(plan.of_worst_client(plan.events), plan.budget.delta)
+    assert bounds.epsilon_lower is not None
+    between = (bounds.epsilon_lower + bounds.epsilon) / 2
+    assert bounds.epsilon_lower < between < bounds.epsilon
+    gate = open_accountant(replace(plan, budget=replace(plan.budget, epsilon=between)), tmp_path)
+    assert not gate.affords(plan.events)
+    if cap:  # then a release is let in with the whole plan
+        assert not gate.affords(plan.events[:1])
+    else:
+        for event in plan.events[:-1]:
+            gate.charge([event])
+        assert not gate.affords(plan.events[-1:])
 
 
 @pytest.mark.parametrize("cap", [0, 6])
