@@ -124,7 +124,8 @@ def commit() -> str:
 def batch(jobs: Iterable[tuple[str, dict[str, Any], int]]) -> None:
     """Run the jobs that have no result yet, one after another."""
     for task, given, seed in jobs:
-        if key(task, given, seed) in {key(r["task"], r["settings"], r.get("seed")) for r in read(RESULTS)}:
+        done = [r for r in read(RESULTS) if not r.get("interrupted")]
+        if key(task, given, seed) in {key(r["task"], r["settings"], r.get("seed")) for r in done}:
             continue
         record = run(task, given, seed)
         with RESULTS.open("a") as file:
