@@ -39,7 +39,7 @@ import math
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,15 @@ from scipy import optimize, special, stats
 
 from fedpriv._internal import validation
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
-from fedpriv.accounting.api import number
 from fedpriv.accounting.events import ever_drawn
 from fedpriv.auditing import claims
+from fedpriv.auditing.attack_curve import RATES, AttackCurve
 from fedpriv.auditing.canaries import LARGEST, LAYERS, canaries_of, nodes_of
+from fedpriv.auditing.f_dp import proved_by_curves
+from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.neighbours import Neighbours
 from fedpriv.auditing.one_run import proved_epsilon
+from fedpriv.auditing.trade_off import TradeOff
 from fedpriv.auditing.watched import SUSPECTED, Watched
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
@@ -70,77 +73,6 @@ MOST = 100_000  # the default limit of canaries
 _MOST_LOCAL_STEPS = 5_000  # the same with local steps, where each client's change is computed separately
 _INITIAL_STD = 0.1  # of the initial parameters
 _MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
-
-
-@dataclass(frozen=True, repr=False)
-class Finding:
-    """The result of an audit.
-
-    Attributes:
-        canaries: m, the number of canaries.
-        releases: the number of releases in the ledger.
-        right: the number of right guesses of the best adversary, out of m.
-        allowed: the largest probability of a right guess that the ledger allows.
-        p_value: an upper bound of the probability that any of the adversaries guesses at least so many coins
-            right at the rate ``allowed``: the best adversary's p-value times their number.
-        noise_p_value: the smallest p-value of the tests of noise and cohorts, times the number of tests.
-        oddest: what the test with the smallest p-value found.
-        confidence: of the verdict, and of each bound below.
-        delta: the delta of all epsilons.
-        claimed: epsilon of the ledger's events by PLD, an upper bound.
-        measured, measured_least, measured_most: epsilon if all noise is scaled by the factor at which the
-            optimal guesses are right as often as observed, with one-sided confidence bounds.
-        proved: a lower bound on epsilon for any mechanism.
-        stopped: how the run ended: ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
-    """
-
-    canaries: int
-    releases: int
-    right: int
-    allowed: float
-    p_value: float
-    noise_p_value: float
-    oddest: str
-    confidence: float
-    delta: float
-    claimed: float
-    measured: float
-    measured_least: float
-    measured_most: float
-    proved: float
-    stopped: StopReason
-
-    @property
-    def violated(self) -> bool:
-        """Whether the run leaks more than its ledger claims, or its noise or cohorts are not as claimed."""
-        return self.leaks or self.irregular
-
-    @property
-    def leaks(self) -> bool:
-        """Whether guesses were right more often than the ledger allows, at the joint confidence of all
-        tests.
-        """
-        return self.p_value < (1 - self.confidence) / 2
-
-    @property
-    def irregular(self) -> bool:
-        """Whether noise or cohorts are not as claimed, at the joint confidence of all tests."""
-        return self.noise_p_value < (1 - self.confidence) / 2
-
-    def __repr__(self) -> str:
-        verdict = "VIOLATED" if self.violated else "consistent with its ledger"
-        guesses = f"{self.right / self.canaries:.2%} of guesses were right, {self.allowed:.2%} are allowed"
-        return (
-            f"Finding({verdict}, at {self.confidence:.6g} confidence; claimed epsilon {self.claimed:.4g} at "
-            f"delta {self.delta:.3g}, measured {self.measured:.4g}, "
-            f"at least {self.measured_least:.4g}; {guesses}; "
-            f"{self.canaries:,} canaries, {self.releases:,} releases)"
-        )
-
-    def json(self) -> dict[str, Any]:
-        """The finding as a JSON-serialisable dict. An infinite epsilon is the text "infinity"."""
-        fields = {key: number(v) if isinstance(v, float) else v for key, v in asdict(self).items()}
-        return fields | {"violated": self.violated}
 
 
 def audit(
@@ -190,6 +122,7 @@ def audit_plan(
     point, least, most = _rates(correct, plan.units, each)
     measured = partial(_measured, events, delta)
     surest = np.argsort(-abs(watched.scores), axis=1)
+    curve, claim = AttackCurve.of(watched.scores[0], there), TradeOff.of(events)
     return Finding(
         canaries=plan.units,
         releases=sum(event.count for event in events),
@@ -205,7 +138,11 @@ def audit_plan(
         measured_least=measured(least),
         measured_most=measured(most),
         proved=max(proved_epsilon(one[order], delta, each) for one, order in zip(right, surest, strict=True)),
+        proved_by_curves=proved_by_curves(events, right[0][surest[0]], delta, confidence),
+        true_rates={rate: (curve.true_rate(rate), claim.most_true(rate)) for rate in RATES},
         stopped=stopped,
+        curve=curve,
+        claim=claim,
     )
 
 

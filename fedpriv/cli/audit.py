@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,7 @@ from fedpriv.config.schema import Config
 from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
-    from fedpriv.auditing.auditor import Finding
+    from fedpriv.auditing.finding import Finding
 
 _HELP = """Attack a run with these settings, and test whether it leaks more than its ledger claims.
 
@@ -47,6 +48,9 @@ def audit(
     confidence: Annotated[
         float, typer.Option(help="Confidence of the verdict and of each bound, in (0, 1).")
     ] = 0.99,
+    picture: Annotated[
+        Path | None, typer.Option(help="A PNG file for the attack's curve beside the claim's.")
+    ] = None,
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,6 +67,9 @@ def audit(
                 bar.wait("computing bounds")
 
         finding = run_audit(config, canaries, confidence, observe)
+    if picture is not None:
+        with refusing():
+            picture.write_bytes(finding.picture())
     if as_json:
         typer.echo(json.dumps(finding.json()))
     else:
@@ -84,6 +91,7 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
     if not found.violated:
         verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
     return (
+        "audit run, not for use: its model was trained on canaries",
         f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
         f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
         f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}; guesses can then be right "
@@ -93,8 +101,18 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
         f"noise and cohorts: {found.oddest if found.irregular else 'as accounted'} "
         f"(p-value {found.noise_p_value:.2g})",
         _measured(found),
-        f"proved by this run alone: epsilon is at least {found.proved:.3g}",
+        f"attack at false positive rates of {_rates(found)}",
+        f"proved by this run alone: epsilon is at least {found.proved:.3g}, and at least "
+        f"{found.proved_by_curves:.3g} if the noise is the ledger's times one factor",
         verdict,
+    )
+
+
+def _rates(found: Finding) -> str:
+    """The true positive rates at small false positive rates, and those that the claim allows."""
+    rows = found.true_rates.items()
+    return "; ".join(
+        f"{rate:.1%}: {true:.2%} found, {most:.2%} allowed at most" for rate, (true, most) in rows
     )
 
 

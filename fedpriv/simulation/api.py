@@ -20,7 +20,7 @@ from torch import nn
 from fedpriv._internal import hints, user_code, validation
 from fedpriv._internal.settings import by_key, choices
 from fedpriv.auditing import auditor
-from fedpriv.auditing.auditor import Finding
+from fedpriv.auditing.finding import Finding
 from fedpriv.config import centralised
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
