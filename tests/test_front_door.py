@@ -201,7 +201,7 @@ def test_objects_that_are_not_data_are_refused(dataset: object, said: str) -> No
         ({"optimizer": "dp-sgd", "srm_gamma": 0.7}, "srm_gamma is 0.7, which needs optimizer=dp-srm"),
         ({"local_steps": 2}, "local_steps is 2, which needs work=local-steps"),
         ({"work": "local_steps"}, "did you mean 'local-steps'?"),
-        ({"max_participations": 3}, "max_participations is 3; it must be 0 unless placement is local"),
+        ({"max_participations": 3}, "max_participations is 3, which needs placement=local"),
         (
             {"model": net(), "engine": "ray"},
             "engine is 'ray'; it must be in-process where model is an object",

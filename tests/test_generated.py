@@ -18,7 +18,7 @@ blocks = script("../docs/_site/blocks.py")
 @pytest.mark.parametrize("name", blocks.TABLES)
 def test_generated_tables_are_as_the_code_is(name: str) -> None:
     text = (ROOT / name).read_text()
-    assert text == blocks.with_table(name, text), "run `make generated`"
+    assert text == blocks.with_tables(name, text), "run `make generated`"
 
 
 def test_readmes_table_lists_every_optimizer_with_its_source() -> None:

@@ -11,8 +11,12 @@ from pathlib import Path
 
 from fedpriv._internal.settings import toml_value
 from fedpriv.accounting import METHODS as ACCOUNTING
+from fedpriv.accounting.events import Relation
 from fedpriv.config.schema import Config
+from fedpriv.data.catalogue import list_cards
+from fedpriv.data.loaders import options
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.optimizers import METHODS, WRAPPERS, Method
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,11 +56,42 @@ def accounting_table() -> str:
     return "\n".join(lines)
 
 
-# Files with a table between two comments that name it.
-TABLES: dict[str, tuple[str, Callable[[], str]]] = {
-    "README.md": ("optimizers", optimizer_table),
-    "docs/explanation/accounting.md": ("accounting", accounting_table),
-    "docs/explanation/placements.md": ("placements", placement_table),
+def sampler_table() -> str:
+    """The samplers as a Markdown table, with the neighbours that their events can be accounted for under."""
+    lines = ["| `sampler` | which units | neighbours | remark |", "|---|---|---|---|"]
+    for kind in SAMPLERS.values():
+        own = kind.sampling.relation
+        others = [word for word in Relation if word is not own and kind.sampling.allows(word)]
+        neighbours = " or ".join([f"{own} (default)" if others else own, *others])
+        lines.append(f"| `{kind.name}` | {kind.summary} | {neighbours} | {kind.remark} |")
+    return "\n".join(lines)
+
+
+def data_set_table() -> str:
+    """The data sets as a Markdown table, from their cards and their registration."""
+    lines = ["| `dataset` | an example | what is predicted | own settings | `model` | papers |"]
+    lines.append("|---|---|---|---|---|---|")
+    cards = list_cards()
+    for card in cards:
+        settings = ", ".join(f"`{key}` ({default})" for key, default in options(card.name).items())
+        models = ", ".join(f"`{name}`" for name in card.models)
+        cells = (f"`{card.name}`", card.inputs, card.target, settings, models, "; ".join(card.papers))
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    notes: dict[str, list[str]] = {}
+    for card in cards:
+        for note in filter(None, card.note.split("; ")):
+            notes.setdefault(note, []).append(f"`{card.name}`")
+    lines += [f"- {', '.join(names)}: {note}." for note, names in notes.items()]
+    return "\n".join(lines)
+
+
+# Files with tables, each between two comments that name it.
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"optimizers": optimizer_table},
+    "docs/explanation/accounting.md": {"accounting": accounting_table, "samplers": sampler_table},
+    "docs/explanation/placements.md": {"placements": placement_table},
+    "docs/guides/data.md": {"datasets": data_set_table},
 }
 
 
@@ -65,12 +100,13 @@ def run_config() -> str:
     return "".join(f"{key} = {toml_value(field.default)}\n" for key, field in Config.all_fields().items())
 
 
-def with_table(file: str, text: str) -> str:
-    """The text of one of the files of ``TABLES``, with its table as it should be."""
-    name, table = TABLES[file]
-    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, _, rest = text.partition(begin)
-    return f"{before}{begin}\n\n{table()}\n\n{end}{rest.partition(end)[2]}"
+def with_tables(file: str, text: str) -> str:
+    """The text of one of the files of ``TABLES``, with its tables as they should be."""
+    for name, table in TABLES[file].items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n\n{table()}\n\n{end}{rest.partition(end)[2]}"
+    return text
 
 
 def pyproject(text: str) -> str:
@@ -82,7 +118,7 @@ def pyproject(text: str) -> str:
 def write(root: Path = ROOT) -> None:
     """Write all of them anew, in the repository at ``root``."""
     for name in TABLES:
-        (root / name).write_text(with_table(name, (root / name).read_text()))
+        (root / name).write_text(with_tables(name, (root / name).read_text()))
     (root / "pyproject.toml").write_text(pyproject((root / "pyproject.toml").read_text()))
 
 

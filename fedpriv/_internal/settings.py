@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -140,6 +140,22 @@ class Settings(BaseModel):
     def filled_in(self, **values: Scalar) -> Self:
         """A copy with these attributes set, where they are 0; they are not checked again."""
         return self.model_copy(update={name: getattr(self, name) or value for name, value in values.items()})
+
+
+def own_settings(registry: Registry[Any]) -> dict[type[Settings], list[str]]:
+    """The types of settings that entries of a registry have of their own, each with the names of these."""
+    found: dict[type[Settings], list[str]] = {}
+    for name, entry in registry.items():
+        if entry.settings is not Settings:
+            found.setdefault(entry.settings, []).append(name)
+    return found
+
+
+def joined(name: str, description: str, *groups: type[Settings]) -> type[Settings]:
+    """One type of all settings of these groups, in their order."""
+    # Pydantic puts the fields of the last base first.
+    module = groups[0].__module__
+    return create_model(name, __base__=groups[::-1], __doc__=description, __module__=module)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpriv._internal import validation
-from fedpriv.cli.app import AsJson, data_app, print_table, refusing
+from fedpriv.cli.app import AsJson, data_app, print_table, refusing, say
 from fedpriv.tasks.metrics import counted
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ def data_list(as_json: AsJson = False) -> None:
         return
     short = [row | {"what it is": re.split("[:,]", str(row["what it is"]))[0]} for row in sets]
     print_table(tuple(short[0]), [[_text(cell) for cell in row.values()] for row in short])
-    typer.echo(
-        f"data folder: {data.data_folder()}; `fedpriv data info NAME` shows options, licence and source\n"
-        "Your own data set is named module:name, here and as a run's dataset."
-    )
+    say(f"data folder: {data.data_folder()}; `fedpriv data info NAME` shows options, licence and source")
+    say("Your own data set is named module:name, here and as a run's dataset.")
 
 
 def _text(cell: object) -> str:
@@ -94,6 +92,9 @@ def _of_card(name: str) -> dict[str, Any]:
         "an example": card.inputs,
         "to predict": card.target,
         "options": loaders.options(name),
+        "models": list(card.models),
+        "papers": list(card.papers),
+        "note": card.note,
         "made from": list(card.needs),
         "licence": card.licence,
         "cite": card.citation,
@@ -176,10 +177,12 @@ def _pair(text: str) -> tuple[str, str]:
     return name, digest
 
 
+_WIDTH = 80  # characters of a line of labels at most
+
 _SHOW_HELP = """Show a data set's first training examples with their labels.
 
 Images become a PNG grid, and their labels are printed as they stand in it. Texts, rows of features and
-ratings are printed as a table: the first tokens or features of each, and what is to be predicted.
+ratings are printed as a table: the first words or features of each, and what is to be predicted.
 
 \b
 Examples:
@@ -221,9 +224,10 @@ def data_show(
         end = start + (count if source.size is None else min(count, source.size - first))
         indices = np.arange(start, end)
         if images:
-            written = preview.save_grid(source, indices, out or Path(f"{name}.png"))
-            columns = preview.columns_of(len(indices))
             labels = preview.targets(source, indices)
+            width = max(map(len, labels))
+            columns = max(1, min(preview.columns_of(len(indices)), (_WIDTH + 1) // (width + 1)))
+            written = preview.save_grid(source, indices, out or Path(f"{name}.png"), columns)
         elif out is not None:
             raise validation.fail("--out", str(out), f"be left out: examples of {name} are no images")
         else:
@@ -231,9 +235,6 @@ def data_show(
     if not images:
         print_table(header, rows)
         return
-    typer.echo(
-        f"{written}: {counted(len(indices), 'example')} from index {start}; in its rows the {source.target}s"
-    )
-    width = max(map(len, labels))
+    say(f"{written}: {counted(len(indices), 'example')} from index {start}; in its rows the {source.target}s")
     for at in range(0, len(labels), columns):
         typer.echo(" ".join(label.rjust(width) for label in labels[at : at + columns]))

@@ -11,7 +11,9 @@ from pydantic.fields import FieldInfo
 from fedpriv._internal import user_code, validation
 from fedpriv._internal.settings import choices, condition, snake
 from fedpriv.config.schema import GROUPS, Config
-from fedpriv.data.loaders import DATA_SETS, options, own_settings
+from fedpriv.data.loaders import DATA_SETS, options
+from fedpriv.data.loaders import own_settings as of_data_sets
+from fedpriv.mechanism.settings import owned
 from fedpriv.optimizers import METHODS, DefaultRate, Method, OptimizerSettings
 from fedpriv.optimizers.settings import WRAPPER_KEYS
 
@@ -21,10 +23,10 @@ _COMMON = "Optimizer: common"
 
 
 def settings_help(args: Sequence[str]) -> str:
-    """All settings that a command takes, by group; of optimizers and of data sets those of the ones that
-    ``args`` choose."""
+    """All settings that a command takes, by group; of optimizers, data sets, samplers and placements those
+    of the ones that ``args`` choose."""
     method: Method | None = METHODS.get(_chosen(args, "optimizer"))
-    others = _of_other_data_sets(_chosen(args, "dataset"))
+    others = _of_other_data_sets(_chosen(args, "dataset")) | _of_other_choices(args)
     lines = ["Settings (in CONFIG.toml, or --set KEY=VALUE), with their defaults:"]
     for title, group in GROUPS.items():
         if title != _COMMON:
@@ -81,7 +83,13 @@ def _of_other_data_sets(name: str) -> set[str]:
     """The settings that only data sets other than this one have; none where the data set is unknown."""
     if name not in DATA_SETS and not user_code.named(name):
         return set()
-    return {key for kind in own_settings() for key in kind.fields()} - set(options(name))
+    return {key for kind in of_data_sets() for key in kind.fields()} - set(options(name))
+
+
+def _of_other_choices(args: Sequence[str]) -> set[str]:
+    """The settings of placements and samplers that are not chosen."""
+    run = {setting: _chosen(args, setting) for setting in ("placement", "sampler")}
+    return {key for key, need in owned().items() if not need.holds(run)}
 
 
 def _others(method: Method | None) -> Iterator[str]:

@@ -250,7 +250,7 @@ def compare(
     typer.echo()
     if left := comparison.left_out(chosen, rows):
         say(left, bold=True)
-    print_table(comparison.HEADER, [comparison.cells(row) for row in rows])
+    print_table(comparison.header(rows), [comparison.cells(row) for row in rows])
     for row in rows:
         diverged = divergence(row.result.stopped, row.result.metrics)
         for found in (remark(row.plan.config), diverged, *row.result.notes):

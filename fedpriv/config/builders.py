@@ -121,8 +121,7 @@ def make_work(config: Config) -> Work:
 
 def make_source(config: Config) -> data.Source:
     """The configured data set. Raises ArgumentError or DataError where it is not to be had."""
-    names = [name for kind in own_settings() for name in kind.model_fields]
-    own = {name: getattr(config, name) for name in names}
+    own = {name: value for kind in own_settings() for name, value in config.part(kind)}
     return data.load(config.dataset, config.data_folder or None, **own)
 
 

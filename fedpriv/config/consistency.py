@@ -52,16 +52,6 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         raise validation.fail(
             "relation", config.relation, "be auto or replace-one with placement local", hint
         )
-    if config.max_participations and not placement.server_view:
-        raise validation.fail(
-            "max-participations", config.max_participations, "be 0 unless placement is local"
-        )
-    if config.max_participations and config.nodes_own_data:
-        # A cap protects against the server only where clients count for themselves, which deployed nodes
-        # do not do yet.
-        raise validation.fail("max-participations", config.max_participations, "be 0 with nodes-own-data")
-    if config.max_participations > config.rounds:
-        raise validation.fail("max-participations", config.max_participations, "be at most rounds")
     if config.ledger_anchor and config.ledger_anchor_command:
         raise validation.fail("ledger-anchor", config.ledger_anchor, "be empty with ledger-anchor-command")
     if config.privacy_unit.in_silos and config.partitioning.several:

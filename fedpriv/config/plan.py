@@ -160,7 +160,7 @@ def _make_plan(config: Config, rate_is_default: bool = False) -> Plan:
     sampler = make_sampler(config, units, delta)
     config.method.check_sampler(config.own, sampler, context)
     placement = make_placement(config, sampler)
-    cap = (config.max_participations or config.rounds) if placement.server_view else None
+    cap = placement.participations(config.rounds)
     optimizer = make_optimizer(config, context)
     unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds)
     rounds = config.method.run_rounds(config.rounds, context)
@@ -220,7 +220,8 @@ def make_sampler(config: Config, units: int, delta: float) -> Sampler:
         spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
         tail = _TRUNCATION_SHARE * delta / (2 * spread)
     relation = _relation(config, kind)
-    return kind.build(SamplerContext(units, config.sampling_rate, relation, _known(config), tail))
+    own = config.part(kind.settings)
+    return kind.build(SamplerContext(units, config.sampling_rate, relation, _known(config), tail, own))
 
 
 def _colluders(config: Config) -> int:
@@ -243,6 +244,15 @@ def _relation(config: Config, kind: SamplerKind) -> Relation:
 
 def make_placement(config: Config, sampler: Sampler) -> Placement:
     """The placement with its public numbers m (shares) and n_min."""
-    silos = config.clients if config.privacy_unit.in_silos else None
-    context = PlacementContext(sampler, silos, config.min_replies, _colluders(config), config.exact_noise)
-    return PLACEMENTS[config.placement].configured(context)
+    kind = PLACEMENTS[config.placement]
+    context = PlacementContext(
+        sampler,
+        silos=config.clients if config.privacy_unit.in_silos else None,
+        min_replies=config.min_replies,
+        colluders=_colluders(config),
+        exact=config.exact_noise,
+        rounds=config.rounds,
+        nodes_own_data=config.nodes_own_data,
+        own=config.part(kind.settings),
+    )
+    return kind.configured(context)

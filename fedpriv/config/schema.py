@@ -18,7 +18,7 @@ fedpriv.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling-rate'?
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic.fields import FieldInfo
 
@@ -30,21 +30,25 @@ from fedpriv._internal.settings import (
     by_key,
     condition,
     is_filled,
+    own_settings,
     setting,
     snake,
     toml_value,
 )
 from fedpriv.config.federation import Partitioning
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings, PrivacySettings
+from fedpriv.mechanism import settings as mechanism
 from fedpriv.mechanism.units import Level, PrivacyUnit
 from fedpriv.optimizers import METHODS, Method, OptimizerSettings, PrivateOptimizer, given_method, user_method
 from fedpriv.optimizers.local_step_defaults import first_decay
 from fedpriv.optimizers.public_data import PublicSettings
-from fedpriv.optimizers.registry import BuildContext, own_settings, users_of
+from fedpriv.optimizers.registry import BuildContext, users_of
 from fedpriv.optimizers.settings import WRAPPER_KEYS
 
 if TYPE_CHECKING:
     import numpy as np
+
+_Group = TypeVar("_Group", bound=Settings)
 
 # The groups that every run has, by title; each method's own settings stand after the optimizers'.
 GROUPS: dict[str, type[Settings]] = {
@@ -81,7 +85,9 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
                 raise validation.ArgumentError(
                     f"unknown key {validation.shown(key)}; {_hint(key, value, known)}"
                 )
-        parts = {kind: {k: v for k, v in values.items() if k in kind.fields()} for kind in own_settings()}
+        parts = {
+            kind: {k: v for k, v in values.items() if k in kind.fields()} for kind in own_settings(METHODS)
+        }
         parts = {kind: part for kind, part in parts.items() if part}
         taken = {key for part in parts.values() for key in part}
         config = cls.read({key: value for key, value in values.items() if key not in taken})
@@ -104,9 +110,8 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         for title, group in GROUPS.items():
             found[title] = group.fields()
             if title == "Optimizer: common":
-                for kind, methods in own_settings().items():
-                    names = ", ".join(method.name for method in methods)
-                    found[f"Optimizer: {names}"] = kind.fields()
+                for kind, methods in own_settings(METHODS).items():
+                    found[f"Optimizer: {', '.join(methods)}"] = kind.fields()
         return found
 
     @classmethod
@@ -140,6 +145,10 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         """The settings that name code of the user's own as module:name, by key."""
         named = {key: getattr(self, key) for key in ("model", "dataset", "loss", "optimizer")}
         return {key: v for key, v in named.items() if user_code.named(v) and not user_code.in_memory(v)}
+
+    def part(self, kind: type[_Group]) -> _Group:
+        """The settings of one type: those that a placement, a sampler or a data set has of its own."""
+        return kind(**{name: getattr(self, name) for name in kind.model_fields})
 
     @property
     def public(self) -> PublicSettings:
@@ -285,13 +294,13 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
 
     def _without_effect(self) -> Iterator[tuple[str, Needs]]:
         table, common, optimizers = self.table(), self.fields(), OptimizerSettings.fields()
-        used = {"optimizer", *self.method.uses, *WRAPPER_KEYS}
+        used, owned = {"optimizer", *self.method.uses, *WRAPPER_KEYS}, mechanism.owned()
         for key, field in self.all_fields().items():
             own = key not in common
             if key in type(self.own).fields() or (not own and (key not in optimizers or key in used)):
-                need = self.method.needs.get(key) or condition(field)
-                if need is not None and not need.holds(table):
-                    yield key, need
+                needs = (owned.get(key), self.method.needs.get(key) or condition(field))
+                if unmet := [need for need in needs if need is not None and not need.holds(table)]:
+                    yield key, unmet[0]
             else:
                 yield key, Needs(users_of(key, self.optimizer), lambda run: False)
 

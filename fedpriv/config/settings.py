@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import create_model
-
-from fedpriv._internal.settings import Needs, Settings, needs, setting
+from fedpriv._internal.settings import Needs, Settings, joined, needs, own_settings, setting
 from fedpriv.accounting import METHODS
 from fedpriv.config.federation import Partitioning
-from fedpriv.data.loaders import DATA_SETS, own_settings
+from fedpriv.data import loaders
+from fedpriv.data.loaders import DATA_SETS
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
-from fedpriv.mechanism.settings import LocalSettings, PartySettings, chosen
+from fedpriv.mechanism.settings import PartySettings, chosen
 from fedpriv.mechanism.units import PrivacyUnit
 from fedpriv.models import MODELS
 
@@ -77,19 +76,7 @@ class ModelSettings(Settings):
     )
 
 
-if TYPE_CHECKING:
-
-    class DataSettings(ModelSettings, DataSetSettings):
-        """Data and model."""
-
-else:
-    _BASES = (ModelSettings, *reversed(own_settings()), DataSetSettings)  # fields stand in the reverse order
-    DataSettings = create_model(
-        "DataSettings", __base__=_BASES, __doc__="Data and model.", __module__=__name__
-    )
-
-
-class FederationSettings(Settings):
+class ClientSettings(Settings):
     """Clients, sampling, rounds, and the computation of a client."""
 
     clients: int = setting(100_000, "N, the number of (virtual) clients", ge=1, le=10**12)
@@ -155,8 +142,32 @@ class NoiseSettings(Settings):
     seed: int = setting(-1, "-1: OS entropy; otherwise the run is reproducible and NOT private", ge=-1)
 
 
-class PrivacySettings(NoiseSettings, PartySettings, LocalSettings, BudgetSettings):
-    """The privacy unit, the adversary, the budget and the noise."""
+if TYPE_CHECKING:
+
+    class DataSettings(ModelSettings, DataSetSettings):
+        """Data and model."""
+
+    class FederationSettings(ClientSettings):
+        """Clients, sampling, rounds, and the computation of a client."""
+
+    class PrivacySettings(NoiseSettings, PartySettings, BudgetSettings):
+        """The privacy unit, the adversary, the budget and the noise."""
+
+else:  # with the settings that data sets, samplers and placements have of their own
+    DataSettings = joined(
+        "DataSettings", "Data and model.", DataSetSettings, *loaders.own_settings(), ModelSettings
+    )
+    FederationSettings = joined(
+        "FederationSettings", ClientSettings.__doc__, ClientSettings, *own_settings(SAMPLERS)
+    )
+    PrivacySettings = joined(
+        "PrivacySettings",
+        "The privacy unit, the adversary, the budget and the noise.",
+        BudgetSettings,
+        *own_settings(PLACEMENTS),
+        PartySettings,
+        NoiseSettings,
+    )
 
 
 class MachineSettings(Settings):

@@ -60,6 +60,8 @@ class Arrays:
         tokens, target: see :class:`fedpriv.data.source.Source`.
         owners: who each training example is from, (n,): numbers from 0, or names, which are numbered in their
             order as text.
+        vocabulary: the text of each token, or the name of each column of x, for people; () if unknown.
+        class_names: the names of the labels or tags; () if unknown.
 
     Raises:
         DataError: the parts do not fit together, or hold what the tokens and the target do not allow; or
@@ -80,6 +82,8 @@ class Arrays:
         tokens: tuple[int, ...] = (),
         target: Target = "label",
         owners: OwnersLike | None = None,
+        vocabulary: Sequence[str] = (),
+        class_names: Sequence[str] = (),
     ) -> None:
         self.classes = _checked_classes(name, target, classes)
         if not isinstance(tokens, tuple) or not all(isinstance(t, Integral) and t >= 1 for t in tokens):
@@ -95,7 +99,19 @@ class Arrays:
             raise DataError(f"{name}: training and test examples must have the same shape")
         if self.owners is not None and len(self.owners) != self.size:
             raise DataError(f"{name}: there must be one owner for each training example")
+        self.vocabulary, self.class_names = tuple(vocabulary), tuple(class_names)
+        self._require_names()
         self._resident: dict[torch.device, tuple[Kept, Kept]] = {}
+
+    def _require_names(self) -> None:
+        """Raises DataError unless there is a name for each token, column, label or tag, or for none."""
+        ids = self.tokens[0] if len(self.tokens) == 1 else self.shape[0] if len(self.shape) == 1 else 0
+        for called, names, many in (
+            ("vocabulary", self.vocabulary, ids),
+            ("class_names", self.class_names, self.classes),
+        ):
+            if names and len(names) != many:
+                raise DataError(f"{self.name}: {called} must have {many} names; it has {len(names)}")
 
     def _checked(self, x: ArrayLike, y: ArrayLike, part: str) -> tuple[Kept, Kept]:
         """Both as tensors in the form they are kept in, or a DataError that names no value."""

@@ -83,6 +83,9 @@ class Card:
         inputs, target: short descriptions of an example and of the value to predict.
         files: the files to fetch; none for a bundled data set.
         needs: the names of data sets that it is made from.
+        models: built-in models that suit it, the one to start with first.
+        papers: which of the papers use it.
+        note: what else a reader must know before using it.
     """
 
     name: str
@@ -94,6 +97,9 @@ class Card:
     target: str
     files: tuple[File, ...] = ()
     needs: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    papers: tuple[str, ...] = ()
+    note: str = ""
 
 
 def cards_folder() -> Path:
@@ -123,7 +129,8 @@ def read_card(path: Path) -> Card:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         files = tuple(_file(entry) for entry in table.pop("files", []))
-        made = Card(files=files, needs=tuple(table.pop("needs", [])), **table)
+        table |= {key: tuple(table.get(key, [])) for key in ("needs", "models", "papers")}
+        made = Card(files=files, **table)
     except (TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CardError(f"{path} is not a data set card: {' '.join(str(error).split())[:_SHOWN]}") from error
     _require_types(path, made)

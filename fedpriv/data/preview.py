@@ -14,6 +14,7 @@ b'PNG'
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ _ZOOM = 3  # screen pixels for one of the image's, where the picture stays small
 _SIDE = 4096  # screen pixels that a picture's side has at most, unless one for each of the images' is more
 _GAP = 2  # image pixels between two images
 _INK = 90  # grey level of the gaps
+_LETTERS = 40  # letters of a text that a table shows
 _ITEMS = 10  # tokens or features of an example that a table shows
 
 
@@ -88,10 +90,15 @@ def _require_some(indices: Indices) -> None:
 
 def targets(source: Source, indices: Indices) -> list[str]:
     """What is to be predicted of the examples at ``indices`` (n,), as text."""
-    y = source.batch(indices).y
+    y, names = source.batch(indices).y, class_names(source)
     if source.target == "tags":
-        return [" ".join(map(str, one.nonzero().flatten().tolist())) or "none" for one in y]
-    return [f"{one:.4g}" if source.target == "value" else str(one) for one in y.tolist()]
+        return [" ".join(names[tag] for tag in one.nonzero().flatten().tolist()) or "none" for one in y]
+    return [f"{one:.4g}" if source.target == "value" else names[one] for one in y.tolist()]
+
+
+def class_names(source: Source) -> Sequence[str]:
+    """The names of the labels or tags; their numbers where the source names none."""
+    return getattr(source, "class_names", ()) or [str(number) for number in range(source.classes)]
 
 
 def rows(source: Source, indices: Indices) -> tuple[tuple[str, ...], list[list[str]]]:
@@ -115,14 +122,19 @@ def _example(source: Source, x: npt.NDArray[Any]) -> str:
         return ", ".join(
             f"id {number} of {many}" for number, many in zip(x.tolist(), source.tokens, strict=True)
         )
-    items = x.flatten()
+    items, texts = x.flatten(), getattr(source, "vocabulary", ())
     if source.tokens:
         length = int(items.nonzero()[0].max(initial=-1)) + 1  # without the padding
-        return _cut([str(token) for token in items[:length].tolist()], f"length {length:,}")
+        tokens = items[:length].tolist()
+        if texts and max(map(len, texts)) == 1:
+            return _cut([texts[token] for token in tokens], f"length {length:,}", _LETTERS, "")
+        return _cut([texts[token] if texts else str(token) for token in tokens], f"length {length:,}")
     used = f"{items.size:,} features, {np.count_nonzero(items):,} not 0"
+    if texts:
+        return _cut([texts[column] for column in items.nonzero()[0].tolist()], used)
     return _cut([f"{value:.3g}" for value in items[: _ITEMS + 1].tolist()], used)
 
 
-def _cut(items: list[str], size: str) -> str:
-    more = " ..." if len(items) > _ITEMS else ""
-    return f"{' '.join(items[:_ITEMS])}{more} ({size})"
+def _cut(items: list[str], size: str, most: int = _ITEMS, between: str = " ") -> str:
+    more = " ..." if len(items) > most else ""
+    return f"{between.join(items[:most])}{more} ({size})"

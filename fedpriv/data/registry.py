@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedpriv._internal import settings as groups
 from fedpriv._internal import user_code
 from fedpriv._internal.registry import Registry
 from fedpriv._internal.settings import Needs, Settings, setting
@@ -63,8 +64,7 @@ def option(key: str, description: str, at_least: int) -> Any:
 
 def own_settings() -> list[type[Settings]]:
     """The types of settings that belong to data sets, by name."""
-    kinds = {loader.settings for loader in DATA_SETS.values()} - {Settings}
-    return sorted(kinds, key=lambda kind: kind.__name__)
+    return sorted(groups.own_settings(DATA_SETS), key=lambda kind: kind.__name__)
 
 
 def options(name: str) -> Mapping[str, int]:

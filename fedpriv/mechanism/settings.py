@@ -1,11 +1,11 @@
-"""Settings that only some placements use."""
+"""Settings of placements and samplers: those that several share, and which single ones have of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from fedpriv._internal.settings import Needs, Settings, setting
+from fedpriv._internal.settings import Needs, Settings, needs, own_settings, setting
 from fedpriv.mechanism.placement import PLACEMENTS, Placement
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.mechanism.units import Level
@@ -16,6 +16,17 @@ def chosen(run: Mapping[str, Any]) -> type[Placement]:
     return PLACEMENTS[str(run["placement"])]
 
 
+def owned() -> dict[str, Needs]:
+    """The settings that single placements and samplers have of their own, by key, with the choice that each
+    needs."""
+    return {
+        key: needs(**{registry.setting: tuple(names)})
+        for registry in (PLACEMENTS, SAMPLERS)
+        for kind, names in own_settings(registry).items()
+        for key in kind.fields()
+    }
+
+
 def _colluding(run: Mapping[str, Any]) -> bool:
     placement, drawn = chosen(run), SAMPLERS[str(run["sampler"])].sampling
     alone = not placement.adds_noise or Level.of(run).by_silo or run["clients"] == 1
@@ -24,18 +35,6 @@ def _colluding(run: Mapping[str, Any]) -> bool:
 
 # Conditions of the noise are not strict: placement=none takes a configuration as it is, so that runs can be
 # compared.
-class LocalSettings(Settings):
-    """Settings of placements whose budget limits the server's view."""
-
-    max_participations: int = setting(
-        0,
-        "local placement: releases to which a client contributes data, kept by the server's own loop; 0: no "
-        "limit",
-        ge=0,
-        needs=Needs("placement=local", lambda run: chosen(run).server_view, strict=False),
-    )
-
-
 class PartySettings(Settings):
     """Settings of parties that add noise or may collude."""
 

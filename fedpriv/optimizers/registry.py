@@ -197,15 +197,6 @@ class OptimizerSettings(SharedSettings, ChoiceSettings):
     """All settings of optimizers but each method's own."""
 
 
-def own_settings() -> dict[type[Settings], list[Method]]:
-    """Every type of settings that belongs to methods, with these."""
-    found: dict[type[Settings], list[Method]] = {}
-    for method in METHODS.values():
-        if method.settings is not Settings:
-            found.setdefault(method.settings, []).append(method)
-    return found
-
-
 def users_of(key: str, optimizer: str) -> str:
     """The methods that use the setting ``key``, for errors; those like ``optimizer`` come first."""
     users = [m.name for m in METHODS.values() if key in m.uses or key in m.settings.fields()]

@@ -19,6 +19,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
+from fedpriv._internal.settings import own_settings
 from fedpriv.accounting import Event, UnsupportedEvent, epsilon
 from fedpriv.accounting.events import Relation
 from fedpriv.accounting.methods.relations import under_one_relation
@@ -27,7 +28,7 @@ from fedpriv.accounting.totals import neighbours
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed
+from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, LocalSettings
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import remark
 from fedpriv.report.summary import round_0
@@ -44,14 +45,6 @@ SILOS = "client"  # the client level: silos add all the noise to steps of their 
 COMPARED = (*PLACEMENTS, SILOS)
 _PALETTE = ("tab:gray", "tab:blue", "tab:green", "tab:red", "tab:orange", "tab:brown", "tab:pink", "tab:cyan")
 _COLORS = {SILOS: "tab:purple", **dict(zip(PLACEMENTS, cycle(_PALETTE), strict=False))}
-HEADER = (
-    "placement",
-    "defends against",
-    "neighbours",
-    "on the test set",
-    "epsilon against the server",
-    "epsilon against who sees the models",
-)
 _AGAINST = {
     **{name: placement.against for name, placement in PLACEMENTS.items()},
     SILOS: "all but its own silo",
@@ -107,19 +100,24 @@ def plans(config: Config, placements: Sequence[str] = tuple(PLACEMENTS)) -> list
 
 
 def _placed(config: Config, placement: str) -> Config:
-    changes: dict[str, Any] = {"max_participations": 0, "min_replies": 0}
+    kind = PLACEMENTS[Central.name if placement == SILOS else placement]
+    others = [other for other in own_settings(PLACEMENTS) if other is not kind.settings]
+    changes: dict[str, Any] = {key: value for other in others for key, value in other()}
+    changes["min_replies"] = 0
     if config.ledger_anchor:  # an anchor is that of one ledger
         changes["ledger_anchor"] = f"{config.ledger_anchor}.{placement}"
     drawn = placement == Central.name and SAMPLERS[config.sampler].sampling.fixed_size
-    at_parties = placement != SILOS and PLACEMENTS[placement].at_parties
+    at_parties = placement != SILOS and kind.at_parties
     if not drawn and not at_parties:  # there nothing depends on it
         changes["colluding_parties"] = Config.parse({}).colluding_parties
     if placement == SILOS:
         return config.changed(level="client", placement=Central.name, **changes)
     changes |= {"level": "aggregation", "silo_steps": 1, "placement": placement}
-    if PLACEMENTS[placement].server_view:
+    if kind.settings is LocalSettings:
         expected = math.ceil(config.sampling_rate * config.rounds)
-        changes["max_participations"] = config.max_participations or min(expected, config.rounds)
+        cap = config.part(LocalSettings).max_participations
+        changes["max_participations"] = cap or min(expected, config.rounds)
+    if kind.server_view:
         changes["relation"] = "auto" if config.relation == Relation.ADD_REMOVE.value else config.relation
     elif at_parties:
         changes["min_replies"] = config.min_replies
@@ -174,7 +172,8 @@ def markdown(rows: Sequence[Row], left: str = "") -> str:
     lines = ["# Central against local noise", ""]
     lines += [f"> **{left}**\n"] if left else []
     lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remark(row.plan.config))]
-    lines += [" | ".join(["", *HEADER, ""]).strip(), "|" + "---|" * len(HEADER)]
+    head = header(rows)
+    lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
     lines += [" | ".join(["", *cells(row), ""]).strip() for row in rows]
     for note in notes(rows):
         lines += ["", note]
@@ -184,29 +183,31 @@ def markdown(rows: Sequence[Row], left: str = "") -> str:
 def notes(rows: Sequence[Row]) -> list[str]:
     """What holds for all rows, and how long clients give data under local noise, in sentences."""
     budget = next((row.plan.budget for row in rows if row.plan.budget), None)
-    said = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
+    texts = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
     for row in rows:
+        if row.placement == Distributed.name and SAMPLERS[row.plan.config.sampler].sampling.samples:
+            texts.append("Distributed noise promises nothing against the server, which draws the cohorts.")
         if most := row.plan.max_participations:
-            said.append(
+            texts.append(
                 f"Under local noise a client gives data to at most {counted(most, 'release')} and sends "
                 f"noise only after that (max-participations={most}; where it is 0, compare sets the expected "
                 "number). The server's own loop keeps this limit."
             )
-    return [*said, *adding_up(rows)]
+    return [*texts, *adding_up(rows)]
 
 
 def adding_up(rows: Sequence[Row]) -> list[str]:
     """What all runs together tell of the data that they share, in sentences."""
-    said, private = [], [row for row in rows if row.plan.budget]
+    texts, private = [], [row for row in rows if row.plan.budget]
     for row in rows:
         if row.plan.budget is None:
             model = f"its model, {row.result.folder / MODEL}," if row.result.folder else "its model"
-            said.append(
+            texts.append(
                 f"The run {row.placement} is NOT PRIVATE: no noise is added. Do not publish {model} or its "
                 "scores if the data is private: nothing bounds what they reveal."
             )
     if len(private) < 2:
-        return said
+        return texts
     unit, delta = (
         private[0].plan.config.unit,
         max(row.plan.budget.delta for row in private if row.plan.budget),
@@ -220,7 +221,7 @@ def adding_up(rows: Sequence[Row]) -> list[str]:
         total = "more than each of them (no accounting method here supports them together)"
     what = neighbours(unit, [event for events in schedules for event in events], events)
     return [
-        *said,
+        *texts,
         f"The runs are on the same data, so they add up. Against who sees the models of {names}: {total}; "
         f"{what}.",
     ]
@@ -240,11 +241,18 @@ def _together(events: tuple[Event, ...], delta: float) -> float:
         return epsilon(events, delta, "rdp").epsilon
 
 
+def header(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The header of a table of these rows; all have one task, and so one measure."""
+    measure = shown(next((row.json() for row in rows if row.result.metrics), {}))
+    views = ("epsilon against the server", "epsilon against who sees the models")
+    return ("placement", "defends against", "neighbours", f"test {measure.words}", *views)
+
+
 def cells(row: Row) -> list[str]:
-    """The row as text, in the order of ``HEADER``."""
+    """The row as text, in the order of ``header``."""
     data = row.json()
     measure = shown(data)
-    score = measure.labelled(data[measure.key]) if measure.key in data else ""
+    score = measure.text(data[measure.key]) if measure.key in data else ""
     views = ("the server", "who sees the models")
     epsilons = [_cell(row, key, data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
     name = row.placement if row.plan.budget else f"{row.placement} (NOT PRIVATE)"
@@ -256,7 +264,7 @@ def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
         return f"{value:.3g}" + (" (an ESTIMATE)" if kind == "estimate" else "")
     if row.placement == Distributed.name and against == "the server":
         everyone = not SAMPLERS[row.plan.config.sampler].sampling.samples
-        return "as the next, if it sees sums only" if everyone else "none promised: it draws the cohorts"
+        return "as the next, if it sees sums only" if everyone else "none promised"
     return "infinite"
 
 

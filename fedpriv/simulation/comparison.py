@@ -45,19 +45,19 @@ class Comparison:
         return as_frame([row.json() for row in self.rows], "placement")
 
     def __repr__(self) -> str:
-        table = [comparisons.HEADER, *(comparisons.cells(row) for row in self.rows)]
-        widths = [max(len(line[column]) for line in table) for column in range(len(comparisons.HEADER))]
+        table = [comparisons.header(self.rows), *map(tuple, map(comparisons.cells, self.rows))]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table]
         return "\n".join([*lines, *self._notes()])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in comparisons.HEADER)
+        head = "".join(f"<th>{escape(name)}</th>" for name in comparisons.header(self.rows))
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in comparisons.cells(row)) + "</tr>"
             for row in self.rows
         )
-        said = "".join(f"<p>{escape(text)}</p>" for text in self._notes())
-        return f"<table><tr>{head}</tr>{body}</table>{said}"
+        notes = "".join(f"<p>{escape(text)}</p>" for text in self._notes())
+        return f"<table><tr>{head}</tr>{body}</table>{notes}"
 
     def _notes(self) -> list[str]:
         """What goes with the table: what is left out, what is not private, what holds for all rows."""

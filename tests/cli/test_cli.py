@@ -32,6 +32,7 @@ from fedpriv.config.reading import read_assignment
 from fedpriv.config.schema import Config
 from fedpriv.data import loaders
 from fedpriv.data.registry import own_settings
+from fedpriv.mechanism.settings import owned
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.models import MODELS
@@ -232,8 +233,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_output(
 def test_help_lists_every_setting_with_its_default() -> None:
     text = call("simulate", "--help").stdout
     chosen = {**Config.fields(), **Config.parse({}).method.settings.fields()}
-    unused = {"beta1", "beta2", "adam-epsilon"}  # of other optimizers, and then of other data sets
-    unused |= {key for kind in own_settings() for key in kind.fields()}
+    unused = {"beta1", "beta2", "adam-epsilon"}  # of other optimizers, data sets and placements
+    unused |= {key for kind in own_settings() for key in kind.fields()} | set(owned())
     for key, default in ((k, f.default) for k, f in chosen.items() if k not in unused):
         assert f"{key} = {json.dumps(default)}" in text
     assert "Ctrl-C" in text

@@ -88,7 +88,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"clip-norm": math.inf}, "clip-norm is inf; it must be finite where noise is added"),
     ({"epsilon": math.inf}, "epsilon is inf; it must be finite"),
     ({"delta": 1e-3}, "delta is 0.001; it must be below 1 / units = 0.001"),
-    ({"max-participations": 3}, "max-participations is 3; it must be 0 unless placement is local"),
+    ({"max-participations": 3}, "max-participations is 3, which needs placement=local"),
     ({"placement": "local", "max-participations": 13}, "max-participations is 13; it must be at most rounds"),
     ({"min-replies": 3}, "min-replies is 3; it must be 0 unless clients add the noise"),
     ({"placement": "distributed", "min-replies": 90}, "the smallest size of the Poisson cohorts"),

@@ -24,7 +24,8 @@ from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, Outcome, advance, run
 from fedpriv.mechanism.placement import PLACEMENTS, Central, PlacementContext
 from fedpriv.mechanism.query import IndicatorBlock, NoisyAnswer, Query, SumBlock, Term
-from fedpriv.mechanism.sampling import Everyone, FixedSize, Poisson, Sampler
+from fedpriv.mechanism.sampling import SAMPLERS as SAMPLER_KINDS
+from fedpriv.mechanism.sampling import Everyone, FixedSize, Sampler, SamplerContext, SamplerKind
 from fedpriv.optimizers import PrivateOptimizer, State
 from fedpriv.optimizers.registry import METHODS
 from fedpriv.rng import Key
@@ -32,13 +33,19 @@ from fedpriv.rng import Key
 KEY = Key.from_seed(7)
 TABLES = {name: table(target.public) for name, target in TARGETS.items()}
 NAMES = list(TABLES["quadratic"])
-SAMPLERS: dict[str, Sampler] = {
-    "poisson": Poisson(UNITS, 0.3),
-    "fixed": FixedSize(UNITS, 8),
-    "all": Everyone(UNITS),
-}
+
+
+def sampler_of(kind: SamplerKind) -> Sampler:
+    """Over all units, of which it draws a third where it draws some."""
+    rate = 1 / 3 if kind.sampling.samples else 1.0
+    return kind.build(SamplerContext(UNITS, rate, kind.sampling.relation, own=kind.settings()))
+
+
+SAMPLERS = {name: sampler_of(kind) for name, kind in SAMPLER_KINDS.items()}
 PLACED_BY = {
-    name: kind.configured(PlacementContext(FixedSize(UNITS, 8), None, 6 if kind.at_parties else 0, 0, False))
+    name: kind.configured(
+        PlacementContext(FixedSize(UNITS, 8), min_replies=6 if kind.at_parties else 0, own=kind.settings())
+    )
     for name, kind in PLACEMENTS.items()
 }
 # How much of the first mean loss may be left under noise.

@@ -8,7 +8,7 @@ import pytest
 
 import fedpriv
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.data import names
+from fedpriv.data import load, names
 from fedpriv.data.archives import is_member
 from fedpriv.data.catalogue import CardError, card, cards_folder, list_cards, read_card
 from fedpriv.data.datasets.cifar import CIFAR_10, CIFAR_100
@@ -19,6 +19,7 @@ from fedpriv.data.datasets.names import LANGUAGES
 from fedpriv.data.datasets.stack_overflow import FILES
 from fedpriv.data.fetch import matches
 from fedpriv.data.files import content, find
+from fedpriv.models import MODELS, build
 
 # Nobody publishes a hash of these, and they have not been at hand: a fetch asks for one.
 UNKNOWN = {
@@ -43,6 +44,8 @@ def test_every_data_set_has_a_card():
         assert c.inputs
         assert c.target
         assert set(c.needs) <= set(names())
+        assert c.models
+        assert set(c.models) <= set(MODELS)
         for file in c.files:
             assert file.urls
             assert file.verifiable or (c.name, file.name) in UNKNOWN
@@ -112,6 +115,15 @@ def test_malformed_cards(tmp_path, text, message):
 def test_unknown_name():
     with pytest.raises(ArgumentError, match=r"one of .*digits, .*mnist"):
         card("nosuch")
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", *(pytest.param(n, marks=pytest.mark.data) for n in ("a9a", "movielens-100k", "names"))]
+)
+def test_the_models_of_a_card_take_its_examples(name):
+    source = load(name)
+    for model in card(name).models:
+        assert build(model, source.shape, source.classes, source.tokens)
 
 
 @pytest.mark.data

@@ -5,7 +5,7 @@ import pytest
 from matplotlib import image
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.data import Arrays, load, preview
+from fedpriv.data import Arrays, DataError, load, preview
 from fedpriv.data.preview import save_grid
 
 
@@ -63,6 +63,32 @@ TABLES = [
         ["0.5 0 -2 (3 features, 2 not 0)", "0"],
     ),
     (
+        arrays(
+            np.array([[2, 1, 2, 0]]),
+            np.array([1]),
+            classes=2,
+            tokens=(3,),
+            vocabulary=("", "a", "b"),
+            class_names=("no", "yes"),
+        ),
+        ["bab (length 3)", "yes"],
+    ),
+    (
+        arrays(np.array([[2, 1, 0]]), np.array([0]), classes=1, tokens=(3,), vocabulary=("", "film", "good")),
+        ["good film (length 2)", "0"],
+    ),
+    (
+        arrays(
+            np.array([[0.5, 0, 1]], np.float32),
+            np.eye(3)[:1] + np.eye(3)[1:2],
+            classes=3,
+            target="tags",
+            vocabulary=("a", "b", "c"),
+            class_names=("x", "y", "z"),
+        ),
+        ["a c (3 features, 2 not 0)", "x y"],
+    ),
+    (
         arrays(np.arange(12, dtype=np.float32)[None], np.array([0]), classes=1),
         ["0 1 2 3 4 5 6 7 8 9 ... (12 features, 11 not 0)", "0"],
     ),
@@ -92,3 +118,13 @@ def test_size_is_limited(tmp_path):
     large = arrays(np.zeros((4, 1, 700, 700), np.uint8), np.zeros(4, np.int64), classes=1)
     for count, side in ((1, 3 * 704), (4, 2 * 1406)):
         assert image.imread(save_grid(large, np.arange(count), tmp_path / "x.png")).shape[0] == side
+
+
+def test_names_are_as_many_as_what_they_name():
+    x, y = np.array([[2, 1, 0]]), np.array([1])
+    for names, message in (
+        ({"vocabulary": ("", "a")}, "vocabulary must have 3 names; it has 2"),
+        ({"class_names": ("a",)}, "class_names must have 2 names; it has 1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            arrays(x, y, classes=2, tokens=(3,), **names)

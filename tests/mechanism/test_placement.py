@@ -20,7 +20,9 @@ STDS = (2.0, 6.0)
 
 def made(name: str) -> Placement:
     kind = PLACEMENTS[name]
-    return kind.configured(PlacementContext(FixedSize(400, 9), None, 4 if kind.at_parties else 0, 0, False))
+    return kind.configured(
+        PlacementContext(FixedSize(400, 9), min_replies=4 if kind.at_parties else 0, own=kind.settings())
+    )
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ARCHIVE = "aclImdb_v1.tar.gz"
+CLASS_NAMES = ("negative", "positive")
 _REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d{1,9}_\d{1,2})\.txt")
 _VOCABULARY = "aclImdb/imdb.vocab"
 _BREAK = re.compile(r"<br\s*/?>")
@@ -87,8 +88,8 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{path} is damaged; delete it and run `fedpriv data fetch imdb`") from None
 
 
-def _read(path: Path, vocabulary: int) -> tuple[_Part, _Part]:
-    """(training part, test part), with the ``vocabulary`` most frequent words."""
+def _read(path: Path, vocabulary: int) -> tuple[_Part, _Part, list[str]]:
+    """(training part, test part, the ``vocabulary`` most frequent words)."""
     reviews: dict[str, bytes] = {}
     listed: bytes | None = None
     for name, data in _files(path):
@@ -101,7 +102,7 @@ def _read(path: Path, vocabulary: int) -> tuple[_Part, _Part]:
     try:
         ranked = listed.decode("utf-8").split()[:vocabulary]
         rank = {word: place for place, word in reversed(list(enumerate(ranked)))}
-        return _part(path, reviews, rank, "train"), _part(path, reviews, rank, "test")
+        return _part(path, reviews, rank, "train"), _part(path, reviews, rank, "test"), ranked
     except UnicodeDecodeError:
         raise DataError(f"{path} has a text that is not UTF-8; fetch it again") from None
 
@@ -127,9 +128,11 @@ def read(path: Path, vocabulary: int, length: int) -> Arrays:
             table[row, : len(ranks[:length])] = ranks[:length] + 2  # rank -1 becomes token 1
         return table
 
-    train, test = _read(path, vocabulary - 2)
+    train, test, ranked = _read(path, vocabulary - 2)
     parts = tokens(train), train.labels, tokens(test), test.labels
-    return Arrays("imdb", *parts, classes=2, tokens=(vocabulary,))
+    texts = ["", "<unknown>", *ranked]
+    texts += [""] * (vocabulary - len(texts))  # a short list names fewer
+    return Arrays("imdb", *parts, classes=2, tokens=(vocabulary,), vocabulary=texts, class_names=CLASS_NAMES)
 
 
 def read_bags(path: Path, vocabulary: int) -> Arrays:
@@ -141,8 +144,10 @@ def read_bags(path: Path, vocabulary: int) -> Arrays:
         columns = np.concatenate(sets)
         return SparseRows(offsets, columns, np.ones(len(columns)), vocabulary)
 
-    train, test = _read(path, vocabulary)
-    return Arrays("imdb-bag", bags(train), train.labels, bags(test), test.labels, classes=2)
+    train, test, ranked = _read(path, vocabulary)
+    parts = bags(train), train.labels, bags(test), test.labels
+    texts = ranked + [""] * (vocabulary - len(ranked))
+    return Arrays("imdb-bag", *parts, classes=2, vocabulary=texts, class_names=CLASS_NAMES)
 
 
 class TextSettings(Settings):

@@ -86,7 +86,15 @@ def read(paths: Sequence[Path]) -> Arrays:
     y = np.repeat(np.arange(len(names)), [len(some) for some in names])
     train, test = split(len(x))
     return Arrays(
-        "names", x[train], y[train], x[test], y[test], classes=len(LANGUAGES), tokens=(1 + len(LETTERS),)
+        "names",
+        x[train],
+        y[train],
+        x[test],
+        y[test],
+        classes=len(LANGUAGES),
+        tokens=(1 + len(LETTERS),),
+        vocabulary=("", *LETTERS),
+        class_names=LANGUAGES,
     )
 
 

@@ -171,7 +171,15 @@ def read(paths: Sequence[Path], vocabulary: int) -> Arrays:
         raise DataError(f"{paths[0]} has no sentences of train or heldout users; fetch it again")
     parts = (*_arrays(train, vocabulary), *_arrays(test, vocabulary))
     owned: Indices = np.array(owners)
-    return Arrays("stackoverflow-tags", *parts, classes=TAGS, target="tags", owners=owned)
+    return Arrays(
+        "stackoverflow-tags",
+        *parts,
+        classes=TAGS,
+        target="tags",
+        owners=owned,
+        vocabulary=tuple(words),
+        class_names=tuple(tags),
+    )
 
 
 register(
