@@ -8,7 +8,7 @@ from __future__ import annotations
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS, Central
-from fedpriv.mechanism.sampling import SAMPLERS, FixedSize, TruncatedPoisson
+from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.tasks import metrics
 
 BY_SILO = (
@@ -102,19 +102,7 @@ def unit(plan: Plan) -> str:
 
 def sampling(plan: Plan) -> str:
     """How the cohort of each release is sampled."""
-    sampler, event = plan.mechanism.sampler, plan.mechanism.observer_event(1.0)
-    if isinstance(sampler, FixedSize):
-        text = f"fixed size {sampler.size} of {sampler.population}, without replacement"
-        if sampler.known:
-            text += (
-                f"; accounted for as {event.cohort} of the {event.population} that no colluding party knows "
-                "about"
-            )
-    else:
-        drawn = f"Poisson, each unit with probability {event.rate:g}"
-        text = drawn if event.sampling.samples else "none: every unit takes part in every release"
-    if event.truncation and isinstance(sampler, TruncatedPoisson):
-        text += f", truncated to the public cap of {sampler.cap}"
+    text = plan.mechanism.sampler.description
     return f"{text}; each silo samples its own cohort and keeps it secret" if plan.by_silo else text
 
 

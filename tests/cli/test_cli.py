@@ -32,9 +32,9 @@ from fedpriv.config.reading import read_assignment
 from fedpriv.config.schema import Config
 from fedpriv.data import loaders
 from fedpriv.data.registry import own_settings
-from fedpriv.mechanism.settings import owned
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
+from fedpriv.mechanism.settings import owned
 from fedpriv.models import MODELS
 from fedpriv.optimizers import METHODS as OPTIMIZERS
 from fedpriv.report.notices import notes

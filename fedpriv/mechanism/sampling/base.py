@@ -28,6 +28,10 @@ class Sampler(Protocol):
     def expected_size(self) -> float:
         """The expected cohort size: the public denominator of means. The sampled size is private."""
 
+    @property
+    def description(self) -> str:
+        """How a cohort is sampled, in words, for reports."""
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """One cohort: distinct unit numbers, ascending, int64."""
 

@@ -33,6 +33,11 @@ class Everyone:
         """N."""
         return float(self.population)
 
+    @property
+    def description(self) -> str:
+        """No sampling."""
+        return "none: every unit takes part in every release"
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """0..N-1."""
         return np.arange(self.population, dtype=np.int64)

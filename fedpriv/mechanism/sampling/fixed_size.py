@@ -48,6 +48,16 @@ class FixedSize:
         """m."""
         return float(self.size)
 
+    @property
+    def description(self) -> str:
+        """The size, and what is accounted for where parties collude."""
+        text = f"fixed size {self.size} of {self.population}, without replacement"
+        if not self.known:
+            return text
+        event = self.event(1.0)
+        unknown = f"{event.cohort} of the {event.population} that no colluding party knows about"
+        return f"{text}; accounted for as {unknown}"
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """Exactly ``size`` units."""
         return draw_distinct(self.population, self.size, generator)

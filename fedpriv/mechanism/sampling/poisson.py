@@ -55,6 +55,11 @@ class Poisson:
         """N q."""
         return self.population * self.rate
 
+    @property
+    def description(self) -> str:
+        """The sampling with its rate."""
+        return f"Poisson, each unit with probability {self.rate:g}"
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """A Poisson cohort, possibly empty."""
         size = int(generator.binomial(self.population, self.rate))
@@ -121,6 +126,12 @@ class TruncatedPoisson(Poisson):
         fewest = max(self.population - 1 - self.known, 0)
         below = scipy.stats.binom.cdf(self.floor - 1, fewest, self.rate) if self.floor else 0.0
         return float(above + below)
+
+    @property
+    def description(self) -> str:
+        """The sampling with its rate, and the cap where a cohort can exceed it."""
+        cap = f", truncated to the public cap of {self.cap}" if self.truncation else ""
+        return f"{super().description}{cap}"
 
     def draw(self, generator: np.random.Generator) -> Indices:
         """A Poisson cohort of at most ``cap`` units."""
