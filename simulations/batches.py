@@ -80,10 +80,10 @@ def run(cell: Cell, seed: int, more: More | None = None) -> dict[str, Any]:
 def make_plan(cell: Cell, seed: int) -> Any:
     """The cell's plan. If the cell has a noise multiplier, the budget is its epsilon by PLD."""
     from fedpriv.accounting import Budget, epsilon
-    from fedpriv.config.centralised import settle
+    from fedpriv.config.centralised import resolve
     from fedpriv.config.plan import make_plan
 
-    plan = make_plan(settle({**cell.config, "seed": seed}))
+    plan = make_plan(resolve({**cell.config, "seed": seed}))
     if cell.noise_multiplier is None:
         return plan
     mechanism = replace(plan.mechanism, scale=cell.noise_multiplier)

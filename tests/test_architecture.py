@@ -282,14 +282,14 @@ def global_draws(source: str) -> set[str]:
             continue
         draws = node.attr in DRAWS or node.attr.endswith(DRAWS_IN_PLACE)
         draws |= call is not None and node.attr in DRAWS_WHERE_CALLED
-        told = keywords_of(call).get("generator", "None") != "None"
-        if draws and not told and not is_generator(node.value):
+        given = keywords_of(call).get("generator", "None") != "None"
+        if draws and not given and not is_generator(node.value):
             found.add(ast.unparse(node))
     return found
 
 
 UNPICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle"}
-# Who has a load or loads that reads no pickles; NumPy's has to be told.
+# Modules whose load or loads reads no pickles; NumPy's needs allow_pickle=False.
 READERS = {"json", "tomllib", "data", "self"}
 
 
@@ -304,8 +304,8 @@ def unpickled(source: str) -> set[str]:
             found.add(name)
     for node, call in attributes_of(tree):
         if node.attr in ("load", "loads"):
-            told = keywords_of(call).get("allow_pickle") == "False"
-            if ast.unparse(node.value) not in READERS and not told:
+            safe = keywords_of(call).get("allow_pickle") == "False"
+            if ast.unparse(node.value) not in READERS and not safe:
                 found.add(ast.unparse(node))
         elif node.attr in ("Unpickler", "read_pickle"):
             found.add(ast.unparse(node))

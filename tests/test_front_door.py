@@ -176,7 +176,7 @@ def test_any_form_of_the_same_data_gives_the_same_run(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "said"),
+    ("dataset", "message"),
     [
         (PARTS[:2], "without a test part; give (x, y, test_x, test_y)"),
         (Pairs(*PARTS[:2]), "without a test part; give a pair (train, test)"),
@@ -186,14 +186,14 @@ def test_any_form_of_the_same_data_gives_the_same_run(form: str) -> None:
         (([[1.0], [2.0, 3.0]], [0, 1], [[1.0]], [0]), "x must have rows of one length"),
     ],
 )
-def test_objects_that_are_not_data_are_refused(dataset: object, said: str) -> None:
+def test_objects_that_are_not_data_are_refused(dataset: object, message: str) -> None:
     with pytest.raises(fedpriv.FedprivError) as caught:
         fedpriv.simulate(dataset=dataset, model="logistic")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"sampling_rate": 7}, "sampling_rate is 7; it must be at most 1"),
         ({"sampling_rat": 0.1}, "there is no argument 'sampling_rat'; did you mean 'sampling_rate'?"),
@@ -210,10 +210,10 @@ def test_objects_that_are_not_data_are_refused(dataset: object, said: str) -> No
         ({"optimizer": Halving(), "learning_rate": 2.0}, "learning_rate is 2.0, which needs optimizer="),
     ],
 )
-def test_errors_name_pythons_arguments(settings: dict[str, object], said: str) -> None:
+def test_errors_name_pythons_arguments(settings: dict[str, object], message: str) -> None:
     with pytest.raises(fedpriv.ArgumentError) as caught:
         fedpriv.simulate(**settings)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def broken(inputs: object) -> nn.Module:
@@ -295,12 +295,12 @@ def test_account_and_calibrate() -> None:
     assert 0.9 < found.epsilon <= 1
     rate = fedpriv.calibrate(epsilon=1.0, delta=1e-5, noise_multiplier=1.42, steps=1000).sampling_rate
     assert rate == pytest.approx(0.01, rel=0.05)
-    for arguments, said in [
+    for arguments, message in [
         ({"noise_multiplier": -1.0}, "noise_multiplier is -1"),
         ({"sampler": "poison"}, "did you mean 'poisson'"),
         ({"sampling_rate": None}, "sampling_rate is None; it must be given"),
     ]:
-        with pytest.raises(fedpriv.ArgumentError, match=said):
+        with pytest.raises(fedpriv.ArgumentError, match=message):
             fedpriv.account(
                 **{"sampling_rate": 0.1, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-5} | arguments
             )
@@ -354,7 +354,7 @@ def failing(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (failing, r"IndexError: .*, at .*test_front_door\.py, line \d+, in failing"),
         (nn.CrossEntropyLoss(), r"reduction='none'"),
@@ -362,6 +362,6 @@ def failing(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         ("cross-entropy", "loss is 'cross-entropy'; it must be your own"),
     ],
 )
-def test_a_loss_that_is_none_is_refused(loss: Any, said: str) -> None:
-    with pytest.raises(fedpriv.ArgumentError, match=said):
+def test_a_loss_that_is_none_is_refused(loss: Any, message: str) -> None:
+    with pytest.raises(fedpriv.ArgumentError, match=message):
         fedpriv.simulate(dataset=mine(), model=net(), loss=loss)

@@ -38,9 +38,9 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, arguments), "--json"])
         with pytest.raises(SystemExit) as end:
             main()
-        said = capsys.readouterr()
-        assert end.value.code == 0, said.err
-        return json.loads(said.out)
+        printed = capsys.readouterr()
+        assert end.value.code == 0, printed.err
+        return json.loads(printed.out)
 
     return answer
 

@@ -83,7 +83,7 @@ def given() -> Mapping[str, Any]:
     return _objects.get()
 
 
-def held(key: str, name: str) -> Any:
+def object_in_memory(key: str, name: str) -> Any:
     """The object in memory that the setting ``key`` names. Raises UserCodeError if there is none."""
     given = _objects.get()
     if key not in given or reference(given[key]) != name:
@@ -126,7 +126,7 @@ def found(key: str, reference: str) -> Callable[..., Any]:
     """The callable at ``module:name``, or the object ``in-memory:name``. Raises UserCodeError if there is
     none."""
     if in_memory(reference):
-        return held(key, reference)  # type: ignore[no-any-return]
+        return object_in_memory(key, reference)  # type: ignore[no-any-return]
     module_name, _, name = reference.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
         raise fail(key, reference, "be written module:name, as in mymodel:build")

@@ -197,7 +197,7 @@ def _run(
             start = torch.from_numpy(params).float().to(side.device)
             loop = (mechanism, start, watched, charged, key, plan.cohorts(key))
             outcome = run(*loop, lambda progress: observe(progress.round))
-        events = budget_gate.settle().events
+        events = budget_gate.charged_on_disk().events
     if sum(event.count for event in events) < outcome.releases:
         watched.residuals.fault("a release that is not in the ledger")
     neighbours = Neighbours(plan, side, replace(units, shared=True), key, watched.inner)

@@ -162,7 +162,7 @@ def data_fetch(
 
     with refusing():
         if user_code.named(name):
-            hint = "data of one's own is not fetched: what is named module:name is made or read there"
+            hint = "your own data is not fetched: the function at module:name makes or reads it"
             raise validation.fail("dataset", name, "be a name from `fedpriv data list`", hint)
         validation.choice("dataset", name, data.names())
         digests = dict(_pair(text) for text in sha256 or [])

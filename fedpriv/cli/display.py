@@ -39,7 +39,7 @@ def announce(plan: Plan, folder: Path, resumed: Checkpoint | None, checked: Chec
     if plan.budget is not None:
         first = plan.mechanism.planned_events()[0].noise_multiplier
         say(
-            f"budget epsilon {plan.budget.epsilon:g}, delta {plan.budget.delta:.3g}, held by "
+            f"budget epsilon {plan.budget.epsilon:g}, delta {plan.budget.delta:.3g}, enforced by "
             f"{config.accounting}; noise multiplier {first:.4g} at the first round",
             err=err,
         )

@@ -109,8 +109,8 @@ def _group(title: str, fields: Mapping[str, FieldInfo], method: Method | None = 
             yield from _wrapped(f"{field.default:g} is {text}", "      ")
         if words := choices(field):
             short = len(words) < _MANY and all(words.values())
-            told = [f"{word} ({text})" for word, text in words.items()] if short else list(words)
-            yield from _wrapped(f"one of: {', '.join(told)}", "      ")
+            texts = [f"{word} ({text})" for word, text in words.items()] if short else list(words)
+            yield from _wrapped(f"one of: {', '.join(texts)}", "      ")
         need = condition(field) or (method.needs.get(key) if method else None)
         if need is not None and need.strict:
             yield from _wrapped(f"needs {need.text}", "      ")

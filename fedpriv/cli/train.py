@@ -27,9 +27,9 @@ Examples:
 
 
 def _without_federation(config: Config, values: dict[str, Any]) -> Config:
-    from fedpriv.config.centralised import settle
+    from fedpriv.config.centralised import resolve
 
-    return settle(values)
+    return resolve(values)
 
 
 app.command("train", cls=OfSettings, help=_HELP, short_help="Train without federation, as a baseline.")(

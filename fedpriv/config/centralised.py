@@ -1,6 +1,6 @@
 """Training without federation, as in the papers' tables: one silo that holds the whole training set.
 
-It is the baseline that a federated run is held against, and the same run: the privacy unit is the example,
+It is the baseline that a federated run is compared with, and the same run: the privacy unit is the example,
 drawn by the same samplers and charged to the same ledger, and with the same seed it takes the steps that a
 federation of silos takes under central noise. Who holds the data adds the noise.
 
@@ -9,10 +9,10 @@ Without noise and clipping (``placement=none``, ``clip-norm=inf``, and ``dp2-ada
 private, on the same samples: dp-sgd is SGD, dp-adam Adam, dp-rmsprop RMSProp, dp2-rmsprop RMSProp with
 delayed preconditioners, dp-srm STORM. These are the upper limits of the papers' tables.
 
->>> config = settle({"dataset": "digits", "rounds": 20})
+>>> config = resolve({"dataset": "digits", "rounds": 20})
 >>> config.units, config.unit, config.engine
 (1437, 'example', 'in-process')
->>> settle({"dataset": "digits", "clients": 10})
+>>> resolve({"dataset": "digits", "clients": 10})
 Traceback (most recent call last):
     ...
 fedpriv.ArgumentError: clients is 10; it must be 1 without federation (leave it out, \
@@ -41,7 +41,7 @@ SET = {
 _SIZE = "examples-per-client"  # of the only silo: N
 
 
-def settle(values: Mapping[str, Any]) -> Config:
+def resolve(values: Mapping[str, Any]) -> Config:
     """The configuration of centralised training with these settings.
 
     Args:

@@ -1,7 +1,7 @@
 """Settings that contradict each other, or that have no effect in a run: refused before any work.
 
 Every function raises ArgumentError, in one line that says which setting and what to do. What an optimizer
-cannot be combined with is said in its own file.
+cannot be combined with is in its own file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_optimizer(config: Config, context: BuildContext) -> None:
 
 
 def check_privacy(config: Config, units: int, delta: float) -> None:
-    """Refuse what gives no protection, or none that could be said: delta, clip norms, budget, unit."""
+    """Refuse what gives no protection, or none that can be stated: delta, clip norms, budget, unit."""
     placement = PLACEMENTS[config.placement]
     if delta >= 1 / units and placement.adds_noise:
         raise validation.fail("delta", delta, f"be below 1 / units = {1 / units:g}", "0 means 1 / (10 units)")

@@ -19,18 +19,18 @@ class Partitioning(StrEnum):
     Attributes:
         client: what a client holds, for reports.
         several: whether a client may hold several examples.
-        dealt: whether examples are dealt to clients of configured sizes: a finite data set whole.
+        assigned: whether examples are assigned to clients of configured sizes: a finite data set whole.
     """
 
     client: str
     several: bool
-    dealt: bool
+    assigned: bool
 
-    def __new__(cls, word: str, client: str = _ALL, several: bool = True, dealt: bool = True) -> Self:
+    def __new__(cls, word: str, client: str = _ALL, several: bool = True, assigned: bool = True) -> Self:
         """The member whose value is ``word``."""
         member = str.__new__(cls, word)
         member._value_ = word
-        member.client, member.several, member.dealt = client, several, dealt
+        member.client, member.several, member.assigned = client, several, assigned
         return member
 
     ONE_EXAMPLE = "one-example", "a client with its single example", False, False

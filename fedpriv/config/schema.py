@@ -135,8 +135,8 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     def optimizer_object(self) -> PrivateOptimizer | None:
         """The optimizer where it was handed over as an object. Raises UserCodeError where it is gone."""
         if self.given is None and user_code.in_memory(self.optimizer):
-            held: PrivateOptimizer | type = user_code.held("optimizer", self.optimizer)
-            return None if isinstance(held, type) else held
+            found: PrivateOptimizer | type = user_code.object_in_memory("optimizer", self.optimizer)
+            return None if isinstance(found, type) else found
         given: PrivateOptimizer | None = self.given
         return given
 

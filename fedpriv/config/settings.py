@@ -20,8 +20,8 @@ _IN_RAY = Needs("engine=ray", lambda run: run["engine"] == "ray")
 _NOISE = Needs("noise", lambda run: chosen(run).adds_noise, strict=False)
 _SILOS = Needs("unit=example", lambda run: PrivacyUnit(run["unit"]).in_silos, strict=False)
 _PARTITION = "a partition other than one-example and natural"
-_DEALT = Needs(_PARTITION, lambda run: Partitioning(run["partition"]).dealt)
-_SEVERAL = Needs(_PARTITION, lambda run: _DEALT.holds(run) or _SILOS.holds(run))
+_ASSIGNED = Needs(_PARTITION, lambda run: Partitioning(run["partition"]).assigned)
+_SEVERAL = Needs(_PARTITION, lambda run: _ASSIGNED.holds(run) or _SILOS.holds(run))
 _LOCAL_STEPS = needs(work="local-steps")
 
 
@@ -35,7 +35,7 @@ class DataSetSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The model, and how data is dealt to clients."""
+    """The model, and how data is assigned to clients."""
 
     model: str = setting("cnn", "the model; or your own, as module:name", words=MODELS)
     loss: str = setting(
@@ -60,7 +60,7 @@ class ModelSettings(Settings):
     client_sizes: Literal["equal", "lognormal", "uniform"] = setting(
         "equal",
         "distribution of client sizes in a partition",
-        needs=_DEALT,
+        needs=_ASSIGNED,
     )
     dirichlet_alpha: float = setting(
         0.5, "label skew of the dirichlet partition", gt=0, needs=needs(partition="dirichlet")
@@ -72,7 +72,7 @@ class ModelSettings(Settings):
         0,
         "seed of the (public) partition",
         ge=0,
-        needs=_DEALT,
+        needs=_ASSIGNED,
     )
 
 

@@ -111,7 +111,7 @@ class ClientFile:
 
     Attributes:
         size: the number of rows; it may be 0.
-        held: (size,), whether each row is an example within the ranges of the run's data set.
+        valid: (size,), whether each row is an example within the ranges of the run's data set.
 
     Raises:
         DataError: the file is damaged or of another format, or its examples have another type or shape.
@@ -136,17 +136,17 @@ class ClientFile:
         self.size = len(x)
         if math.prod(x.shape[1:]) > math.prod(like.shape) or math.prod(y.shape[1:]) > like.classes:
             raise DataError(f"{path}: an example must have the shape {like.shape}, as in {like.name}")
-        self.held: Mask = within(x, y, like.tokens, like.target, like.classes)
+        self.valid: Mask = within(x, y, like.tokens, like.target, like.classes)
         # An empty file gets one row that is never used, because the server must not learn that it is empty.
         empty = len(x) == len(y) == 0
-        x, y = (_one_row(part) if empty else blanked(part, self.held) for part in (x, y))
+        x, y = (_one_row(part) if empty else blanked(part, self.valid) for part in (x, y))
         options: dict[str, Any] = {"tokens": like.tokens, "target": like.target}
         self._rows = Arrays(str(path), x, y, x[:1], y[:1], like.classes, **options)
         if self._rows.shape != like.shape:
             raise DataError(f"{path}: an example must have the shape {like.shape}, as in {like.name}")
 
     def rows(self, rows: Indices, device: torch.device | str = "cpu") -> Pair:
-        """The examples at ``rows`` (n,); each must be ``held``."""
+        """The examples at ``rows`` (n,); each must be ``valid``."""
         return self._rows.batch(rows, device)
 
 
@@ -167,21 +167,21 @@ class FileView:
     client: int
 
     def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
-        """All held rows, once for each position of ``client_ids`` (k,) that names this client."""
+        """All valid rows, once for each position of ``client_ids`` (k,) that names this client."""
         at = np.flatnonzero(whole("client_ids", client_ids) == self.client)
-        held = np.flatnonzero(self.file.held)
-        x, y = self.file.rows(np.tile(held, len(at)), device)
-        return Batch(x, y, torch.from_numpy(np.repeat(at, len(held))))
+        valid = np.flatnonzero(self.file.valid)
+        x, y = self.file.rows(np.tile(valid, len(at)), device)
+        return Batch(x, y, torch.from_numpy(np.repeat(at, len(valid))))
 
     def units(self, silos: Silos, unit_ids: Indices, device: torch.device | str = "cpu") -> Batch:
         """The rows of the units in ``unit_ids`` (k,) that lie in this silo. Owners are positions in them.
 
-        Unit u has the row u - (the silo's first unit). A unit without a held row contributes nothing, so the
+        Unit u has the row u - (the silo's first unit). A unit without a valid row contributes nothing, so the
         public size of a silo may differ from the true number of rows.
         """
         low, high = silos.bounds(self.client)
         ids = whole("unit_ids", unit_ids)
         at = np.flatnonzero((ids >= low) & (ids < min(high, low + self.file.size)))
-        at = at[self.file.held[ids[at] - low]]
+        at = at[self.file.valid[ids[at] - low]]
         x, y = self.file.rows(ids[at] - low, device)
         return Batch(x, y, torch.from_numpy(at))

@@ -104,8 +104,8 @@ def _read(dataset: Dataset[Any], part: str) -> tuple[Any, Any]:
         try:
             x, y = dataset[index]
         except Exception as error:
-            told = user_code.described(error)
-            raise user_code.fail("dataset", name, "give a pair (x, y) for each index", told) from error
+            what = user_code.described(error)
+            raise user_code.fail("dataset", name, "give a pair (x, y) for each index", what) from error
         inputs.append(_example(x))
         targets.append(np.asarray(_example(y)))
     if len({example.shape for example in inputs}) > 1:

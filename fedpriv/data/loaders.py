@@ -76,7 +76,7 @@ def load(name: str, folder: str | Path | None = None, **own: int) -> Source:
 def _custom(name: str) -> Source:
     """The custom source. Raises ArgumentError if it is something else."""
     if user_code.in_memory(name):
-        source: Source = user_code.held("dataset", name)
+        source: Source = user_code.object_in_memory("dataset", name)
     else:
         source = user_code.called("dataset", name)
     missing = [part for part in _SOURCE_ATTRIBUTES if not hasattr(source, part)]

@@ -116,7 +116,7 @@ def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloWork
 def _log_unused_examples(side: Worker) -> None:
     """Logs, in the node's own log, how many of the file's examples the run ignores, and a wrong file size."""
     view = side.view.file if isinstance(side.view, SiloFile) else side.view
-    if isinstance(view, FileView) and (outside := int((~view.file.held).sum())):
+    if isinstance(view, FileView) and (outside := int((~view.file.valid).sum())):
         what = f"{outside:,} of this file's {view.file.size:,} examples are ignored"
         why = "they have a label, value, tag, token or number outside the ranges of the run's data set"
         _log.warning("data-file: %s: %s", what, why)

@@ -69,7 +69,7 @@ def _own(name: str, inputs: Inputs, seed: int) -> nn.Module:
     """The custom model, which starts from the parameters with which it was built."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed % 2**63)
-        given = user_code.held("model", name) if user_code.in_memory(name) else None
+        given = user_code.object_in_memory("model", name) if user_code.in_memory(name) else None
         if isinstance(given, nn.Module):
             model = copy.deepcopy(given)  # what follows must not change the user's object
         else:

@@ -1,6 +1,6 @@
 """The optimizer protocol: a state, a question about the data, and an update on the noisy answer.
 
-A private optimizer says nothing of where it runs. It is three pure functions (``init``, ``query``,
+A private optimizer does not know where it runs. It is three pure functions (``init``, ``query``,
 ``update``) and the public list of what it will ask (``planned``), from which a budget is calibrated
 before any data is touched. ``update`` sees only noisy answers, so it is post-processing and free.
 """

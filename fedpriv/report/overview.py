@@ -45,8 +45,8 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     table = [("score", _score(report)), ("ended", StopReason(report["result"]["stopped"]).sentence)]
     table.append(("epsilon", _spent(report)))
     if found:
-        held = METHODS[privacy["budget"]["held by"]].label
-        table.append(("kind", f"{_kind(found['kind'])}, by {held}"))
+        label = METHODS[privacy["budget"]["held by"]].label
+        table.append(("kind", f"{_kind(found['kind'])}, by {label}"))
         table.append(("against", described(found["against"])))
         table.append(("privacy unit", privacy["unit"]))
         table.append(("neighbouring data", _NEIGHBOURS[privacy["relation"]]))

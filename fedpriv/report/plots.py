@@ -69,9 +69,9 @@ def draw(
         right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)
         kind = enforced_guarantee(summary).get("kind", "")
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
-        held = METHODS[budget["held by"]].label
+        label = METHODS[budget["held by"]].label
         bound = "" if kind == "estimate" else ", at most"
-        right.set_ylabel(f"epsilon spent{bound} ({held}, {kind})", color="tab:red")
+        right.set_ylabel(f"epsilon spent{bound} ({label}, {kind})", color="tab:red")
         title += f"\nbudget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
     if summary["remark"]:
         title += f"\n{summary['remark']}"

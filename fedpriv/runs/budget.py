@@ -123,7 +123,7 @@ class RunAccountant:
         """The ledger's file as it is on disk."""
         return self._path.read_bytes()
 
-    def settle(self) -> Record:
+    def charged_on_disk(self) -> Record:
         """The gate's events as they are on disk, with their silos where they have any.
 
         A Ctrl-C while the last charge was written leaves it on disk and nowhere else, and it counts.

@@ -291,7 +291,7 @@ class _Job:
 
     def finish(self, stopped: StopReason) -> Result:
         self._save()  # first: what follows may take seconds
-        charged = self.budget_gate.settle()
+        charged = self.budget_gate.charged_on_disk()
         by_silo = charged.by_silo() if self.plan.by_silo else None
         absences = [*self.absent_before, *self.absent.to_json()]
         about = stopped, by_silo, self.resumed, absences, self.untrained, charged.head
@@ -314,7 +314,7 @@ class _Job:
         )
 
     def _notes(self, stopped: StopReason) -> list[str]:
-        """What is to be said of the last score, where the model has not diverged."""
+        """Notes on the last score, where the model has not diverged."""
         _, y = self.test
         if y.dim() != 1 or y.is_floating_point() or not self.metrics or divergence(stopped, self.metrics):
             return []

@@ -170,7 +170,7 @@ def train(
     """
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(None, given, settings) as (values, _):
-        return _run(centralised.settle(values), folder, progress)
+        return _run(centralised.resolve(values), folder, progress)
 
 
 def compare(

@@ -82,10 +82,10 @@ class Row:
         return None
 
     def _answered(self, view: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The view's epsilon by the held method, or by the first that supports this view."""
+        """The view's epsilon by the budget's method, or by the first that supports this view."""
         cells: Mapping[str, Mapping[str, Any]] = view["epsilon"]
-        held = cells.get(self.plan.config.accounting, {})
-        return held if "epsilon" in held else next(cell for cell in cells.values() if "epsilon" in cell)
+        own = cells.get(self.plan.config.accounting, {})
+        return own if "epsilon" in own else next(cell for cell in cells.values() if "epsilon" in cell)
 
     def _kind(self) -> str | None:
         """A bound or an estimate; an estimate where any of the row's is."""

@@ -79,7 +79,7 @@ def check(config: Config) -> Checked:
 
 def _check_divided(config: Config, source: Source) -> None:
     """Refuse a number of examples for clients among whom a finite data set is divided whole."""
-    divided = config.partitioning.dealt and not config.privacy_unit.in_silos
+    divided = config.partitioning.assigned and not config.privacy_unit.in_silos
     if divided and source.size is not None and config.examples_per_client != 1:
         allowed = f"be left out: all {source.size} examples of {source.name} are divided among the clients"
         hint = f"about {source.size / config.clients:.3g} each"

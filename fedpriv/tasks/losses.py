@@ -1,4 +1,4 @@
-"""Losses of one example each, what models are scored by under them, and the trial of a loss of one's own.
+"""Losses of one example each, the metrics that go with them, and the trial of your own loss.
 
 >>> outputs, y = torch.zeros(3, 10), torch.tensor([4, 0, 1])
 >>> cross_entropy(outputs, y)
@@ -124,7 +124,7 @@ def _try(loss: Loss, outputs: Tensor, y: Tensor) -> None:
         except Exception:
             continue
         if together.shape != (3,) or alone.shape != (3,):
-            return  # which is told where it has all of its examples
+            return  # the wrong shape is reported when the loss gets a whole batch
         graded.append(together.requires_grad)
         finite.append(bool(torch.isfinite(alone).all()))
         if finite[-1] and not torch.allclose(together, alone, rtol=1e-3, atol=1e-6):

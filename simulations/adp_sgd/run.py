@@ -36,7 +36,7 @@ from torch import Tensor
 
 from fedpriv.accounting import Event, epsilon
 from fedpriv.config.builders import initial_params, make_source, make_task
-from fedpriv.config.centralised import settle
+from fedpriv.config.centralised import resolve
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.mechanism.gaussian import Normals
 from fedpriv.mechanism.release import SERVER
@@ -102,7 +102,7 @@ def config(budget: float, clip_norm: float, rounds: int, method: str) -> dict[st
 @cache
 def plan_of(budget: float, clip_norm: float, rounds: int, method: str) -> Plan:
     """The calibrated run of a method."""
-    return make_plan(settle(config(budget, clip_norm, rounds, method)))
+    return make_plan(resolve(config(budget, clip_norm, rounds, method)))
 
 
 class Softmax:

@@ -241,12 +241,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("users_mine", None)
 
 
-def require_refused(key: str, reference: str, said: str, **others: str) -> None:
+def require_refused(key: str, reference: str, message: str, **others: str) -> None:
     """The check refuses the user's code that ``key`` names, in one line."""
     with pytest.raises(ArgumentError) as caught:
         check(Config.parse({**SETTINGS, **others, key: reference}))
     assert str(caught.value).startswith(f"{key} is {reference!r}; it must ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -293,7 +293,7 @@ def test_a_built_in_model_with_given_values_keeps_them(mine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         ("users_mine:", "module:name"),
         ("users mine:net", "module:name"),
@@ -316,12 +316,12 @@ def test_a_built_in_model_with_given_values_keeps_them(mine: Path) -> None:
         ("no-such", "module:name"),
     ],
 )
-def test_errors_name_the_fault_of_a_model(mine: Path, reference: str, said: str) -> None:
-    require_refused("model", reference, said)
+def test_errors_name_the_fault_of_a_model(mine: Path, reference: str, message: str) -> None:
+    require_refused("model", reference, message)
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         ("users_mine:ends", "SystemExit: 3"),
         ("users_mine:unsteady", "give the same examples whenever it is called"),
@@ -330,8 +330,8 @@ def test_errors_name_the_fault_of_a_model(mine: Path, reference: str, said: str)
         ("no-such", "module:name"),
     ],
 )
-def test_errors_name_the_fault_of_data(mine: Path, reference: str, said: str) -> None:
-    require_refused("dataset", reference, said, model="logistic")
+def test_errors_name_the_fault_of_data(mine: Path, reference: str, message: str) -> None:
+    require_refused("dataset", reference, message, model="logistic")
 
 
 def test_python_refuses_a_model_as_the_command_does(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,9 +373,9 @@ def test_actors_find_the_users_module_in_the_current_folder(mine: Path) -> None:
     flags = [f"--set={key}={value}" for key, value in settings.items()]
     command = [Path(sys.executable).with_name("fedpriv"), "simulate", *flags, "--json"]
     env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}
-    told = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout)["model"] == "users_mine:Net"
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["model"] == "users_mine:Net"
 
 
 def test_a_large_seed_builds_a_users_model(mine: Path) -> None:
@@ -387,16 +387,16 @@ APART = ("Net", "fitted", "Gain", "double", "deep")
 
 def test_a_model_that_mixes_examples_is_reported_before_the_run(mine: Path) -> None:
     """Alone, x - x.mean(0) is 0."""
-    odd = {name: check(Config.parse({**SETTINGS, "model": f"users_mine:{name}"})).notes for name in APART}
-    assert not any(odd.values()), odd
+    notes = {name: check(Config.parse({**SETTINGS, "model": f"users_mine:{name}"})).notes for name in APART}
+    assert not any(notes.values()), notes
     assert len(check(Config.parse({**SETTINGS, "model": "users_mine:Shared"})).notes) == 1
     settings = {**SETTINGS, "model": "users_mine:Centred", "rounds": 2, "clients": 200}
     flags = [f"--set={key}={value}" for key, value in settings.items()]
     note = "NOTE: model users_mine:Centred mixes examples: what it gives for one depends on those beside it"
     for command in (["simulate"], ["compare", "--placements", "none,central"]):
-        told = CliRunner().invoke(app, [*command, *flags, "--out", command[0]])
-        assert told.exit_code == 0, told.output
-        lines = told.stdout.splitlines()
+        result = CliRunner().invoke(app, [*command, *flags, "--out", command[0]])
+        assert result.exit_code == 0, result.output
+        lines = result.stdout.splitlines()
         [at] = [number for number, line in enumerate(lines) if line.startswith(note)]
         assert not any("round 2/2" in line for line in lines[:at])
     quiet = CliRunner().invoke(app, ["simulate", *flags, "--json", "--out", "quiet"])
@@ -427,7 +427,7 @@ def test_an_error_in_a_users_model_is_shown_with_its_traceback(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("Falling", "in update\n    return state.slots["),
         ("NoState", "NoState.update returned a Tensor; it must return a State"),
@@ -435,10 +435,10 @@ def test_an_error_in_a_users_model_is_shown_with_its_traceback(
         ("NoReleases", "NoReleases.planned returned a float; it must return a PlannedRelease"),
     ],
 )
-def test_errors_name_the_fault_of_an_optimizer(mine: Path, name: str, said: str) -> None:
+def test_errors_name_the_fault_of_an_optimizer(mine: Path, name: str, message: str) -> None:
     answer = run_by_command(f"optimizer=users_mine:{name}", "engine=in-process")
     assert answer.exit_code in (1, 2)
-    assert said in answer.stderr
+    assert message in answer.stderr
     assert "fedpriv/" not in answer.stderr
 
 

@@ -61,7 +61,7 @@ def numbered(number: int, file: str | None = None) -> OSError:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (numbered(errno.ENOSPC), "runs/x: No space left on device"),
         (numbered(errno.EROFS), "runs/x: Read-only file system"),
@@ -74,9 +74,9 @@ def numbered(number: int, file: str | None = None) -> OSError:
     ids=str,
 )
 def test_only_file_system_errors_name_a_folder(
-    error: OSError, said: str, capsys: pytest.CaptureFixture[str]
+    error: OSError, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as ended, refusing(1, Path("runs/x")):
         raise error
     assert ended.value.exit_code == 1
-    assert capsys.readouterr().err == f"fedpriv: {said}\n"
+    assert capsys.readouterr().err == f"fedpriv: {message}\n"

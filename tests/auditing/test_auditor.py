@@ -266,7 +266,7 @@ def test_delta_costs_what_the_theorem_says() -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (2.0, 0.0), (1.0, 1e-3)])
 def test_it_holds_for_the_worst_mechanism(epsilon: float, delta: float) -> None:
-    """Each coin is told outright with probability delta, else by randomised response: the exact tail."""
+    """Each coin is revealed outright with probability delta, else by randomised response: the exact tail."""
     guesses = 400
     rate = delta + (1 - delta) / (1 + math.exp(-epsilon))
     for right in range(200, guesses + 1, 10):

@@ -253,7 +253,7 @@ QUIET = Figures(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, ""),
         ({"compared": replace(QUIET.compared, by_rows="x (Own) is new")}, "formed, because x"),
@@ -270,13 +270,13 @@ QUIET = Figures(
     ],
 )
 def test_advice_follows_from_the_largest_shares(
-    changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedpriv._internal.hardware.usable", lambda: 2)
     plan = make_plan(Config.parse({**SMALL, "actors": 2}))
     lines = advise(plan, replace(QUIET, **changes))
-    assert len(lines) == bool(said)
-    assert all(re.search(said, line) for line in lines)
+    assert len(lines) == bool(message)
+    assert all(re.search(message, line) for line in lines)
 
 
 def test_the_command_prints_a_table_or_json() -> None:
@@ -285,8 +285,8 @@ def test_the_command_prints_a_table_or_json() -> None:
         arguments += ["--set", f"{key}={value}"]
     text = CliRunner().invoke(app, arguments)
     assert text.exit_code == 0, text.output
-    told = (*PARTS, "round", "times as long", "examples/s", "An evaluation")
-    assert all(part in text.stdout for part in told)
+    parts = (*PARTS, "round", "times as long", "examples/s", "An evaluation")
+    assert all(part in text.stdout for part in parts)
     parsed = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert set(parsed["parts"]) == set(PARTS)
     others = sum(parsed["shares"][part] for part in PARTS if part != "clipped sum")

@@ -80,8 +80,10 @@ def test_a_seeded_runs_ledger_is_not_called_private(tmp_path: Path) -> None:
 def test_noise_is_not_replaced_by_delta() -> None:
     """Whoever is sampled would be released in the clear, and rarely enough for delta to pay for it."""
     schedule = ["--sampling-rate", 1e-7, "--steps", 10]
-    said = refused("calibrate", "--epsilon", 1, "--delta", 1e-5, *schedule)
-    assert said.startswith("delta is 1e-05; it must be below 5e-07 (a unit is sampled with probability 1e-06")
+    refusal = refused("calibrate", "--epsilon", 1, "--delta", 1e-5, *schedule)
+    assert refusal.startswith(
+        "delta is 1e-05; it must be below 5e-07 (a unit is sampled with probability 1e-06"
+    )
     assert call("calibrate", "--epsilon", 1, "--delta", 1e-8, *schedule).exit_code == 0
 
 
@@ -144,8 +146,8 @@ def test_the_table_has_all_methods_side_by_side() -> None:
 @pytest.mark.parametrize("content", ["", "epsilon = 3\n", '{"round": 2, "accuracy": 0.5}\n', "\0" * 9])
 def test_a_file_that_is_no_ledger_is_not_called_edited(content: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(content)
-    told = refused("account", "--ledger", tmp_path / "metrics.jsonl", "--delta", 1e-5)
-    assert told.endswith("metrics.jsonl'; it must be the ledger.jsonl of a run (it has nothing of one)")
+    refusal = refused("account", "--ledger", tmp_path / "metrics.jsonl", "--delta", 1e-5)
+    assert refusal.endswith("metrics.jsonl'; it must be the ledger.jsonl of a run (it has nothing of one)")
 
 
 @pytest.mark.usefixtures("rendered_pictures")

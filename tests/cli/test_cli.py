@@ -71,7 +71,7 @@ def test_simulate_prints_plain_lines_and_leaves_a_folder(tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "400 clients on infinite-digits, logistic, dynamic-dp-sgd, 6 rounds, central noise"
-    assert lines[1].startswith("budget epsilon 3, delta 0.00025, held by pld; noise multiplier ")
+    assert lines[1].startswith("budget epsilon 3, delta 0.00025, enforced by pld; noise multiplier ")
     assert [line.split("  ")[0] for line in lines[2:5]] == ["round 2/6", "round 4/6", "round 6/6"]
     assert lines[5].startswith("all rounds done; test accuracy ")
     assert len(lines) == 7
@@ -81,13 +81,17 @@ def test_simulate_prints_plain_lines_and_leaves_a_folder(tmp_path: Path) -> None
 
 def test_simulate_says_how_many_examples_clients_truly_have(tmp_path: Path) -> None:
     """A finite data set is divided whole, whatever examples-per-client says."""
-    dealt = {"partition": "dirichlet", "clients": 100, "rounds": 1, "sampling_rate": 0.1}
+    partitioned = {"partition": "dirichlet", "clients": 100, "rounds": 1, "sampling_rate": 0.1}
     for changes, sizes in (
         ({"dataset": "digits"}, "100 clients of 14.37 examples on average on digits, "),
         ({"examples_per_client": 20}, "100 clients of 20 examples on average on infinite-digits, "),
     ):
         result = call(
-            "simulate", *settings(**dealt, **changes), "--out", tmp_path / str(len(changes)), "--overwrite"
+            "simulate",
+            *settings(**partitioned, **changes),
+            "--out",
+            tmp_path / str(len(changes)),
+            "--overwrite",
         )
         assert result.exit_code == 0, result.output
         assert result.stdout.startswith(sizes)
@@ -225,8 +229,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_output(
     (tmp_path / "afile").touch()
     chosen = ["--set", "dataset=digits", "--set", "sampling-rate=0.1", "--set", "clients=400"]
     flags = chosen[:4] if command == "train" else chosen
-    said = refused(command, *flags, "--set", "rounds=2", "--out", out)
-    assert said.startswith(f"out is {out!r}; it must be a folder to write to (")
+    refusal = refused(command, *flags, "--set", "rounds=2", "--out", out)
+    assert refusal.startswith(f"out is {out!r}; it must be a folder to write to (")
     assert [path.name for path in tmp_path.iterdir()] == ["afile"]
 
 
@@ -476,7 +480,7 @@ def test_data_show_draws_a_grid_or_refuses(tmp_path: Path, monkeypatch: pytest.M
 def test_data_fetch_refuses_what_it_does_not_know() -> None:
     assert "dataset is 'x'" in refused("data", "fetch", "x")
     assert refused("data", "fetch", "mine:data").startswith(
-        "dataset is 'mine:data'; it must be a name from `fedpriv data list` (data of one's own is not fetched"
+        "dataset is 'mine:data'; it must be a name from `fedpriv data list` (your own data is not fetched"
     )
     assert "--sha256 is 'abc'" in refused("data", "fetch", "mnist", "--sha256", "abc")
     assert "nothing to fetch" in call("data", "fetch", "digits").stdout
@@ -579,9 +583,9 @@ def test_a_run_whose_loss_is_not_finite_says_so_at_its_end(tmp_path: Path) -> No
     assert f"none: {note}" in compared.stdout
 
 
-@pytest.mark.parametrize(("name", "told"), [("state", "out/state.safetensors"), ("ledger", "out")])
+@pytest.mark.parametrize(("name", "named"), [("state", "out/state.safetensors"), ("ledger", "out")])
 def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
-    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written, sync = [], os.fsync
 
@@ -597,7 +601,7 @@ def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
         result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
-        f"fedpriv: {tmp_path / told}: No space left on device",
+        f"fedpriv: {tmp_path / named}: No space left on device",
         f"`fedpriv resume {tmp_path / 'out'}` continues from the last evaluation once the cause is removed",
     ]
     again = call("resume", tmp_path / "out")
@@ -728,13 +732,13 @@ def test_ctrl_c_before_the_first_round_is_reported(monkeypatch: pytest.MonkeyPat
     def interrupted(config: Config) -> None:
         raise KeyboardInterrupt
 
-    said = "interrupted before any work; nothing was charged for it\n"
+    refusal = "interrupted before any work; nothing was charged for it\n"
     monkeypatch.setattr("fedpriv.config.plan.make_plan", interrupted)
     result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
-    assert (result.exit_code, result.stderr) == (130, said)
+    assert (result.exit_code, result.stderr) == (130, refusal)
     monkeypatch.setattr("fedpriv.simulation.compare.plans", lambda config, names: interrupted(config))
     result = call("compare", *SETTINGS, "--out", tmp_path / "out")
-    assert (result.exit_code, result.stderr) == (130, said)
+    assert (result.exit_code, result.stderr) == (130, refusal)
     assert not (tmp_path / "out").exists()
 
 

@@ -17,7 +17,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli.display import follow
 from fedpriv.cli.progress import shown
 from fedpriv.config.builders import initial_params, make_public, make_source, make_task, make_view
-from fedpriv.config.centralised import SET, settle
+from fedpriv.config.centralised import SET, resolve
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data import Arrays, DataError
@@ -34,7 +34,7 @@ DIGITS = 1437  # training examples of the embedded set
 def centralised(**changes: object) -> Config:
     values = {key: value for key, value in SMALL.items() if key not in SET}
     values |= {"dataset": "digits", "examples-per-client": 1400}
-    return settle({**values, **{key.replace("_", "-"): value for key, value in changes.items()}})
+    return resolve({**values, **{key.replace("_", "-"): value for key, value in changes.items()}})
 
 
 OPTIMIZERS: dict[str, dict[str, object]] = {
@@ -87,16 +87,16 @@ def test_everyone_every_time_is_a_federation_of_silos_too() -> None:
 
 
 def test_the_whole_training_set_is_used_by_default() -> None:
-    assert settle({"dataset": "digits"}).units == DIGITS
-    assert settle({"dataset": "digits", "examples-per-client": 100}).units == 100
-    assert settle({"dataset": "infinite-digits", "examples-per-client": 10**6}).units == 10**6
-    assert make_plan(settle({"dataset": "digits"})).units == DIGITS
-    assert settle({"dataset": "digits"}).resolved().delta == pytest.approx(1 / (10 * DIGITS))
+    assert resolve({"dataset": "digits"}).units == DIGITS
+    assert resolve({"dataset": "digits", "examples-per-client": 100}).units == 100
+    assert resolve({"dataset": "infinite-digits", "examples-per-client": 10**6}).units == 10**6
+    assert make_plan(resolve({"dataset": "digits"})).units == DIGITS
+    assert resolve({"dataset": "digits"}).resolved().delta == pytest.approx(1 / (10 * DIGITS))
 
 
 def test_its_own_resolved_settings_give_the_same_run() -> None:
-    config = settle({"dataset": "digits", "optimizer": "dp-sgd"}).resolved()
-    assert settle(config.table()) == config
+    config = resolve({"dataset": "digits", "optimizer": "dp-sgd"}).resolved()
+    assert resolve(config.table()) == config
 
 
 CONTRADICTIONS = [
@@ -119,12 +119,12 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("values", "message"), CONTRADICTIONS)
 def test_what_contradicts_it_is_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        settle({"dataset": "digits", **values})
+        resolve({"dataset": "digits", **values})
 
 
 def test_data_that_is_not_there_is_refused(tmp_path: object) -> None:
     with pytest.raises(DataError, match="fedpriv data fetch mnist"):
-        settle({"dataset": "mnist", "data-folder": str(tmp_path)})
+        resolve({"dataset": "mnist", "data-folder": str(tmp_path)})
 
 
 def test_silos_that_need_more_examples_than_there_are_are_refused() -> None:
@@ -135,7 +135,7 @@ def test_silos_that_need_more_examples_than_there_are_are_refused() -> None:
 
 
 # What each optimizer of the configuration is without noise and clipping; DP2's epsilons and DP-SRM's
-# second clip norm are said beside it, and so is a step size that suits.
+# second clip norm stand beside it, and so is a step size that suits.
 RULES: dict[str, tuple[Callable[[Config], textbook.Rule], dict[str, object]]] = {
     "dp-sgd": (lambda c: textbook.sgd(c.learning_rate, c.momentum), {"momentum": 0.5}),
     "dp-adam": (lambda c: textbook.adam(c.learning_rate), {"learning_rate": 0.01}),

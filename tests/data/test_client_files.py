@@ -228,7 +228,7 @@ def test_an_example_outside_the_ranges_contributes_nothing(tmp_path, kind, part,
         return FileView(ClientFile(tmp_path / "c.npz", source), client=1)
 
     one = view(4)
-    assert one.file.held.tolist() == [True] * 4 + [False, True]
+    assert one.file.valid.tolist() == [True] * 4 + [False, True]
     others = np.array([0, 1, 2, 3, 5])
     for batch in (one.batch(np.array([1])), one.units(silos, np.arange(18))):
         assert torch.equal(batch.x, source.batch(others).x)
@@ -255,7 +255,7 @@ def test_no_value_of_the_data_causes_a_refusal(tmp_path_factory, data):
     few = data.draw(st.integers(0, 6))
     np.savez(path, x=anything(x[:few]), y=anything(y[:few]))
     file = ClientFile(path, source)
-    pair = file.rows(np.flatnonzero(file.held))
+    pair = file.rows(np.flatnonzero(file.valid))
     assert pair.x.isfinite().all()
     assert pair.y.isfinite().all()
 

@@ -81,7 +81,7 @@ def test_owners_are_names_or_numbers(owners: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owners", "said"),
+    ("owners", "message"),
     [
         (["bob", "ann"], "one owner for each training example"),
         ([0.5, 1, 1, 1], "these are float64"),
@@ -89,8 +89,8 @@ def test_owners_are_names_or_numbers(owners: Any) -> None:
         ([[1, 2], [3, 4]], "a name or a number"),
     ],
 )
-def test_other_owners_are_refused(owners: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_other_owners_are_refused(owners: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         Arrays("toy", X, Y, X, Y, classes=2, owners=owners)
 
 

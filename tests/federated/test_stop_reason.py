@@ -44,7 +44,7 @@ def test_a_loss_that_is_not_finite_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "said"),
+    ("losses", "note"),
     [
         ([3.8e28], "the public test loss is 3.8e+28: the model has diverged"),
         ([2e7, 1.9e7], "the public test loss is 1.9e+07: the model has diverged"),
@@ -55,10 +55,10 @@ def test_a_loss_that_is_not_finite_is_reported_once() -> None:
         ([51.0, 0.5], ""),
     ],
 )
-def test_a_loss_that_has_grown_far_is_reported(losses: list[float | None], said: str) -> None:
+def test_a_loss_that_has_grown_far_is_reported(losses: list[float | None], note: str) -> None:
     metrics = [{"round": t, "loss": loss} for t, loss in enumerate(losses, 1)]
-    told = divergence(StopReason.ROUNDS, metrics)
-    assert told == (f"{said}; a smaller learning-rate may help" if said else "")
+    found = divergence(StopReason.ROUNDS, metrics)
+    assert found == (f"{note}; a smaller learning-rate may help" if note else "")
     assert divergence(StopReason.DIVERGED, metrics) == ""
 
 

@@ -5,7 +5,7 @@
 
 Every case of recorded_cases.py is run in this process through ``fedpriv.cli.main``, with a seed, on the CPU.
 The package is the one that PYTHONPATH names, else the one of this checkout. Recorded are exit codes, digests
-of parameters, of the state a run is taken up from, of ledgers, metrics and reports, and a few numbers by
+of parameters, of the state from which a run is resumed, of ledgers, metrics and reports, and a few numbers by
 which people see what a difference means. Bits depend on the machine and on the version of torch: a recording
 is for the machine that made it.
 
@@ -165,8 +165,8 @@ def of_run(folder: Path, whole: bool) -> Fields:
     fields["model bytes"] = _sha((folder / "model.safetensors").read_bytes())
     if (folder / "state.safetensors").is_file():
         fields["state"], about = of_tensors(folder / "state.safetensors")
-        told = json.loads(about["fedpriv"])
-        fields["state at"] = {key: told[key] for key in ("step", "resumed", "releases", "model")}
+        about_state = json.loads(about["fedpriv"])
+        fields["state at"] = {key: about_state[key] for key in ("step", "resumed", "releases", "model")}
     report = without_prose(json.loads((folder / "report.json").read_text()))
     if config["level"] == "client":
         report["privacy"]["views"] = rounded(report["privacy"]["views"])

@@ -1,4 +1,4 @@
-"""Yu et al. 2019's forms of decay, as a straight-line run of them, and budgets held by zCDP and tCDP."""
+"""Yu et al. 2019's forms of decay, as a straight-line run of them, and budgets enforced by zCDP and tCDP."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_no_step_is_of_length_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"start": 0.0}, "learning-rate is"),
         ({"shape": "cos"}, "learning-rate-schedule is"),
@@ -80,6 +80,6 @@ def test_no_step_is_of_length_zero() -> None:
         ({"warmup": 9}, "warmup-steps is 9; it must be below the 9 steps"),
     ],
 )
-def test_impossible_step_sizes_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_impossible_step_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         Annealed(**{"start": 1.0, "steps": 9, **changes})

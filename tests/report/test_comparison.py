@@ -104,11 +104,11 @@ def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path
     text = (cut / "config.toml").read_text().replace("nodes-own-data = false", "nodes-own-data = true")
     (cut / "config.toml").write_text(text.replace('engine = "in-process"', 'engine = "ray"'))
     for command in ("results", "resume"):
-        told = CliRunner().invoke(app, [command, str(cut)])
-        assert told.exit_code == 2
-        assert "a deployment's run cannot be resumed" in told.stderr
-        assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in told.stderr
-        assert "fedpriv re" not in told.stderr
+        result = CliRunner().invoke(app, [command, str(cut)])
+        assert result.exit_code == 2
+        assert "a deployment's run cannot be resumed" in result.stderr
+        assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in result.stderr
+        assert "fedpriv re" not in result.stderr
 
 
 def name_of(*changes: dict[str, object]) -> list[str]:
@@ -135,11 +135,13 @@ def test_labels_leave_out_unused_settings() -> None:
 
 
 def test_a_finite_data_set_ignores_examples_per_client_of_1() -> None:
-    dealt = {"partition": "dirichlet", "clients": 100}
-    finite, endless = name_of({**dealt, "dataset": "digits"}, {**dealt, "examples_per_client": 20})
+    partitioned = {"partition": "dirichlet", "clients": 100}
+    finite, endless = name_of(
+        {**partitioned, "dataset": "digits"}, {**partitioned, "examples_per_client": 20}
+    )
     assert finite == "dataset=digits"
     assert endless == "dataset=infinite-digits"
-    several = name_of(*({**dealt, "examples_per_client": each} for each in (20, 30)))
+    several = name_of(*({**partitioned, "examples_per_client": each} for each in (20, 30)))
     assert several == ["examples-per-client=20", "examples-per-client=30"]
 
 
@@ -224,10 +226,10 @@ def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Fi
 def changed(group: comparison.Group, name: object, **report: object) -> comparison.Group:
     """The group under another name, with its report's views against another adversary."""
     [run] = group.runs[:1]
-    told = json.loads(json.dumps(run.report))
-    for view in told["privacy"]["views"]:
+    result = json.loads(json.dumps(run.report))
+    for view in result["privacy"]["views"]:
         view |= report
-    return replace(group, settings={"learning-rate": name}, runs=(replace(run, report=told),))
+    return replace(group, settings={"learning-rate": name}, runs=(replace(run, report=result),))
 
 
 def labels_of(figure: Figure) -> list[str]:
@@ -317,16 +319,16 @@ def test_folders_without_a_finished_run_are_refused_in_one_line(runs: Path, tmp_
     old = tmp_path / "old"
     old.mkdir()
     (old / "config.toml").write_text("rondes = 3\n")
-    for folder, said in (
+    for folder, message in (
         (tmp_path / "nowhere", "be an existing folder"),
         (tmp_path / "empty", "hold runs (no config.toml is in it, nor in its folders)"),
         (cut, "hold a run that has ended (it has no metrics.jsonl; `fedpriv resume"),
         (broken, "hold an intact report.json"),
         (old, f"{old}'; it must hold a config.toml of this version (unknown key 'rondes'"),
     ):
-        told = CliRunner().invoke(app, ["results", str(runs / "adam"), str(folder)])
-        assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
-        assert said in told.stderr
+        result = CliRunner().invoke(app, ["results", str(runs / "adam"), str(folder)])
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert message in result.stderr
     with pytest.raises(ArgumentError, match="FOLDER is missing"):
         comparison.read([])
 
@@ -342,19 +344,19 @@ def unfinished(runs: Path, folder: Path) -> Path:
 def test_unfinished_runs_are_skipped_with_a_note(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "adam", tmp_path / "all" / "done")
     cut = unfinished(runs, tmp_path / "all" / "cut")
-    told = CliRunner().invoke(app, ["results", str(tmp_path / "all")])
-    assert told.exit_code == 0, told.output
-    way_on = f"`fedpriv resume {cut}` continues an interrupted run"
-    note = f"NOTE: {cut} is left out: it has no report.json; {way_on}"
-    assert told.stdout.splitlines()[0] == note
+    result = CliRunner().invoke(app, ["results", str(tmp_path / "all")])
+    assert result.exit_code == 0, result.output
+    hint = f"`fedpriv resume {cut}` continues an interrupted run"
+    note = f"NOTE: {cut} is left out: it has no report.json; {hint}"
+    assert result.stdout.splitlines()[0] == note
     document = CliRunner().invoke(app, ["results", str(tmp_path / "all"), "--json"])
     assert len(json.loads(document.stdout)) == 1
     assert document.stderr.splitlines() == [note]
     (cut / "report.json").write_text((runs / "adam" / "report.json").read_text())
     (cut / "metrics.jsonl").write_text("")
-    said: list[str] = []
-    comparison.read([tmp_path / "all", tmp_path / "all"], said.append)
-    assert said == [f"{cut} is left out: its metrics.jsonl is empty; {way_on}"]
+    message: list[str] = []
+    comparison.read([tmp_path / "all", tmp_path / "all"], message.append)
+    assert message == [f"{cut} is left out: its metrics.jsonl is empty; {hint}"]
     for folders in ([cut], [tmp_path / "all", cut]):
         with pytest.raises(ArgumentError, match="must hold a run that was evaluated"):
             comparison.read(folders)
@@ -376,12 +378,12 @@ def test_an_unreadable_folder_is_reported(
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", guarded)
-    told = CliRunner().invoke(app, ["results", str(tmp_path)])
-    assert (told.exit_code, told.stderr) == (2, f"fedpriv: {shut}: Permission denied\n")
+    result = CliRunner().invoke(app, ["results", str(tmp_path)])
+    assert (result.exit_code, result.stderr) == (2, f"fedpriv: {shut}: Permission denied\n")
 
 
 @pytest.mark.parametrize(
-    ("out", "said"),
+    ("out", "message"),
     [
         ("here.pdf", "--out is '{1}'; it must end in .png"),
         (".", "--out is '{1}'; it must be a PNG file, not a folder"),
@@ -391,11 +393,11 @@ def test_an_unreadable_folder_is_reported(
         ),
     ],
 )
-def test_an_unwritable_plot_is_refused_before_runs_are_read(out: str, said: str, tmp_path: Path) -> None:
+def test_an_unwritable_plot_is_refused_before_runs_are_read(out: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
     where = tmp_path / out
-    told = CliRunner().invoke(app, ["results", "nowhere", "--out", str(where)])
-    assert (told.exit_code, told.stderr) == (2, f"fedpriv: {said.format(tmp_path, where)}\n")
+    result = CliRunner().invoke(app, ["results", "nowhere", "--out", str(where)])
+    assert (result.exit_code, result.stderr) == (2, f"fedpriv: {message.format(tmp_path, where)}\n")
 
 
 def of_budget(group: comparison.Group, epsilon: float) -> comparison.Group:
@@ -432,9 +434,9 @@ def test_a_picture_of_many_has_all_of_them_however_many_adversaries(runs: Path, 
 
 @pytest.mark.usefixtures("rendered_pictures")
 def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["results", str(runs), "--out", str(tmp_path / "all.png")])
-    assert told.exit_code == 0
-    lines = [line.removeprefix("NOTE: ") for line in told.stdout.splitlines() if line.startswith("NOTE: ")]
+    result = CliRunner().invoke(app, ["results", str(runs), "--out", str(tmp_path / "all.png")])
+    assert result.exit_code == 0
+    lines = [line.removeprefix("NOTE: ") for line in result.stdout.splitlines() if line.startswith("NOTE: ")]
     assert len(lines) == 3
     assert sum(line.endswith(": reproducible, not private (seeds 1, 2, 3)") for line in lines) == 1
     [noiseless] = [line for line in lines if line.endswith(": not private: no noise is added")]

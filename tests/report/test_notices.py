@@ -61,12 +61,12 @@ def test_a_run_that_learns_has_neither_note(tmp_path: Path) -> None:
     assert not [line for line in lines if "drown" in line or "guessing" in line]
 
 
-@pytest.mark.parametrize(("accuracy", "said"), [(0.5, True), (0.53, True), (0.54, False), (1.0, False)])
+@pytest.mark.parametrize(("accuracy", "noted"), [(0.5, True), (0.53, True), (0.54, False), (1.0, False)])
 def test_an_accuracy_within_two_standard_errors_of_the_largest_share_is_guessing(
-    accuracy: float, said: bool
+    accuracy: float, noted: bool
 ) -> None:
     labels = [0, 1] * 500  # the standard error of a share of one half is 0.0158
-    assert bool(guessing(accuracy, labels)) == said
+    assert bool(guessing(accuracy, labels)) == noted
 
 
 @pytest.mark.parametrize("accuracy", [None, math.nan])

@@ -374,8 +374,8 @@ def test_the_plotted_epsilon_equals_the_evaluations_and_is_never_below_the_spent
         assert all(read[r] >= true(r) for r in read)
         assert all(read[r] <= true(r) + 0.1 for r in read if r > 10)  # no stairs
         assert len(set(read.values())) == len(read)
-        told = [m["epsilon"] for m in metrics]
-        assert [read[m["round"]] for m in metrics] == list(points.get_ydata()) == told
+        epsilons = [m["epsilon"] for m in metrics]
+        assert [read[m["round"]] for m in metrics] == list(points.get_ydata()) == epsilons
         assert list(scores.get_xticks())[:7] == [0, 10, 20, 30, 40, 50, 60]
     lost = [*every, (60, 3.2)]  # charged, and gave no round
     plots.curves(summary_module.summarise(make_plan(small()), (), metrics, "rounds"), metrics, lost)
@@ -400,16 +400,16 @@ def test_the_picture_begins_with_the_score_before_round_1(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("method", "said"), [("pld", "spent, at most ("), ("gdp-clt", "spent (GDP-CLT, estimate")]
+    ("method", "label"), [("pld", "spent, at most ("), ("gdp-clt", "spent (GDP-CLT, estimate")]
 )
 def test_the_axis_says_at_most_only_for_bounds(
-    method: str, said: str, monkeypatch: pytest.MonkeyPatch
+    method: str, label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
     plan = make_plan(small(accounting=method))
     plots.curves(summary_module.summarise(plan, plan.events, METRICS, "rounds"), METRICS, [(6, 1.0)])
-    assert f"epsilon {said}" in drawn[0].axes[1].get_ylabel()
+    assert f"epsilon {label}" in drawn[0].axes[1].get_ylabel()
 
 
 def test_the_plot_says_that_silos_add_their_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,11 +427,11 @@ def absence(partition: int, first: int, last: int, back: bool) -> dict[str, Any]
 
 def test_long_lists_of_absences_are_shortened() -> None:
     often = [absence(2, release, release, True) for release in range(1, 30, 4)]
-    told = [*often, absence(0, 5, 8, True)]
+    epsilons = [*often, absence(0, 5, 8, True)]
     silos = {"unit": "example", "clients": 4, "examples-per-client": 50, "rounds": 30, "optimizer": "dp-sgd"}
     plan = make_plan(Config.parse({**SMALL, **silos}))
-    summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=told)
-    assert summary["privacy"]["absences"] == told
+    summary = summary_module.summarise(plan, plan.events, METRICS, "rounds", absent=epsilons)
+    assert summary["privacy"]["absences"] == epsilons
     text = markdown.markdown(summary)
     why = "(no reply in time, then gone offline), then back"
     assert f"- partition 0, 4 of 30 releases: in releases 5 to 8 {why}\n" in text

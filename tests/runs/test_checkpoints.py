@@ -1,4 +1,4 @@
-"""A run that is taken up again: the same run, charged for all that it asked, with noise that is new."""
+"""A run that is resumed: the same run, charged for all that it asked, with noise that is new."""
 
 from __future__ import annotations
 
@@ -516,7 +516,7 @@ def test_changed_user_code_gives_a_note_and_another_model_is_refused_first(
 
 
 def test_no_report_says_less_than_was_spent_since(tmp_path: Path) -> None:
-    """A run that is taken up and killed has no report of the time before."""
+    """A run that is resumed and killed has no report of the time before."""
     config = PLAIN
     begin(tmp_path / "run", config, 2)
     assert all((tmp_path / "run" / name).is_file() for name in checkpoints.REPORTS)

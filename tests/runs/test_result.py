@@ -191,7 +191,7 @@ def test_frozen_parameters_of_the_file_are_loaded_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"1_bias": None}, r"1\.bias is missing; it has 1\.weight"),
         ({"1_bias": torch.ones(3)}, r"1\.bias has the shape \(3,\), but \(10,\) in the model"),
@@ -199,9 +199,9 @@ def test_frozen_parameters_of_the_file_are_loaded_too(tmp_path: Path) -> None:
         ({"1_bias": torch.full((10,), torch.nan)}, r"contain finite numbers \(1\.bias has NaN or infinity\)"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = weights(tmp_path / "start.safetensors", **changes)
-    with pytest.raises(fedpriv.ArgumentError, match=rf"^initial_weights is .*{said}"):
+    with pytest.raises(fedpriv.ArgumentError, match=rf"^initial_weights is .*{message}"):
         fedpriv.simulate(FEW, initial_weights=path, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

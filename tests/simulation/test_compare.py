@@ -36,7 +36,7 @@ def test_it_leaves_a_table_a_picture_and_every_run(compared: tuple[Path, list[co
     folder = compared[0]
     assert {path.name for path in folder.iterdir()} == {*compare.PLACEMENTS, *COMPARISON_FILES}
     for placement in compare.PLACEMENTS:
-        # Who has given data under local noise is kept in memory only: that run cannot be taken up again.
+        # Who has given data under local noise is kept in memory only: that run cannot be resumed.
         left_out = {checkpoints.FILE} if placement == "local" else set()
         assert {path.name for path in (folder / placement).iterdir()} == set(FILES) - left_out
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")

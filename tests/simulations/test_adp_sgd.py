@@ -11,7 +11,7 @@ import pytest
 from helpers.scripts import script
 
 from fedpriv.accounting import Event, epsilon
-from fedpriv.config.centralised import settle
+from fedpriv.config.centralised import resolve
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.optimizers.adp_sgd import predicted_gain
 from fedpriv.simulation.run import simulate
@@ -29,7 +29,7 @@ def small(run: ModuleType, method: str, **changes: Any) -> dict[str, Any]:
 
 
 def plans(run: ModuleType, **changes: Any) -> list[Plan]:
-    return [make_plan(settle(small(run, method, **changes))) for method in run.METHODS]
+    return [make_plan(resolve(small(run, method, **changes))) for method in run.METHODS]
 
 
 def test_the_noise_gives_the_epsilons_of_footnote_3(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_both_methods_have_one_budget_and_the_predicted_gain(
 def test_side_by_side_is_fedpriv_train(run: ModuleType) -> None:
     both = run.run_both(plans(run), seed=3)
     for scores, method in zip(both, run.METHODS, strict=True):
-        alone = simulate(settle(small(run, method, seed=3))).metrics[-1]
+        alone = simulate(resolve(small(run, method, seed=3))).metrics[-1]
         assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
         assert scores["accuracy"] == alone["accuracy"]
 

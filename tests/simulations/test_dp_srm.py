@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.scripts import script
 
-from fedpriv.config.centralised import settle
+from fedpriv.config.centralised import resolve
 from fedpriv.simulation.run import simulate
 
 SMALL = {"dataset": "digits", "model": "logistic", "regulariser": "nonconvex", "epsilon": 3.0, "delta": 1e-4}
@@ -24,7 +24,7 @@ def a9a() -> ModuleType:
 def loss(**keys: Any) -> float:
     """The test loss of a seeded run on the bundled digits."""
     settings = {**SMALL, "clip-norm": 2.0, "evaluate-every": 10**6, "seed": 0, **keys}
-    return float(simulate(settle(settings)).metrics[-1]["loss"])
+    return float(simulate(resolve(settings)).metrics[-1]["loss"])
 
 
 def test_four_passes_are_better_than_twenty_of_gradient_descent() -> None:

@@ -10,7 +10,7 @@ from fedpriv.tasks.metrics import METRICS, scores, shown
 
 
 @pytest.mark.parametrize(
-    ("record", "key", "said"),
+    ("record", "key", "text"),
     [
         ({"loss": 1.0, "accuracy": 0.5}, "accuracy", "accuracy 50.00%"),
         ({"loss": 1.0, "recall@5": 0.25}, "recall@5", "recall at 5 25.00%"),
@@ -19,10 +19,10 @@ from fedpriv.tasks.metrics import METRICS, scores, shown
         ({"mse": None}, "mse", "mean squared error -"),
     ],
 )
-def test_a_record_is_shown_by_its_first_measure(record: dict[str, float], key: str, said: str) -> None:
+def test_a_record_is_shown_by_its_first_measure(record: dict[str, float], key: str, text: str) -> None:
     measure = shown(record)
     assert measure.key == key
-    assert measure.labelled(record[key]) == said
+    assert measure.labelled(record[key]) == text
     assert scores(record) == {name: value for name, value in record.items() if name != "round"}
 
 

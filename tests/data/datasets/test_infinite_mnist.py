@@ -1,4 +1,4 @@
-"""The index rule, held against a plain per-pixel reading of it."""
+"""The index rule, compared with a plain per-pixel reading of it."""
 
 import hashlib
 
