@@ -60,7 +60,8 @@ def test_a_plan_is_verified_once(evaluations: list[int]) -> None:
 
 
 def test_charging_time_does_not_grow_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ADP-SGD's releases are all distinct: looking at each of them in every round would be quadratic."""
+    """ADP-SGD's releases are all distinct; a pass over all of them in every round would take quadratic
+    time."""
     plan = [release(z) for z in np.linspace(3.0, 2.5, 2000)]
     budget_gate = Accountant(BUDGET, plan=plan)
     looked_up, real = [0], Event.__hash__

@@ -1,4 +1,4 @@
-"""Filters: what they afford, in whatever way the noise is chosen, and whom they refuse."""
+"""Filters: what they allow, however the noise is chosen, and what they refuse."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ LINKS = pytest.mark.parametrize("links", [True, False], ids=["links", "no links"
 
 
 def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that knows none."""
+    """A file system without hard links."""
 
     def link(*names: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -92,7 +92,8 @@ def test_a_new_ledger_is_complete_and_locked(
 def test_a_header_that_cannot_be_written_leaves_no_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor the name of one, at any moment: an empty ledger is refused until somebody deletes it."""
+    """Not even an empty file under its name, at any moment: a run would refuse it until somebody deletes
+    it."""
     path, seen = tmp_path / "ledger.jsonl", list[BinaryIO]()
 
     def full(ledger: Ledger, data: bytes) -> None:

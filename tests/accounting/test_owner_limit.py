@@ -1,4 +1,4 @@
-"""An owner's limit: it holds whatever earlier answers chose, and counts what is cut off."""
+"""An owner's limit: it holds for adaptively chosen runs, and counts truncation."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def delta_at(epsilons: np.ndarray, rate: float, multiplier: float) -> np.ndarray
 
 
 def delta_of_the_best_choice(fits: Callable[[Sequence[Event]], bool]) -> float:
-    """Delta at the limit's epsilon, where the second run is chosen by what the first released."""
+    """Delta at the limit's epsilon, where the first run's release decides the second run."""
     first, likely = losses(FIRST.rate, FIRST.noise_multiplier)
     seconds = []
     for rate in RATES:
         low, high = 0.05, 400.0
-        for _ in range(16):  # the least noise, to 0.02 %, with which the second run is let in
+        for _ in range(16):  # the least noise, to 0.02 %, with which the second run is accepted
             middle = math.sqrt(low * high)
             if fits([FIRST, Event(middle, "poisson", "add-remove", rate=rate)]):
                 high = middle
@@ -61,7 +61,7 @@ def delta_of_the_best_choice(fits: Callable[[Sequence[Event]], bool]) -> float:
 
 
 def test_the_limit_holds_for_adaptively_chosen_runs() -> None:
-    """It does not for who adds events up, by PLD: one choice of four then takes delta beyond its limit."""
+    """PLD composition of the chosen events does not hold it: one of four choices then exceeds delta."""
 
     def added(events: Sequence[Event]) -> bool:
         return epsilon(events, LIMIT.delta, "pld").epsilon <= LIMIT.epsilon
@@ -80,13 +80,13 @@ def test_the_limit_counts_truncation() -> None:
 
 @pytest.mark.parametrize(("sampling", "rate"), [("none", 1.0), ("poisson", 1.0), ("poisson", 0.1)])
 def test_the_limit_is_under_add_remove_for_every_relation_of_a_run(sampling: str, rate: float) -> None:
-    """One noise std costs the same, alone and beside others: local noise, a silo's own and distributed."""
+    """The same noise std costs the same under local noise, a silo's own noise and distributed noise."""
     own, same = (Event(16.0, sampling, relation, rate=rate) for relation in ("replace-one", "add-remove"))
     other = Event(8.0, "poisson", "add-remove", rate=0.1)
     for count in (1, 10, 40, 100, 160):
         assert share(LIMIT, [own] * count) == share(LIMIT, [same] * count)
         assert share(LIMIT, [other] + [own] * count) == share(LIMIT, [other] + [same] * count)
-    if sampling == "none":  # as the filter has it under add-remove, and not four times that
+    if sampling == "none":  # the filter's cost under add-remove, not four times that
         budget_gate = Filter(Budget(2.0, 5e-6, "rdp"))
         budget_gate.charge([same] * 10)
         assert share(LIMIT, [own] * 10) == budget_gate.used < 1
@@ -100,7 +100,7 @@ def test_fixed_size_cohorts_cost_their_replace_one_divergence_beside_other_event
     plain = Event(16.0, "none", "add-remove")
     both = share(LIMIT, [plain, *[fixed] * 10])
     assert both == pytest.approx(budget_gate.used + share(LIMIT, [plain]), rel=1e-12)
-    # The same cohort with everyone in it: no less than examples that are added or removed.
+    # The same cohort with everyone in it costs no less than examples that are added or removed.
     assert share(LIMIT, [replace(fixed, rate=1.0, cohort=50)]) == pytest.approx(4 * share(LIMIT, [plain]))
 
 

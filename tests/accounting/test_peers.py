@@ -76,7 +76,7 @@ def test_brackets_opacus_prv(events: list[Event]) -> None:
         upper = accountant.get_epsilon(1e-5, eps_error=0.01)
     answer = epsilon(events, 1e-5)
     assert answer.epsilon_lower is not None
-    # Theirs is an upper end, at most eps_error above the truth on each side.
+    # Their epsilon is an upper bound, at most eps_error above the true value.
     assert answer.epsilon_lower <= upper
     assert answer.epsilon >= upper - 0.021
 

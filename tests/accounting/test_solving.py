@@ -25,7 +25,7 @@ def test_the_largest_affordable_number_of_rounds(z: float, rate: float, target: 
     found = rounds([event], budget)
     spent = [epsilon([poisson(z, rate, n)], 1e-6, method).epsilon for n in (max(found, 1), found + 1)]
     assert found == 0 or spent[0] <= target
-    # Lattices differ from one number to the next.
+    # The lattice depends on the number of steps.
     assert spent[1] > target * (1 - 1e-3 if method == "pld" else 1)
     assert found < 200 or spent[0] >= 0.99 * target
 
@@ -82,7 +82,7 @@ def test_a_jump_of_epsilon_does_not_exceed_the_budget() -> None:
 
 
 def test_a_tiny_rate_under_a_heavy_tail() -> None:
-    """Rare cohorts and little noise: hardly anyone is ever sampled, and all of them are exposed."""
+    """Rare cohorts and little noise: few units are ever sampled, and those are exposed."""
     event = Event(0.5, "poisson", "add-remove", count=100)
     for target in (0.01, 4.0):
         rate = sampling_rate([event], Budget(target, 1e-6))

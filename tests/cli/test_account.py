@@ -78,7 +78,8 @@ def test_a_seeded_runs_ledger_is_not_called_private(tmp_path: Path) -> None:
 
 
 def test_noise_is_not_replaced_by_delta() -> None:
-    """Whoever is sampled would be released in the clear, and rarely enough for delta to pay for it."""
+    """Without noise, a sampled unit's data would be released exactly; delta would cover this only because
+    sampling is rare."""
     schedule = ["--sampling-rate", 1e-7, "--steps", 10]
     refusal = refused("calibrate", "--epsilon", 1, "--delta", 1e-5, *schedule)
     assert refusal.startswith(
@@ -88,14 +89,15 @@ def test_noise_is_not_replaced_by_delta() -> None:
 
 
 def test_hardly_any_noise_is_accounted_without_a_warning() -> None:
-    """Losses of e^10^7 and more; a warning would be an error here."""
+    """Privacy losses reach 10^7 and more. pytest turns any warning into an error."""
     arguments = ["--sampler", "fixed-size", "--sampling-rate", 0.1, "--steps", 10, "--noise-multiplier", 1e-3]
     cell = json.loads(call("account", *arguments, "--delta", 1e-5, "--json").stdout)["methods"]["pld"]
     assert 1.2e7 < cell["epsilon_lower"] < cell["epsilon"] < 1.21e7
 
 
 def test_releases_over_everyone_count_beside_sampled_ones_of_the_other_relation(tmp_path: Path) -> None:
-    """As in a ledger of a deployed node: runs of local noise, and of its own steps."""
+    """A deployed node's ledger has both: runs with local noise, and runs with the node's own private
+    steps."""
     local = Event(30.0, "none", "replace-one")
     path = tmp_path / "mixed.jsonl"
     with Ledger.create(path, {"unit": "example"}) as book:

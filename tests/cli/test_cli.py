@@ -502,7 +502,7 @@ def test_an_engine_that_fails_is_one_line_and_exit_code_1(
 
 
 def noted(output: str) -> list[str]:
-    """The notes, without those that small runs get: of drowned signals and of guessing."""
+    """The notes, without the two that small runs always get: a drowned signal, and guessing."""
     small = "the noise may drown the signal", "is that of guessing"
     notes = [line for line in output.splitlines() if line.startswith("NOTE: ")]
     return [line for line in notes if not any(text in line for text in small)]
@@ -612,7 +612,7 @@ def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
 def test_ctrl_c_ends_after_the_round_whenever_it_comes(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes while round 3 is gathered, where something swallows every exception."""
+    """It comes while round 3 is gathered, in code that swallows every exception."""
     gather, handler = Worker.gather, signal.getsignal(signal.SIGINT)
 
     def interrupted(self: Worker, request: SumRequest) -> PartialSum:
@@ -655,7 +655,7 @@ def test_a_schedulers_sigterm_ends_a_run_as_ctrl_c_does(
 @pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_a_valid_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    # So many rounds that it cannot end by itself, of equal noise, which is accounted for in an instant.
+    # So many rounds that the run cannot end by itself; their noise is equal, so accounting is fast.
     long = settings(rounds=20000, optimizer="dp-sgd", evaluate_every=20000)
     command = [sys.executable, "-m", "fedpriv", "simulate", *long, "--out", str(out)]
     process = subprocess.Popen(
@@ -698,7 +698,7 @@ def test_the_readmes_settings_and_links_are_real() -> None:
 
 
 def test_help_and_refusals_do_not_wait_for_torch() -> None:
-    """Of every command, in one process, since a process takes a while to start."""
+    """All commands run in one process, because a process takes a while to start."""
     program = """
 import sys
 from typer.testing import CliRunner

@@ -68,7 +68,9 @@ def test_it_takes_the_steps_of_a_federation_of_silos(
     """Example unit, central noise, one seed: 1,400 examples in one place or in 7 silos."""
     changes = {**changes, **sampling, "optimizer": optimizer, "seed": 5}
     alone = simulate(centralised(**changes))
-    among = {"colluding_parties": 0} if sampling else {}  # silos know of their own part in such cohorts
+    among = (
+        {"colluding_parties": 0} if sampling else {}
+    )  # a silo knows whether its own units are in such a cohort
     many = {"dataset": "digits", "unit": "example", "clients": 7, "examples_per_client": 200}
     silos = simulate(small(**many, **changes, **among))
     torch.testing.assert_close(alone.params, silos.params, rtol=1e-4, atol=1e-5)
@@ -135,7 +137,7 @@ def test_silos_that_need_more_examples_than_there_are_are_refused() -> None:
 
 
 # What each optimizer of the configuration is without noise and clipping; DP2's epsilons and DP-SRM's
-# second clip norm stand beside it, and so is a step size that suits.
+# second clip norm stand beside it, and so does a step size that suits.
 RULES: dict[str, tuple[Callable[[Config], textbook.Rule], dict[str, object]]] = {
     "dp-sgd": (lambda c: textbook.sgd(c.learning_rate, c.momentum), {"momentum": 0.5}),
     "dp-adam": (lambda c: textbook.adam(c.learning_rate), {"learning_rate": 0.01}),

@@ -109,7 +109,7 @@ def test_the_normalised_step_has_its_own_keys() -> None:
 
 
 def test_the_random_iterate_is_chosen_before_the_run_and_handed_out() -> None:
-    """Without noise it is where a run of so many rounds ends."""
+    """Without noise, it equals the last iterate of a run with that many rounds."""
     keys = {"optimizer": "dp-srm", "placement": "none", "learning-rate": 0.5}
     chosen = set()
     for seed in range(4):
@@ -155,7 +155,7 @@ def is_used(**changes: Any) -> bool:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_optimizer_has_a_plan(name: str) -> None:
-    """And no key that belongs to another method is taken in silence."""
+    """A key that belongs to another method is refused."""
     needed = NEEDED.get(name, {})
     mechanism = make_plan(small(optimizer=name, **needed)).mechanism
     assert len(mechanism.planned_events()) == 6 or name == "rrpsgd"
@@ -252,7 +252,7 @@ DECAYS = {
 @pytest.mark.parametrize("accounting", ["pld", "zcdp", "tcdp"])
 @pytest.mark.parametrize("form", DECAYS)
 def test_a_noise_decay_by_epochs_spends_the_budget(form: str, accounting: str) -> None:
-    """Six releases in epochs of two; C and the step size stay."""
+    """Six releases in epochs of two; C and the step size stay constant."""
     formula, keys = DECAYS[form]
     plan = make_plan(small(noise_schedule=form, noise_epoch=2, accounting=accounting, **keys))
     optimizer, events = plan.mechanism.optimizer, plan.events
@@ -264,7 +264,7 @@ def test_a_noise_decay_by_epochs_spends_the_budget(form: str, accounting: str) -
         state = optimizer.update(state, (torch.zeros(3),))
     assert plan.budget is not None
     spent = epsilon(events, plan.budget.delta, accounting).epsilon
-    # tCDP's amplification sets in at a jump, below which no noise spends the whole budget.
+    # tCDP's epsilon jumps where its amplification begins, so no noise spends a budget within the jump.
     assert (0.99 if accounting != "tcdp" else 0.3) * 3 < spent <= 3
 
 

@@ -225,7 +225,7 @@ def test_distributed_shares_add_up_to_the_whole_noise() -> None:
     placement = plan.mechanism.placement
     assert (placement.shares, placement.min_replies) == (100, 80)
     [share] = placement.party_stds((8.0,)) or ()
-    assert share * math.sqrt(79) == pytest.approx(8.0)  # one client knows its own
+    assert share * math.sqrt(79) == pytest.approx(8.0)  # one client knows its own noise
     everyone = plan_of(placement="distributed", sampler="everyone", sampling_rate=1.0).mechanism.placement
     assert (everyone.shares, everyone.min_replies) == (1000, 1000)
     silos = make_plan(Config.parse({**SMALL, **SILOS, "placement": "distributed"})).mechanism.placement
@@ -285,7 +285,8 @@ def test_a_truncated_poisson_cohort_hardly_ever_leaves_its_bounds(placement: str
 
 @pytest.mark.parametrize("epsilon", [1e-3, 50.0])
 def test_the_public_bounds_stay_close_and_leave_the_budget_to_the_noise(epsilon: float) -> None:
-    """Tails far below 1e-16: a cap of all clients would make them owe the noise of all."""
+    """Tails far below 1e-16. If the cap were the number of clients, the noise would be that of all of
+    them."""
     plan = make_plan(Config.parse({"placement": "distributed", "epsilon": epsilon, "delta": 1e-8}))
     assert 500 < plan.mechanism.placement.min_replies < 1000 < plan.mechanism.placement.shares < 2000
     assert plan.budget is not None
@@ -393,7 +394,8 @@ def client_level(**changes: object) -> Plan:
 
 @pytest.mark.parametrize("optimizer", ["dp-sgd", "dynamic-dp-sgd", "dp-srm"])
 def test_a_silos_plan_is_that_of_a_run_over_it_alone(optimizer: str) -> None:
-    """Rounds times steps releases over its own examples; at the delta of all of them."""
+    """It has rounds times steps releases over the silo's own examples, at the delta of all silos'
+    examples."""
     plan = client_level(optimizer=optimizer, delta=1e-5)
     alone = make_plan(
         Config.parse({**SMALL, **SILOS, "clients": 1, "rounds": 36, "optimizer": optimizer, "delta": 1e-5})
@@ -440,7 +442,7 @@ def test_what_silos_cannot_do_by_themselves_is_refused(changes: dict[str, object
 def test_a_chunk_is_an_actors_share_unless_chunks_key_the_noise() -> None:
     def size(**values: object) -> int:
         settings = {"clients": 50_000, "sampling-rate": 0.02, "delta": 1e-6, "actors": 4, **values}
-        settings["optimizer"] = "dp-sgd"  # planned in an instant
+        settings["optimizer"] = "dp-sgd"  # planning is fast
         return make_plan(Config.parse(settings)).chunk_size
 
     assert size() == 250
@@ -482,7 +484,7 @@ def test_a_rise_as_long_as_the_run_is_refused() -> None:
 def test_a_plan_reads_its_configuration_once(
     changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans change settings that were checked before; they do not check all of them anew."""
+    """A plan that changes single settings does not check all settings again."""
     values, times, read = {**SMALL, **changes}, [], Config.parse.__func__
 
     def counted(kind: type[Config], values: object) -> Config:

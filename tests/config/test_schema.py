@@ -227,7 +227,7 @@ def test_resolved_fills_in_what_zero_stands_for() -> None:
 
 @pytest.mark.parametrize("optimizer", ["dynamic-dp-adam", "dp-srm", "pda-dpmd"])
 def test_resolved_changes_the_filled_keys_alone(optimizer: str) -> None:
-    """And every one of them in one of these runs."""
+    """Each filled key changes in at least one of these runs."""
     schedule = {"noise-schedule": "step"} if optimizer.startswith("dynamic-") else {}
     config = Config.parse({"optimizer": optimizer, **schedule})
     before, after = config.table(), config.resolved().table()

@@ -21,7 +21,7 @@ from fedpriv.data.fetch import matches
 from fedpriv.data.files import content, find
 from fedpriv.models import MODELS, build
 
-# Nobody publishes a hash of these, and they have not been at hand: a fetch asks for one.
+# Nobody publishes a hash of these files, and nobody here has them: a fetch asks for a hash.
 UNKNOWN = {
     ("ijcnn1", "ijcnn1.bz2"),
     ("ijcnn1", "ijcnn1.t.bz2"),

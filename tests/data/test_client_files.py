@@ -1,4 +1,4 @@
-"""A deployed client's file: the same examples as in the simulation, and no words about its data."""
+"""A deployed client's file: the same examples as in the simulation; its errors contain none of its data."""
 
 import math
 import pickle
@@ -214,7 +214,7 @@ BAD = {
     ("kind", "part", "value"), [(kind, *bad) for kind, several in BAD.items() for bad in several]
 )
 def test_an_example_outside_the_ranges_contributes_nothing(tmp_path, kind, part, value):
-    """Whoever starts the run sets the ranges, and an error would tell whether there is such an example."""
+    """Whoever starts the run sets the ranges; an error would reveal whether there is such an example."""
     (x, y), options = KINDS[kind]
     source, silos = Arrays(kind, x, y, x, y, **options), Silos(3, 6)
 

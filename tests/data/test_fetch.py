@@ -253,7 +253,7 @@ def test_content_hash_accepts_another_compression(server, make):
     make([server.url("a.gz")], lines, name="a.gz")
     assert gzip.decompress((make.folder / "a.gz").read_bytes()) == CONTENT
     (make.folder / "a.gz").rename(make.folder / "b.gz")
-    (make.folder / "a").write_bytes(CONTENT)  # unpacked by the user: as good
+    (make.folder / "a").write_bytes(CONTENT)  # files that the user unpacked are accepted
     assert make([server.url("a.gz")], lines, name="a.gz").present == (make.folder / "a",)
     server.files["a.gz"] = gzip.compress(b"evil")
     (make.folder / "a").unlink()
@@ -316,7 +316,9 @@ def test_an_archive_without_a_hash_is_verified_by_its_members(server, make, pack
     assert done.written == (make.folder / "inner.bin",)
     assert names(make.folder) == ["a.zip", "inner.bin"]
     assert make([server.url("a.zip")], member(b"12345"), name="a.zip").present == done.written
-    (make.folder / "inner.bin").write_bytes(b"1234!")  # of the right size: made anew from the archive
+    (make.folder / "inner.bin").write_bytes(
+        b"1234!"
+    )  # it has the right size, but is extracted again from the archive
     assert make([server.url("a.zip")], member(b"12345"), name="a.zip").written == done.written
     assert (make.folder / "inner.bin").read_bytes() == b"12345"
     assert len(server.seen) == 1
@@ -347,7 +349,7 @@ def test_an_md5_is_used_without_a_sha256_and_reported_as_weak(server, make):
     make.target.unlink()
     with pytest.raises(WrongHashError):
         make([server.url("a.bin")], f'md5 = "{"0" * 32}"')
-    with pytest.raises(WrongHashError):  # a SHA-256 is the better witness
+    with pytest.raises(WrongHashError):  # SHA-256 is preferred to MD5
         make([server.url("a.bin")], f'md5 = "{right}"\nsha256 = "{"0" * 64}"')
     assert names(make.folder) == []
 

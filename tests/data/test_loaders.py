@@ -1,4 +1,4 @@
-"""From names to sources, and clear words when files are missing."""
+"""From names to sources, and clear errors when files are missing."""
 
 import numpy as np
 import pytest
@@ -90,7 +90,7 @@ def test_at_hand_does_not_read_the_files(tmp_path):
 
 
 def check_source(source):
-    """What every finite source keeps to."""
+    """What every finite source must satisfy."""
     x, y = source.batch(np.array([source.size - 1, 0, 0]))
     assert x.shape == (3, *source.shape)
     assert torch.equal(x[1], x[2])

@@ -115,7 +115,7 @@ def test_the_decaying_phase_equals_a_transcription() -> None:
     mine, my_etas = thetas_and_etas(method)
     np.testing.assert_allclose(mine[1:40:2], expected[:20], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(mine[40:], expected[20:], rtol=1e-6, atol=1e-9)
-    assert my_etas[20:] == [my_etas[19]] * 30  # eta_50 stays what the decay divides
+    assert my_etas[20:] == [my_etas[19]] * 30  # the decay divides eta_50
     np.testing.assert_allclose(my_etas[:20], etas, rtol=1e-6)
 
 
@@ -170,7 +170,7 @@ def test_planned_releases_equal_the_made_ones(rounds: int, decay_after: int | No
 
 
 def test_an_error_of_nothing_or_of_overflow() -> None:
-    """err = 0 gives alpha_max; an err that is not finite gives alpha_min, and is discarded."""
+    """err = 0 gives alpha_max; an err that is not finite gives alpha_min, and the step is discarded."""
     method = Adadp(1.0, 1.0, alpha_max=1.1, discard=True)
     start = torch.full((3,), 5.0)
     for gradients, factor in (((0.0, 0.0), 1.1), ((1e30, -1e38), 0.9), ((3e38, 3e38), 0.9)):

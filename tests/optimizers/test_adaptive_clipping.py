@@ -82,7 +82,7 @@ def test_bad_values_are_named(settings: dict[str, float], name: str) -> None:
 
 
 def test_a_step_of_two_releases_is_refused() -> None:
-    """C would move between them, and ADADP would compare what was clipped differently."""
+    """C would change between them, and ADADP would compare differently clipped gradients."""
     with pytest.raises(ArgumentError, match="optimizer is 'Adadp'; it must make steps of one release"):
         AdaptiveClipping(Adadp(0.1, 1.0)).init(torch.zeros(3))
 
@@ -96,7 +96,7 @@ def test_a_step_of_two_releases_is_refused() -> None:
     ],
 )
 def test_a_question_of_several_terms_is_refused_before_the_first(inner: PrivateOptimizer) -> None:
-    """Also where only the second query has them."""
+    """This also holds if only the second query has several terms."""
     with pytest.raises(ArgumentError) as caught:
         AdaptiveClipping(inner).init(torch.zeros(3))
     wanted = "it must ask for one clipped term to be clipped adaptively"

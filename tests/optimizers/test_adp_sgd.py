@@ -33,7 +33,7 @@ from fedpriv.rng import Key
 
 T, ETA, C, SIGMA, A, GROWTH = 50, 0.3, 1.5, 0.8, 20.0, 2.0
 GRADIENTS, NOISE = np.random.Generator(np.random.Philox(11)).standard_normal((2, T, 20))
-SIZES = np.where(np.arange(T) % 10 < 3, 1e-4, 1.0)  # some gradients are tiny, so that nu takes over
+SIZES = np.where(np.arange(T) % 10 < 3, 1e-4, 1.0)  # some gradients are tiny, so that nu is the larger term
 KEY = Key.from_seed(3)
 
 

@@ -1,4 +1,4 @@
-"""Averaging: the average is the formula's, the inner optimizer goes its own way, and runs hand it out."""
+"""Averaging: the average is the formula's, the inner optimizer does not depend on it, and runs return it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def noisy_answer(query: Query, t: int) -> list[torch.Tensor]:
 
 
 def test_the_world_moves_v_both_ways_and_to_the_floor() -> None:
-    """So the transcriptions below have met Yogi's two signs and the clamp at 0."""
+    """So the transcriptions below cover Yogi's two signs and the clamp at 0."""
     seconds = {}
     for std in (0.0, SIGMA * C_1 / B):
         method = dp2("yogi" if std == 0 else "rmsprop", noise_std=std, beta=BETA if std == 0 else 0.0)
@@ -139,7 +139,7 @@ def test_the_phases_have_step_sizes_by_t() -> None:
 
 def test_the_correction_takes_the_noise_out_of_v() -> None:
     """Gradients of zero under noise: without it v is the noise's variance over s1, with it much less, never
-    below 0. The mean of 4000 squares is held to 8 standard errors, seed fixed.
+    below 0. The mean of 4000 squares must lie within 8 standard errors; the seed is fixed.
     """
     generator = np.random.Generator(np.random.Philox(1))
     answers = [0.5 * torch.as_tensor(generator.standard_normal(4000)) for _ in range(8)]

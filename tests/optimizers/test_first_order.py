@@ -92,7 +92,7 @@ def test_yogi_equals_its_algorithm() -> None:
 
 @pytest.mark.parametrize("rule", [RmsProp(), AdaGrad(), Yogi()])
 def test_schedules_and_adaptive_clipping_go_with_any_rule(rule: RmsProp | AdaGrad | Yogi) -> None:
-    """A scheduled rule asks with C_t and r_t; what it does with the answer is the rule's."""
+    """The schedule gives the query's C_t and r_t; the rule alone decides the update."""
     scheduled = dynamic_dp_sgd(rule, 0.1, 2.0, steps=10, rho_c=4.0, rho_mu=2.0)
     constant = FirstOrder(rule, scheduled.learning_rate, lambda t: 1.0)
     torch.testing.assert_close(trained(scheduled), trained(constant))

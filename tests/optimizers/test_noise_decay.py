@@ -54,7 +54,7 @@ def test_the_forms_are_the_papers(form: str) -> None:
 
 @every
 def test_a_run_is_noise_of_that_size_and_nothing_else(form: str) -> None:
-    """In plain numpy: theta -= eta (sum of clipped gradients + z_t C noise) / N, of the run's own key."""
+    """In plain numpy: theta -= eta (sum of clipped gradients + z_t C noise) / N, with the run's own key."""
     schedule, formula = FORMS[form]
     key, rows, rate, clip, z = Key.from_seed(5), world(3), 0.3, 0.8, 2.0
     optimizer = noise_decay(Sgd(), rate, clip, schedule, epoch=EPOCH)

@@ -25,7 +25,7 @@ class TestAdvancedFixedSize(TestAdvanced):
 
 
 def test_lemma_2_2() -> None:
-    """By hand for three unequal releases, with the best of the ways to split delta."""
+    """Computed by hand for three unequal releases, with the best split of delta."""
     z, q, delta = np.array([20.0, 30.0, 50.0]), np.array([1.0, 0.3, 0.02]), 1e-5
     values = []
     for part in (0.1, 0.5, 0.9):

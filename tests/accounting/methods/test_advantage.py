@@ -31,7 +31,7 @@ def test_sampled_gaussians_agree_with_dp_accounting(z: float, rate: float, round
 @pytest.mark.parametrize("z", [1e-3, 0.3, 1.0, 2.0])
 @pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.1, 0.5])
 def test_one_sampled_release_has_its_closed_form(z: float, rate: float) -> None:
-    """q times the distance of the two Gaussians; and more noise never allows more."""
+    """It is q times the distance of the two Gaussians, and more noise never increases it."""
     true = rate * (2 * stats.norm.cdf(0.5 / z) - 1)
     ours = advantage([Event(z, "poisson", "add-remove", rate=rate)])
     assert true * (1 - 1e-9) <= ours <= true * 1.03

@@ -1,4 +1,4 @@
-"""Renyi accounting, and that dp-accounting's reading of replace-one does not reach a user."""
+"""Renyi accounting; dp-accounting's treatment of replace-one does not reach a user."""
 
 from __future__ import annotations
 
@@ -111,13 +111,14 @@ def test_rounding_many_multipliers_gives_an_upper_bound() -> None:
 
 
 def test_the_root_logger_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """absl gives a root without handlers one of its own, and Flower's debug lines would come out of it."""
+    """absl adds a handler to a root logger without handlers, and Flower's debug lines would be printed by
+    it."""
     monkeypatch.setattr(logging.root, "handlers", [])
     event = PoissonSampledDpEvent(0.5, GaussianDpEvent(0.5))
     rdp._upstream(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
     assert logging.root.handlers == []
     RdpAccountant([1.5], NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event)
-    assert logging.root.handlers  # what it does by itself
+    assert logging.root.handlers  # what absl does by default
 
 
 def test_convergence_warnings_of_this_thread_alone_are_suppressed(
@@ -128,7 +129,7 @@ def test_convergence_warnings_of_this_thread_alone_are_suppressed(
     with caplog.at_level(logging.WARNING):
         event = PoissonSampledDpEvent(0.5, GaussianDpEvent(0.5))
         RdpAccountant([1.5], NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event)
-        assert "converge" in caplog.text  # what would be heard
+        assert "converge" in caplog.text  # the lines that would be printed
         caplog.clear()
         rdp._upstream(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
         assert caplog.text == ""

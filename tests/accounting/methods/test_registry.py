@@ -1,4 +1,4 @@
-"""The face of all methods: truncation, refusals, lower bounds."""
+"""What all methods share: truncation, refusals, lower bounds."""
 
 from __future__ import annotations
 

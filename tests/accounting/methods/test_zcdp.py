@@ -44,7 +44,7 @@ def test_zcdp_is_bun_and_steinke_and_ignores_sampling() -> None:
 
 
 def test_tcdp_is_amplified_where_the_theorem_holds() -> None:
-    """13 q^2 rho up to the order log(1/q) / (4 rho): here the best order is below that end, then at it."""
+    """13 q^2 rho up to the order log(1/q) / (4 rho). The best order is first below this limit, then at it."""
     one, q = 1 / (2 * 4.0**2), 0.01
     total = 13 * q**2 * one * 1000
     expected = total + 2 * math.sqrt(total * math.log(1e5))
@@ -88,7 +88,7 @@ def test_every_event_is_amplified_up_to_its_own_order(runs: list[tuple[float, fl
 @pytest.mark.parametrize("q", [1e-4, 1e-3, 0.01, 0.05, 0.1])
 @pytest.mark.parametrize("z", [2.24, 3.0, 6.0, 20.0])
 def test_amplification_is_above_the_exact_divergence(q: float, z: float) -> None:
-    """Mironov et al. 2019 is exact for whole orders, so the theorem may nowhere be below it."""
+    """Mironov et al. 2019 is exact for whole orders, so the theorem's bound must never be below it."""
     exact = rdp.Rdp().stages([{poisson(z, q): 1}], 1e-5)[0].divergences
     profile = Tcdp().stages([{poisson(z, q): 1}], 1e-5)[0]
     if z > 2.3:

@@ -72,7 +72,7 @@ def test_brackets_dp_accounting(events: list[Event]) -> None:
     answer = epsilon(events, 1e-5)
     theirs = upstream(events, 1e-5, 1e-3 if len(events) > 2 else 2e-4)
     assert answer.epsilon_lower is not None
-    # Theirs is an upper bound with errors of its own lattice.
+    # dp-accounting's value is an upper bound with the errors of its own lattice.
     assert answer.epsilon_lower <= theirs <= answer.epsilon * 1.003
     assert answer.epsilon <= theirs * 1.002
 
@@ -177,7 +177,7 @@ def test_thousands_of_distinct_multipliers() -> None:
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_losses_too_large_for_the_lattice_are_bounded_on_both_sides(relation: str) -> None:
-    """Plain releases of hundreds of epsilon beside sampled ones ended in NaN."""
+    """Plain releases of hundreds of epsilon beside sampled ones gave NaN in an earlier version."""
     loud = Event(0.6, "none", relation, count=900)
     sampled = Event(1.0, "poisson", relation, rate=0.01, count=100)
     alone = epsilon([loud], 1e-6)
@@ -214,7 +214,8 @@ def test_lower_below_upper_below_rdp(
     if kind[0] == "poisson":
         assert answer.epsilon <= max(answer.epsilon_lower * 1.02, answer.epsilon_lower + 0.02)
     by_rdp = epsilon(events, delta, "rdp").epsilon
-    # Where the loss leaves the window, at epsilons that promise nothing, the bound is Chernoff's, and loose.
+    # At epsilons that promise nothing, the loss leaves the window, and the bound is Chernoff's, which is
+    # loose.
     assert answer.epsilon <= by_rdp * 1.001 + 1e-6 or by_rdp > 100
 
 
@@ -251,7 +252,7 @@ def test_extremes_are_answered(event: Event, delta: float, least: float, most: f
 
 @pytest.mark.parametrize("size", [600, 720, 760, 1500])
 def test_bounds_hold_where_exp_epsilon_overflows(size: float) -> None:
-    """Of two releases, each sampled with probability q, where delta is all of both having been sampled."""
+    """Two releases, each sampled with probability q; delta is the probability that both are sampled."""
     rate, delta = 0.6, 1e-5
     z = optimize.brentq(lambda z: 1 / z**2 + 4.3 * math.sqrt(2) / z - size, 1e-3, 1)
     mu = math.sqrt(2) / z
@@ -288,7 +289,8 @@ def test_stages_agree_with_separate_computations() -> None:
 @pytest.mark.parametrize("rate", [1e-9, 1e-7, 1e-6, 1e-5])
 @pytest.mark.parametrize("kind", [("poisson", "add-remove"), ("without-replacement", "replace-one")])
 def test_rare_cohorts_with_little_noise_are_not_overstated(rate: float, kind: tuple[str, str]) -> None:
-    """Most of delta may go to being sampled at all: there tilts fitted to the variance see only the tail."""
+    """Most of delta can be the probability of being sampled; a tilt fitted to the variance then sees only the
+    tail."""
     answer = epsilon([Event(0.5 if kind[0] == "poisson" else 1.0, *kind, rate=rate, count=100)], 1e-6)
     assert answer.epsilon_lower is not None
     assert answer.epsilon_lower <= answer.epsilon < 1.01 * answer.epsilon_lower + 2e-3
@@ -296,7 +298,8 @@ def test_rare_cohorts_with_little_noise_are_not_overstated(rate: float, kind: tu
 
 @pytest.mark.parametrize("growth", [2.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_multipliers_far_apart_at_a_small_rate(growth: float) -> None:
-    """Most of the loss is that of the few smallest, and the others' is far below the lattice's width."""
+    """Most of the loss comes from the few smallest multipliers; the others' loss is far below the lattice's
+    width."""
     events = [poisson(0.74 * growth ** (1 - t / 1000), 1e-3) for t in range(1, 1001)]
     answer = epsilon(events, 4e-7)
     assert answer.epsilon_lower is not None

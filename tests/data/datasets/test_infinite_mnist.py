@@ -120,7 +120,7 @@ def test_rule_with_computed_tangents():
 
 
 def test_horizontal_edges_of_the_original():
-    """A zero field leaves the translation alone; the edges are those that DESIGN section 6 names."""
+    """A zero field leaves only the translation; the edges are those of the original program."""
     image = np.arange(784).reshape(1, 28, 28).astype(np.uint8) | 1  # nowhere black
     zeros = np.zeros((1522, 784), F)
     still = np.zeros((1, 2, 784), F)
@@ -181,12 +181,12 @@ def test_first_copies_are_the_base_images_and_later_ones_differ(infinite):
     train = np.arange(360, 360 + 1437)
     assert (infinite.pixels(train).numpy() == x).all()
     moved = infinite.pixels(train + 1437 * 5).float() - infinite.pixels(train).float()
-    assert float(moved.abs().flatten(1).amax(1).min()) > 60  # every image visibly deformed
+    assert float(moved.abs().flatten(1).amax(1).min()) > 60  # every image is visibly deformed
     assert infinite.labels(train).tolist() == infinite.labels(train + 1437 * 10**9).tolist()
 
 
 def test_known_images(infinite):
-    """Frozen: another seed, field or tangent is another data set, and old results lose their meaning."""
+    """These values never change: with another seed, field or tangent, old results would be of other data."""
     total = infinite.pixels(np.array([360, 1797, 10**6, 10**12])).flatten(1).long().sum(1)
     assert total.tolist() == [33581, 36517, 30503, 28412]
     many = infinite.pixels(np.arange(360, 3360)).numpy().tobytes()
@@ -220,7 +220,7 @@ def test_float_file_is_mapped_and_its_size_checked(tmp_path):
 
 @pytest.mark.data
 def test_real_mnist_and_the_authors_files(tmp_path, data):
-    """With the binary files in place they are used, and the images are the rule's, byte for byte."""
+    """The authors' binary files are used if they exist, and the images follow the rule byte for byte."""
     (tmp_path / "mnist").symlink_to(data / "mnist")
     computed = load("infinite-mnist", tmp_path)
     assert computed.first == 10_000
@@ -232,7 +232,7 @@ def test_real_mnist_and_the_authors_files(tmp_path, data):
     (where / "fields_float_1522x28x28.bin").write_bytes(fields.tobytes())
     with pytest.raises(DataError, match="both"):
         load("infinite-mnist", tmp_path)
-    # Sparse, so that 376 MB cost nothing: only the images asked for have tangents.
+    # A sparse file, so that 376 MB take no space: only the requested images have tangents.
     tangents = {}
     path = where / "tangVec_float_60000x28x28.bin"
     with path.open("wb") as file:

@@ -84,7 +84,7 @@ def test_a_row_is_the_mean_of_its_words_and_its_frequent_tags(tmp_path):
         tuple(np.round(row, 4)): tags.nonzero().flatten().tolist()
         for row, tags in zip(x.tolist(), y, strict=True)
     }
-    # Of five words, a is there twice, b and c once, zzz counts for nothing; tag500 is beyond the 500.
+    # Five words: a occurs twice, b and c once, zzz is unknown; tag500 is not among the 500 tags.
     assert rows == {
         (0.4, 0.2, 0.2): [1, 499],
         (1.0, 0.0, 0.0): [],

@@ -22,7 +22,7 @@ SKEWS = [Iid(), Dirichlet(0.05), Dirichlet(1.0), Dirichlet(100.0), Shards(1), Sh
 def test_counts_have_both_margins(skew, sizes, labels, seed):
     rng = np.random.default_rng(seed)
     stock = np.bincount(rng.integers(0, labels, sum(sizes)), minlength=labels)
-    # A Dirichlet concentration needs a label to occur; Partition.assign sees to it.
+    # A Dirichlet concentration needs every label to occur; Partition.assign ensures this.
     stock = stock[stock > 0]
     counts = skew.counts(np.array(sizes), stock, rng)
     assert counts.min() >= 0

@@ -46,7 +46,7 @@ def test_finite_partitions_are_disjoint_and_exhaustive(labels, skew, kind, seed,
     seed=st.integers(0, 2**31),
 )
 def test_implicit_clients_are_disjoint(base, skew, sizes, ids, near, seed):
-    labels = np.array(base) * 3  # with labels that do not occur in between
+    labels = np.array(base) * 3  # some labels in between do not occur
     population = Implicit(labels, 10**12, skew, sizes, seed, first=7)
     wanted = np.unique(np.array([*ids, *range(near, near + 15)]))
     index, owner = population.examples(wanted)
