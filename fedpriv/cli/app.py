@@ -242,6 +242,13 @@ def terminal_width() -> int | None:
 
 
 _WORD = 20  # characters of a word that a column of a table is not to break
+_NUMBER = 16  # characters of a cell with a number that a column is not to break, between words either
+
+
+def _whole(text: str) -> list[str]:
+    """The parts of a cell that stay in one line."""
+    number = len(text) <= _NUMBER and any(letter.isdigit() for letter in text)
+    return [text] if number else text.split() or [""]
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -253,7 +260,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
         table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
         for name, *cells in zip(header, *rows, strict=True):
-            words = max(len(word) for text in (name, *cells) for word in text.split() or [""])
+            words = max(len(part) for text in (name, *cells) for part in _whole(text))
             table.add_column(name, min_width=min(words, _WORD), overflow="fold")
         for row in rows:
             table.add_row(*row)

@@ -103,7 +103,7 @@ def _promises(groups: Sequence[Group]) -> list[_Column]:
         kinds[None] = kinds["bound"]  # infinity is a bound, too, so that all rows are alike
     return [
         _Column("delta", ["" if one["delta"] is None else f"{one['delta']:.3g}" for one in data]),
-        _Column("against", [one["against"] or "nobody" for one in data]),
+        _Column("against", [(one["against"] or "nobody").partition(",")[0] for one in data]),
         _Column("epsilon is", [kinds.get(one["kind"], str(one["kind"])) for one in data]),
         _Column("ended", [" ".join(StopReason(ended).short for ended in one["ended"]) for one in data]),
     ]
