@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
-from fedpriv.mechanism.placement import PLACEMENTS, Central
+from fedpriv.mechanism.placement import PLACEMENTS, Central, LocalSettings
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.tasks import metrics
 
@@ -73,9 +73,13 @@ def trust(config: Config) -> str:
         return BY_SILO
     if config.centralised and central:
         return CENTRALISED
-    capped = KEPT_BY_SERVER if placement.server_view and config.max_participations else ""
+    cap = placement.server_view and config.part(LocalSettings).max_participations
     among = SAMPLERS[config.sampler].sampling.fixed_size if central else placement.at_parties
-    return placement.trust + capped + (_colluding(config) if among and config.clients > 1 else "")
+    return (
+        placement.trust
+        + (KEPT_BY_SERVER if cap else "")
+        + (_colluding(config) if among and config.clients > 1 else "")
+    )
 
 
 def _colluding(config: Config) -> str:
