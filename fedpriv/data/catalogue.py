@@ -152,7 +152,7 @@ def _file(entry: Mapping[str, Any]) -> File:
 def _require_types(path: Path, made: Card) -> None:
     """Raises CardError unless texts are texts and sizes are whole numbers of 0 or more."""
     texts: list[object] = [made.name, made.title, made.homepage, made.licence, made.citation]
-    texts += [made.inputs, made.target, *made.needs]
+    texts += [made.inputs, made.target, made.note, *made.needs, *made.models, *made.papers]
     members = [member for file in made.files for member in file.members]
     parts: list[File | Member] = [*made.files, *members]
     for file in made.files:
