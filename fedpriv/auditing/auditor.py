@@ -48,29 +48,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
+from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.events import ever_drawn
 from fedpriv.auditing import claims
 from fedpriv.auditing.attack_curve import RATES, AttackCurve
-from fedpriv.auditing.canaries import LARGEST, LAYERS, canaries_of, nodes_of
+from fedpriv.auditing.canaries import LARGEST, LAYERS, Floats, canaries_of, nodes_of
 from fedpriv.auditing.f_dp import proved_by_curves
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.neighbours import Neighbours
+from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.one_run import proved_epsilon
+from fedpriv.auditing.silos import WatchedSilos
 from fedpriv.auditing.trade_off import TradeOff
 from fedpriv.auditing.watched import SUSPECTED, Watched
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated.loop import run
+from fedpriv.federated.loop import Outcome, Progress, run
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.node import silo
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
 
 MOST = 100_000  # the default limit of canaries
 _MOST_LOCAL_STEPS = 5_000  # the same with local steps, where each client's change is computed separately
+_PROBED_SILOS = 2  # silos in which steps are repeated on neighbouring data
 _INITIAL_STD = 0.1  # of the initial parameters
 _MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
 
@@ -90,8 +95,7 @@ def audit(
         confidence: of the verdict, in (0, 1).
         observe: called after each round with the number of rounds so far.
 
-    Raises ArgumentError for a run without noise, with local noise, at the client level, or with public
-    examples.
+    Raises ArgumentError for a run without noise, with local noise, or with public examples.
     """
     return audit_plan(_plan(config, canaries), confidence, observe)
 
@@ -102,7 +106,7 @@ def audit_plan(
     """Audits a plan, for example one with a custom optimizer, with one canary for each of its units.
 
     Args:
-        plan: at the aggregation level, with central or distributed noise.
+        plan: with central or distributed noise.
         confidence, observe: as in :func:`audit`.
 
     An interrupted run is judged by the events in its ledger.
@@ -114,23 +118,23 @@ def audit_plan(
     assert plan.budget is not None
     key = Key.of(plan.config.asked_seed if plan.config.seed >= 0 else secrets.randbits(128))
     there = key.generator("canaries").random(plan.units) < 0.5
-    watched, events, stopped = _run(plan, key, there, observe)
+    scores, residuals, events, stopped = _run(plan, key, there, observe)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
     each = 1 - (1 - confidence) / len(SUSPECTED)
-    right = (watched.scores > 0) == there
+    right = (scores > 0) == there
     correct = int(right.sum(1).max())
     point, least, most = _rates(correct, plan.units, each)
     measured = partial(_measured, events, delta)
-    surest = np.argsort(-abs(watched.scores), axis=1)
-    curve, claim = AttackCurve.of(watched.scores[0], there), TradeOff.of(events)
+    surest = np.argsort(-abs(scores), axis=1)
+    curve, claim = AttackCurve.of(scores[0], there), TradeOff.of(events)
     return Finding(
         canaries=plan.units,
         releases=sum(event.count for event in events),
         right=correct,
         allowed=allowed,
         p_value=min(1.0, len(SUSPECTED) * float(stats.binom.sf(correct - 1, plan.units, allowed))),
-        noise_p_value=watched.residuals.p_value,
-        oddest=watched.residuals.oddest,
+        noise_p_value=residuals.p_value,
+        oddest=residuals.oddest,
         confidence=confidence,
         delta=delta,
         claimed=epsilon(events, delta).epsilon,
@@ -148,8 +152,6 @@ def audit_plan(
 
 def _require_visible(config: Config) -> None:
     """Raises ArgumentError if the guarantee is not about the released models, or public data is needed."""
-    if config.by_silo:
-        raise validation.fail("level", config.level, "be aggregation for an audit")
     placement = PLACEMENTS[config.placement]
     if placement.server_view or not placement.adds_noise:
         hint = "an audit of local noise would have to examine each message"
@@ -182,30 +184,51 @@ def _plan(config: Config, canaries: int) -> Plan:
 
 def _run(
     plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
-) -> tuple[Watched, tuple[Event, ...], StopReason]:
-    """Runs the plan: (the adversaries' scores, the charged events, how the run ended)."""
+) -> tuple[Floats, Residuals, tuple[Event, ...], StopReason]:
+    """Runs the plan: (the adversaries' scores, the auditor's tests, charged events, how the run ended)."""
     units = canaries_of(plan, there)
     side = nodes_of(plan, units, key)
     params = key.generator("initial-params").normal(0, _INITIAL_STD, LAYERS * units.parameters)
+    start = torch.from_numpy(params).float().to(side.device)
+    silos = range(plan.config.clients) if plan.by_silo else (None,)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
         with Ledger.create(path, {}) as ledger:
             budget_gate = RunAccountant(plan, ledger, path)
             charged = claims.Charged(budget_gate, path)
-            watched = Watched.over(plan, side, units, charged)
-            mechanism = replace(plan.mechanism, optimizer=watched)
-            start = torch.from_numpy(params).float().to(side.device)
-            loop = (mechanism, start, watched, charged, key, plan.cohorts(key))
-            outcome = run(*loop, lambda progress: observe(progress.round))
+            watched = [Watched.over(plan, side, units, charged, number) for number in silos]
+            outcome = _loop(plan, key, start, watched, lambda progress: observe(progress.round))
         events = budget_gate.charged_on_disk().events
+    scores, residuals = np.concatenate([one.scores for one in watched], axis=1), watched[0].residuals
+    for one in watched[1:]:
+        residuals.join(one.residuals)
     if sum(event.count for event in events) < outcome.releases:
-        watched.residuals.fault("a release that is not in the ledger")
-    neighbours = Neighbours(plan, side, replace(units, shared=True), key, watched.inner)
+        residuals.fault("a release that is not in the ledger")
+    for one in watched[:_PROBED_SILOS]:
+        _compare_neighbours(one, key, residuals)
+    return scores, residuals, events, outcome.stopped
+
+
+def _loop(
+    plan: Plan, key: Key, start: Tensor, watched: Sequence[Watched], observe: Callable[[Progress], None]
+) -> Outcome:
+    """The run's own loop with observed optimizers and engines."""
+    charged = watched[0].charged
+    if plan.by_silo:
+        return silo.run(plan, start, WatchedSilos.of(plan, watched), charged, observe)
+    mechanism = replace(plan.mechanism, optimizer=watched[0])
+    return run(mechanism, start, watched[0], charged, key, plan.cohorts(key), observe)
+
+
+def _compare_neighbours(watched: Watched, key: Key, residuals: Residuals) -> None:
+    """Repeats some steps of the run on neighbouring data."""
+    own = key if watched.silo is None else key.child("silo", watched.silo)
+    units = replace(watched.units, shared=True)
+    neighbours = Neighbours(watched.plan, watched.side, units, own, watched.inner, watched.silo)
     for kept in watched.kept:
         for found in neighbours.faults(kept.state, kept.releases):
-            watched.residuals.fault(found)
-        watched.residuals.take(neighbours.few_parties(kept.state, kept.releases))
-    return watched, events, outcome.stopped
+            residuals.fault(found)
+        residuals.take(neighbours.few_parties(kept.state, kept.releases))
 
 
 def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:

@@ -102,10 +102,10 @@ def mismatch(plan: Plan, event: Event, rate_factor: float = 1.0) -> str | None:
 
 
 class Charged:
-    """The run's budget gate, observed: the last event on disk is what the next release claims.
+    """The run's budget gate, observed: what is on disk is what releases claim.
 
     Attributes:
-        event: the last event in the ledger's file.
+        events: the events in the ledger's file, in order.
         charges: the number of calls of ``charge``.
     """
 
@@ -113,7 +113,7 @@ class Charged:
 
     def __init__(self, gate: RunAccountant, path: Path) -> None:
         self._gate, self._path, self._read = gate, path, 0
-        self.event: Event | None = None
+        self.events: list[Event] = []
         self.charges = 0
         self.adaptive = gate.adaptive
 
@@ -129,5 +129,4 @@ class Charged:
             file.seek(self._read)
             lines = [json.loads(line) for line in file.read().splitlines()]
             self._read = file.tell()
-        if events_of := [line["event"] for line in lines if "event" in line]:
-            self.event = Event.from_json(events_of[-1])
+        self.events += [Event.from_json(line["event"]) for line in lines if "event" in line]

@@ -54,6 +54,12 @@ class Residuals:
         """The smallest p-value with Bonferroni's correction, which is valid for dependent tests."""
         return min(1.0, self._least * self._tests)
 
+    def join(self, other: Residuals) -> None:
+        """Adds the tests of another silo's releases."""
+        self._tests += other._tests
+        if other._least < self._least:
+            self._least, self.oddest = other._least, other.oddest
+
     def fault(self, found: str) -> None:
         """Records a fault that is certain, such as an event that is not of the configured cohorts."""
         self._tests += 1

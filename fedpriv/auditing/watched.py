@@ -19,6 +19,7 @@ from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer, State
+from fedpriv.rng import Key
 
 SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # the adversaries' assumed noise, as factors on the claimed noise
 _MAX_LOG_RATIO = 300.0  # log likelihood ratios above it are not changed by the sampling rate
@@ -42,9 +43,10 @@ class Watched(OptimizerWrapper):
         plan: the run's public plan.
         side: the worker with canaries as units.
         units: the canaries.
-        charged: the run's budget gate, which tells what was charged last.
+        charged: the run's budget gate, which tells what was charged.
         scores: log likelihood ratios of each canary's presence given all answers, by adversary: (k, m).
         residuals: the auditor's tests of noise and cohorts.
+        silo: the silo that trains apart with this optimizer, or None.
         kept: states of the run at its beginning, middle and end.
     """
 
@@ -55,14 +57,29 @@ class Watched(OptimizerWrapper):
     charged: claims.Charged
     scores: Floats
     residuals: Residuals
+    silo: int | None = None
     kept: list[Kept] = field(default_factory=list)
     _now: dict[str, object] = field(default_factory=dict)
 
     @classmethod
-    def over(cls, plan: Plan, side: Worker, units: Canaries, charged: claims.Charged) -> Watched:
-        """The plan's optimizer, observed from its first release on."""
-        scores = np.zeros((len(SUSPECTED), plan.units))
-        return cls(plan.mechanism.optimizer, plan, side, units, charged, scores, Residuals(plan.units))
+    def over(
+        cls, plan: Plan, side: Worker, units: Canaries, charged: claims.Charged, silo: int | None = None
+    ) -> Watched:
+        """The plan's optimizer, observed from its first release on; that of ``silo`` if silos train apart."""
+        population = plan.mechanism.sampler.population
+        scores = np.zeros((len(SUSPECTED), population))
+        optimizer = plan.mechanism.optimizer
+        return cls(optimizer, plan, side, units, charged, scores, Residuals(population), silo)
+
+    @property
+    def key(self) -> Key:
+        """The key of the worker's noise."""
+        return self.side.key
+
+    @property
+    def own(self) -> None:
+        """The worker answers for every silo."""
+        return None
 
     def query(self, state: State) -> Query:
         """See :class:`PrivateOptimizer`. Some states are kept."""
@@ -75,7 +92,7 @@ class Watched(OptimizerWrapper):
 
     def update(self, state: State, answer: NoisyAnswer) -> State:
         """See :class:`PrivateOptimizer`. The answer is observed first."""
-        self._observe(answer)
+        self._observe(state, answer)
         return self.inner.update(state, answer)
 
     def gather(self, request: SumRequest) -> PartialSum:
@@ -86,14 +103,15 @@ class Watched(OptimizerWrapper):
     def close(self) -> None:
         """Does nothing: there are no resources to release."""
 
-    def _observe(self, answer: NoisyAnswer) -> None:
+    def _observe(self, state: State, answer: NoisyAnswer) -> None:
         """Updates the adversaries' scores and the auditor's tests with one answer."""
         query, request = self._now["query"], self._now["request"]
         assert isinstance(query, Query)
         assert isinstance(request, SumRequest)
-        event = self.charged.event
-        if event is None:
+        charged = self.charged.events
+        if not charged or (self.silo is not None and state.step >= len(charged)):
             return self.residuals.fault("a release that was not charged")
+        event = charged[-1] if self.silo is None else charged[state.step]  # a silo is charged for some steps
         factor = query.rate_factor
         if found := claims.mismatch(self.plan, event, factor):
             self.residuals.fault(found)
@@ -111,7 +129,8 @@ class Watched(OptimizerWrapper):
 
     def _score(self, query: Query, sums: list[Floats], stds: tuple[float, ...], rate: float) -> None:
         """Adds the log likelihood ratios of one release to the adversaries' scores."""
-        everyone = np.arange(len(self.units.there))
+        population = self.plan.mechanism.sampler.population
+        everyone = np.arange(population) + population * (self.silo or 0)
         places = everyone % self.units.parameters
         present = self.units.contributions(query, everyone)
         for sign in (1, -1) if self.units.replaced else (1,):

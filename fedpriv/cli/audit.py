@@ -23,8 +23,8 @@ _HELP = """Attack a run with these settings, and test whether it leaks more than
 A fair coin decides for each client (or example, by unit) whether it takes part as a canary. The strongest
 adversary who sees all releases guesses which canaries took part. The run is in violation if more guesses are
 right than the ledger's releases allow, or if noise or cohorts are not the accounted ones; the exit code is
-then 1. Settings are those of `fedpriv simulate`; data and model are not used. The placement must be central
-or distributed.
+then 1. Settings are those of `fedpriv simulate`, at either level; data and model are not used. The placement
+must be central or distributed.
 
 \b
 Examples:

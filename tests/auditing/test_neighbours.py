@@ -19,8 +19,9 @@ from fedpriv.auditing.auditor import audit
 from fedpriv.auditing.canaries import Canaries, canaries_of, nodes_of
 from fedpriv.config.plan import make_plan
 from fedpriv.federated import loop, worker
+from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.engine import Shard, SumRequest
-from fedpriv.mechanism.placement import AtParties
+from fedpriv.mechanism.placement import AtParties, Central
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.mechanism.sampling import FixedSize, Poisson, TruncatedPoisson
 from fedpriv.optimizers.first_order import FirstOrder
@@ -163,6 +164,45 @@ def test_a_fault_is_found_with_few_canaries(fault: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_same_run_without_the_fault_passes(fault: str) -> None:
     assert not audit(small(**FAULTS[fault][0])).violated
+
+
+# The client level: silos make private steps on their own examples.
+
+SILOS: dict[str, Any] = {
+    "level": "client", "unit": "example", "clients": 2, "examples_per_client": 600, "silo_steps": 2,
+    "optimizer": "dp-adam", "epsilon": 4.0, "rounds": 2, "sampling_rate": 0.2, "seed": 0,
+}  # fmt: skip
+
+
+def test_silos_that_train_apart_pass_the_audit() -> None:
+    found = audit(small(**SILOS))
+    assert (found.canaries, found.releases, found.violated) == (1200, 4, False), found
+    assert found.measured_least <= found.claimed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong", "said"),
+    [
+        (
+            Central, "server_stds", lambda right, *a: tuple(0.7 * std for std in right(*a)),
+            "noise that is too small",
+        ),
+        (
+            loop.releases, "release", lambda right, sums, *a: right([2 * s for s in sums], *a),
+            "by more than its sum",
+        ),
+        (
+            CohortSampler, "draw", lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor),
+            "cohort that was used before",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fault_inside_a_silo_is_found(owner: Any, name: str, wrong: Any, said: str) -> None:
+    with patched(owner, name, wrong):
+        found = audit(small(**SILOS))
+    assert found.irregular
+    assert said in found.oddest
 
 
 # The audit's own arithmetic against the engine's.
