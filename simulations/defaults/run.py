@@ -144,8 +144,10 @@ def cell(task: str, optimizer: str, records: Iterable[Mapping[str, Any]]) -> str
     found = {
         r.get("seed"): r for r in records if r["task"] == task and r["settings"] == given and "command" in r
     }
-    scores = [last(found[seed]) for seed in REPORTED[task] if seed in found]
-    return ", ".join(f"{score:.1f}" if score >= wanted else f"**{score:.1f}**" for score in scores)
+    if not found.keys() & set(REPORTED[task]):
+        return ""
+    scores = [last(found[seed]) if seed in found else None for seed in REPORTED[task]]
+    return ", ".join("-" if x is None else f"{x:.1f}" if x >= wanted else f"**{x:.1f}**" for x in scores)
 
 
 def table() -> str:
