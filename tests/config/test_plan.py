@@ -20,6 +20,7 @@ from fedpriv.config.schema import Config
 from fedpriv.mechanism.release import draw_ahead
 from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.mechanism.sampling import FixedSize, Poisson, TruncatedPoisson
+from fedpriv.node.factory import make_worker
 from fedpriv.optimizers import FirstOrder, State
 from fedpriv.optimizers.schedules import Annealed
 from fedpriv.rng import Key
@@ -294,20 +295,25 @@ def test_the_public_bounds_stay_close_and_leave_the_budget_to_the_noise(epsilon:
     assert 0.99 * epsilon <= spent <= epsilon
 
 
+@pytest.mark.parametrize("own_data", [False, True])
 @pytest.mark.parametrize("placement", ["central", "local", "distributed", "client level"])
-def test_deployments_have_exact_noise(placement: str) -> None:
+def test_noise_is_exact_unless_fast_noise_is_asked_for(placement: str, own_data: bool) -> None:
     """Who sees a model with floating-point noise may tell from its last bits whether a unit was there."""
     level = placement == "client level"
     changes = {**SILOS_TRAIN} if level else {"placement": placement, "sampler": "fixed-size"}
-    config = Config.parse({**SMALL, **changes, "nodes-own-data": True})
+    config = Config.parse({**SMALL, **changes, "nodes-own-data": own_data, "dataset": "digits"})
     mechanism = make_plan(config).mechanism
     query = mechanism.optimizer.query(mechanism.optimizer.init(torch.zeros(3)))
     assert mechanism.placement.exact
-    assert config.exact_noise  # what nodes follow
+    assert config.exact_noise
     if not mechanism.placement.at_parties:
         assert isinstance(draw_ahead(query, 1.0, mechanism.placement, Key.from_seed(1), 0), Rounded)
-    with pytest.raises(ArgumentError, match="noise-draws is 'fast'"):
-        make_plan(config.changed(noise_draws="fast"))
+    if not own_data:
+        assert make_worker(config.table()).exact
+        assert not make_worker(config.changed(noise_draws="fast").table()).exact
+    else:
+        with pytest.raises(ArgumentError, match="noise-draws is 'fast'"):
+            make_plan(config.changed(noise_draws="fast"))
 
 
 def test_central_noise_and_silos_take_plain_poisson() -> None:

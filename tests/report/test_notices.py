@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
-from fedpriv.report.notices import drowned, guessing
+from fedpriv.report.notices import drowned, guessing, remark
 
 
 @pytest.mark.parametrize(("placement", "parties"), [("central", 1), ("local", 40)])
@@ -72,3 +72,13 @@ def test_an_accuracy_within_two_standard_errors_of_the_largest_share_is_guessing
 @pytest.mark.parametrize("accuracy", [None, math.nan])
 def test_a_model_without_a_score_gets_no_such_note(accuracy: float | None) -> None:
     assert guessing(accuracy, [0, 1]) == []
+
+
+def test_runs_that_give_no_protection_are_marked() -> None:
+    assert remark(small()) is None
+    for changes, said in (
+        ({"noise_draws": "fast"}, "simulation grade: do not publish this model (noise-draws=fast)"),
+        ({"seed": 7}, "reproducible, not private (seed 7)"),
+        ({"placement": "none"}, "not private: no noise is added"),
+    ):
+        assert remark(small(**changes)) == said
