@@ -92,3 +92,11 @@ def test_terms_combine_points_and_divide() -> None:
     term = Term(1.0, at=(1.0, -1.0), divisor=torch.tensor([1.0, 2.0]))
     result = term.combine([torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 1.0]])])
     assert result.tolist() == [[2.0, 1.5]]
+
+
+def test_a_bit_moves_its_sum_by_one_half() -> None:
+    """Andrew et al. 2019: the indicator is centred, so its noise is half of an indicator's from 0 to 1."""
+    term = Term(clip_norm=1.5)
+    blocks = (SumBlock((term,), share=0.8), IndicatorBlock(term, threshold=2.0, share=0.2))
+    assert [block.sensitivity for block in blocks] == [1.5, 0.5]
+    assert Query((torch.zeros(3),), blocks).noise_stds(3.0)[1] == pytest.approx(3.0 * 0.5 / math.sqrt(0.2))
