@@ -101,6 +101,17 @@ def test_budgets_that_no_noise_meets_are_refused(events: list[Event], budget: Bu
         calibrate(events, budget)
 
 
+def test_delta_does_not_replace_the_noise() -> None:
+    """Almost no noise is enough where a unit is hardly ever sampled, and it is unprotected where it is."""
+    budget = Budget(1.0, 1e-5)
+    for rate, count in ((1.9e-5, 1), (1.9e-7, 100)):
+        with pytest.raises(
+            ArgumentError, match=r"delta is 1e-05; it must be below 9\.5.*would replace the noise"
+        ):
+            calibrate([Event(1.0, "poisson", "add-remove", rate, count=count)], budget)
+    assert calibrate([Event(1.0, "poisson", "add-remove", 1e-3)], budget) > 0.1
+
+
 def test_a_budget_that_no_scale_meets_is_named() -> None:
     with pytest.raises(ArgumentError, match="epsilon=1e-09 at delta=1e-05 needs a noise scale above 1e9"):
         calibrate([Event(1.0, "none", "add-remove", count=4)], Budget(1e-9, 1e-5, "zcdp"))

@@ -24,17 +24,22 @@ class TestAdvancedFixedSize(TestAdvanced):
     event = staticmethod(fixed_size)
 
 
-def test_lemma_2_2() -> None:
-    """Computed by hand for three unequal releases, with the best split of delta."""
+@pytest.mark.parametrize("count", [1, 500])
+def test_lemma_2_2(count: int) -> None:
+    """By hand for three kinds of releases, with the best of the ways to split delta. Few of them add up."""
     z, q, delta = np.array([20.0, 30.0, 50.0]), np.array([1.0, 0.3, 0.02]), 1e-5
-    values = []
+    sums, composed = [], []
     for part in (0.1, 0.5, 0.9):
-        plain = [gaussian.epsilon(1 / s, (1 - part) * delta / 3 / p) for s, p in zip(z, q, strict=True)]
+        each = (1 - part) * delta / (3 * count)
+        plain = [gaussian.epsilon(1 / s, each / p) for s, p in zip(z, q, strict=True)]
         eps = np.log(1 + q * np.expm1(plain))
-        spread = math.sqrt(2 * math.log(1 / (part * delta)) * sum(eps**2))
-        values.append(min(sum(eps), spread + sum(eps * (np.exp(eps) - 1) / (np.exp(eps) + 1))))
-    events = [poisson(20.0, 1.0), poisson(30.0, 0.3), poisson(50.0, 0.02)]
-    assert epsilon(events, delta, "advanced").epsilon == pytest.approx(min(values), rel=1e-9)
+        spread = math.sqrt(2 * math.log(1 / (part * delta)) * count * sum(eps**2))
+        sums.append(count * sum(eps))
+        composed.append(spread + count * sum(eps * (np.exp(eps) - 1) / (np.exp(eps) + 1)))
+    assert (min(composed) < min(sums)) == (count == 500)
+    events = [poisson(20.0, 1.0, count), poisson(30.0, 0.3, count), poisson(50.0, 0.02, count)]
+    found = epsilon(events, delta, "advanced").epsilon
+    assert found == pytest.approx(min(*sums, *composed), rel=1e-9)
 
 
 def test_composition_beats_the_plain_sum_for_many_releases() -> None:
