@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,3 +131,67 @@ def test_an_older_folder_that_is_put_back_is_refused_by_its_anchor(tmp_path: Pat
 
 def _names(head: dict[str, object]) -> dict[str, object]:
     return {"length": head["length"], "link": head["chain"]}
+
+
+KILLED = """
+import sys
+from pathlib import Path
+
+from helpers.small import small
+
+from fedpriv.config.plan import make_plan
+from fedpriv.node.factory import make_worker
+from fedpriv.runs import checkpoints
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import execute
+
+folder, released = map(Path, sys.argv[1:])
+config = small(optimizer="dp-sgd", rounds=80, evaluate_every=3)
+plan = make_plan(config)
+
+
+class Engine:
+    def __init__(self):
+        self.side = make_worker(config.table())
+
+    def gather(self, request):
+        with released.open("a") as file:
+            file.write("one more\\n")
+        return self.side.gather(request)
+
+    def close(self):
+        pass
+
+
+resumed = checkpoints.read(folder, plan) if folder.exists() else None
+output = RunFolder(folder) if resumed else RunFolder.create(folder)
+execute(plan, Engine(), output, resumed=resumed)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_random_resumes_and_its_ledger_cannot_be_cut(tmp_path: Path) -> None:
+    """SIGKILL comes at any moment of a round. Releases are counted outside the folder as they are made."""
+    folder, released, draws = tmp_path / "run", tmp_path / "released", random.Random(7)
+    here = str(Path(__file__).parents[1])
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    for kills in range(1, 4):
+        before = released.read_text().count("\n") if released.exists() else 0
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(folder), str(released)], env={**os.environ, "PYTHONPATH": path}
+        )
+        wanted = before + draws.randrange(1, 12)
+        while not (released.exists() and released.read_text().count("\n") >= wanted):
+            assert process.poll() is None, "the run did not resume"
+            time.sleep(0.01)
+        time.sleep(draws.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        made, whole = released.read_text().count("\n"), (folder / LEDGER).read_bytes()
+        charged = len(read(folder / LEDGER).events)
+        assert charged - kills <= made <= charged  # each kill costs one charge at most
+        for kept in range(made):
+            (folder / LEDGER).write_bytes(b"".join(whole.splitlines(keepends=True)[: 1 + kept]))
+            with pytest.raises(LedgerError, match="its end was cut"):
+                read(folder / LEDGER)
+        (folder / LEDGER).write_bytes(whole)
