@@ -27,7 +27,7 @@ from fedpriv._internal import hints, validation
 from fedpriv._internal.registry import Registry
 
 Scalar = str | int | float | bool
-_TOO_LARGE = 2**63  # TOML's and Flower's whole numbers are smaller
+_TOO_LARGE = 2**256  # the longest seed has so many bits, and every smaller number is a float
 
 
 def kebab(name: str) -> str:
@@ -118,7 +118,7 @@ class Settings(BaseModel):
         fields = cls.fields()
         for key, value in values.items():
             if isinstance(value, int) and abs(value) >= _TOO_LARGE:
-                raise validation.fail(key, value, "be a number of at most 64 bits")
+                raise validation.fail(key, value, "be a number of at most 256 bits")
             if (registry := _extra(fields[key]).get("words")) is not None:
                 registry.require(value)
         try:
