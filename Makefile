@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# A lock file to install first: make LOCK=requirements.lock test. It is of Linux and Python 3.11; elsewhere leave it out.
+LOCK ?=
+INSTALL = $(if $(LOCK),$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r $(LOCK) && )$(BIN)/python -m pip install --quiet
 
 # Flower and Ray report usage by default; nothing here does.
 export FLWR_TELEMETRY_ENABLED = 0
@@ -10,7 +13,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow mutants check generated docs clean
+.PHONY: help demo test test-slow mutants check generated docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +43,20 @@ docs: $(VENV)/installed-docs ## Build the documentation into site/, without netw
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
+define LOCK_HEADER
+# The versions of all dependencies but torch, with hashes, on Linux and Python 3.11. torch is left out because its builds
+# differ by platform and hardware: a hash of the build for CPUs would refuse the one for CUDA or macOS.
+# Install it with `make LOCK=requirements.lock test`; `make lock` writes it anew.
+endef
+export LOCK_HEADER
+
+lock: $(BIN)/python ## Write requirements.lock anew: versions and hashes of all dependencies but torch
+	$(BIN)/python -m pip install --quiet pip-tools
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --all-extras --strip-extras --generate-hashes \
+		--unsafe-package torch --unsafe-package setuptools --no-emit-index-url --no-emit-find-links \
+		--no-emit-trusted-host --output-file requirements.lock pyproject.toml
+	@{ echo "$$LOCK_HEADER"; cat requirements.lock; } > requirements.lock.new && mv requirements.lock.new requirements.lock
+
 clean: ## Remove the virtual environment and the tools' caches
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -49,17 +66,17 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e .
+	$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[test]'
+	$(INSTALL) -e '.[test]'
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
+	$(INSTALL) -e '.[test,dev]'
 	@touch $@ $(VENV)/installed $(VENV)/installed-test
 
 $(VENV)/installed-docs: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(INSTALL) -e '.[docs]'
 	@touch $@ $(VENV)/installed
