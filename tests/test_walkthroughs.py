@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.timeout(900)  # each starts a dozen processes, which a busy machine slows down
 
 CARD = """
 name = "stripes"
