@@ -237,7 +237,7 @@ def test_a_sampler_with_a_setting_of_its_own_is_one_new_file(copy: Path) -> None
     table = (copy / "docs/explanation/accounting.md").read_text()
     assert "| `panel` | the same public units every time | add-remove (default) or replace-one |" in table
     report = simulated(copy, *chosen, "--set", "panel-share=0.25")
-    assert report["privacy"]["sampling"].startswith("none: units 0 to 99 take part")
+    assert report["privacy"]["sampler"].startswith("none: units 0 to 99 take part")
     placed = ("--placements", "central,local", "--out", "both")
     rows = json.loads(output(copy, "-m", "fedpriv", "compare", "--json", *placed, *RUN, *chosen))
     assert [row["placement"] for row in rows] == ["central", "local"]
