@@ -155,7 +155,11 @@ def test_noisy_max_has_the_noise_of_its_event() -> None:
 
 def test_a_unit_moves_the_objective_up_and_by_no_more_than_the_bound() -> None:
     x, y = examples(2, 30)
-    theta = torch.full((12,), 3.0, dtype=torch.float64)
+    theta = torch.linspace(-9, 9, 12, dtype=torch.float64)
+    # The bound takes effect: without it the same losses are far larger.
+    assert (
+        float(objective(TASK, theta, x, y, 0.7)) <= 30 * 0.7 < 0.1 * float(objective(TASK, theta, x, y, 1e9))
+    )
     for broken in (None, math.nan, math.inf, 1e300):
         row = x[:1].clone() if broken is None else torch.full((1, 5), broken, dtype=torch.float64)
         more, labels = torch.cat([x, row]), torch.cat([y, y[:1]])
