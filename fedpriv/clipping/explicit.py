@@ -45,7 +45,10 @@ _SMALLEST_PEAK, _LARGEST_PEAK = 1e-18, 1e18  # the squares of entries between th
 
 
 def sum_rows(
-    rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequence[int] = ()
+    rows: Sequence[Tensor],
+    blocks: Sequence[Block],
+    layers: Sequence[int] = (),
+    sum_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
     """The bounded sum of each block over the units' rows.
 
@@ -53,16 +56,18 @@ def sum_rows(
         rows: for each point of the query, a float tensor (n, d); row i is unit i's vector there.
         blocks: what to sum; a term has one coefficient per point.
         layers: the number of entries of each layer, for terms that are clipped layer by layer.
+        sum_dtype: the dtype in which units are added, and that of the sums; None: the rows'.
 
     Returns:
-        for each block a tensor of the rows' dtype: (d,) for a SumBlock, () for an IndicatorBlock.
+        for each block a tensor of that dtype: (d,) for a SumBlock, () for an IndicatorBlock.
 
     Raises:
         ArgumentError: rows differ in shape, a term has more coefficients than there are points, or a term is
             clipped by layers whose sizes do not sum to d.
     """
     _check_rows(rows, blocks, layers)
-    return tuple(_sum_block(rows, block, layers) for block in blocks)
+    dtype = sum_dtype or rows[0].dtype
+    return tuple(_sum_block(rows, block, layers, dtype) for block in blocks)
 
 
 def sum_rows_loop(
@@ -113,22 +118,22 @@ def _check_rows(rows: Sequence[Tensor], blocks: Sequence[Block], layers: Sequenc
                 )
 
 
-def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int]) -> Tensor:
+def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int], dtype: torch.dtype) -> Tensor:
     if isinstance(block, IndicatorBlock):
         vectors, unit, finite = scaled_rows(block.term.combine(rows))
         norms = unit * torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
-        return count_bits(norms, finite, block.threshold).to(rows[0].dtype)
-    total = rows[0].new_zeros(rows[0].shape[1])
+        return count_bits(norms, finite, block.threshold).to(dtype)
+    total = rows[0].new_zeros(rows[0].shape[1], dtype=dtype)
     for term in block.terms:
         if not term.weight:
             continue
         vector = term.combine(rows)
         parts = torch.split(vector, list(layers), 1) if term.per_layer else (vector,)
-        total += term.weight * torch.cat(_clipped_sums(parts, term.bound(len(layers))))
+        total += term.weight * torch.cat(_clipped_sums(parts, term.bound(len(layers)), dtype))
     return total
 
 
-def _clipped_sums(parts: Sequence[Tensor], bound: float) -> list[Tensor]:
+def _clipped_sums(parts: Sequence[Tensor], bound: float, dtype: torch.dtype) -> list[Tensor]:
     """The sum of each part (n, k), clipped to the bound. A unit with a NaN or infinity in any part adds zero
     to all parts."""
     safe = [scaled_rows(part) for part in parts]
@@ -137,7 +142,7 @@ def _clipped_sums(parts: Sequence[Tensor], bound: float) -> list[Tensor]:
     for vectors, unit, _ in safe:
         relative = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
         factors = torch.where(finite, unit.clamp(max=bound / relative), 0.0)
-        sums.append(factors.to(vectors.dtype) @ vectors)
+        sums.append(factors.to(dtype) @ vectors.to(dtype))
     return sums
 
 

@@ -32,9 +32,12 @@ from torch import Tensor
 from fedpriv._internal import validation
 from fedpriv._internal.memory import bytes_per_unit
 from fedpriv.clipping import added, sum_gradients, sum_rows, zeros
+from fedpriv.clipping.alignment import aligned_products
 from fedpriv.clipping.dropout import example_seeds, hash_seeds, select
 from fedpriv.clipping.ghost.clipped_sum import terms_of
+from fedpriv.clipping.invariance import Trials
 from fedpriv.clipping.precision import Precision
+from fedpriv.clipping.units import Units
 from fedpriv.mechanism.query import Query
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
@@ -59,7 +62,8 @@ class LocalSteps:
     batch size and the client's number of examples. The order is fixed, so that the vector is a function of
     the client's data and the public state alone, bit for bit. Many steps can amplify rounding, and rounding
     depends on the shapes of tensors. Therefore a client is padded to a length that depends on its own number
-    of examples only, and a batch always has at least two clients.
+    of examples only, and clients are computed together in numbers for which a trial found the same bits at
+    every place (:mod:`fedpriv.clipping.invariance`), else alone.
 
     Attributes:
         steps: K, at least 1.
@@ -81,11 +85,10 @@ class LocalSteps:
 Work = OneGradient | LocalSteps
 
 MEMORY = 2**29  # default limit in bytes for the clients that are computed at once
-# Groups of sequences of similar length: largest number, smallest size, and the multiple for rounding lengths.
-_GROUPS, _GROUP, _LENGTHS = 8, 32, 2
+_GROUPS = 4  # of sequences of similar length
 _CACHED_ENTRIES = 2**22  # entries of the models that a CPU trains at once, so that they fit its cache
 _LEAST_CLIENTS = 8  # clients that a CPU trains at once at least, even with large models
-_MAX_PADDING, _SPARE = 1.25, 64  # a chunk's examples with padding: at most this factor plus this number
+_LEAST_BATCH = 2  # clients that are computed at once at least
 _CPU_CHUNK = 1024  # examples; on a CPU, larger chunks are not faster
 
 # Bytes per client and per example, by task and by all quantities that they depend on.
@@ -103,6 +106,7 @@ def clipped_sum(
     chunk: int | None = None,
     memory: int = MEMORY,
     seeds: Tensor | None = None,
+    exact: bool = False,
 ) -> tuple[Tensor, ...]:
     """The query's bounded sums over the clients' vectors.
 
@@ -115,16 +119,17 @@ def clipped_sum(
             unit.
         units: the number of clients. Clients without examples add zero to every block: an absent client and
             one without data may differ by at most a block's sensitivity.
-        chunk: the most clients that are computed at once. It changes the result by float rounding only.
+        chunk: the most clients that are computed at once. It changes the rounding of the sum only.
         memory: limit in bytes, besides the model, for the clients that are computed at once. A client's
             memory is measured on synthetic examples. If one client exceeds the limit, its examples are split.
         seeds: int64 (n,), the dropout seed of each example (:func:`fedpriv.clipping.dropout.example_seeds`);
             None: from OS entropy if the model has dropout.
+        exact: whether clients are added in float64, as exact noise needs it.
 
     Returns:
         for each block a tensor: (d,) for a SumBlock, () for an IndicatorBlock; float64 where chunks were
-        added, else of the points' dtype. A client whose vector is not finite adds zero to a SumBlock and -1/2
-        to an IndicatorBlock.
+        added or ``exact``, else of the points' dtype. A client whose vector is not finite adds zero to a
+        SumBlock and -1/2 to an IndicatorBlock.
 
     Raises:
         ArgumentError: owner is not ascending, or has a client outside 0 .. units - 1.
@@ -139,9 +144,11 @@ def clipped_sum(
         fits = min(fits, chunk or fits)
         # An example's dropout mask must not depend on the length of the others, so none are cut.
         if not task.right_padded or task.dropout.draws:
-            return sum_gradients(task, query, x, y, fits, seeds=seeds, precision=work.precision)
-        sums = functools.partial(sum_gradients, task, query, precision=work.precision)
+            return sum_gradients(task, query, x, y, fits, seeds=seeds, precision=work.precision, exact=exact)
+        sums = functools.partial(sum_gradients, task, query, precision=work.precision, exact=exact)
         return added(sums(x[own, :end], y[own], fits) for own, end in by_length(x))
+
+    sum_dtype = torch.float64 if exact else None
 
     def together(positions: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
         copies = 2 if isinstance(work, LocalSteps) else 1  # a single client is computed twice
@@ -149,14 +156,15 @@ def clipped_sum(
             own = slice(int(positions[0, 0]), int(positions[0, 0] + counts))
             mine, size = (x[own], y[own], select(seeds, own)), max(1, memory // example)
             rows = [_vector_of_one(work, task, point, *mine, size)[None] for point in query.points]
-            return sum_rows(rows, query.blocks, task.layout.layer_sizes)
+            return sum_rows(rows, query.blocks, task.layout.layer_sizes, sum_dtype)
         index = positions.to(x.device)
-        return _sum_at_once(work, task, query, x[index], y[index], counts, select(seeds, index))
+        batch = x[index], y[index], counts, select(seeds, index)
+        return _sum_at_once(work, task, query, *batch, sum_dtype=sum_dtype)
 
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
         most = min(most, max(_LEAST_CLIENTS, _CACHED_ENTRIES // task.dimension))
-    chunks = _chunks(sizes, client, example, most, memory, alike=isinstance(work, LocalSteps))
+    chunks = _chunks(sizes, client, example, most, memory)
     return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
 
 
@@ -216,6 +224,7 @@ def _sum_at_once(
     counts: Tensor,
     seeds: Tensor | None,
     padded: bool = True,
+    sum_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
     """The bounded sums over c clients in one chunk.
 
@@ -224,16 +233,60 @@ def _sum_at_once(
         counts: each client's number of examples without repetitions, int64 (c,) on the CPU, at least 1.
         seeds: the examples' dropout seeds, (c, longest), or None.
         padded: whether small batches are padded with copies; only measurements of memory switch it off.
+        sum_dtype: the dtype in which clients are added; None: the points'.
     """
     if isinstance(work, LocalSteps):
-        # A single client is computed twice: products of one matrix may round differently from batched ones.
-        batch = x, y, counts, seeds
-        if padded and len(x) == 1:
-            batch = torch.cat([x, x]), torch.cat([y, y]), counts.repeat(2), select(seeds, [0, 0])
-        changes = [_changes(work, task, p, *batch)[: len(x)] for p in query.points]
-        return sum_rows(changes, query.blocks, task.layout.layer_sizes)
+        clients, layers = _Clients(work, task, query), task.layout.layer_sizes
+        units = Units(x, y, None, seeds)
+        rows = clients.changes(units, counts) if padded else clients.at_once(units, counts)
+        return sum_rows(rows, query.blocks, layers, sum_dtype)
     weights = _mean_weights(x.shape[1], counts, query.points[0])
-    return sum_gradients(task, query, x, y, len(x), weights, seeds, padded, work.precision)
+    own, exact = (x, y, len(x), weights, seeds, padded), sum_dtype is not None
+    return sum_gradients(task, query, *own, work.precision, exact)
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """The model changes of clients, whose bits do not depend on the other clients."""
+
+    work: LocalSteps
+    task: Task
+    query: Query
+
+    def changes(self, units: Units, counts: Tensor) -> list[Tensor]:
+        """The changes (c, d) at each point, in batches that pass their trial, else one by one."""
+
+        def evidence(units: Units, query: Query) -> list[Tensor]:
+            longest = torch.full((len(units.x),), units.x.shape[1])
+            return replace(self, work=replace(self.work, steps=1), query=query).at_once(units, longest)
+
+        trials = Trials(self.task, self.query, units, repr(self.work), evidence)
+        batches, parts, at = trials.batches(_LEAST_BATCH, step=_LEAST_BATCH), list[list[Tensor]](), 0
+        if batches is None:
+            return [self._alone(point, units, counts) for point in self.query.points]
+        for size in trials.sizes(batches, len(units.x), len(units.x) + _LEAST_BATCH):
+            own = slice(at, at + size)
+            numbers = counts[own]
+            numbers = torch.cat([numbers, numbers[:1].expand(size - len(numbers))])
+            with aligned_products(batches.aligned):
+                rows = self.at_once(units.at(own).padded(size), numbers)
+            parts.append([each[: len(counts[own])] for each in rows])
+            at += size
+        return [torch.cat(several) for several in zip(*parts, strict=True)]
+
+    def at_once(self, units: Units, counts: Tensor) -> list[Tensor]:
+        """The changes (c, d) at each point, in one batch."""
+        batch = units.x, units.y, counts, units.seeds
+        return [_changes(self.work, self.task, point, *batch) for point in self.query.points]
+
+    def _alone(self, point: Tensor, units: Units, counts: Tensor) -> Tensor:
+        rows = []
+        for i, count in enumerate(counts.tolist()):
+            one = units.at(slice(i, i + 1)).padded(1)
+            x, y, seeds = one.x[0, :count], one.y[0, :count], None if one.seeds is None else one.seeds[0]
+            own = None if seeds is None else seeds[:count]
+            rows.append(_vector_of_one(self.work, self.task, point, x, y, own))
+        return torch.stack(rows)
 
 
 def _changes(
@@ -298,27 +351,25 @@ def _cost(
 
 
 def _chunks(
-    sizes: Tensor, client: int, example: int, most: int, memory: int, alike: bool
+    sizes: Tensor, client: int, example: int, most: int, memory: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Chunks of the clients with examples, in order of size: ``(positions, counts)``.
 
     ``positions`` (c, longest) are the indices of each client's examples in the batch. A row is padded with
     the client's own examples, repeated cyclically, so that padding is never an input from elsewhere.
-    ``counts`` (c,) are the clients' numbers of examples. A chunk has clients of similar size: padding adds at
-    most a fixed share of its examples, plus a small number. It has at most ``most`` clients, and needs at
-    most ``memory`` bytes unless it is a single client. If ``alike``, all clients of a chunk have the same
-    padded length (:func:`padded`).
+    ``counts`` (c,) are the clients' numbers of examples. All clients of a chunk have the same padded length
+    (:func:`padded`), because rounding depends on it: it must follow from a client's own size. A chunk has at
+    most ``most`` clients, and needs at most ``memory`` bytes unless it is a single client.
     """
     starts = torch.cumsum(sizes, 0) - sizes
-    lengths = padded(sizes) if alike else sizes
+    lengths = padded(sizes)
     order = torch.argsort(sizes, stable=True)
     order = order[sizes[order] > 0]
     at = 0
     while at < len(order):
         left = lengths[order[at : at + most]]  # ascending
         numbers = torch.arange(1, len(left) + 1)
-        fits = numbers * (client + example * left) <= memory
-        fits &= left == left[0] if alike else numbers * left <= _MAX_PADDING * left.cumsum(0) + _SPARE
+        fits = (numbers * (client + example * left) <= memory) & (left == left[0])
         chosen = order[at : at + max(1, int(fits.cumprod(0).sum()))]
         counts = sizes[chosen]
         cycle = torch.arange(int(lengths[chosen].max())) % counts[:, None]
@@ -358,18 +409,20 @@ def _sizes(x: Tensor, y: Tensor, owner: Tensor | None, units: int | None) -> Ten
 def by_length(x: Tensor) -> Iterator[tuple[Tensor, int]]:
     """Groups of sequences of similar length.
 
+    A sequence's group follows from its own length alone: rounding depends on the length that sequences are
+    cut to, which must not depend on the others.
+
     Args:
         x: sequences (n, L), padded with 0 on the right.
 
     Yields:
         positions in x, int64 (c,), and a length of at least 1 and at most L, beyond which these sequences are
-        padding. Lengths are rounded, because trials and compilations are repeated for each shape. There is at
-        least one group.
+        padding: a multiple of L / 4. There is at least one group.
     """
     reach = ((x != 0) * torch.arange(1, x.shape[1] + 1, device=x.device)).amax(1)
-    lengths, order = reach.sort(stable=True)
-    lengths = lengths.cpu()
-    size = max(_GROUP, -(-len(x) // _GROUPS))
-    for start in range(0, max(1, len(x)), size):
-        longest = int(lengths[start : start + size].max()) if len(x) else 1
-        yield order[start : start + size], min(x.shape[1], _LENGTHS * max(1, -(-longest // _LENGTHS)))
+    ends = [-(-x.shape[1] * part // _GROUPS) for part in range(1, _GROUPS + 1)]
+    group = torch.searchsorted(torch.tensor(ends), reach.cpu())
+    for number, end in enumerate(ends):
+        own = torch.nonzero(group == number).flatten().to(x.device)
+        if len(own) or (not len(x) and number == 0):
+            yield own, end

@@ -49,7 +49,8 @@ class Worker:
         unit_memory: the average bytes of one unit's examples while they are made.
         noisy: whether noise is added. Without noise, sums are not rounded to a grid
             (:mod:`fedpriv.mechanism.grid`); a huge clip norm, as used for no clipping, would make it coarse.
-        exact: whether its parties' noise is exact (:mod:`fedpriv.mechanism.rounded_gaussian`).
+        exact: whether noise is exact (:mod:`fedpriv.mechanism.rounded_gaussian`); units are then added in
+            float64.
     """
 
     task: Task
@@ -98,7 +99,7 @@ class Worker:
         x, y, owner = self.view.batch(ids, self.device)
         seeds = _seeds(seed, ids, owner.cpu()) if self.task.dropout.draws else None
         arguments = (self.work, self.task, query, x, y, owner, len(ids))
-        return clipped_sum(*arguments, memory=self.memory, seeds=seeds)
+        return clipped_sum(*arguments, memory=self.memory, seeds=seeds, exact=self.exact)
 
     def gather(self, request: SumRequest) -> PartialSum:
         """Answer as an engine of this process alone."""

@@ -161,6 +161,7 @@ def partly_frozen():
         Shared(),
         Tied(),
         partly_frozen(),
+        Overwritten(),
         nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 1, padding="same"), nn.Flatten()),
     ],
     ids=lambda module: type(module).__name__,
@@ -177,7 +178,6 @@ def test_weights_with_several_uses_and_partly_frozen_layers_are_summed_exactly(m
     [
         Beside(),
         Transposed(),
-        Overwritten(),
         nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
     ],
     ids=lambda module: type(module).__name__,

@@ -21,7 +21,7 @@ from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 
 LOOKS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2"}
-UNITS = 6
+UNITS = 16
 
 
 class Looks(TorchDispatchMode):
@@ -106,8 +106,9 @@ def test_a_chunk_synchronises_once_and_its_sum_equals_the_loop(name, asked, monk
     want = clipped_sum_loop(OneGradient(), task, query, x, y)
     monkeypatch.setattr(synchronisation, "readable", lambda tensor: False)
     clipped_sum(OneGradient(), task, query, x, y)  # runs the trial, and measures memory
-    for chunk, chunks in ((None, 1), (3, 2)):
+    for chunk, chunks in ((None, 1), (8, 2)):
         monkeypatch.setattr(per_example, "_MIN_ROWS", chunk or 32)
+        clipped_sum(OneGradient(), task, query, x, y, torch.arange(UNITS), UNITS, chunk)  # tries this size
         with Looks((x, y, hold(query))) as looks:
             got = clipped_sum(OneGradient(), task, query, x, y, torch.arange(UNITS), UNITS, chunk)
         assert looks.count == chunks
@@ -117,17 +118,18 @@ def test_a_chunk_synchronises_once_and_its_sum_equals_the_loop(name, asked, monk
 
 @pytest.mark.parametrize("work", [OneGradient(), LocalSteps(2, 0.1, batch_size=2)], ids=str)
 def test_clients_of_several_examples_synchronise_once_too(work, monkeypatch):
-    """Local steps are summed without a read; a chunk reads once whether all clients' norms are known."""
+    """Local steps are summed without a read; a chunk reads once whether all clients' norms are known. Clients
+    of three sizes are three chunks."""
     owner = torch.arange(4).repeat_interleave(torch.tensor([2, 0, 3, 1]))
     model, x = convolutions()
-    task, y = Task(model), torch.arange(UNITS) % 3
+    task, x, y = Task(model), x[: len(owner)], torch.arange(len(owner)) % 3
     query = divided(task, x, y)
     want = clipped_sum_loop(work, task, query, x, y, owner, 4)
     monkeypatch.setattr(synchronisation, "readable", lambda tensor: False)
     clipped_sum(work, task, query, x, y, owner, 4)
     with Looks((x, y, hold(query))) as looks:
         got = clipped_sum(work, task, query, x, y, owner, 4)
-    assert looks.count == isinstance(work, OneGradient)
+    assert looks.count == (3 if isinstance(work, OneGradient) else 0)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 

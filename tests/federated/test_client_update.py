@@ -74,7 +74,7 @@ def test_clients_of_several_examples_are_summed_without_forming_their_gradients(
     task, query, x, y, owner = federation(points=2)
     want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
     assert clipper_of(task).coverage(task, query.points[0], x, y)  # tried out, with rows
-    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_by_rows", lambda *a: pytest.fail("rows were formed"))
     assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
 
 
@@ -208,16 +208,19 @@ def test_the_clients_computed_at_once_stay_within_the_memory_limit(work, each, m
     client, example = client_update._cost(work, task, query, x, y)
     memory, pieces, compute = 16 * (client + each * example), [], client_update._sum_at_once
 
-    def counted(*arguments):
+    clipped_sum(work, task, query, x, y, owner, 50, memory=memory)  # runs the trials
+
+    def counted(*arguments, **named):
         with Allocations() as allocations:
-            sums = compute(*arguments)
+            sums = compute(*arguments, **named)
         pieces.append(allocations.bytes)
         return sums
 
     monkeypatch.setattr(client_update, "_sum_at_once", counted)
     clipped_sum(work, task, query, x, y, owner, 50, memory=memory)
     assert len(pieces) == 4
-    assert 0.5 * memory < max(pieces) < 1.25 * memory  # what does not grow with clients is not in the cost
+    # What does not grow with clients is not in the cost, nor is the padding of so small a model's products.
+    assert 0.5 * memory < max(pieces) < 1.75 * memory
 
 
 def test_examples_as_units_are_computed_as_memory_allows(monkeypatch):
@@ -275,14 +278,18 @@ def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
         lambda *a, **named: widths.append(a[2].shape[1]) or sum_gradients(*a, **named),
     )
     assert_equal(clipped_sum(OneGradient(), task, query, tokens, y), want)
-    assert max(widths) <= 12
-    assert count < 200 or min(widths) <= 4
+    assert max(widths) <= 15
+    assert count < 200 or {5, 10, 15} <= set(widths)
 
 
 def test_groups_of_similar_length_lose_no_token():
     tokens = torch.randint(0, 2, (333, 15), generator=torch.Generator().manual_seed(0))
     tokens *= torch.arange(15) < torch.arange(333)[:, None] % 16  # also zeros inside, which are no padding
     groups = list(client_update.by_length(tokens))
+    ends = {int(i): end for own, end in groups for i in own}
+    for start in (0, 100):  # a sequence's length follows from itself alone
+        few = {int(i) + start: end for own, end in client_update.by_length(tokens[start:]) for i in own}
+        assert all(ends[i] == end for i, end in few.items())
     assert torch.cat([own for own, _ in groups]).sort().values.equal(torch.arange(333))
     assert all(not tokens[own, end:].any() for own, end in groups)
     assert len({end for _, end in groups}) > 1
@@ -324,22 +331,9 @@ def test_a_clients_vector_does_not_depend_on_its_batch_bit_for_bit(name, batch, 
 def test_clients_of_one_padded_length_have_at_most_an_eighth_of_padding(spread):
     sizes = (20 * torch.from_numpy(default_rng(3).lognormal(0, spread, 400))).long()
     lengths = {}
-    for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40, alike=True):
+    for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40):
         for own, count in zip(positions, counts.tolist(), strict=True):
             assert own.unique().tolist() == list(range(int(own[0]), int(own[0]) + count))
             assert len(own) <= 1.125 * count
             assert lengths.setdefault(count, len(own)) == len(own)  # of its own number alone
     assert sum(int((sizes == count).sum()) for count in lengths) == int((sizes > 0).sum())
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
-def test_clients_of_different_sizes_have_little_padding(spread):
-    generator = default_rng(3)
-    sizes = (20 * torch.from_numpy(generator.lognormal(0, spread, 400))).long().clamp(min=1)
-    chunks = list(client_update._chunks(sizes, 1000, 1000, 400, 2**40, alike=False))
-    assert sum(len(counts) for _, counts in chunks) == 400
-    found = torch.cat([positions.flatten() for positions, _ in chunks]).unique()
-    assert found.tolist() == list(range(int(sizes.sum())))
-    for positions, counts in chunks:
-        assert positions.numel() <= 1.25 * counts.sum() + 64
-    assert len(chunks) <= 1 + 10 * spread  # and not in more chunks than that takes

@@ -13,7 +13,7 @@ the few parameters without a layer rule (:mod:`fedpriv.clipping.ghost.coverage`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedpriv.clipping.ghost.clipped_sum import FactoredSum, Forms
 from fedpriv.clipping.ghost.coverage import Coverage, form_rows
 from fedpriv.clipping.ghost.factored import Factored, combine
-from fedpriv.clipping.ghost.independence import RefuseHooks, check_functions, equal_alone
+from fedpriv.clipping.ghost.independence import Calls, Recorded, record_alone
 from fedpriv.clipping.ghost.layers import Call, UnsupportedLayerError, rule_of
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.protocol import Differentiable
@@ -37,13 +37,13 @@ class BookKeeping:
         precision: that of the passes.
     """
 
-    def __init__(self, layout: Layout, precision: Precision = "float32", watched: bool = False) -> None:
+    def __init__(self, layout: Layout, precision: Precision = "float32", alone: bool = False) -> None:
         """Book-keeping for a model of this layout. Each pass temporarily replaces the layers' forwards.
 
-        ``watched`` compares the losses of each pass with those of each example alone, and looks for code that
-        changes gradients (:mod:`fedpriv.clipping.ghost.independence`).
+        ``alone`` passes the examples one by one, as user code needs it
+        (:mod:`fedpriv.clipping.ghost.independence`).
         """
-        self._layout, self.precision, self._watched = layout, precision, watched
+        self._layout, self.precision, self._alone = layout, precision, alone
 
     def sum(
         self,
@@ -57,58 +57,35 @@ class BookKeeping:
         seeds: Tensor | None = None,
         precision: Precision | None = None,
         counted: int | None = None,
+        sum_dtype: torch.dtype | None = None,
+        values: list[Tensor] | None = None,
     ) -> FactoredSum:
         """The bounded sums of the units' gradients at ``points``, by a coverage that is exact for them.
 
         Without weights, x (n, ...) and y (n, ...) are n examples and each is a unit. With weights (n, m),
         x (n, m, ...) and y (n, m, ...) are n units of m examples, and a unit's vector is the weighted sum
         of its examples' gradients. ``seeds``, (n,) or (n, m), are the dropout seeds of the examples. Only
-        the first ``counted`` units are summed; None sums all. The sums are valid only if every unit's norm
-        is known (``norm_known``). Where losses are watched, the norm of a unit whose loss depends on the
-        other units is not known.
+        the first ``counted`` units are summed; None sums all. Units are added in ``sum_dtype``, by default
+        the points'. ``values`` is a list to which the values at all hook points (examples, ...) are appended.
+        The sums are valid only if every unit's norm is known (``norm_known``).
         """
         drawn = task.dropout.seeded(None if seeds is None else seeds.flatten())
         formed: list[Forms] = [{} for _ in points]
         with drawn, computing(precision or self.precision, x.device):
             passes = [self.record(coverage, task, point, x, y, weights) for point in points]
-            alone = self._equal_alone(task, points, x, y, weights, [losses for *_, losses in passes])
             if coverage.remaining:
                 tensors = [self._layout.split(point) for point in points]
                 units = x, y, weights, seeds
                 formed = [
                     form_rows(task.losses_at, task.dropout, t, coverage.remaining, *units) for t in tensors
                 ]
+        if values is not None:
+            values += [p.detach() for calls, *_ in passes for _, call in calls for p in call.hook_points]
         forms = [
             self._measure(coverage, calls, deltas, weights, rest)
             for (calls, deltas, _), rest in zip(passes, formed, strict=True)
         ]
-        sums = FactoredSum(forms, self._layout, blocks, points[0], counted)
-        if alone is not None:
-            sums.norm_known &= alone
-        return sums
-
-    def _equal_alone(
-        self,
-        task: Differentiable,
-        points: Sequence[Tensor],
-        x: Tensor,
-        y: Tensor,
-        weights: Tensor | None,
-        together: Sequence[Tensor],
-    ) -> Tensor | None:
-        """Whether each unit's losses equal its losses alone at all points, bool (n,); None: not watched."""
-        if not self._watched:
-            return None
-        if weights is not None:
-            x, y = x.flatten(0, 1), y.flatten(0, 1)
-        coarse = self.precision != "float32"
-        each = torch.stack(
-            [
-                equal_alone(task.losses, task.dropout, point, x, y, losses, coarse)
-                for point, losses in zip(points, together, strict=True)
-            ]
-        ).all(0)
-        return each if weights is None else each.view(weights.shape).all(1)
+        return FactoredSum(forms, self._layout, blocks, points[0], counted, sum_dtype)
 
     def record(
         self,
@@ -118,24 +95,31 @@ class BookKeeping:
         x: Tensor,
         y: Tensor,
         weights: Tensor | None,
-    ) -> tuple[list[tuple[str, Call]], list[tuple[Tensor, ...]], Tensor]:
+    ) -> tuple[Calls, list[tuple[Tensor, ...]], Tensor]:
         """One forward and backward pass: the layers' calls, gradients at their hook points, the losses."""
         if weights is not None:
             x, y = x.flatten(0, 1), y.flatten(0, 1)
-        refuse_hooks = RefuseHooks() if self._watched else nullcontext()
-        with torch.enable_grad(), _recorded(coverage.layers) as tape, refuse_hooks:
-            losses = task.losses(params.detach(), x, y)
-        if self._watched:
-            check_functions(losses)
-        calls = [(name, call) for name, several in tape.items() for call in several]
-        for name, several in tape.items():
-            if not several:
-                raise UnsupportedLayerError.of(name)
-        seeds = torch.ones_like(losses) if weights is None else weights.flatten().to(losses.dtype)
-        points = [tensor for _, call in calls for tensor in call.hook_points]
-        found = torch.autograd.grad(losses, points, seeds, materialize_grads=True)
-        given = iter(delta.to(params.dtype) for delta in found)
-        deltas = [tuple(next(given) for _ in call.hook_points) for _, call in calls]
+
+        def run(x: Tensor, y: Tensor) -> Recorded:
+            with torch.enable_grad(), _recorded(coverage.layers) as tape:
+                losses = task.losses(params.detach(), x, y)
+            for name, several in tape.items():
+                if not several:
+                    raise UnsupportedLayerError.of(name)
+            return losses, [(name, call) for name, several in tape.items() for call in several]
+
+        weigh = None if weights is None else weights.flatten().to(params.dtype)
+        if self._alone:
+            calls, deltas, losses = record_alone(run, task.dropout, x, y)
+            if weigh is not None:
+                deltas = [tuple(_rows_times(delta, weigh) for delta in sent) for sent in deltas]
+        else:
+            losses, calls = run(x, y)
+            points = [tensor for _, call in calls for tensor in call.hook_points]
+            seeds = torch.ones_like(losses) if weigh is None else weigh.to(losses.dtype)
+            found = iter(torch.autograd.grad(losses, points, seeds, materialize_grads=True))
+            deltas = [tuple(next(found) for _ in call.hook_points) for _, call in calls]
+        deltas = [tuple(delta.to(params.dtype) for delta in sent) for sent in deltas]
         for (name, _), sent in zip(calls, deltas, strict=True):
             if any(len(delta) != len(x) for delta in sent):
                 raise UnsupportedLayerError.of(name)
@@ -144,7 +128,7 @@ class BookKeeping:
     def _measure(
         self,
         coverage: Coverage,
-        calls: list[tuple[str, Call]],
+        calls: Calls,
         deltas: list[tuple[Tensor, ...]],
         weights: Tensor | None,
         formed: Forms,
@@ -162,6 +146,11 @@ class BookKeeping:
         for slot, form in formed.items():
             found[slot].append(form)
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
+
+
+def _rows_times(rows: Tensor, factors: Tensor) -> Tensor:
+    """Rows (n, ...), each times its factor (n,)."""
+    return rows * factors.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
 
 
 def _measured(name: str, layer: nn.Module, call: Call, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:

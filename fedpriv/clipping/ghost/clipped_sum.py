@@ -41,6 +41,7 @@ class FactoredSum:
         blocks: Sequence[Block],
         like: Tensor,
         counted: int | None = None,
+        sum_dtype: torch.dtype | None = None,
     ):
         """The sums of ``blocks`` over units with these forms at the query's points.
 
@@ -48,10 +49,12 @@ class FactoredSum:
             points: at each point of the query, each tensor's form by its name in the layout.
             layout: the position of each tensor in a vector (d,).
             blocks: the blocks of the query.
-            like: a point; the sums have its dtype and device.
+            like: a point; the sums have its device.
             counted: only the first ``counted`` units are summed; None: all.
+            sum_dtype: the dtype in which units are added, and that of the sums; None: that of ``like``.
         """
         self._points, self._layout, self._like, self._counted = points, layout, like, counted
+        self._dtype = sum_dtype or like.dtype
         self._combined: dict[tuple[float, ...], Forms] = {}
         self._known: dict[tuple[tuple[float, ...], int], tuple[dict[str, Tensor], Tensor]] = {}
         self.totals = tuple(self._total(block) for block in blocks)
@@ -61,18 +64,24 @@ class FactoredSum:
             Tensor.logical_and_, [norms < most for _, norms in self._known.values()]
         )
 
+    def evidence(self) -> list[Tensor]:
+        """All tensors (n, ...) that determine what each unit adds: its forms and their squared norms."""
+        forms = [*self._points, *self._combined.values()]
+        found = [tensor for each in forms for form in each.values() for tensor in form.tensors()]
+        return found + [each for squares, _ in self._known.values() for each in squares.values()]
+
     def _total(self, block: Block) -> Tensor:
         if isinstance(block, IndicatorBlock):
             norms = self._measured(block.term)[1][: self._counted]
             bits = count_bits(norms, torch.ones_like(norms, dtype=torch.bool), block.threshold)
-            return bits.to(self._like.dtype)
+            return bits.to(self._dtype)
         counted = [term for term in block.terms if term.weight]
         parts = [self._divided_total(terms) for terms in _groups(counted, lambda term: id(term.divisor))]
         return functools.reduce(Tensor.add_, parts)
 
     def _divided_total(self, terms: Sequence[Term]) -> Tensor:
         """sum_k w_k clip(A_k, C_k) over all units, for terms with the same divisor."""
-        total, divisor = torch.empty_like(self._like), terms[0].divisor
+        total, divisor = torch.empty_like(self._like, dtype=self._dtype), terms[0].divisor
         vectors = [
             (self._forms(same[0].at), self._factors(same))
             for same in _groups(terms, lambda term: (term.at, term.per_layer))
@@ -93,7 +102,7 @@ class FactoredSum:
         return factors
 
     def _clip_factors(self, norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
-        factors = clip_factors(norms, terms, layers).to(self._like.dtype)
+        factors = clip_factors(norms, terms, layers).to(self._dtype)
         if self._counted is not None:
             factors[self._counted :] = 0
         return factors

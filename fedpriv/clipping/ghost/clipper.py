@@ -34,7 +34,7 @@ class GhostClipper:
     def __init__(self, task: Differentiable, precision: Precision = "float32") -> None:
         """A clipper for the model and the loss of ``task``, with passes of this precision."""
         own_code = runs_user_code(task.module, task.loss)
-        self.bookkeeping = BookKeeping(task.layout, precision, watched=own_code)
+        self.bookkeeping = BookKeeping(task.layout, precision, alone=own_code)
         self._coverage = coverage_of(task.module, task.layout)
         self._tried: dict[tuple[Any, ...], Coverage | None] = {}
         self.layers = self._coverage.layers

@@ -39,7 +39,7 @@ class Factored(Protocol):
         """The squared norm of each gradient, divided by ``divisor`` (*shape) first; float64 (n,)."""
 
     def total(self, factors: Tensor) -> Tensor:
-        """The sum over examples of factors (n,), of the gradients' dtype, times gradient: (*shape)."""
+        """The sum over examples of factors (n,) times gradient, added in the factors' dtype: (*shape)."""
 
     def scaled(self, coefficient: float) -> Self:
         """All gradients times ``coefficient``."""
@@ -55,6 +55,9 @@ class Factored(Protocol):
 
     def rows(self) -> Tensor:
         """The formed gradients, (n, *shape)."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors (n, ...) that determine the gradients."""
 
 
 def combine(forms: Sequence[Factored], coefficients: Sequence[float]) -> Factored:
@@ -89,7 +92,8 @@ class Rows:
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
-        return restored((factors @ self.formed.flatten(1)).view(self.formed.shape[1:]), self.order)
+        rows = self.formed.flatten(1).to(factors.dtype)
+        return restored((factors @ rows).view(self.formed.shape[1:]), self.order)
 
     def scaled(self, coefficient: float) -> Rows:
         """See :class:`Factored`."""
@@ -112,6 +116,10 @@ class Rows:
     def rows(self) -> Tensor:
         """See :class:`Factored`."""
         return restored(self.formed, self.order)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """See :class:`Factored`."""
+        return (self.formed,)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -164,6 +172,10 @@ class Split:
     def rows(self) -> Tensor:
         """See :class:`Factored`."""
         return torch.cat([part.rows() for part in self.parts], 1 + self.axis)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """See :class:`Factored`."""
+        return tuple(part.formed for part in self.parts)
 
     @property
     def _sizes(self) -> list[int]:

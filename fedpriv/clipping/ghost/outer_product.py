@@ -24,24 +24,10 @@ from torch import Tensor
 
 from fedpriv.clipping import synchronisation
 from fedpriv.clipping.ghost.factored import Factored, Rows, in_groups, restored
-from fedpriv.clipping.ghost.norms import (
-    SMALLEST,
-    UNSCALED,
-    accurate_norms,
-    norms_of,
-    safe_norms,
-    squared,
-    within,
-)
+from fedpriv.clipping.ghost.norms import norms_of, safe_norms
 
 _FORMED_ON_CPU, _FORMED = 2**18, 2**24  # entries of formed gradients at once, on a CPU (cache) and elsewhere
-_UNSCALED_DIVISOR = 1e6  # divisors between it and its inverse need no scaling
-_DIVIDED_AT_ONCE = 2**8  # examples whose squares are divided at once, so that they stay in cache
-_SUMMANDS = 2**10  # largest length of one matrix product of squares, which bounds its rounding
-_LARGEST_RATIO = 1e12  # largest ratio of two entries of a divisor for products of squares in float32
 _LARGEST_ENTRY = 1e18  # products of larger entries may overflow; such examples are summed as rows
-_LARGEST_FACTOR = 1e9  # norms between it and its inverse may be multiplied entry by entry
-_NO_CANCELLATION = 0.5  # a sum above this share of its summands' norms loses no digits
 _CANCELLATION = 1e-2  # a sum below this share of its summands' norms may be mostly rounding
 
 _Pair = tuple[Tensor, Tensor]
@@ -84,22 +70,14 @@ class Outer:
         a factor is too large to multiply, and where the places nearly cancel: then the rounding of
         ``total`` may be many times the example's norm.
 
-        With a divisor, float32 adds up to 2^10 squares, which can understate the result by 6e-5 of itself.
-        Measured is 1.5e-5, for equal squares on some processors; a clip is then exceeded by 1e-5 of itself.
+        How an example's result is computed depends on its own values alone, so that its bits do not depend
+        on the others. With a divisor it is computed in float64: float32 understates sums of many equal
+        squares, on some processors by 1.5e-5 of the result.
         """
         if self._places == 1:
-            if divisor is None:
-                return self._single_squares()
-            squares = self._unscaled_divided_squares(divisor)
-            if squares is None:
-                squares = self._divided_squares(divisor)
-            if squares is not None:
-                return squares
-            return torch.where(self._in_range(), self._formed_squares(divisor), math.nan)
+            squares = self._single_squares() if divisor is None else self._divided_squares(divisor)
+            return squares if divisor is None else torch.where(self._in_range(), squares, math.nan)
         if divisor is None:
-            clear = self._two_pair_squares()
-            if clear is not None:
-                return clear
             squares, summands = self._gram_squares()
         else:
             squares, summands = self._formed_squares(divisor), self._norm_bound(divisor)
@@ -114,15 +92,17 @@ class Outer:
 
     @staticmethod
     def add_up(terms: Sequence[tuple[Outer, Tensor]], place: Tensor) -> None:
-        """Writes the sum over all forms of gradients times factors to ``place`` (*shape)."""
+        """Writes the sum over all forms of gradients times factors to ``place`` (*shape), adding in its
+        dtype."""
         merged: dict[_Memory, _Pair] = {}
         for form, factors in terms:
-            weigh = factors.view(-1, 1, 1, 1)
             for delta, a in form.pairs:
+                weigh = factors.to(delta.dtype).view(-1, 1, 1, 1)
                 key = memory_of(a)
                 sent = merged[key][0].addcmul_(delta, weigh) if key in merged else delta * weigh
                 merged[key] = sent, a
-        form, (first, *rest) = terms[0][0], merged.values()
+        form, dtype = terms[0][0], place.dtype
+        first, *rest = [(sent.to(dtype), a.to(dtype)) for sent, a in merged.values()]
         if first[0].shape[1] == 1 and not form.order:  # one group: written directly
             formed = place.view(first[0].shape[3], -1)
             torch.mm(first[0].flatten(0, 2).t(), first[1].flatten(0, 2), out=formed)
@@ -171,6 +151,10 @@ class Outer:
     def _permuted_shape(self) -> tuple[int, ...]:
         return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """See :class:`Factored`."""
+        return tuple(part for pair in self.pairs for part in pair)
+
     def _in_range(self) -> Tensor:
         """Bool (n,): whose deltas can be weighed without an overflow, which no clip would undo, and whose
         inputs make nothing of what rounds up where a delta is too small to be weighed well."""
@@ -187,10 +171,6 @@ class Outer:
 
     def _single_squares(self) -> Tensor:
         """norm(delta)^2 norm(a)^2, over groups, of one pair of one place."""
-        if synchronisation.readable(self.pairs[0][0]):
-            lengths = torch.stack([accurate_norms(part) for part in self.pairs[0]])
-            if within(lengths, SMALLEST, _LARGEST_ENTRY):
-                return lengths.prod(0).square_().sum((1, 2))
         lengths = torch.stack([safe_norms(part) for part in self.pairs[0]])
         known = (lengths < _LARGEST_ENTRY).all(0)
         return torch.where(known, lengths.prod(0).square_(), math.nan).sum((1, 2))
@@ -198,27 +178,24 @@ class Outer:
     def _gram_squares(self) -> tuple[Tensor, Tensor]:
         """The squared norms (n,), and the sums over places of norm(delta_l) norm(a_l)."""
         # In float64, because the products cancel.
+        if self._places == len(self.pairs):
+            return self._pair_squares()
         delta, a = (torch.cat(part, 2).double() for part in zip(*self.pairs, strict=True))
         grams = torch.matmul(delta, delta.mT).mul_(torch.matmul(a, a.mT))
         summands = grams.diagonal(dim1=-2, dim2=-1).sqrt().sum((1, 2))
         return grams.flatten(1).sum(1).clamp_(min=0.0), summands
 
-    def _two_pair_squares(self) -> Tensor | None:
-        """The squared norms (n,) for two pairs of one place (such as two points), without Gram matrices.
-
-        None where float32 products of entries are too inaccurate: the pairs cancel, or are out of range.
-        """
-        if len(self.pairs) != 2 or self._places != 2 or not synchronisation.readable(self.pairs[0][0]):
-            return None
-        (delta, a), (delta_, a_) = self.pairs
-        lengths = [safe_norms(part) for part in (delta, a, delta_, a_)]
-        if not all(within(each, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR) for each in lengths):
-            return None
-        one, other = lengths[0] * lengths[1], lengths[2] * lengths[3]
-        cross = (delta * delta_).sum(3, dtype=torch.float64) * (a * a_).sum(3, dtype=torch.float64)
-        squares = (one.square() + other.square() + 2 * cross).sum((1, 2))
-        least = (_NO_CANCELLATION * (one + other).sum((1, 2))).square()
-        return squares if bool((squares > least).all()) else None
+    def _pair_squares(self) -> tuple[Tensor, Tensor]:
+        """As :meth:`_gram_squares`, for pairs of one place (such as two points), without Gram matrices."""
+        wide = [(delta.double(), a.double()) for delta, a in self.pairs]
+        squares = summands = wide[0][0].new_zeros(len(wide[0][0]))
+        for number, (delta, a) in enumerate(wide):
+            own = (delta.square().sum(3) * a.square().sum(3)).flatten(1)
+            squares, summands = squares + own.sum(1), summands + own.sqrt().sum(1)
+            for delta_, a_ in wide[number + 1 :]:
+                cross = ((delta * delta_).sum(3) * (a * a_).sum(3)).flatten(1)
+                squares = squares + 2 * cross.sum(1)
+        return squares.clamp_(min=0.0), summands
 
     def _norm_bound(self, divisor: Tensor) -> Tensor:
         """Upper bounds (n,) of the norms of the sums over places of abs(delta_l) abs(a_l)^T, divided.
@@ -244,51 +221,15 @@ class Outer:
         ]
         return torch.cat([Rows(part.rows()).squares(divisor) for part in parts])
 
-    def _unscaled_divided_squares(self, divisor: Tensor) -> Tensor | None:
-        """As :meth:`_divided_squares`, a parts examples at a time so that they stay in cache.
-
-        None where a factor or the divisor needs scaling to stay in float32's range.
-        """
-        delta, a = self.pairs[0]
-        if not synchronisation.readable(delta) or self.order or delta.shape[1] != 1:
-            return None
-        if not within(divisor, 1 / _UNSCALED_DIVISOR, _UNSCALED_DIVISOR):
-            return None
-        delta, a, weights = delta[:, 0, 0], a[:, 0, 0], divisor.pow(-2).view(delta.shape[3], -1)
-        long, short, weights = _longer_first(delta, a, weights)
-        if long.shape[1] > _SUMMANDS:
-            return None
-        squares = list[Tensor]()
-        for one, other in zip(
-            torch.split(long, _DIVIDED_AT_ONCE), torch.split(short, _DIVIDED_AT_ONCE), strict=True
-        ):
-            parts = one.square(), other.square()
-            if not all(within(part.sum(1), UNSCALED**-2, UNSCALED**2) for part in parts):
-                return None
-            squares.append(parts[0].mm(weights).mul_(parts[1]).sum(1))
-        return torch.cat(squares).double()
-
-    def _divided_squares(self, divisor: Tensor) -> Tensor | None:
-        """sum_jk delta_j^2 a_k^2 / D_jk^2 as one matrix product; None or NaN where it is too inaccurate.
-
-        Each factor is scaled to a norm of about 1, and the weights to a maximum of 1. Squares that underflow
-        in float32 are then at most 1e-32 of a factor, and 1e-8 of the sum while D spans a ratio of 1e12.
-        """
+    def _divided_squares(self, divisor: Tensor) -> Tensor:
+        """sum_jk delta_j^2 a_k^2 / D_jk^2 of one place as one matrix product, in float64."""
         delta, a = self.pairs[0]
         divisor = divisor.permute(self.order) if self.order else divisor
-        least, most = divisor.aminmax()
-        narrow = most < least * _LARGEST_RATIO
-        if synchronisation.readable(divisor) and not bool(narrow):
-            return None
-        weights = (least / divisor).square_().reshape(delta.shape[1], delta.shape[3], a.shape[3])
-        (sent, delta), (seen, a) = squared(delta), squared(a)
+        weights = divisor.double().pow(-2).reshape(delta.shape[1], delta.shape[3], a.shape[3])
         # (n, groups, 1, .) -> (groups, n, .), so that each group is one matrix product
-        long, short, weights = _longer_first(_across(delta), _across(a), weights)
-        # A matrix product adds in the factors' precision, so long ones are split.
-        pieces = zip(torch.split(long, _SUMMANDS, 2), torch.split(weights, _SUMMANDS, 1), strict=True)
-        inner = [_product(part, own).mul_(short).sum(2).double() for part, own in pieces]
-        squares = functools.reduce(Tensor.add_, inner).mT * (sent * seen / least.double()).square()
-        return torch.where(narrow, squares.sum(1), math.nan)
+        parts = [_across(part).double().square() for part in (delta, a)]
+        long, short, weights = _longer_first(parts[0], parts[1], weights)
+        return _product(long, weights).mul_(short).sum((0, 2))
 
 
 def outer(delta: Tensor, a: Tensor, shape: Sequence[int], order: tuple[int, ...] = ()) -> Outer:

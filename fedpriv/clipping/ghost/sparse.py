@@ -16,7 +16,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedpriv.clipping import synchronisation
 from fedpriv.clipping.ghost.factored import Rows
 from fedpriv.clipping.ghost.layers.base import UnsupportedLayerError
 from fedpriv.clipping.ghost.outer_product import memory_of
@@ -46,7 +45,7 @@ class Sparse:
         example, row, entries = self._merged
         if divisor is not None:
             entries = entries / divisor[row]
-        squares = entries.flatten(1).square().sum(1).double()
+        squares = entries.flatten(1).square().sum(1, dtype=torch.float64)
         sums: Tensor = squares.new_zeros(len(self.taken)).index_add_(0, example, squares)
         return sums
 
@@ -54,7 +53,7 @@ class Sparse:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
         # Merged first, as for the norms: entries that cancel within a row leave no rounding in the sum.
         example, row, entries = self._merged
-        weighted = entries * factors[example].view(-1, *[1] * (entries.dim() - 1))
+        weighted = entries * factors[example].view(-1, *[1] * (entries.dim() - 1))  # in the factors' dtype
         return factors.new_zeros(self.shape).index_add_(0, row, weighted)
 
     def scaled(self, coefficient: float) -> Sparse:
@@ -63,15 +62,10 @@ class Sparse:
 
     def plus(self, other: Sparse) -> Sparse:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
-        if self._takes_what(other):
+        if memory_of(self.taken) == memory_of(other.taken):  # as the same examples do at two points
             return replace(self, added=self.added + other.added)
         taken = torch.cat([self.taken, other.taken], 1)
         return replace(self, taken=taken, added=torch.cat([self.added, other.added], 1))
-
-    def _takes_what(self, other: Sparse) -> bool:
-        """Whether both look up the same rows, as the same examples do at two points."""
-        same = memory_of(self.taken) == memory_of(other.taken)
-        return same or (synchronisation.readable(self.taken) and torch.equal(self.taken, other.taken))
 
     def grouped(self, size: int) -> Sparse:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
@@ -90,6 +84,10 @@ class Sparse:
         if self.added[:1].numel() < math.prod(self.shape) > _LARGEST_TABLE:
             raise UnsupportedLayerError
         return self._formed()
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        return self.taken, self.added
 
     def _formed(self) -> Tensor:
         n, (table, *row) = len(self.taken), self.shape

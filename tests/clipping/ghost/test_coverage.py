@@ -119,7 +119,7 @@ def made(model, dtype=torch.float64, n=6):
 
 
 def no_rows(monkeypatch, task):
-    monkeypatch.setattr(per_example, "_sum_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_by_rows", lambda *a: pytest.fail("rows were formed"))
 
 
 @MODELS
@@ -284,7 +284,7 @@ def test_tables_that_all_examples_share_are_formed_for_every_length(monkeypatch)
         x, y = noise(7, 2 * places, seed=1), torch.arange(7) % 4
         query = one_point_query(task, x, y)
         plan = clipper_of(task).coverage(task, query.points[0], x, y)
-        assert plan.remaining == ("table.weight",)
+        assert plan.remaining == (("table.weight",) if places > 1 else ())  # one place is the example's own
         with monkeypatch.context() as patch:
             no_rows(patch, task)
             assert_all_ways_agree(task, query, x, y, 1e-10)
@@ -302,11 +302,10 @@ class Sorted(nn.Module):
         return self.last(torch.tanh(self.first(x[order])[order.argsort()]))
 
 
-def test_layers_that_reorder_large_batches_are_found():
+def test_layers_that_reorder_large_batches_are_summed_exactly():
     task = Task(Sorted())
     x, y = noise(40, 6, seed=1) * torch.logspace(-1, 1, 40)[:, None], torch.arange(40) % 4
     query = Query((0.3 * noise(task.dimension),), (SumBlock((Term(0.1),)),))
-    assert not clipper_of(task).coverage(task, query.points[0], x, y)
     (got,), (want,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     torch.testing.assert_close(got, want)
 
@@ -335,7 +334,7 @@ class Gated(nn.Module):
 
 @pytest.mark.parametrize("mixes", [True, False])
 @pytest.mark.parametrize("up", [True, False])
-def test_mixing_at_other_parameters_is_found(mixes, up):
+def test_mixing_at_other_parameters_moves_no_sum(mixes, up):
     task = Task(Gated(mixes, up))
     x = noise(40, 6, seed=1) * torch.logspace(-1, 1, 40)[:, None]
     y, point = torch.arange(40) % 4, 0.5 * noise(task.dimension)
@@ -343,8 +342,6 @@ def test_mixing_at_other_parameters_is_found(mixes, up):
     query = Query((point,), (SumBlock((Term(0.1),)),))
     assert task.layout.names[0] == "gate"
     assert clipper_of(task).layers
-    plan = clipper_of(task).coverage(task, point, x, y)
-    assert plan is None or "first" not in plan.layers
     (got,), (want,) = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     torch.testing.assert_close(got, want)
     (less,) = sum_gradients(task, query, x[1:], y[1:])
@@ -384,6 +381,7 @@ def test_as_many_units_are_formed_at_once_as_for_rows(monkeypatch):
     query = one_point_query(task, x, y)
     plan = clipper_of(task).coverage(task, query.points[0], x, y)
     sizes = []
+    sum_gradients(task, query, x, y)  # runs the trials
     bookkeeping = clipper_of(task).bookkeeping
     summed = bookkeeping.sum
     monkeypatch.setattr(
@@ -398,7 +396,7 @@ def test_as_many_units_are_formed_at_once_as_for_rows(monkeypatch):
     assert sizes == [32]  # padded: in a smaller batch, rounding would depend on the batch size
     monkeypatch.setattr(per_example, "_MAX_ROW_ENTRIES", 7 * plan.formed)
     sum_gradients(task, query, x, y)
-    assert sizes[1:] == [7, 7, 7]  # the last one is padded
+    assert sizes[-3:] == [7, 7, 7]  # the last one is padded
 
 
 def test_a_clients_memory_counts_formed_gradients():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
+from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point, in_vmap
 from fedpriv.clipping.ghost.outer_product import outer
 
 Attention = nn.MultiheadAttention
@@ -79,7 +79,7 @@ def attend(
         found = weights.matmul(v)
         weights = weights.mean(1) if average_attn_weights else weights
     else:
-        with _kernels(fused=projections is not None):
+        with _kernels(fused=projections is not None and not in_vmap()):
             found = F.scaled_dot_product_attention(q, k, v, mask, is_causal=hinted)
     output = layer.out_proj(found.transpose(1, 2).flatten(2))
     return (output if layer.batch_first else output.transpose(0, 1)), weights
@@ -98,7 +98,8 @@ def _project(
     def mapped(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         projected = F.linear(x, weight, bias)
         if projections is not None:
-            projections.append(Projection(name, x.detach(), hook_point(projected)))
+            projected = hook_point(projected)
+            projections.append(Projection(name, x.detach(), projected))
         return projected
 
     packed = layer.in_proj_weight

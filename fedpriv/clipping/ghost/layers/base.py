@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +47,31 @@ class Call:
     seen: Any
 
 
+_replaced: ContextVar[Callable[[Tensor], Tensor] | None] = ContextVar("hook points", default=None)
+
+
 def hook_point(tensor: Tensor) -> Tensor:
-    """``tensor``, which now requires a gradient."""
+    """``tensor``, which now requires a gradient; or what :func:`replacing_hook_points` makes of it."""
+    replace = _replaced.get()
+    if replace is not None:
+        return replace(tensor)
     return tensor if tensor.requires_grad else tensor.requires_grad_()
+
+
+def in_vmap() -> bool:
+    """Whether the present pass runs each example alone, under ``torch.func.vmap``; some fused kernels have no
+    rule for it."""
+    return _replaced.get() is not None
+
+
+@contextmanager
+def replacing_hook_points(replace: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """While the context is open, each hook point is ``replace(tensor)``."""
+    token = _replaced.set(replace)
+    try:
+        yield
+    finally:
+        _replaced.reset(token)
 
 
 def record_output(layer: nn.Module, *inputs: Any, **named: Any) -> Call:
@@ -55,7 +79,8 @@ def record_output(layer: nn.Module, *inputs: Any, **named: Any) -> Call:
     output = type(layer).forward(layer, *inputs, **named)
     if named or len(inputs) != 1 or not isinstance(output, Tensor):
         raise UnsupportedLayerError
-    return Call(output, (hook_point(output),), inputs[0].detach())
+    output = hook_point(output)
+    return Call(output, (output,), inputs[0].detach())
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,10 @@ class Kernels:
         """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
         return self.simplified().rows()
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """See :class:`fedpriv.clipping.ghost.factored.Factored`."""
+        return self.simplified().tensors()
+
 
 def _formed(layer: Convolution, delta: Tensor, a: Tensor) -> Split:
     """The kernel's gradients of one call: one matrix product for every ``rows`` rows of the patches."""

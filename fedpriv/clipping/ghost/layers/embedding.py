@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.clipping.ghost.factored import Factored
-from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
+from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point, in_vmap
 from fedpriv.clipping.ghost.sparse import Sparse
 
 
@@ -44,8 +44,9 @@ def record_bag(layer: nn.EmbeddingBag, *inputs: Any, **named: Any) -> Call:
     """Record a call with equally many tokens (n, places) for each example."""
     if not _is_plain(layer, *inputs, **named):
         raise UnsupportedLayerError
-    output = nn.EmbeddingBag.forward(layer, *inputs)
-    return Call(output, (hook_point(output),), inputs[0])
+    kind = GatheredBag if in_vmap() else nn.EmbeddingBag
+    output = hook_point(kind.forward(layer, *inputs))
+    return Call(output, (output,), inputs[0])
 
 
 def measure_bag(layer: nn.EmbeddingBag, tokens: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:

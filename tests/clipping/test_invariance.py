@@ -1,0 +1,201 @@
+"""What a unit adds is a function of the unit alone: its place, the others, their number move no bit of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.clipping_paths import noise
+from helpers.places import KINDS, gates_by_place, moved_by_one, rounding_moved, softmax_by_place
+from torch import nn
+
+from fedpriv.clipping import per_example, sum_gradients, sum_gradients_loop
+from fedpriv.clipping.alignment import aligned_products
+from fedpriv.clipping.ghost.clipper import clipper_of
+from fedpriv.clipping.invariance import Trials
+from fedpriv.clipping.units import Units
+from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.tasks.task import Task
+
+ATTACKS = {"softmax": (softmax_by_place, 60), "gates": (gates_by_place, 150)}
+RARE = ("conv3d", "group norm", "encoder", "rnn", "gru", "one output")  # kinds for slow runs
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("path", ["book-keeping", "rows", "alone"])
+def test_examples_that_flip_at_the_next_place_move_the_sum_by_one_clip_norm(
+    attack: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the trial the sums move by 3 and 11 clip norms on the machine of the attack's author."""
+    make, count = ATTACKS[attack]
+    model, params, x, y = make(count)
+    if path != "book-keeping":
+        monkeypatch.setattr("fedpriv.clipping.ghost.clipper.GhostClipper.coverage", lambda *a, **_: None)
+    if path == "alone":
+        monkeypatch.setattr(Trials, "batches", lambda *a, **_: None)
+    for several in (count, count - 1, 40):
+        assert moved_by_one(model, params, x[:several], y[:several], exact=True) <= 1.001
+
+
+def kinds(names):
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in names]
+    )
+
+
+@kinds(KINDS)
+def test_rounding_depends_on_no_other_unit(name: str) -> None:
+    """Over places, counts and chunks, where rounding is all there is."""
+    build, shape = KINDS[name]
+    assert rounding_moved(Task(build()), shape) <= 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["rows", "pairs"])
+@pytest.mark.parametrize("name", [*KINDS])
+def test_rounding_depends_on_no_other_unit_on_any_path(
+    name: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, shape = KINDS[name]
+    if path == "rows":
+        monkeypatch.setattr("fedpriv.clipping.ghost.clipper.GhostClipper.coverage", lambda *a, **_: None)
+    assert rounding_moved(Task(build()), shape, path=path) <= 1.001
+
+
+PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+torch.set_num_threads(int(sys.argv[2]))
+from helpers.places import KINDS, gates_by_place, moved_by_one, rounding_moved, softmax_by_place
+from fedpriv.tasks.task import Task
+found = {name: rounding_moved(Task(build()), shape) for name, (build, shape) in KINDS.items()}
+for attack, count in ((softmax_by_place, 60), (gates_by_place, 150)):
+    found[attack.__name__] = moved_by_one(*attack(count), exact=True)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512"])
+def test_rounding_depends_on_no_other_unit_with_any_instructions(instructions: str, threads: int) -> None:
+    """The switches of torch, MKL and oneDNN; a processor without AVX-512 runs AVX2 twice."""
+    switches = {
+        "ATEN_CPU_CAPABILITY": instructions.lower(),
+        "MKL_ENABLE_INSTRUCTIONS": instructions,
+        "ONEDNN_MAX_CPU_ISA": "AVX2" if instructions == "AVX2" else "AVX512_CORE",
+    }
+    tests = str(Path(__file__).parent.parent)
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, tests, str(threads)]
+    done = subprocess.run(command, env={**os.environ, **switches}, capture_output=True, text=True, check=True)
+    moved = json.loads(done.stdout.splitlines()[-1])
+    assert {name: size for name, size in moved.items() if size > 1.001} == {}
+
+
+class ByDetach(nn.Module):
+    """Mixes gradients, not values: the mean of all examples has the value zero and a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(5, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.inner(x)
+        mean = (inner * x.abs().sum(1, keepdim=True)).sum(0)
+        return self.out(inner + mean - mean.detach())
+
+
+class InCrowds(ByDetach):
+    """Mixes from 64 examples on."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.inner(x)
+        return self.out(inner - inner.mean(0) if len(x) >= 64 else inner)
+
+
+def loss_in_crowds(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    losses = F.cross_entropy(outputs, y, reduction="none")
+    total = losses.sum() if len(y) >= 64 else losses.new_zeros(())
+    return losses + total - total.detach()
+
+
+OWN_CODE = {
+    "by detach": (ByDetach, "cross-entropy"),
+    "in crowds": (InCrowds, "cross-entropy"),
+    "a loss in crowds": (lambda: nn.Linear(5, 2), loss_in_crowds),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_CODE)
+@pytest.mark.parametrize("booked", [True, False])
+def test_own_code_that_mixes_examples_moves_the_sum_by_one_clip_norm(
+    kind: str, booked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial's small batches show nothing of it; in a pass each example is alone."""
+    build, loss = OWN_CODE[kind]
+    task, x, y = Task(build(), loss), noise(101, 5, seed=1).float(), torch.arange(101) % 2
+    x[0] *= 1e4
+    if not booked:
+        monkeypatch.setattr(clipper_of(task), "coverage", lambda *a, **_: None)
+    query = Query((noise(task.dimension, seed=2).float(),), (SumBlock((Term(0.1),)),))
+    [everyone], [others] = (sum_gradients(task, query, x[first:], y[first:], exact=True) for first in (0, 1))
+    assert float((everyone - others).norm()) <= 0.1 * 1.001
+    [want] = sum_gradients_loop(task, query, x, y)
+    torch.testing.assert_close(everyone.float(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_whose_bits_depend_on_places_is_summed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that rounds by place, as a matrix library might: padding cannot help it."""
+
+    class ByPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x)
+
+    task, x, y = Task(ByPlace()), noise(50, 4).float(), torch.arange(50) % 3
+    gradients = task.gradients
+
+    def by_place(params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = gradients(params, x, y)
+        return rows * (1 + 2.0**-20 * (torch.arange(len(rows)) % 2)[:, None])
+
+    monkeypatch.setattr(task, "gradients", by_place)
+    monkeypatch.setattr(clipper_of(task), "coverage", lambda *a, **_: None)
+    query = Query((noise(task.dimension, seed=2).float(),), (SumBlock((Term(0.5),)),))
+    alone, formed = [], per_example._form_alone
+    monkeypatch.setattr(per_example, "_form_alone", lambda *a: alone.append(len(a[2].x)) or formed(*a))
+    [got], [want] = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
+    assert alone == [50]
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_batches_begin_where_allocations_do_and_count_copies_as_none() -> None:
+    units = Units(noise(9, 3).float(), torch.arange(9), None, None)
+    part = units.at(slice(1, 5))
+    assert part.x.data_ptr() % 64
+    assert part.padded(4).x.data_ptr() % 64 == 0
+    assert part.padded(6).x[4:].equal(part.x[:1].expand(2, 3))
+    assert part.padded(4).x.equal(part.x)
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 3), (4, 16, 16), (3, 13, 8)])
+def test_aligned_products_are_the_same_products(shape: tuple[int, int, int]) -> None:
+    rows, ins, outs = shape
+    x, weight, bias = noise(rows, ins).requires_grad_(), noise(outs, ins, seed=1), noise(outs, seed=2)
+    with aligned_products(True):
+        got = [F.linear(x, weight, bias), x @ weight.T, torch.mm(x, weight.T), x.matmul(weight.T)]
+    want = [F.linear(x, weight, bias), *[x @ weight.T] * 3]
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        [slope], [wanted] = (
+            torch.autograd.grad(each.square().sum(), x, retain_graph=True) for each in (one, other)
+        )
+        torch.testing.assert_close(slope, wanted, rtol=1e-12, atol=1e-12)
