@@ -7,9 +7,22 @@ numbers with Laplace noise.
 Noise is floating-point (:mod:`fedpriv.mechanism.gaussian`, for simulations) or, if the placement is
 ``exact``, rounded (:mod:`fedpriv.mechanism.rounded_gaussian`): sums and noise are then multiples of the
 public step of a grid (:mod:`fedpriv.mechanism.grid`). Slightly more noise compensates for rounding. Two sums
-of d entries at distance S have at most the distance S + step sqrt(d) on the grid. A further 2**-11 S is for
-float32's rounding while sums are formed. tests/clipping/test_summing_errors.py measures this rounding; data
-made to round in one direction changed a sum by 0.0008 S with 5,000 examples and by 0.008 S with 50,000.
+of d entries at distance S have at most the distance S + step sqrt(d) on the grid. :data:`MARGIN` S is for the
+rounding while sums are formed. What a unit adds is a function of the unit alone, bit for bit
+(:mod:`fedpriv.clipping.per_example`), so that two neighbouring sums differ by one unit's vector and by the
+rounding of their additions:
+
+- 2^-14 S: a unit's vector is longer than its clip norm by less. Its squared norm adds at most 2^8 squares in
+  float32, which rounds the norm by 2^-17, or by 2^-16 where two norms are multiplied. Its clip factor and the
+  product with it are rounded by 2^-24 each; that is at most 100 times 2^-23 where a sum over places is as
+  small as 1/100 of its summands (if it is smaller, the gradient is formed).
+- 2^-12 S: units are added in float64, in batches of at most 2^10. A float64 sum of k terms is off by at most
+  k 2^-53 times the sum of their norms. For n units of one place each this is n 2^10 2^-53 S, and for L places
+  at most 100 L times as much. Both sums together stay below 2^-12 S up to n = 2^30, or up to n L = 10^7.
+
+The rest of MARGIN, 2^-13 S and more, is spare. float32 sums have no such bound: data made to round in one
+direction changed one by 0.0008 S with 5,000 examples and by 0.008 S with 50,000. They are left to fast noise.
+tests/clipping/test_summing_errors.py tests each number.
 
 The noises of k parties on one node are drawn as one Gaussian of k times the variance: their sum has the same
 distribution.
@@ -33,7 +46,7 @@ from fedpriv.rng import Key
 
 SERVER, PARTY, CHOICE = "server-noise", "party-noise", "choice-noise"  # purposes of streams
 
-MARGIN = 2.0**-11  # relative increase of exact noise to compensate for float32's rounding
+MARGIN = 2.0**-11  # relative increase of exact noise to compensate for the rounding of sums; see above
 
 
 def add_party_noise(
