@@ -44,6 +44,7 @@ from fedpriv import models
 from fedpriv._internal.allocator import tune_allocator
 from fedpriv.clipping import sum_gradients, sum_rows
 from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.models.layers import Pool
 from fedpriv.tasks.task import Task
 
 Side = Callable[[], Tensor]
@@ -51,7 +52,7 @@ CLIP_NORM = 1.0
 _HELD = 2**14  # examples that a GPU sums at once
 
 
-class ChannelsFirst(models.Pool):
+class ChannelsFirst(Pool):
     """The same pool with the channels first again: Opacus 1.6 reads patches of other layouts wrongly."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ def images_by(name: str, n: int) -> Case:
     y = torch.randint(10, (n,), generator=generator)
     theirs = models.build(name)
     for path, layer in list(theirs.named_children()):
-        if isinstance(layer, models.Pool):
+        if isinstance(layer, Pool):
             setattr(theirs, path, ChannelsFirst())
     return Case(models.build(name), theirs, x, y)
 
