@@ -87,6 +87,16 @@ def test_noise_chosen_from_answers_does_not_exceed_the_budget() -> None:
     assert gaussian.log_delta(math.sqrt(12) / 4, 2.0) > math.log(1.5e-3)
 
 
+@pytest.mark.parametrize("method", FILTERS)
+def test_charges_add_up(method: str) -> None:
+    budget_gate, uses = Filter(budget(method)), list[float]()
+    for _ in range(3):
+        budget_gate.charge([poisson(30.0, 1.0)])
+        uses.append(budget_gate.used)
+    assert uses == pytest.approx([uses[0], 2 * uses[0], 3 * uses[0]])
+    assert uses[0] > 0
+
+
 def test_charges_are_atomic_and_written_to_the_ledger(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
         budget_gate = Filter(budget("zcdp"), ledger=ledger)
