@@ -74,7 +74,7 @@ def test_clients_of_several_examples_are_summed_without_forming_their_gradients(
     task, query, x, y, owner = federation(points=2)
     want = clipped_sum_loop(OneGradient(), task, query, x, y, owner, len(SIZES))
     assert clipper_of(task).coverage(task, query.points[0], x, y)  # tried out, with rows
-    monkeypatch.setattr(per_example, "_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_by_rows", lambda *a, **k: pytest.fail("rows were formed"))
     assert_equal(clipped_sum(OneGradient(), task, query, x, y, owner, len(SIZES)), want)
 
 

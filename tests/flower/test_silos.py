@@ -701,7 +701,7 @@ def test_an_owners_node_decides_about_every_free_setting() -> None:
     closed = {key for key, words in registries.items() if words is not None and not words.own_code}
     texts = {key for key, field in Config.all_fields().items() if field.annotation is str} - closed
     code, one_of_three = {"model", "dataset", "loss", "optimizer"}, {"device"}
-    of_the_server = {"out", "initial-weights"}
+    of_the_server = {"out", "initial-weights", "ledger-anchor", "ledger-anchor-command"}
     assert texts == {*FILES, "data-folder"} | code | one_of_three | of_the_server
 
 

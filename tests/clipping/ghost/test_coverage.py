@@ -119,7 +119,7 @@ def made(model, dtype=torch.float64, n=6):
 
 
 def no_rows(monkeypatch, task):
-    monkeypatch.setattr(per_example, "_by_rows", lambda *a: pytest.fail("rows were formed"))
+    monkeypatch.setattr(per_example, "_by_rows", lambda *a, **k: pytest.fail("rows were formed"))
 
 
 @MODELS
