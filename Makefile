@@ -13,7 +13,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow mutants check generated docs lock clean
+.PHONY: help demo test test-slow mutants trust check generated docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ check: $(VENV)/installed-dev ## Lint, check the format and types, run the exampl
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --doctest-modules fedpriv tests/test_architecture.py
+
+trust: $(VENV)/installed-test ## Run what docs/trust.md counts, and write the page; ARGS go to pytest
+	$(BIN)/python tests/helpers/trust.py -n auto --dist loadgroup $(ARGS)
 
 generated: $(VENV)/installed ## Write the tables in README and docs, and Flower's run-config, anew
 	$(BIN)/python docs/_site/blocks.py

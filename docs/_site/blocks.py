@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -87,11 +90,40 @@ def data_set_table() -> str:
 
 
 # Files with tables, each between two comments that name it.
+def trust_table() -> str:
+    """What the tests tried, as Markdown tables: results of `make trust`, and the list of planted faults."""
+    results = json.loads((ROOT / "tests/trust.json").read_text())
+    faults = tomllib.loads((ROOT / "tests/mutants.toml").read_text())["mutant"]
+    places = Counter("/".join(Path(fault["file"]).parts[:2]).removesuffix(".py") for fault in faults)
+    tried = [(reader, n["accepted"] + n["refused"], n["refused"]) for reader, n in results["inputs"].items()]
+    lines = [
+        f"## Hostile inputs: {sum(number for _, number, _ in tried):,}",
+        "",
+        "| reader | inputs | of them refused in a sentence |",
+        "|---|---|---|",
+        *(f"| {reader} | {number:,} | {refused:,} |" for reader, number, refused in tried),
+        "",
+        "## Test cases by what they try",
+        "",
+        "| what | cases |",
+        "|---|---|",
+        *(f"| {kind} | {number} |" for kind, number in results["cases"].items()),
+        "",
+        f"## Planted faults: {len(faults)}",
+        "",
+        "| place | faults |",
+        "|---|---|",
+        *(f"| `{place}` | {number} |" for place, number in sorted(places.items())),
+    ]
+    return "\n".join(lines)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"optimizers": optimizer_table},
     "docs/explanation/accounting.md": {"accounting": accounting_table, "samplers": sampler_table},
     "docs/explanation/placements.md": {"placements": placement_table},
     "docs/guides/data.md": {"datasets": data_set_table},
+    "docs/trust.md": {"trust": trust_table},
 }
 
 

@@ -136,7 +136,7 @@ def test_a_claim_of_terabytes_is_refused_without_memory(name: str, tmp_path: Pat
     (tmp_path / file).write_bytes(content)
     (tmp_path / file.replace("images-idx3", "labels-idx1")).write_bytes(content)
     assert status(lambda: read(tmp_path / file)) == 0
-    tally.count(f"bad inputs/forged sizes, {name}/refused")
+    tally.count(f"inputs/forged sizes, {name}/refused")
 
 
 @needs_linux

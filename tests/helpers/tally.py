@@ -19,11 +19,3 @@ def write() -> None:
     """Writes this process's counts, where they are asked for."""
     if (folder := os.environ.get("FEDPRIV_TALLY")) and COUNTS:
         Path(folder, f"{os.getpid()}.json").write_text(json.dumps(COUNTS))
-
-
-def read(folder: Path) -> Counter[str]:
-    """The counts of all processes."""
-    total: Counter[str] = Counter()
-    for path in folder.glob("*.json"):
-        total.update(json.loads(path.read_text()))
-    return total

@@ -1,0 +1,49 @@
+"""docs/trust.md counts tests that exist, and its results are of all of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import trust
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("test", sorted({test for tests in trust.kinds().values() for test in tests}))
+def test_every_counted_test_exists(test: str) -> None:
+    file, _, function = test.partition("::")
+    text = (ROOT / file).read_text()
+    assert f"def {function}(" in text if function else "def test_" in text
+
+
+def test_the_results_have_every_kind_and_reader() -> None:
+    results = json.loads(trust.RESULTS.read_text())
+    assert list(results["cases"]) == list(trust.kinds())
+    assert min(results["cases"].values()) > 0
+    counted = {name.split(",")[0] for name in results["inputs"]}
+    assert {
+        "IDX",
+        "NPZ",
+        "zip",
+        "tar",
+        "ledger",
+        "--set",
+        "run-config",
+        "messages",
+        "forged sizes",
+    } <= counted
+
+
+def test_a_case_counts_once_and_for_its_own_function() -> None:
+    assert trust.tests_of("tests/a.py", "tests/a.py::test_b[1]")
+    assert trust.tests_of("tests/a.py::test_b", "tests/a.py::test_b[1]")
+    assert not trust.tests_of("tests/a.py::test_b", "tests/a.py::test_bc")
+
+
+def test_skipped_and_failed_cases_are_not_counted(tmp_path: Path) -> None:
+    cases = '<testcase classname="tests.a" name="test_b[1]"/>'
+    cases += '<testcase classname="tests.a" name="c"><skipped/></testcase>'
+    (tmp_path / "report.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert trust.passed(tmp_path / "report.xml") == ["tests/a.py::test_b[1]"]
