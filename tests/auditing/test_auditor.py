@@ -25,9 +25,9 @@ from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
 from fedpriv.cli import app
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
-from fedpriv.mechanism.gaussian import Normals
 from fedpriv.mechanism.placement import Central, Distributed
 from fedpriv.mechanism.query import Query, Term
+from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
@@ -186,16 +186,16 @@ ODD: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
         "noise that is too small, in release 4",
     ),
     "noise missing at a few places": (
-        LOUD, Normals, "take",
-        lambda right, normals: tuple(_holed(z) for z in right(normals)), "noise that is missing",
+        LOUD, Rounded, "take",
+        lambda right, draws: tuple(_holed(z) for z in right(draws)), "noise that is missing",
     ),
     "one number for all coordinates": (
-        LOUD, Normals, "take",
-        lambda right, normals: tuple(z.flatten()[0].expand_as(z) for z in right(normals)), "noise that ",
+        LOUD, Rounded, "take",
+        lambda right, draws: tuple(z.flatten()[0].expand_as(z) for z in right(draws)), "noise that ",
     ),
     "the same noise every time": (
-        LOUD, Normals, "take",
-        lambda right, normals: right(Normals(Key.from_seed(0), ("once",), right(normals))),
+        LOUD, Rounded, "take",
+        lambda right, draws: right(Rounded(Key.from_seed(0), ("once",), right(draws), draws.scales)),
         "noise that was used before",
     ),
     "the same cohort every time": (
