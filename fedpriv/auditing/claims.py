@@ -63,9 +63,15 @@ def surplus(plan: Plan, rate_factor: float = 1.0) -> float:
 
 
 def denominator(plan: Plan, rate_factor: float = 1.0) -> float:
-    """The public expected size of a cohort."""
+    """The public expected size of a cohort.
+
+    A sampler with settings of its own gives its size itself: the audit knows no rule for it.
+    """
     config, units = plan.config, plan.mechanism.sampler.population
-    sampling = SAMPLERS[config.sampler].sampling
+    kind = SAMPLERS[config.sampler]
+    if kind.settings.fields():
+        return float(plan.mechanism.sampler.resized(rate_factor).expected_size)
+    sampling = kind.sampling
     if not sampling.samples:
         return float(units)
     if sampling.random_size:

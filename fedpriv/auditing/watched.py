@@ -121,8 +121,9 @@ class Watched(OptimizerWrapper):
         cohort = np.concatenate([shard.ids for shard in request.shards] or [_NO_UNITS])
         exact = self.units.total(query, cohort)
         left = [(total - own) / std for total, own, std in zip(sums, exact, stds, strict=True)]
-        rate = min(1.0, size / self.plan.mechanism.sampler.population)
         sampling = SAMPLERS[self.plan.config.sampler].sampling
+        # Where nothing is sampled, cohorts may be known and the same in every release.
+        rate = min(1.0, size / self.plan.mechanism.sampler.population) if sampling.samples else 1.0
         self.residuals.add([part.ravel() for part in left], cohort, rate, sampling.random_size)
         self._score(query, sums, stds, rate)
         return None

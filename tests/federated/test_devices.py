@@ -64,11 +64,12 @@ def test_the_host_synchronises_once_per_chunk_and_sends_only_new_data(
     blocks = [result.params.numel()] + [1] * (name == "adaptive clip norm")
     # The first rounds bring the data there, try the model out and measure what it takes; the last one is
     # evaluated.
-    # Local steps try further numbers of clients in some of them: the quietest shows what a round needs.
-    quiet = [min(rounds[2:-1], key=lambda spent: len(spent[2]))] if name == "local steps" else rounds[2:4]
+    # Clients of several sizes try further numbers in some of them: the quietest shows what a round needs.
+    several = name in ("several examples", "local steps")
+    quiet = [min(rounds[2:-1], key=lambda spent: len(spent[1]))] if several else rounds[2:4]
     for looks, down, up in quiet:
         # Clients of each size are a chunk.
-        assert looks == 1 or name in ("several examples", "local steps")
+        assert looks == 1 or several
         assert down == blocks
         vectors = [size for size in up if size == result.params.numel()]
         assert len(vectors) <= VECTORS.get(name, 1)
