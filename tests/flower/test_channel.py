@@ -145,7 +145,7 @@ def test_a_peer_without_the_key_is_refused(channels: Channels) -> None:
             with pytest.raises(AuthenticationError):
                 Client(channels.address(1), "AF_UNIX", authkey=bytes(32))
             break
-        except FileNotFoundError:
+        except (FileNotFoundError, ConnectionRefusedError):  # it does not listen yet
             time.sleep(0.01)
     channels.connect([1], 10, all_is_well)
     assert 1 in channels
