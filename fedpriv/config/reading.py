@@ -29,11 +29,14 @@ def read_file(path: str | Path) -> dict[str, Any]:
 def read_run(folder: Path) -> dict[str, Any]:
     """The settings that a run wrote into its folder, in today's words. Raises ArgumentError as read_file.
 
-    Version 0.1.0 had ``noise-draws = "auto"``: exact where nodes own their data, otherwise fast.
+    Version 0.1.0 had ``noise-draws = "auto"``: exact where nodes own their data, otherwise fast; and
+    ``adadp-authors-code``, true or false, for two of the variants of ADADP.
     """
     table = read_file(folder / "config.toml")
     if table.get("noise-draws") == "auto":
         table["noise-draws"] = "exact" if table.get("nodes-own-data") else "fast"
+    if "adadp-authors-code" in table:
+        table["adadp-variant"] = "half-steps" if table.pop("adadp-authors-code") else "paper"
     return table
 
 

@@ -20,12 +20,20 @@ adapting and discarding are post-processing. An err of 0 raises the step size by
 Section 5.2 ends with plain steps of eta / (1 + 0.1 k), k = 1, 2, ... epochs after the switch (equation
 5.1; its "50 steps" are epochs): one release each, from release ``decay_after`` on.
 
-``authors_code`` is the variant of the authors' published code, which keeps the point of the two half steps
-and multiplies the step size by sqrt(tau / err), clamped alike. It is the default: the paper's text uses
-half of the releases for err alone, and learns much less at the same budget. The paper has tau = 1 and
-alpha_max = 1.1 for thousands of steps. In a hundred, the step size grew so until the models swung, so that
-the defaults are tau = 1.5 and alpha_max = 1.02, and a run hands out an average of its models
-(simulations/defaults/README.md).
+There are three variants:
+
+| ``variant`` | point that is kept | step size times | err | discard |
+|---|---|---|---|---|
+| ``paper`` | the full step | tau / err | equation 4.1 | as ``discard`` says |
+| ``half-steps``, the default | the two half steps | sqrt(tau / err) | equation 4.1 | as ``discard`` says |
+| ``authors-code`` | the two half steps | sqrt(tau / err) | sqrt(10) times equation 4.1 | always |
+
+``authors-code`` is what the authors published as code. It sums err over the ten copies of the weights that
+it keeps for per-example gradients, so that its tau = 1 is 0.316 in equation 4.1. The default takes the point
+and the root from there: the paper's text uses half of the releases for err alone, and learns much less at the
+same budget. The paper has tau = 1 and alpha_max = 1.1 for thousands of steps. In a hundred, the step size
+grew so until the models swung, so that the defaults are tau = 1.5 and alpha_max = 1.02, and a run hands out
+an average of its models (simulations/defaults/README.md).
 
 The paper's tau lets the noise in each parameter grow to a variance of 1 (section 4.2), which is large or
 small by the parameters' own scale alone: a layer of 256 inputs starts below 1/16. Without a ``tolerance``,
@@ -33,7 +41,7 @@ tau follows from theta_0 instead, which no data has touched: the noise of T step
 largest of the starting weights (:func:`default_tolerance`). That is ours, and not in the paper.
 
 >>> import torch
->>> method = Adadp(step_size=1.0, clip_norm=1.0, tolerance=0.1, authors_code=False)
+>>> method = Adadp(step_size=1.0, clip_norm=1.0, tolerance=0.1, variant="paper")
 >>> state = method.init(torch.zeros(1))
 >>> for gradient in (1.0, 0.5):
 ...     state = method.update(state, (torch.tensor([gradient]),))
@@ -46,7 +54,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
@@ -58,6 +66,9 @@ from fedpriv.optimizers.registry import BuildContext, Method, register, sgd_rate
 if TYPE_CHECKING:
     from torch import Tensor
 
+Variant = Literal["half-steps", "paper", "authors-code"]
+_COPIES = 10  # of the weights in the authors' code, over which it sums the error
+
 _STEP_SIZE, _TOLERANCE, _FIRST = "step_size", "tolerance", "first_gradient"
 _DECAYS = Needs("adadp-decay-after above 0", lambda run: run["adadp-decay-after"] > 0)
 
@@ -67,7 +78,7 @@ class AdadpSettings(Settings):
 
     # The defaults of 0.1.0.
     UNSET: ClassVar[Mapping[str, Scalar]] = {
-        "adadp-authors-code": False,
+        "adadp-variant": "paper",
         "adadp-tolerance": 1.0,
         "adadp-alpha-max": 1.1,
     }
@@ -81,7 +92,11 @@ class AdadpSettings(Settings):
     )
     adadp_epoch: int = setting(1, "releases of an epoch of the decay", ge=1, needs=_DECAYS)
     adadp_decay: float = setting(0.1, "rate of the decay by epoch", ge=0, needs=_DECAYS)
-    adadp_authors_code: bool = setting(True, "the variant of the authors' code; false: the paper's text")
+    adadp_variant: Variant = setting(
+        "half-steps",
+        "half-steps keeps the two half steps, paper the full step; authors-code also discards and measures "
+        "the error sqrt(10) times as large",
+    )
 
 
 _DEFAULT = AdadpSettings()
@@ -97,12 +112,12 @@ class Adadp:
         tolerance: tau > 0; or None, which takes :func:`default_tolerance` by the largest of theta_0.
         steps: T, the steps of two releases that the run is meant to make; needed without a tolerance.
         alpha_min, alpha_max: bounds of a step size's change, 0 < alpha_min <= 1 <= alpha_max.
-        discard: whether a step with err > tau is thrown away (algorithm 1's stabiliser; the paper's networks
-            go without).
+        discard: whether a step with err > tau is thrown away (algorithm 1's stabiliser; the paper's text goes
+            without for networks).
         decay_after: the even number of releases after which plain decaying steps begin; None is never.
         epoch: releases of an epoch, by which the decay goes.
         decay: its rate, >= 0.
-        authors_code: the variant of the authors' code.
+        variant: which point is kept and how err counts; see the table above.
     """
 
     step_size: float
@@ -114,7 +129,7 @@ class Adadp:
     decay_after: int | None = None
     epoch: int = _DEFAULT.adadp_epoch
     decay: float = _DEFAULT.adadp_decay
-    authors_code: bool = _DEFAULT.adadp_authors_code
+    variant: Variant = _DEFAULT.adadp_variant
     steps: int | None = None
 
     name: ClassVar[str] = "adadp"
@@ -132,6 +147,7 @@ class Adadp:
             raise validation.fail("alpha-max", self.alpha_max, "be at least 1")
         if self.decay_after is not None and validation.integer("adadp-decay-after", self.decay_after, 2) % 2:
             raise validation.fail("adadp-decay-after", self.decay_after, "be even", "a step is two releases")
+        validation.choice("variant", self.variant, get_args(Variant))
         validation.integer("epoch", self.epoch, minimum=1)
         if math.isinf(validation.non_negative("decay", self.decay)):
             raise validation.fail("decay", self.decay, "be finite")
@@ -162,8 +178,10 @@ class Adadp:
         full = state.params - eta * state.slots[_FIRST]
         halves = self._half_way(state) - eta / 2 * answer[0]
         error, tolerance = scaled_error(full, halves), self.tolerance_of(state)
-        taken = halves if self.authors_code else full
-        if self.discard and not error <= tolerance:
+        if self.variant == "authors-code":
+            error *= math.sqrt(_COPIES)
+        taken = full if self.variant == "paper" else halves
+        if (self.discard or self.variant == "authors-code") and not error <= tolerance:
             taken = state.params.clone()
         slots = {
             **state.slots,
@@ -206,7 +224,7 @@ class Adadp:
         if error == 0:
             return self.alpha_max
         ratio = tolerance / error
-        if self.authors_code:
+        if self.variant != "paper":
             ratio = math.sqrt(ratio)
         # In this order an error that overflowed to NaN, too, gives alpha_min.
         return min(self.alpha_max, max(self.alpha_min, ratio))
@@ -223,7 +241,7 @@ def adadp(
     decay_after: int | None = None,
     epoch: int = _DEFAULT.adadp_epoch,
     decay: float = _DEFAULT.adadp_decay,
-    authors_code: bool = _DEFAULT.adadp_authors_code,
+    variant: Variant = _DEFAULT.adadp_variant,
     steps: int | None = None,
 ) -> Adadp:
     """ADADP (Koskela & Honkela 2020, algorithm 2); arguments are as of :class:`Adadp`.
@@ -240,7 +258,7 @@ def adadp(
         decay_after,
         epoch,
         decay,
-        authors_code,
+        variant,
         steps,
     )
 
@@ -276,7 +294,7 @@ def _build(own: AdadpSettings, context: BuildContext) -> Adadp:
         decay_after=own.adadp_decay_after or None,
         epoch=own.adadp_epoch,
         decay=own.adadp_decay,
-        authors_code=own.adadp_authors_code,
+        variant=own.adadp_variant,
     )
 
 

@@ -148,7 +148,7 @@ RULES: dict[str, tuple[Callable[[Config], textbook.Rule], dict[str, object]]] = 
     "adaptive-adp-sgd": (lambda c: textbook.by_norm(c.learning_rate, c.own.adp_a**0.5, c.own.adp_nu), {}),
     "adadp": (
         lambda c: textbook.extrapolating(c.learning_rate, c.own.adadp_tolerance),
-        {"rounds": 6, "adadp_authors_code": False, "adadp_alpha_max": 1.1, "averaging": 0.0},
+        {"rounds": 6, "adadp_variant": "paper", "adadp_alpha_max": 1.1, "averaging": 0.0},
     ),
     "dp-srm": (
         lambda c: textbook.storm(c.learning_rate, c.own.srm_gamma),

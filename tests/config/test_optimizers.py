@@ -63,10 +63,10 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
             "adadp-decay-after": 8,
             "adadp-epoch": 3,
             "adadp-decay": 0.5,
-            "adadp-authors-code": True,
+            "adadp-variant": "authors-code",
             "averaging": 0.0,
         },
-        Adadp(0.5, 2.0, 2.0, 0.8, 1.2, True, 8, 3, 0.5, True, steps=4),
+        Adadp(0.5, 2.0, 2.0, 0.8, 1.2, True, 8, 3, 0.5, "authors-code", steps=4),
     ),
     "adadp by its starting weights": (
         {"optimizer": "adadp", "adadp-tolerance": 0, "rounds": 30, "averaging": 0.0},

@@ -104,7 +104,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("adadp-decay-after", -2),
     ("adadp-epoch", 0),
     ("adadp-decay", -0.1),
-    ("adadp-authors-code", 0),
+    ("adadp-variant", "authors"),
     ("srm-gamma", 0.0),
     ("srm-gamma", 1.1),
     ("srm-difference-clip-norm", math.nan),

@@ -85,7 +85,7 @@ def delayed(rule: str) -> Rule:
     return textbook.delayed(rule, RATES, (4, 3), 0.1, variance=0.01**2 / 4)
 
 
-as_printed = partial(Adadp, alpha_max=1.1, authors_code=False)
+as_printed = partial(Adadp, alpha_max=1.1, variant="paper")
 
 
 def srm(gamma: float = 0.5) -> Callable[[float], DpSrm]:

@@ -75,7 +75,7 @@ DEFAULTS: Settings = {
     "adadp-decay-after": 0,
     "adadp-epoch": 1,
     "adadp-decay": 0.1,
-    "adadp-authors-code": False,
+    "adadp-variant": "paper",
     "srm-gamma": 0.1,
     "srm-difference-clip-norm": 0.1,
     "srm-first-cohort": 1.0,
@@ -360,7 +360,7 @@ def more() -> Iterator[Case]:
     yield small("dp2 noise correction", "dp2-yogi", dp2_noise_correction=True)
     yield small("adadp discards", "adadp", adadp_tolerance=0.05, adadp_discard=True)
     yield small("adadp decays", "adadp", adadp_decay_after=2, adadp_epoch=2)
-    yield small("adadp of its authors", "adadp", adadp_authors_code=True)
+    yield small("adadp of its authors", "adadp", adadp_variant="half-steps")
     yield small("adadp, tolerance from the weights", "adadp", adadp_tolerance=0.0)
     yield small("srm normalised", "dp-srm", srm_step="normalised")
     yield small("srm first cohort", "dp-srm", srm_first_cohort=2.0)

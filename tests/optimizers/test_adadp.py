@@ -24,12 +24,12 @@ from fedpriv.rng import Key
 
 def Adadp(*arguments: object, **named: object) -> Method:  # noqa: N802
     """The method as the paper prints it."""
-    return Method(*arguments, **{"authors_code": False, **named})  # type: ignore[arg-type]
+    return Method(*arguments, **{"variant": "paper", **named})  # type: ignore[arg-type]
 
 
 def test_the_constructor_has_the_commands_defaults() -> None:
     method = adadp(8.0, 1.0)
-    assert (method.tolerance, method.authors_code, method.decay_after) == (1.5, True, None)
+    assert (method.tolerance, method.variant, method.decay_after) == (1.5, "half-steps", None)
 
 
 STEPS, D, N, B = 50, 20, 30, 6
@@ -51,7 +51,7 @@ def private_mean(theta: np.ndarray, release: int) -> np.ndarray:
     return total / B
 
 
-def transcription(tau: float, discard: bool, authors: bool, adaptive_steps: int) -> tuple[list, list, int]:
+def transcription(tau: float, discard: bool, variant: str, adaptive_steps: int) -> tuple[list, list, int]:
     """Algorithm 2 for ``adaptive_steps``, then plain steps by (5.1), epochs of 7 releases."""
     theta, eta, discards = np.zeros(D), ETA, 0
     thetas, etas = [], []
@@ -64,12 +64,15 @@ def transcription(tau: float, discard: bool, authors: bool, adaptive_steps: int)
         err = 0.0
         for i in range(D):
             err += (abs(full[i] - hat[i]) / max(1.0, abs(full[i]))) ** 2
+        if variant == "authors-code":  # the squares of ten equal copies of the weights, in one sum
+            err = sum(err for _ in range(10))
+            discard = True
         err = err**0.5
         if discard and err > tau:
             discards += 1
         else:
-            theta = hat if authors else full
-        ratio = (tau / err) ** 0.5 if authors else tau / err
+            theta = full if variant == "paper" else hat
+        ratio = tau / err if variant == "paper" else (tau / err) ** 0.5
         eta = min(max(ratio, LOW), HIGH) * eta
         thetas.append(theta)
         etas.append(eta)
@@ -92,26 +95,27 @@ def thetas_and_etas(method: Method) -> tuple[np.ndarray, list[float]]:
     return iterates(states), [method.step_size_of(state) for state in states[1::2]]
 
 
-@pytest.mark.parametrize("authors", [False, True])
+@pytest.mark.parametrize("variant", ["paper", "half-steps", "authors-code"])
 @pytest.mark.parametrize("discard", [False, True])
-def test_trajectory_equals_a_transcription(discard: bool, authors: bool) -> None:
+def test_trajectory_equals_a_transcription(discard: bool, variant: str) -> None:
     """50 steps; step sizes rise and fall, and where steps may be discarded some are and some are not."""
-    tau = 1.5
-    method = Adadp(ETA, C, tau, LOW, HIGH, discard, authors_code=authors)
-    expected, etas, discards = transcription(tau, discard, authors, STEPS)
+    discards_steps = discard or variant == "authors-code"
+    tau = 1.5 * 10**0.5 if variant == "authors-code" else 1.5
+    method = Adadp(ETA, C, tau, LOW, HIGH, discard, variant=variant)
+    expected, etas, discards = transcription(tau, discard, variant, STEPS)
     mine, my_etas = thetas_and_etas(method)
     np.testing.assert_allclose(mine[1::2], expected, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(my_etas, etas, rtol=1e-6)
     factors = np.array(etas[1:]) / np.array(etas[:-1])
     assert factors.max() > 1 > factors.min()
     assert ((factors > LOW + 1e-9) & (factors < HIGH - 1e-9)).any()
-    assert 0 < discards < STEPS if discard else discards == 0
+    assert 0 < discards < STEPS if discards_steps else discards == 0
 
 
 def test_the_decaying_phase_equals_a_transcription() -> None:
     """Twenty steps of two releases, then 60 plain ones by equation 5.1."""
     method = Adadp(ETA, C, 1.5, alpha_max=HIGH, decay_after=40, epoch=7)
-    expected, etas, _ = transcription(1.5, False, False, 20)
+    expected, etas, _ = transcription(1.5, False, "paper", 20)
     mine, my_etas = thetas_and_etas(method)
     np.testing.assert_allclose(mine[1:40:2], expected[:20], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(mine[40:], expected[20:], rtol=1e-6, atol=1e-9)
@@ -195,14 +199,22 @@ def test_default_tolerance_keeps_the_accumulated_noise_at_variance_one() -> None
     assert 25 * 2 * tau**2 / 1000 == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("authors", [False, True])
-def test_without_a_tolerance_noise_grows_to_the_scale_of_the_starting_weights(authors: bool) -> None:
+def test_the_authors_tau_of_1_is_0_316_with_discards_in_equation_4_1() -> None:
+    """The authors sum the error over ten copies of the weights and discard by default."""
+    theirs = thetas_and_etas(Adadp(ETA, C, 1.0, LOW, HIGH, variant="authors-code"))
+    ours = thetas_and_etas(Adadp(ETA, C, 0.1**0.5, LOW, HIGH, discard=True, variant="half-steps"))
+    np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(theirs[1], ours[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["paper", "half-steps"])
+def test_without_a_tolerance_noise_grows_to_the_scale_of_the_starting_weights(variant: str) -> None:
     """On noise alone, whatever its size, T steps move each weight by a std of max |theta_0|, or by half of
     the variance where two half steps are kept."""
     d, steps, scale = 40_000, 50, 0.03
     generator = torch.Generator().manual_seed(5)
     start = scale * (2 * torch.rand(d, generator=generator) - 1)
-    method = Adadp(1e-6, 1.0, None, alpha_max=1.1, authors_code=authors, steps=steps)
+    method = Adadp(1e-6, 1.0, None, alpha_max=1.1, variant=variant, steps=steps)
     for sigma in (0.01, 3.0):
         state = method.init(start)
         for _ in range(2 * 150):  # until the step size has settled
@@ -211,7 +223,7 @@ def test_without_a_tolerance_noise_grows_to_the_scale_of_the_starting_weights(au
         for _ in range(2 * steps):
             state = method.update(state, (sigma * torch.randn(d, generator=generator),))
         moved = float((state.params - start).std())
-        assert moved == pytest.approx(scale * (0.5**0.5 if authors else 1), rel=0.05)
+        assert moved == pytest.approx(scale * (1 if variant == "paper" else 0.5**0.5), rel=0.05)
 
 
 def test_the_tolerance_is_the_papers_where_weights_start_at_zero_and_travels_with_the_state() -> None:
@@ -249,9 +261,10 @@ def test_state_round_trips_in_mid_step() -> None:
         ({"epoch": 0}, "epoch"),
         ({"decay": -0.1}, "decay"),
         ({"decay": math.inf}, "decay"),
+        ({"variant": "authors"}, "variant"),
     ],
 )
-def test_bad_values_are_named(change: dict[str, float], name: str) -> None:
+def test_bad_values_are_named(change: dict[str, object], name: str) -> None:
     with pytest.raises(ArgumentError, match=name):
         Adadp(**{"step_size": 0.1, "clip_norm": 1.0, **change})  # type: ignore[arg-type]
 
