@@ -318,7 +318,7 @@ register(
         build=_build,
         check=_check,
         learning_rate=sgd_rate(8.0),  # two half steps of 4
-        averaging=0.8,  # its steps do not shrink towards the end, so that the newest model swings
+        averaging=0.9,  # its steps do not shrink towards the end, so that the newest model swings
         adaptive_clipping="the two releases of its step must be clipped alike",
     )
 )

@@ -301,5 +301,6 @@ register(
         check=_check_fitted,
         resolve=_resolve_adaptive,
         learning_rate=rate_by_noise(20.0, _schedules, _factors),  # over b, which is 4.6 at the start
+        averaging=0.9,  # its steps fall too slowly in a short run to still the noise
     )
 )

@@ -11,6 +11,9 @@ Two more choices of the paper: the noise that minimises its utility bound, sigma
 (section 5 and A.7), which is r_t = (C_t / C_0)^(-1/2) and GROWS as C_t falls; and any given sequences
 (algorithm 3).
 
+The paper's formulas change C and sigma at every step. The authors' published code changes them at every epoch
+of the data, and keeps them within it: ``epoch`` is the number of steps of one.
+
 >>> method = dynamic_dp_sgd(Sgd(), learning_rate=0.1, clip_norm=1.0, steps=100, rho_c=4.0, rho_mu=2.0)
 >>> [round(method.clip_norm(t), 3) for t in (0, 50)], round(method.relative_noise(50), 3)
 ([1.0, 0.5], 0.707)
@@ -72,7 +75,12 @@ class DynamicSettings(Settings):
         filled=True,
         needs=_DECAY,
     )
-    noise_epoch: int = setting(1, "releases of an epoch of a noise decay", ge=1, needs=_DECAY)
+    noise_epoch: int = setting(
+        1,
+        "releases of an epoch: of a noise decay, or over which geometric clip norms and noise stay",
+        ge=1,
+        needs=needs(noise_schedule=("geometric", *DECAYS)),
+    )
     noise_period: int = setting(
         0,
         "epochs of a step of the noise decay (0: 10), or to the polynomial's end (0: all)",
@@ -97,6 +105,7 @@ def dynamic_dp_sgd(
     steps: int,
     rho_c: float = _RHO,
     rho_mu: float = _RHO,
+    epoch: int = 1,
 ) -> FirstOrder:
     """Both schedules (algorithm 2 with Sgd, algorithm 4 with Adam): C_t and mu_t geometric.
 
@@ -107,13 +116,15 @@ def dynamic_dp_sgd(
         steps: T >= 1, the length that the schedules are stretched over.
         rho_c: C_0 / C_T >= 1; 1 keeps the clip norm constant (growing-mu).
         rho_mu: mu_T / mu_0 >= 1; 1 keeps the noise multiplier constant (sensitivity decay).
+        epoch: the steps over which both stay, >= 1.
 
     Raises:
         ArgumentError: a value is out of range; the paper's methods need both rho >= 1. A clip norm of the
             run would leave the range of :func:`fedpriv.mechanism.query.check_range`, or the noise
             multipliers would be more than ``schedules.SPREAD`` apart.
     """
-    clip, noise = _decaying(clip_norm, rho_c, steps), Geometric(1.0, 1 / _ratio("rho-mu", rho_mu), steps)
+    clip = _decaying(clip_norm, rho_c, steps, epoch)
+    noise = Geometric(1.0, 1 / _ratio("rho-mu", rho_mu), steps, epoch)
     check_spread("rho-mu", rho_mu, (noise(0), noise(steps - 1)))
     return FirstOrder(rule, Constant(learning_rate), clip, noise)
 
@@ -165,10 +176,10 @@ def scheduled_dp_sgd(
     return FirstOrder(rule, Constant(learning_rate), clips, noise)
 
 
-def _decaying(clip_norm: float, rho_c: float, steps: int) -> Schedule:
+def _decaying(clip_norm: float, rho_c: float, steps: int, epoch: int = 1) -> Schedule:
     start = validation.positive("clip-norm", clip_norm)
     check_range("clip-norm", start)
-    schedule = Geometric(start, 1 / _ratio("rho-c", rho_c), steps)
+    schedule = Geometric(start, 1 / _ratio("rho-c", rho_c), steps, epoch)
     if (last := schedule(steps - 1)) < LEAST:
         hint = f"the last would be {last:.3g}; sums are of float32"
         raise validation.fail("rho-c", rho_c, f"leave clip norms of at least {LEAST:g}", hint)
@@ -218,7 +229,7 @@ def _scheduled(rule: Rule, own: DynamicSettings, context: BuildContext) -> First
     if own.noise_schedule == "sqrt-clip":
         return square_root_noise(rule, rate, clip, steps, own.rho_c)
     if own.noise_schedule == "geometric":
-        return dynamic_dp_sgd(rule, rate, clip, steps, own.rho_c, own.rho_mu)
+        return dynamic_dp_sgd(rule, rate, clip, steps, own.rho_c, own.rho_mu, own.noise_epoch)
     decay = decay_form(own.noise_schedule, own.noise_decay, own.noise_period, own.noise_end)
     method = noise_decay(rule, rate, clip, decay, own.noise_epoch)
     key = "noise-end" if own.noise_schedule == "polynomial" else "noise-decay"

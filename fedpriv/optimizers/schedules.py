@@ -49,20 +49,24 @@ def as_schedule(value: float | Schedule) -> Schedule:
 class Geometric:
     """``start * ratio ** (t / steps)``, the curves of Du et al. 2021, equations 9 and 12.
 
-    ``ratio`` would be reached at t = steps, one step after the last.
+    ``ratio`` would be reached at t = steps, one step after the last. The value stays for the ``epoch``
+    steps of an epoch, at that of the first of them.
     """
 
     start: float
     ratio: float
     steps: int
+    epoch: int = 1
 
     def __post_init__(self) -> None:
         validation.finite_positive("schedule ratio", self.ratio)
         validation.integer("steps", self.steps, minimum=1)
+        validation.integer("epoch", self.epoch, minimum=1)
 
     def __call__(self, step: int) -> float:
-        """``start * ratio ** (step / steps)``."""
-        return float(self.start * self.ratio ** (step / self.steps))
+        """``start * ratio ** (step / steps)``, of the first step of its epoch."""
+        first = step - step % self.epoch
+        return float(self.start * self.ratio ** (first / self.steps))
 
 
 @dataclass(frozen=True)

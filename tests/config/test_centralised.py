@@ -148,7 +148,7 @@ RULES: dict[str, tuple[Callable[[Config], textbook.Rule], dict[str, object]]] = 
     "adaptive-adp-sgd": (lambda c: textbook.by_norm(c.learning_rate, c.own.adp_a**0.5, c.own.adp_nu), {}),
     "adadp": (
         lambda c: textbook.extrapolating(c.learning_rate, c.own.adadp_tolerance),
-        {"rounds": 6, "adadp_variant": "paper", "adadp_alpha_max": 1.1, "averaging": 0.0},
+        {"rounds": 6, "adadp_variant": "paper", "adadp_alpha_max": 1.1},
     ),
     "dp-srm": (
         lambda c: textbook.storm(c.learning_rate, c.own.srm_gamma),
@@ -187,7 +187,13 @@ def rule_of(name: str) -> tuple[Callable[[Config], textbook.Rule], dict[str, obj
 def test_without_noise_and_clipping_each_optimizer_is_its_textbook_rule(name: str) -> None:
     """The upper limits of the papers' tables: SGD, Adam, RMSProp, delayed RMSProp, STORM and the others."""
     make, changes = rule_of(name)
-    common: dict[str, object] = {"placement": "none", "clip_norm": math.inf, "seed": 5, "optimizer": name}
+    common: dict[str, object] = {
+        "placement": "none",
+        "clip_norm": math.inf,
+        "seed": 5,
+        "optimizer": name,
+        "averaging": 0.0,
+    }
     plan = make_plan(centralised(**common, **changes))
     config, key = plan.config, plan.key()
     source = make_source(config)

@@ -86,7 +86,7 @@ def test_a_run_hands_out_the_average_of_the_same_run() -> None:
 
 
 def test_minus_1_is_what_the_optimizer_has_by_default() -> None:
-    assert make_plan(small(optimizer="adadp", rounds=4)).config.averaging == METHODS["adadp"].averaging == 0.8
+    assert make_plan(small(optimizer="adadp", rounds=4)).config.averaging == METHODS["adadp"].averaging == 0.9
     assert make_plan(small(optimizer="adadp", rounds=4, averaging=0.0)).config.averaging == 0
     assert make_plan(small(optimizer="dp-sgd")).config.averaging == 0
     silos = {"level": "client", "unit": "example", "clients": 4, "examples_per_client": 50, "silo_steps": 2}

@@ -151,7 +151,7 @@ def test_the_configuration_wraps_any_optimizer() -> None:
     plain = make_plan(small(regulariser="l2", placement="none")).mechanism.optimizer
     assert isinstance(plain, Regularised)
     assert plain.regulariser == L2(0.001)
-    corrected = make_plan(small(optimizer="dp2-adam", dp2_noise_correction=True, regulariser="l2"))
+    corrected = make_plan(small(optimizer="dp2-yogi", dp2_noise_correction=True, regulariser="l2"))
     assert isinstance(corrected.mechanism.optimizer, Regularised)
     assert corrected.mechanism.optimizer.inner.noise_std > 0  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match=r"regularisation is 0\.5, which needs a regulariser"):

@@ -21,6 +21,12 @@ def test_geometric_is_du_equation_12(start: float, ratio: float, steps: int, ste
     assert Geometric(start, ratio, steps)(step) == pytest.approx(expected, rel=1e-9)
 
 
+@given(st.integers(1, 100), st.integers(1, 30), st.integers(0, 100))
+def test_an_epoch_keeps_the_value_of_its_first_step(steps: int, epoch: int, step: int) -> None:
+    held, smooth = Geometric(2.0, 0.25, steps, epoch), Geometric(2.0, 0.25, steps)
+    assert held(step) == smooth(epoch * (step // epoch))
+
+
 def test_constant_and_relative() -> None:
     assert Constant(2.5)(7) == 2.5
     assert Relative(Geometric(4.0, 0.25, 2))(1) == pytest.approx(0.5)

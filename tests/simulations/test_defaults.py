@@ -16,7 +16,7 @@ MEASURED = {  # the accuracy of the run whose settings became the defaults
     "dp-srm": 0.9461,
     "dp2-rmsprop": 0.9411,
     "adp-sgd": 0.9438,
-    "adadp": 0.9389,
+    "adadp": 0.9408,
     "dynamic-dp-sgd": 0.9384,
     "dynamic-dp-adam": 0.9546,
     "dynamic-dp-yogi": 0.9617,
