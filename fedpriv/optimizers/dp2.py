@@ -209,9 +209,11 @@ class ExtraQuery:
     """Appendix D's algorithm 2, the ablation that asks for both gradients: adaptive in almost all steps.
 
     Every ``delay`` steps (t mod s = 0) it makes an SGD step on clip(g, C_1) and moves v by (G / s)^2, at
-    t = 0 with the one gradient that G then holds, as printed. In all other steps the SAME cohort answers two
-    blocks, clip(g, C_1) for G and clip(g / (sqrt(v) + epsilon), C_2) for the step, each with noise of
-    multiplier sigma. They are one event of multiplier sigma / sqrt(2), so r_t is 1 and 1/sqrt(2).
+    t = 0 with the one gradient that G then holds, over s, as printed. (The authors' published code divides by
+    the number of gradients in G. That differs at t = 0 alone, where it is 1.) In all other steps the SAME
+    cohort answers two blocks, clip(g, C_1) for G and clip(g / (sqrt(v) + epsilon), C_2) for the step, each
+    with noise of multiplier sigma. They are one event of multiplier sigma / sqrt(2), so r_t is 1 and
+    1/sqrt(2).
 
     Attributes:
         rule: one of RULES but Adam.
