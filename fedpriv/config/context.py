@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     from fedpriv.optimizers.base import PublicFunction
 
 
-def build_context(config: Config, calibrated: Calibrated | None = None) -> BuildContext:
-    """The context of the configured optimizer; at the client level of a silo's, over all its releases."""
+def build_context(
+    config: Config, calibrated: Calibrated | None = None, dimension: int | None = None
+) -> BuildContext:
+    """The context of the configured optimizer; at the client level of a silo's, over all its releases.
+
+    ``dimension`` is the number of parameters; None: that of the configured model.
+    """
     return replace(
         config.context(),
         public_gradient=lambda: _public_gradient(config),
-        dimension=lambda: _dimension(config),
+        dimension=lambda: _dimension(config) if dimension is None else dimension,
         calibrated=calibrated,
     )
 

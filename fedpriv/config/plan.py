@@ -124,13 +124,16 @@ class Plan:
         )
 
 
-def make_plan(config: Config, optimizer: PrivateOptimizer | None = None) -> Plan:
+def make_plan(
+    config: Config, optimizer: PrivateOptimizer | None = None, dimension: int | None = None
+) -> Plan:
     """The plan of a configuration.
 
     Args:
         config: the settings.
         optimizer: an optimizer to run in place of the one that the configuration names; the wrappers that are
             configured go around it.
+        dimension: d, the number of parameters, where another model is trained than the configured one.
 
     Raises:
         ArgumentError: settings contradict each other, or the budget cannot be met.
@@ -141,22 +144,22 @@ def make_plan(config: Config, optimizer: PrivateOptimizer | None = None) -> Plan
         consistency.check_client_level(config)
     consistency.check_used(config)
     consistency.check_privacy(config, config.units, config.delta)
-    consistency.check_optimizer(config, build_context(config))
+    consistency.check_optimizer(config, build_context(config, dimension=dimension))
     if not config.by_silo:
-        return _make_plan(config, rate_is_default)
+        return _make_plan(config, rate_is_default, dimension)
     # Silos are equal in their public numbers and disjoint: the plan of each is that of a run over it alone.
     steps = config.rounds * config.silo_steps
     alone = {"level": "aggregation", "silo_steps": 1, "clients": 1, "rounds": steps}
     return replace(_make_plan(config.model_copy(update=alone)), config=config, units=config.units)
 
 
-def _make_plan(config: Config, rate_is_default: bool = False) -> Plan:
+def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | None = None) -> Plan:
     """The plan of one federation, or of one silo, whose settings are resolved and agree with each other.
 
     A step size that ``rate_is_default`` is asked for again, once the noise is known.
     """
     units, delta = config.units, config.delta
-    context = build_context(config)
+    context = build_context(config, dimension=dimension)
     sampler = make_sampler(config, units, delta)
     config.method.check_sampler(config.own, sampler, context)
     placement = make_placement(config, sampler)
@@ -176,8 +179,8 @@ def _make_plan(config: Config, rate_is_default: bool = False) -> Plan:
 
     calibrated = Calibrated(scale, sampler.expected_size, noise_std)
     if rate_is_default:
-        config = config.with_default_rate(build_context(config, calibrated))
-    optimizer = make_optimizer(config, build_context(config, calibrated))
+        config = config.with_default_rate(build_context(config, calibrated, dimension))
+    optimizer = make_optimizer(config, build_context(config, calibrated, dimension))
     mechanism = replace(unscaled, optimizer=optimizer, scale=scale, rounds=rounds)
     return Plan(config, mechanism, budget, units, cap, optimizer)
 

@@ -2,10 +2,29 @@
 
 A :class:`~fedpriv.flower.grid_engine.GridEngine` requests one bounded sum from each node of any Flower
 ``Grid``. The ClientApp in :mod:`fedpriv.flower.client_app` answers for all virtual clients of its node.
+
+:class:`~fedpriv.flower.private_strategy.PrivateStrategy` trains the model of any other Flower app privately.
 """
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedpriv.flower.private_strategy import PrivateStrategy
+
+__all__ = ["PrivateStrategy"]
 
 # Flower and Ray report usage by default; fedpriv reports nothing. They read this when they are imported.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def __getattr__(name: str) -> Any:
+    """The public name, imported now: the apps of fedpriv do not need it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fedpriv.flower.private_strategy import PrivateStrategy
+
+    return PrivateStrategy

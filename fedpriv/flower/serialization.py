@@ -25,7 +25,7 @@ import functools
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, cast
 
 import numpy as np
@@ -42,7 +42,7 @@ from fedpriv.mechanism.query import Block, IndicatorBlock, Query, SumBlock, Term
 
 Records = dict[str, ArrayRecord | ConfigRecord]
 
-_FLOATS = {"float32", "float64"}
+_FLOATS = frozenset({"float32", "float64"})
 _INT64 = "<i8"  # the type of a shard record's columns
 _MIN_DIVISOR = 1e-15  # divisors between it and its inverse keep sums within the range of floats
 
@@ -161,13 +161,16 @@ def encode(values: Tensor) -> Array:
     return Array(dtype, array.shape, "numpy.ndarray", _header(dtype, array.shape) + array.tobytes())
 
 
-def read_vector(record: ArrayRecord, name: str) -> Tensor:
-    """The float array ``name``. Raises MessageError if it differs from its declared dtype and shape."""
+def read_vector(record: ArrayRecord, name: str, floats: Set[str] = _FLOATS) -> Tensor:
+    """The array ``name``, of one of these float types.
+
+    Raises MessageError if it differs from its declared dtype and shape.
+    """
     if name not in record:
         raise MessageError(f"the array {name!r} is missing")
     array, shape = record[name], tuple(record[name].shape)
-    if array.dtype not in _FLOATS:
-        raise MessageError(f"the array {name!r} must hold {' or '.join(sorted(_FLOATS))}")
+    if array.dtype not in floats:
+        raise MessageError(f"the array {name!r} must hold {' or '.join(sorted(floats))}")
     try:
         plain = _plain(array, shape)
         values = npy.read(array.data) if plain is None else plain

@@ -118,7 +118,7 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
     measure = metrics.shown(result)
     evaluated = measure.key in result
     reached = f"Test {measure.labelled(result[measure.key])}" if evaluated else "No model was evaluated"
-    reached += f" after {metrics.counted(result['rounds'], 'round')} (public test set)"
+    reached += f" after {metrics.counted(result['rounds'], 'round')} ({result['measured on']})"
     if resumed := result["resumed after rounds"]:
         reached += f", resumed after round {', '.join(map(str, resumed))}"
     ending, budget = StopReason(result["stopped"]), privacy["budget"]

@@ -259,10 +259,13 @@ def _trained(folder: Path, config: Config) -> TrainedModel:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if "trained" not in about:
         return _of_0_1_0(folder, config, tensors)
+    order = tuple(read_json(about["trained"]))
+    if "inputs" not in about:  # the arrays of a Flower app, whose model only the app can build
+        return TrainedModel(tensors, order)
     known = read_json(about["inputs"])
     inputs = models.Inputs(tuple(known["shape"]), known["classes"], tuple(known["tokens"]))
     build = None if user_code.in_memory(config.model) else lambda: make_model(config, inputs, started=False)
-    return TrainedModel(tensors, tuple(read_json(about["trained"])), inputs, build)
+    return TrainedModel(tensors, order, inputs, build)
 
 
 def _of_0_1_0(folder: Path, config: Config, tensors: Mapping[str, Tensor]) -> TrainedModel:

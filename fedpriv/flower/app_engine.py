@@ -1,0 +1,133 @@
+"""The engine over the clients of any Flower app: one message a client and point, one bounded sum.
+
+Each node is a client, the privacy unit. A client that is sampled is sent the model and trains as its app has
+it. Its contribution is the change of the trained arrays, theta - theta_K, which is clipped here, alone, and
+added to the sum when its reply arrives; no reply is kept. A query of two points (DP-SRM) sends two messages
+to the same clients, and a client contributes when both replies are there.
+
+A client that is offline, fails, is late, or returns what does not fit contributes nothing. Whether that
+happened is private under add-or-remove, so that nothing is said of it, with one exception: if no reply so far
+could be used, and one had another form than it must have, the run ends and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping import sum_rows, zeros
+from fedpriv.federated.engine import PartialSum, SumRequest
+from fedpriv.flower.app_arrays import AppArrays
+from fedpriv.flower.serialization import MessageError
+from fedpriv.mechanism.grid import on_grid
+from fedpriv.mechanism.query import Query
+
+_POLL_INTERVAL = 0.05  # seconds between looks for replies
+
+# (round from 1, arrays, nodes) -> one message for each node
+Messages = Callable[[int, ArrayRecord, Sequence[int]], Iterable[Message]]
+
+
+class AppEngine:
+    """An :class:`~fedpriv.federated.engine.Engine` over a Flower Grid whose nodes run any ClientApp.
+
+    Args:
+        grid: the run's grid.
+        arrays: the app's arrays.
+        messages: makes the messages of a round.
+        nodes: the node that is each unit, by the unit's number; asked for anew at each release. Units without
+            a node contribute nothing.
+        timeout: the seconds to wait for the replies of a release.
+        noisy: whether noise is added; only then are contributions rounded to the grid of exact sums.
+        metrics: called with the metrics of each reply, which are private; None drops them.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        arrays: AppArrays,
+        messages: Messages,
+        nodes: Callable[[], Sequence[int]],
+        timeout: float,
+        noisy: bool = True,
+        metrics: Callable[[MetricRecord], None] | None = None,
+    ) -> None:
+        self._grid, self._arrays, self._messages, self._nodes = grid, arrays, messages, nodes
+        self._timeout, self._noisy, self._metrics = timeout, noisy, metrics
+        self._fits = False  # whether any reply could be used
+
+    def gather(self, request: SumRequest) -> PartialSum:
+        """The bounded sums over the cohort's clients that answered in time.
+
+        Raises ArgumentError if no reply so far could be used because of its form.
+        """
+        query, nodes = request.query, self._nodes()
+        units = [int(unit) for shard in request.shards for unit in shard.ids]
+        asked = [nodes[unit] for unit in units if unit < len(nodes)]
+        totals = tuple(total.double() for total in zeros(query.blocks, query.points[0]))
+        waiting: dict[str, tuple[int, int]] = {}
+        for number, point in enumerate(query.points):
+            sent = list(self._messages(request.release + 1, self._arrays.record(point), asked))
+            names = self._grid.push_messages(sent)
+            waiting |= {
+                name: (message.metadata.dst_node_id, number)
+                for name, message in zip(names, sent, strict=False)
+            }
+        rows: dict[int, dict[int, Tensor]] = {}
+        trouble: MessageError | None = None
+        for node, number, reply in self._replies(waiting):
+            try:
+                rows.setdefault(node, {})[number] = self._row(query.points[number], reply)
+            except MessageError as error:
+                trouble = error
+                continue
+            if len(rows[node]) == len(query.points):
+                self._fits = True
+                own = rows.pop(node)
+                self._add(totals, query, [own[number] for number in range(len(query.points))])
+        if trouble is not None and not self._fits:
+            raise ArgumentError(f"The app's clients do not fit this strategy: {trouble}.")
+        return PartialSum(totals, sum(shard.parties for shard in request.shards))
+
+    def _replies(self, waiting: dict[str, tuple[int, int]]) -> Iterable[tuple[int, int, Message]]:
+        """(node, number of the point, reply) as replies arrive, until all are there or time is up."""
+        deadline = time.monotonic() + self._timeout
+        while waiting:
+            for reply in self._grid.pull_messages(list(waiting)):
+                asked = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if asked is not None and not reply.has_error():
+                    yield *asked, reply
+            if time.monotonic() > deadline:
+                return
+            if waiting:
+                time.sleep(_POLL_INTERVAL)
+
+    def _row(self, point: Tensor, reply: Message) -> Tensor:
+        """A client's change (d,). Raises MessageError if its reply does not fit."""
+        content = reply.content
+        if len(content.array_records) != 1:
+            count = len(content.array_records)
+            raise MessageError(f"a reply has {count} ArrayRecords; a client must return exactly one")
+        [record] = content.array_records.values()
+        row = self._arrays.change(point, record)
+        if self._metrics is not None:
+            for metrics in content.metric_records.values():
+                self._metrics(metrics)
+        return row
+
+    def _add(self, totals: Sequence[Tensor], query: Query, rows: Sequence[Tensor]) -> None:
+        """Adds one client's bounded contribution. It is computed alone, so its bits depend on it alone."""
+        device, dtype = query.points[0].device, torch.float64
+        own = [row.to(device)[None] for row in rows]
+        sums = sum_rows(own, query.blocks, self._arrays.layout.layer_sizes, dtype)
+        for total, part, block in zip(totals, sums, query.blocks, strict=True):
+            total += on_grid(part, block, 0.0) if self._noisy else part
+
+    def close(self) -> None:
+        """Nothing to release: the grid is the caller's."""
