@@ -64,6 +64,11 @@ class Mechanism:
         sampler = self.sampler.resized(rate_factor)
         return self.placement.resized(rate_factor).observer_event(sampler, noise_multiplier)
 
+    def message_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event | None:
+        """The event for a server that sees each message (:meth:`Placement.message_event`)."""
+        sampler = self.sampler.resized(rate_factor)
+        return self.placement.resized(rate_factor).message_event(sampler, noise_multiplier)
+
     @cached_property
     def planned(self) -> tuple[PlannedRelease, ...]:
         """The optimizer's planned releases."""

@@ -19,12 +19,14 @@ Table = dict[str, dict[str, Any]]
 # The values of "against" in report.json. Reports of different versions are compared by them, so they stay.
 _MODELS = "who sees the released models"
 _SERVER = "the server, for the unit that lost most"
+_MESSAGES = "the server, if it sees each message"
 _OTHER_SILOS = "everyone but an example's own silo, for the silo that lost most"
 _MOVED = "the same, if an example may be replaced by one of another silo"
 
 _DESCRIPTIONS = {
     _MODELS: "anyone who sees the released models",
     _SERVER: "the server, for the client with the largest privacy loss",
+    _MESSAGES: "the server, which sees each message with its own share of the noise; no credit for sampling",
     _OTHER_SILOS: "everyone except an example's own silo, for the silo with the largest privacy loss",
     _MOVED: "the same adversary, if an example may be replaced by one in another silo",
 }
@@ -60,12 +62,7 @@ def _table(by: Callable[[str], PrivacyGuarantee], enforced: str) -> Table:
 
 def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
     """The charged events in the view of an adversary who sees only the models."""
-    # Matched by multiplier and not by position: a failed release was charged and then repeated.
-    planned = plan.mechanism.optimizer.planned(plan.mechanism.rounds)
-    factors: dict[float, float] = {}
-    for p in planned:
-        multiplier = plan.mechanism.scale * p.relative_noise
-        factors[multiplier] = max(p.rate_factor, factors.get(multiplier, 0.0))
+    factors = _rate_factors(plan)
     seen = [
         plan.mechanism.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
         for event in events
@@ -78,6 +75,29 @@ def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
     # probability <= q.
     plain = [replace(event, sampling=Sampling.NONE, rate=1.0, cohort=None) for event in seen]
     return list(plan.of_worst_client(plain))
+
+
+def message_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
+    """The charged events in the view of a server that sees each message, for a unit that is in every release.
+
+    It is empty if the placement adds no noise to messages, or if the budget limits this view already.
+    """
+    factors = _rate_factors(plan)
+    seen = (
+        plan.mechanism.message_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
+        for event in events
+    )
+    return [event for event in seen if event is not None]
+
+
+def _rate_factors(plan: Plan) -> dict[float, float]:
+    """{noise multiplier: the factor of its cohort that costs most, if several releases share it}."""
+    # Matched by multiplier and not by position: a failed release was charged and then repeated.
+    factors: dict[float, float] = {}
+    for p in plan.mechanism.optimizer.planned(plan.mechanism.rounds):
+        multiplier = plan.mechanism.scale * p.relative_noise
+        factors[multiplier] = max(p.rate_factor, factors.get(multiplier, 0.0))
+    return factors
 
 
 def views(
@@ -102,7 +122,7 @@ def views(
         "epsilon": all_methods(observer_events(plan, events) if cap else events, delta, enforced),
     }
     if cap is None:
-        return [models]
+        return [models, *_of_messages(plan, events)]
     server = {
         "against": _SERVER,
         "gates the budget": True,
@@ -110,6 +130,21 @@ def views(
         "epsilon": all_methods(plan.of_worst_client(events), delta, enforced),
     }
     return [server, models]
+
+
+def _of_messages(plan: Plan, events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The view of a server that sees each message, if messages have noise that the budget does not limit."""
+    seen = message_events(plan, events)
+    if not seen or plan.budget is None:
+        return []
+    view = {
+        "against": _MESSAGES,
+        "gates the budget": False,
+        "delta": plan.budget.delta,
+        "relation": seen[0].relation.value,
+        "epsilon": all_methods(seen, plan.budget.delta, plan.budget.method),
+    }
+    return [view]
 
 
 def _of_silos(

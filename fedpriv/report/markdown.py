@@ -200,6 +200,8 @@ def _guarantees(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[s
         against = described(view["against"])
         if view["gates the budget"]:
             against += " (the enforced guarantee)"
+        if view.get("relation", privacy["relation"]) != privacy["relation"]:
+            against += "; here one unit is replaced"
         for method, cell in view["epsilon"].items():
             if "error" in cell:
                 lines.append(f"| {against} | {METHODS[method].label} | not supported | | |")

@@ -185,8 +185,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     budget = next((row.plan.budget for row in rows if row.plan.budget), None)
     texts = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
     for row in rows:
-        if row.placement == Distributed.name and SAMPLERS[row.plan.config.sampler].sampling.samples:
-            texts.append("Distributed noise promises nothing against the server, which draws the cohorts.")
+        if row.placement == Distributed.name:
+            texts.append(
+                "Under distributed noise, epsilon against the server counts each message with its own share "
+                "of the noise. Sampling gets no credit, since the server draws the cohorts."
+            )
         if most := row.plan.max_participations:
             texts.append(
                 f"Under local noise a client gives data to at most {counted(most, 'release')} and sends "
@@ -254,17 +257,14 @@ def cells(row: Row) -> list[str]:
     measure = shown(data)
     score = measure.text(data[measure.key]) if measure.key in data else ""
     views = ("the server", "who sees the models")
-    epsilons = [_cell(row, key, data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
+    epsilons = [_cell(data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
     name = row.placement if row.plan.budget else f"{row.placement} (NOT PRIVATE)"
     return [name, data["defends against"], data["neighbours"] or "", score, *epsilons]
 
 
-def _cell(row: Row, against: str, value: float | None, kind: str | None) -> str:
+def _cell(value: float | None, kind: str | None) -> str:
     if value is not None:
         return f"{value:.3g}" + (" (an ESTIMATE)" if kind == "estimate" else "")
-    if row.placement == Distributed.name and against == "the server":
-        everyone = not SAMPLERS[row.plan.config.sampler].sampling.samples
-        return "as the next, if it sees sums only" if everyone else "none promised"
     return "infinite"
 
 

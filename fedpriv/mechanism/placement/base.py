@@ -137,6 +137,11 @@ class Placement(ABC):
         """
         return sampler.event(noise_multiplier)
 
+    def message_event(self, sampler: Sampler, noise_multiplier: float) -> Event | None:
+        """The event of one party's message for a server that sees it; None where it adds no noise, or where
+        ``enforced_event`` is this event already."""
+        return None
+
 
 PLACEMENTS = Registry[type[Placement]]("placement", order=lambda kind: kind.place)
 _Kind = TypeVar("_Kind", bound=type[Placement])

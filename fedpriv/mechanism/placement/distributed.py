@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedpriv.accounting.events import Event, Relation, Sampling
 from fedpriv.mechanism.placement.at_parties import AtParties
 from fedpriv.mechanism.placement.base import register
+from fedpriv.mechanism.sampling import Sampler
 
 
 @register
@@ -34,3 +36,13 @@ class Distributed(AtParties):
     def party_stds(self, stds: Sequence[float]) -> tuple[float, ...]:
         """std / sqrt(n)."""
         return tuple(std / math.sqrt(self.secret_shares) for std in stds)
+
+    def message_event(self, sampler: Sampler, noise_multiplier: float) -> Event:
+        """One message with its own share of the noise, without amplification: the server draws the cohorts.
+
+        The server sees which clients reply, so a client can only be replaced. It does not see which examples
+        a silo has, so examples keep the relation of the run.
+        """
+        (share,) = self.party_stds((noise_multiplier,))
+        relation = Relation.REPLACE_ONE if self.per_unit else sampler.event(noise_multiplier).relation
+        return Event(share, Sampling.NONE, relation, population=sampler.population)
