@@ -27,8 +27,8 @@ from fedpriv import models
 from fedpriv._internal import tensor_io, user_code, validation
 from fedpriv._internal.files import read_json
 from fedpriv._internal.version import __version__
-from fedpriv.accounting.head import HeadFile, head_path
-from fedpriv.accounting.record import parse
+from fedpriv.accounting.head import Head, HeadFile, head_path, read_head
+from fedpriv.accounting.record import parse, require_reaches
 from fedpriv.config.builders import make_model, make_source
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
@@ -37,6 +37,7 @@ from fedpriv.federated.stop_reason import StopReason
 from fedpriv.models import weights
 from fedpriv.report import markdown, overview, plots
 from fedpriv.report.notices import remark
+from fedpriv.report.summary import LEDGER_HEAD
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.tasks import metrics as metrics_module
 
@@ -226,9 +227,12 @@ def as_frame(records: Sequence[Mapping[str, Any]], index: str) -> pandas.DataFra
 def load_result(folder: str | Path) -> Result:
     """The result of an earlier run, from its output folder, of this version of fedpriv or of 0.1.0.
 
-    Nothing is unpickled: the folder holds TOML, JSON and safetensors files.
+    Nothing is unpickled: the folder holds TOML, JSON and safetensors files. The ledger must be the one that
+    the report was written for, to its last line. Its anchor is not asked, since that may start a command that
+    the folder names: `fedpriv account --ledger` does.
 
-    Raises ArgumentError where the folder holds no run, or one that has not ended or whose files are damaged.
+    Raises LedgerError where the ledger was edited, cut or replaced; ArgumentError where the folder holds no
+    run, or one that has not ended or whose files are damaged.
     """
     path = Path(folder)
     if not (path / "config.toml").is_file():
@@ -244,13 +248,26 @@ def load_result(folder: str | Path) -> Result:
         spending = [(record["round"], record["epsilon"]) for record in metrics]
         stopped = StopReason(report["result"]["stopped"])
         trained = _trained(path, config)
-        ledger = (path / "ledger.jsonl").read_bytes()
+        ledger = _ledger(path / "ledger.jsonl", report)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, validation.FedprivError):
             raise
         hint = f"{type(error).__name__}: {error}"
         raise validation.fail("folder", str(folder), "hold the intact files of a run", hint) from None
     return Result(report, metrics, stopped, config, trained, path, ledger, spending)
+
+
+def _ledger(path: Path, report: Mapping[str, Any]) -> bytes:
+    """The ledger's content. Raises LedgerError unless it ends where its head and the report say."""
+    content = path.read_bytes()
+    if not content:
+        return content
+    record = parse(content, str(path))
+    if (sealed := read_head(head_path(path))) is not None:
+        require_reaches(record, sealed, path, f"its head, {head_path(path)},")
+    if stated := report["privacy"].get(LEDGER_HEAD):  # a report of version 0.1.0 has none
+        require_reaches(record, Head.from_json(stated), path, "report.json beside it")
+    return content
 
 
 def _trained(folder: Path, config: Config) -> TrainedModel:

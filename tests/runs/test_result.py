@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import fedpriv
+from fedpriv.accounting import LedgerError
+from fedpriv.accounting.head import head_path
 from fedpriv.data import load
 from fedpriv.models.weights import start_from
 from fedpriv.node.policy import as_taken
@@ -154,6 +156,27 @@ def test_a_folder_that_is_damaged_is_refused(tmp_path: Path, name: str) -> None:
     folder = fedpriv.simulate(FEW, rounds=1).save(tmp_path / "run")
     (folder / name).unlink()
     with pytest.raises(fedpriv.ArgumentError, match=r"^folder is "):
+        fedpriv.load_result(folder)
+
+
+@pytest.mark.parametrize("how", ["cut", "edited", "replaced", "cut with its head"])
+def test_a_result_whose_ledger_is_not_the_runs_is_refused(tmp_path: Path, how: str) -> None:
+    """Its epsilon would be that of a report which nothing supports."""
+    folder = fedpriv.simulate(FEW).save(tmp_path / "run")
+    ledger, other = (
+        folder / "ledger.jsonl",
+        fedpriv.simulate({**FEW, "epsilon": 1}).save(tmp_path / "other") / "ledger.jsonl",
+    )
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    if how.startswith("cut"):
+        ledger.write_bytes(b"".join(lines[:-1]))
+    elif how == "edited":
+        ledger.write_bytes(b"".join([lines[0], lines[1].replace(b"noise", b"noose"), *lines[2:]]))
+    else:
+        ledger.write_bytes(other.read_bytes())
+    if how in ("replaced", "cut with its head"):
+        head_path(ledger).unlink()
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl"):
         fedpriv.load_result(folder)
 
 
