@@ -270,7 +270,7 @@ def test_comparison_and_audit() -> None:
     assert found["central"].report["optimizer"] == f"{__name__}:Halving"
     assert "epsilon against the server" in repr(found)
     assert "<table>" in found._repr_html_()
-    assert len(found.plot().axes) == 2
+    assert len(found.plot().axes) == 1
     finding = fedpriv.audit(optimizer=Halving(), clients=500, sampling_rate=0.2, rounds=4, confidence=0.9999)
     assert not finding.violated
     assert repr(finding).startswith(

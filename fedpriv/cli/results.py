@@ -18,7 +18,8 @@ seed or folder alone are repetitions: their row has the mean and, after +-, the 
 folder that is no run stands for all runs below it. Runs that have not ended are left out, and a note names
 them.
 
-The picture shows scores against rounds and epsilon. Of more than 20 rows it shows the last scores alone.
+The picture shows scores against rounds, and last scores against budgets where there are several. Of more
+than 20 rows it shows the last scores alone.
 
 \b
 Examples:
@@ -56,7 +57,11 @@ def results(
         note(line)
     if out is not None:
         many = len(groups) > comparison_plots.MOST_CURVES
-        what = "last test scores, best first" if many else "test score against rounds and epsilon"
+        what = (
+            "last test scores, best first"
+            if many
+            else "test score against rounds, and against budgets where there are several"
+        )
         typer.echo(f"{out} shows the {what}")
 
 

@@ -258,7 +258,7 @@ def compare(
                 say(f"{row.placement}: {found}", bold=True)
     for sentence in comparison.notes(rows):
         say(sentence)
-    say(f"{folder.path}/compare.png shows the test score against rounds and epsilon")
+    say(f"{folder.path}/compare.png shows the test score against rounds")
 
 
 def _each_once(notes: dict[str, list[str]]) -> list[str]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import plotting
 from fedpriv.report.adversaries import described
 from fedpriv.report.comparison import Group, remarks
 from fedpriv.report.comparison_table import rank
 from fedpriv.report.summary import round_0
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_CURVES = 20  # ten colours, with solid and dashed lines
 _AGAINST = ("tab:red", "tab:purple", "tab:blue", "tab:green", "tab:orange")
@@ -21,51 +25,72 @@ _LOG_RATIO = 50  # the epsilon axis is logarithmic if the largest budget exceeds
 def picture(groups: Sequence[Group]) -> bytes:
     """A PNG of the groups' mean scores, with the sample standard deviation of their runs.
 
-    For up to MOST_CURVES groups: the scores by round and, if any group is private, by spent epsilon. For more
-    groups: the last scores, best first.
+    For up to MOST_CURVES groups: the scores by round, and if they have several budgets, the last scores by
+    budget. For more groups: the last scores, best first.
     """
     return (curves if len(groups) <= MOST_CURVES else finals)(groups)
 
 
 def curves(groups: Sequence[Group]) -> bytes:
-    """The scores by round and by epsilon."""
-    private = any(_adversary(group) for group in groups)
-    figure, (by_round, *others) = plotting.panels(11 if private else 7, 4.4, 1 + private)
+    """The scores by round, and the last scores by the epsilon of the budget.
+
+    The score is not drawn against the epsilon spent within a run: a run that somebody stops because of its
+    score costs its whole budget.
+    """
+    budgets = {budget for group in groups if (budget := _budget(group)) is not None}
+    both = len(budgets) > 1
+    figure, (by_round, *others) = plotting.panels(11 if both else 7, 4.4, 1 + both)
     alike, own = remarks(groups)
     adversaries = {_adversary(group) for group in groups} - {""}
-    heights, ends = list[float](), list[float]()
+    heights = list[float]()
     for number, (group, notes) in enumerate(zip(groups, own, strict=True)):
-        rounds, spent, means, spreads = _course(group)
+        rounds, means, spreads = _course(group)
         label = _label(group, notes, named=len(adversaries) > 1)
         color, dashes = f"C{number % 10}", ("-", "--")[number // 10 % 2]
-        across: tuple[Sequence[float], ...] = (rounds, spent)[: 1 + private]
         lowest, highest = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
         heights += highest
-        ends += spent[-1:]
-        for axes, at in zip((by_round, *others), across, strict=True):
-            if at:
-                axes.plot(at, means, label=label, color=color, marker=".", linestyle=dashes)
-                if len(group.runs) > 1:
-                    axes.fill_between(at, lowest, highest, color=color, alpha=0.15, linewidth=0)
-            elif means:
-                plotting.level(axes, means[-1], color)
+        by_round.plot(rounds, means, label=label, color=color, marker=".", linestyle=dashes)
+        if len(group.runs) > 1:
+            by_round.fill_between(rounds, lowest, highest, color=color, alpha=0.15, linewidth=0)
     limits = groups[0].measure.limits(heights)
-    by_round.set(xlabel="round", ylabel=_score(groups), ylim=limits)
+    whole = f" (each private run's whole budget: epsilon {budgets.pop():g})" if len(budgets) == 1 else ""
+    by_round.set(xlabel=f"round{whole}", ylabel=_score(groups), ylim=limits)
+    plotting.rule(by_round, whole=True)
     for axes in others:
+        _draw_by_budget(axes, groups)
         whom = "the adversary named in the legend" if len(adversaries) > 1 else adversaries.pop()
-        noiseless = any(not _adversary(group) for group in groups)
-        # An estimate can be below the spent epsilon; all other methods are upper bounds.
-        bound = "" if any(group.json()["kind"] == "estimate" for group in groups) else ", at most"
-        level = f"\n{plotting.LEVEL}" if noiseless else ""
-        axes.set(xlabel=f"epsilon spent{bound}, against {whom}{level}")
-        if ends and max(ends) > _LOG_RATIO * min(ends):
-            axes.set_xscale("log", nonpositive="mask")  # round 0 has epsilon 0
-    for axes in (by_round, *others):
-        plotting.rule(axes, whole=axes is by_round)
+        level = f"\n{plotting.LEVEL}" if any(_budget(group) is None for group in groups) else ""
+        axes.set(xlabel=f"epsilon of the whole budget,\nagainst {whom}{level}", ylim=limits)
+        if max(budgets) > _LOG_RATIO * min(budgets):
+            axes.set_xscale("log")
+        plotting.rule(axes, whole=False)
     plotting.legend(figure, by_round)
     if alike:
         plotting.title(figure, [alike])
     return plotting.png(figure)
+
+
+def _draw_by_budget(axes: Axes, groups: Sequence[Group]) -> None:
+    """The last scores by budget; a line joins groups that differ in their epsilon alone."""
+    series: dict[str, list[tuple[float, float, float, int]]] = {}
+    for number, group in enumerate(groups):
+        (mean, spread), budget = _end(group), _budget(group)
+        if budget is None:
+            plotting.level(axes, mean, f"C{number % 10}")
+            continue
+        others = {key: value for key, value in group.settings.items() if key != "epsilon"}
+        series.setdefault(str(others), []).append((budget, mean, spread, number))
+    for points in series.values():
+        at, means, spreads, numbers = zip(*sorted(points), strict=True)
+        axes.plot(at, means, color="tab:gray", linewidth=0.8)
+        for x, mean, spread, number in zip(at, means, spreads, numbers, strict=True):
+            axes.errorbar(x, mean, yerr=spread or None, color=f"C{number % 10}", marker="o", capsize=3)
+
+
+def _budget(group: Group) -> float | None:
+    """The epsilon of the budget; None without noise."""
+    found = group.runs[0].report["privacy"]["budget"]
+    return None if found is None else float(found["epsilon"])
 
 
 def finals(groups: Sequence[Group]) -> bytes:
@@ -119,17 +144,14 @@ def _score(groups: Sequence[Group]) -> str:
     return groups[0].measure.axis + (", +- standard deviation of runs" if repeated else "")
 
 
-def _course(group: Group) -> tuple[list[int], list[float], list[float], list[float]]:
-    """The rounds at which all runs were evaluated, from 0 on, with the largest spent epsilon (none without
-    noise), the mean of the runs' scores, and their standard deviation (0 for one run)."""
+def _course(group: Group) -> tuple[list[int], list[float], list[float]]:
+    """The rounds at which all runs were evaluated, from 0 on, with the mean of the runs' scores and their
+    standard deviation (0 for one run)."""
     records_of = [[*round_0(run.report), *run.metrics] for run in group.runs]
     by_round = [{record["round"]: record for record in records} for records in records_of]
     rounds = sorted(set.intersection(*(set(records) for records in by_round)))
-    spent = [[records[r]["epsilon"] for records in by_round] for r in rounds]
-    known = all(value is not None for column in spent for value in column)
     heights = [group.measure.heights([records[r] for records in by_round]) for r in rounds]
-    means = [statistics.fmean(column) for column in heights]
-    return rounds, [max(column) for column in spent] if known else [], means, [*map(_spread, heights)]
+    return rounds, [statistics.fmean(column) for column in heights], [*map(_spread, heights)]
 
 
 def _end(group: Group) -> tuple[float, float]:

@@ -274,38 +274,27 @@ def picture(rows: Sequence[Row]) -> bytes:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """The score against rounds and against epsilon; each line says whom its epsilon defends against."""
-    private = any(row.plan.budget is not None for row in rows)
-    figure, (by_round, *others) = plotting.panels(11 if private else 7, 4.5, 1 + private)
+    """The score against rounds; each line says what its whole budget is, and against whom it holds."""
+    figure, [axes] = plotting.panels(7.5, 4.5)
     measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
     every: list[float] = []
     for row in rows:
         records = [*round_0(row.result.report), *row.result.metrics]
-        rounds = [m["round"] for m in records]
         heights = measure.heights(records)
         every += heights
-        against = f"against {_AGAINST[row.placement]}" if row.plan.budget else "not private"
+        budget = row.plan.budget
+        kind = ", an ESTIMATE" if budget and row.json()["epsilon is"] == "estimate" else ""
+        against = "not private"
+        if budget:
+            against = f"epsilon {budget.epsilon:g} against {_AGAINST[row.placement]}{kind}"
         label = f"{row.placement} ({against})"
-        by_round.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
-        if row.plan.budget is not None:
-            spent = [m["epsilon"] for m in records]
-            others[0].plot(spent, heights, marker=".", color=_COLORS[row.placement], label=label)
-        elif private and heights:
-            plotting.level(others[0], heights[-1], _COLORS[row.placement])
-    by_round.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
-    for axes in others:
-        estimate = any(row.json()["epsilon is"] == "estimate" for row in rows)
-        kind = " (an ESTIMATE)" if estimate else ", at most"
-        noiseless = any(row.plan.budget is None for row in rows)
-        level = f"\n{plotting.LEVEL}" if noiseless else ""
-        axes.set(xlabel=f"epsilon spent{kind}, against the adversary named in the legend{level}")
-    for axes in (by_round, *others):
-        plotting.rule(axes, whole=axes is by_round)
-    plotting.legend(figure, by_round)
+        rounds = [m["round"] for m in records]
+        axes.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
+    axes.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
+    plotting.rule(axes, whole=True)
+    plotting.legend(figure, axes)
     config = rows[0].plan.config
     title = f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
-    if private:
-        title += f", epsilon {config.epsilon:g}"
     seeded = [remark(config.changed(placement="central")) or ""] if config.seed >= 0 else []
     plotting.title(figure, [title, *seeded])
     return figure

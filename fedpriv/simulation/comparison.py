@@ -37,7 +37,7 @@ class Comparison:
         return self.results[placement]
 
     def plot(self) -> Figure:
-        """A matplotlib figure of the scores against rounds and against epsilon; a notebook shows it."""
+        """A matplotlib figure of the scores against rounds; a notebook shows it."""
         return comparisons.draw(self.rows)
 
     def to_pandas(self) -> pandas.DataFrame:

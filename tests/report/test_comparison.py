@@ -196,15 +196,14 @@ def drawn(rendered_pictures: None, monkeypatch: pytest.MonkeyPatch) -> list[Figu
     return figures
 
 
-def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Figure]) -> None:
+def test_the_picture_has_means_and_a_side_for_budgets(runs: Path, drawn: list[Figure]) -> None:
     groups = comparison.read([runs])
     comparison_plots.picture(groups)
-    by_round, by_epsilon = drawn[0].axes
-    assert len(by_round.lines) == len(by_epsilon.lines) == 4
+    by_round, by_budget = drawn[0].axes
+    assert len(by_round.lines) == 4
     [sgd] = [group for group in groups if len(group.runs) == 3]
     at = groups.index(sgd)
-    for axes in (by_round, by_epsilon):
-        assert axes.lines[at].get_xdata()[0] == 0  # the score before round 1
+    assert by_round.lines[at].get_xdata()[0] == 0  # the score before round 1
     data = sgd.json()
     assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * data["mean"])
     [band] = by_round.collections
@@ -212,12 +211,19 @@ def test_the_picture_has_means_and_a_side_for_epsilon(runs: Path, drawn: list[Fi
     ends = ends[ends[:, 0] == ends[:, 0].max()][:, 1]
     assert (max(ends) - min(ends)) / 2 == pytest.approx(100 * data["spread"])  # as in the table
     assert "+- standard deviation of runs" in by_round.get_ylabel()
-    assert sum("ESTIMATE" in line.get_label() for line in by_epsilon.lines) == 1
-    [level] = [line for line in by_epsilon.lines if line.get_linestyle() == ":"]
+    assert sum("ESTIMATE" in line.get_label() for line in by_round.lines) == 1
+    points = [part.lines[0] for part in by_budget.containers]
+    assert sorted(point.get_xdata()[0] for point in points) == [1, 3, 3]  # budgets, not what was spent so far
+    [mean] = [p.get_ydata()[0] for p in points if p.get_color() == f"C{at}"]
+    assert mean == pytest.approx(100 * data["mean"])
+    [level] = [line for line in by_budget.lines if line.get_linestyle() == ":"]
     [plain] = [group for group in groups if group.runs[0].config.placement == "none"]
     assert list(level.get_ydata()) == pytest.approx([100 * plain.json()["mean"]] * 2)  # it has no epsilon
-    assert "dotted: the last score without noise" in by_epsilon.get_xlabel()
-    assert "epsilon spent, against anyone who sees the released models" in by_epsilon.get_xlabel()
+    assert "dotted: the last score without noise" in by_budget.get_xlabel()
+    assert (
+        "epsilon of the whole budget,\nagainst anyone who sees the released models" in by_budget.get_xlabel()
+    )
+    assert all("spent" not in axes.get_xlabel() for axes in (by_round, by_budget))
     comparison_plots.picture([plain])
     assert len(drawn[1].axes) == 1
     assert drawn[1].get_suptitle() == "not private: no noise is added"
@@ -244,7 +250,10 @@ def test_the_plot_names_adversaries_and_runs_that_are_not_private(runs: Path, dr
     assert labels[0].endswith(" (not private: no noise is added)")
     assert labels[1].endswith(" (against anyone who sees the released models)")
     assert labels[2] == "learning-rate=local (against the server)"
-    assert "spent, at most, against the adversary named in the legend" in drawn[0].axes[1].get_xlabel()
+    [axes] = drawn[0].axes
+    assert axes.get_xlabel() == "round (each private run's whole budget: epsilon 3)"
+    comparison_plots.picture([plain, of_budget(adam, 1.0), local])
+    assert "whole budget,\nagainst the adversary named in the legend" in drawn[1].axes[1].get_xlabel()
     assert not drawn[0].get_suptitle()  # the others are private
 
 
@@ -401,11 +410,11 @@ def test_an_unwritable_plot_is_refused_before_runs_are_read(out: str, message: s
 
 
 def of_budget(group: comparison.Group, epsilon: float) -> comparison.Group:
-    """The group as if it had spent so much in the end."""
+    """The group as if this had been its budget."""
     [run] = group.runs
-    scale = epsilon / run.metrics[-1]["epsilon"]
-    metrics = tuple({**record, "epsilon": scale * record["epsilon"]} for record in run.metrics)
-    return replace(group, settings={"epsilon": epsilon}, runs=(replace(run, metrics=metrics),))
+    report = json.loads(json.dumps(run.report))
+    report["privacy"]["budget"]["epsilon"] = epsilon
+    return replace(group, settings={"epsilon": epsilon}, runs=(replace(run, report=report),))
 
 
 @pytest.mark.parametrize(("largest", "scale"), [(4.9, "linear"), (5.1, "log")])
@@ -414,13 +423,12 @@ def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
 ) -> None:
     [adam] = comparison.read([runs / "adam"])
     comparison_plots.picture([of_budget(adam, 0.1), of_budget(adam, largest)])
-    by_round, by_epsilon = drawn[0].axes
-    assert (by_epsilon.get_xscale(), by_round.get_xscale()) == (scale, "linear")
-    assert by_round.get_ylim() == by_epsilon.get_ylim() == (0, 100)
-    left, right = by_epsilon.get_xlim()
-    least = by_epsilon.lines[0].get_xdata()[1]  # after round 0, whose 0 a logarithmic axis has no place for
-    assert right > largest
-    assert left == 0 if scale == "linear" else 0 < left < least
+    by_round, by_budget = drawn[0].axes
+    assert (by_budget.get_xscale(), by_round.get_xscale()) == (scale, "linear")
+    assert by_round.get_ylim() == by_budget.get_ylim() == (0, 100)
+    assert list(by_budget.lines[0].get_xdata()) == [0.1, largest]  # one line: they differ in epsilon alone
+    comparison_plots.picture([of_budget(adam, 0.1), of_budget(adam, 0.1)])
+    assert len(drawn[1].axes) == 1  # one budget: nothing to compare
 
 
 def test_a_picture_of_many_has_all_of_them_however_many_adversaries(runs: Path, drawn: list[Figure]) -> None:

@@ -106,24 +106,12 @@ def test_runs_that_ended_early_are_named_and_settings_apply_only_where_used(
     assert compare.left_out(chosen[:2], ended) == text
 
 
-@pytest.mark.parametrize(("placements", "panels"), [(["none"], 1), (["none", "central"], 2)])
-def test_the_picture_has_a_side_for_epsilon_where_there_is_one(
-    placements: list[str], panels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_picture_has_no_side_for_what_was_spent_within_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
-    rows = compare.compare(compare.plans(small(rounds=2), placements))
-    compare.picture(rows)
-    assert [bool(axes.lines) for axes in drawn[0].axes] == [True] * panels
-    if panels == 2:  # without noise there is no epsilon to draw against
-        level, _ = drawn[0].axes[1].lines
-        height = 100 * rows[0].result.metrics[-1]["accuracy"]
-        assert (level.get_linestyle(), list(level.get_ydata())) == (":", [height] * 2)
-        assert "dotted: the last score without noise" in drawn[0].axes[1].get_xlabel()
-        assert "epsilon spent, at most, against" in drawn[0].axes[1].get_xlabel()
-    title = drawn[0].get_suptitle()
-    assert title.startswith("infinite-digits, 400 clients, logistic, dynamic-dp-sgd")
-    assert ("epsilon" in title) == (panels == 2)
+    compare.picture(compare.compare(compare.plans(small(rounds=2), ["none", "central"])))
+    [axes] = drawn[0].axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [2, 2]  # before round 1, and after round 2
 
 
 def test_local_noise_uses_the_expected_number_of_participations_by_default() -> None:
@@ -219,7 +207,10 @@ def test_the_runs_add_up_and_the_noiseless_one_is_not_private(
     assert compare.adding_up([by_name["central"]]) == []
     assert "none (NOT PRIVATE)" in repr(Comparison(tuple(rows)))
     figure = compare.draw(rows)
-    assert any("none (not private)" in text.get_text() for text in figure.legends[0].get_texts())
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "none (not private)" in labels
+    assert "central (epsilon 3 against who sees the models)" in labels
+    assert [axes.get_xlabel() for axes in figure.axes] == ["round"]
 
 
 def test_a_run_that_somebody_stopped_counts_whole(compared: tuple[Path, list[compare.Row]]) -> None:
