@@ -34,6 +34,7 @@ ABOUT = {
     "rng": "keyed generators",
     "parameters": "flat vectors",
     "accounting": "events, budget, ledger",
+    "secure_aggregation": "sums of masked messages",
     "_internal": "helpers",
 }
 _STYLE = "font-family:system-ui,sans-serif"
