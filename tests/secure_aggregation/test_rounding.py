@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from mpmath import mp, mpf, ncdf
 def rounded_law(scale: float, reach: int) -> list[mpf]:
     """P(round(s Z) = k) for |k| <= reach."""
     edges = [ncdf((k - mpf(1) / 2) / scale) for k in range(-reach, reach + 2)]
-    return [upper - lower for lower, upper in zip(edges, edges[1:], strict=False)]
+    return [upper - lower for lower, upper in itertools.pairwise(edges)]
 
 
 def convolved(laws: list[list[mpf]]) -> list[mpf]:
