@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch.utils.data import Dataset
 
-__all__ = ["as_array", "as_owners", "as_source"]
+__all__ = ["as_array", "as_owners", "as_source", "examples_of"]
 
 _PARTS = tuple(part for part in vars(Source) if not part.startswith("_"))
 _WANTED = (
@@ -69,6 +69,22 @@ def as_source(dataset: Any) -> Source:
     if len(dataset) != 4:
         raise DataError(f"dataset has {len(dataset)} parts; it must be {_WANTED}")
     return _arrays("arrays", *dataset)
+
+
+def examples_of(dataset: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The x and y of examples without a test part: (x, y), or a map-style torch Dataset of such pairs.
+
+    Raises DataError for other types, and if an example is malformed.
+    """
+    if isinstance(dataset, torch.utils.data.Dataset):
+        x, y = _read(dataset, "train")
+    elif isinstance(dataset, Sequence) and not isinstance(dataset, str) and len(dataset) == 2:
+        x, y = dataset
+    else:
+        kind = type(dataset).__name__
+        raise DataError(f"dataset is a {kind}; it must be (x, y) or a torch Dataset of such pairs")
+    name = "dataset"
+    return np.asarray(as_array(x, name, "x")), np.asarray(as_array(y, name, "y"))
 
 
 def _arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any) -> Arrays:

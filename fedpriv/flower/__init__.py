@@ -4,17 +4,22 @@ A :class:`~fedpriv.flower.grid_engine.GridEngine` requests one bounded sum from 
 ``Grid``. The ClientApp in :mod:`fedpriv.flower.client_app` answers for all virtual clients of its node.
 
 :class:`~fedpriv.flower.private_strategy.PrivateStrategy` trains the model of any other Flower app privately.
+:class:`~fedpriv.flower.silo_app.Silo` trains privately inside any other ClientApp.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpriv.flower.private_strategy import PrivateStrategy
+    from fedpriv.flower.silo_app import Silo
 
-__all__ = ["PrivateStrategy"]
+__all__ = ["PrivateStrategy", "Silo"]
+
+_HOMES = {"PrivateStrategy": "private_strategy", "Silo": "silo_app"}
 
 # Flower and Ray report usage by default; fedpriv reports nothing. They read this when they are imported.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -23,8 +28,6 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 def __getattr__(name: str) -> Any:
     """The public name, imported now: the apps of fedpriv do not need it."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fedpriv.flower.private_strategy import PrivateStrategy
-
-    return PrivateStrategy
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

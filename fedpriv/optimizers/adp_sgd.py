@@ -289,6 +289,7 @@ register(
         check=_check_fitted,
         resolve=_resolve,
         learning_rate=DefaultRate("4 sqrt(adp-a + adp-c rounds / 2); a quarter with work=local-steps", _rate),
+        averaging=0.9,
     )
 )
 register(

@@ -292,7 +292,7 @@ def test_rrpsgd_ends_at_a_round_drawn_before_the_run_with_the_noise_of_all() -> 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_examples_teach_and_are_not_evaluated_on(name: str) -> None:
-    config = small(optimizer=name, public_examples=30, public_batch=8, seed=1, learning_rate=0.5)
+    config = small(optimizer=name, public_examples=30, public_batch=8, seed=1, learning_rate=0.5, averaging=0)
     source = make_source(config)
     public, rest = split(source.test(), 30)
     result = simulate(config)
@@ -314,7 +314,7 @@ def test_public_examples_are_checked_before_a_run() -> None:
         check(small(optimizer="adadps", public_examples=5000))
     with pytest.raises(ArgumentError, match="public-batch is 9; it must be at most the 8"):
         check(small(optimizer="pda-dpmd", public_examples=8, public_batch=9))
-    assert make_plan(small(optimizer="pda-dpmd", public_examples=8)).config.own.pda_horizon == 24
+    assert make_plan(small(optimizer="pda-dpmd", public_examples=8)).config.own.pda_horizon == 96
 
 
 def test_dp_gd_asks_everyone() -> None:

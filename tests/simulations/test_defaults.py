@@ -22,7 +22,7 @@ MEASURED = {  # the accuracy of the run whose settings became the defaults
     "dynamic-dp-yogi": 0.9617,
     "dp-yogi": 0.9666,
     "adadps": 0.9422,
-    "pda-dpmd": 0.9352,
+    "pda-dpmd": 0.937807881773399,
 }
 RUNS = [json.loads(line) for line in (SIMULATIONS / "defaults/results.jsonl").read_text().splitlines()]
 
