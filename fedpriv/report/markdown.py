@@ -12,7 +12,7 @@ from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import Distributed
 from fedpriv.report.adversaries import described
-from fedpriv.report.summary import LEDGER_HEAD, described_optimizer, ended_on_its_own
+from fedpriv.report.summary import LEDGER_HEAD, ODDS, described_optimizer, ended_on_its_own
 from fedpriv.tasks import metrics
 
 
@@ -189,6 +189,7 @@ def _guarantees(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[s
         return [*lines, "Epsilon is infinite: no noise was added." if none else "Nothing was released.", ""]
     lines += [
         *_meaning(privacy, result),
+        *_odds(privacy),
         "A bound is certified: the true epsilon is at most this number, and at least the lower bound if "
         "there is one. An estimate is not certified: GDP-CLT can understate epsilon several-fold. It is "
         "shown for comparison with papers that report it.",
@@ -243,6 +244,28 @@ def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]
         f"times its value, plus delta, if {change}{hedge}.",
         "",
     ]
+
+
+def _odds(privacy: Mapping[str, Any]) -> list[str]:
+    """What the spent epsilon bounds of every attack, in a sentence; a report of version 0.1.0 has no odds."""
+    odds = privacy.get(ODDS)
+    if odds is None:
+        return []
+    found = ", and ".join(
+        f"with {_percent(float(rate))} false alarms finds it at most {_percent(bound)} of the time"
+        for rate, bound in odds["found"].items()
+    )
+    return [
+        "For an attack this means: who guesses at even odds whether one unit's data were there (or which of "
+        f"two) is right at most {_percent(odds['right'])} of the time; a test for one unit {found}. These "
+        "are bounds for every attack on what was spent, by PLD; no attack need reach them.",
+        "",
+    ]
+
+
+def _percent(share: float) -> str:
+    """A share as a percentage with three figures, rounded up."""
+    return f"{min(100.0, math.ceil(share * 1e4 - 1e-9) / 100):.3g} %"
 
 
 def _power(value: float) -> str:

@@ -11,8 +11,10 @@ from importlib.metadata import version
 from typing import Any
 
 from fedpriv._internal.version import __version__
+from fedpriv.accounting.attack_odds import attack_odds
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.head import Head
+from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import availability
@@ -25,6 +27,7 @@ from fedpriv.tasks import metrics as metrics_module
 
 _UNTRAINED = "before round 1"
 LEDGER_HEAD = "ledger head"
+ODDS = "attack odds"
 
 
 def summarise(
@@ -122,8 +125,20 @@ def _privacy(
         "fewest replies": plan.mechanism.placement.min_replies,
         "max participations": _participations(plan, events),
         "views": views(plan, events, silos),
+        ODDS: _odds(plan, events),
         "not covered": privacy_statement.not_covered(plan),
     }
+
+
+def _odds(plan: Plan, events: Sequence[Event]) -> dict[str, Any] | None:
+    """Bounds for every attack on one unit, by what was charged; None where no certified bound is known."""
+    if plan.budget is None or not events:
+        return None
+    try:
+        odds = attack_odds(plan.of_worst_client(events))
+    except UnsupportedEvent:
+        return None
+    return {"right": odds.accuracy, "found": {str(rate): bound for rate, bound in odds.found.items()}}
 
 
 def versions() -> dict[str, str]:

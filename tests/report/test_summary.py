@@ -14,6 +14,7 @@ from helpers.small import SMALL, small
 from matplotlib.figure import Figure
 
 from fedpriv.accounting import Event, epsilon
+from fedpriv.accounting.attack_odds import attack_odds
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.optimizers import DpSrm
@@ -273,6 +274,25 @@ def test_a_random_length_and_the_smallest_number_of_replies_are_stated() -> None
     fewest = summary["privacy"]["fewest replies"]
     assert fewest > 0
     assert f"| smallest number of replies for a release, n_min | {fewest} |" in text
+
+
+def test_epsilon_is_told_as_odds_of_an_attack() -> None:
+    """Of what was charged, for the unit that lost most; rounded up."""
+    for placement in ("central", "local"):
+        plan = make_plan(small(placement=placement))
+        summary = summary_of(plan, plan.rounds)
+        odds = attack_odds(plan.of_worst_client(plan.events))
+        assert summary["privacy"]["attack odds"]["right"] == odds.accuracy
+        assert (
+            f"is right at most {math.ceil(odds.accuracy * 1e4) / 100:.3g} % of the time"
+            in markdown.markdown(summary)
+        )
+        found = math.ceil(odds.found[0.01] * 1e4) / 100
+        assert f"with 1 % false alarms finds it at most {found:.3g} % of the time" in markdown.markdown(
+            summary
+        )
+    assert both(placement="none")[0]["privacy"]["attack odds"] is None
+    assert "For an attack" not in both(placement="none")[1]
 
 
 def test_nothing_released_is_no_epsilon() -> None:

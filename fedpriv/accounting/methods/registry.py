@@ -20,7 +20,7 @@ from fedpriv._internal.registry import import_modules
 from fedpriv.accounting import methods
 from fedpriv.accounting.events import Event, ever_drawn, log_never_drawn, tally
 from fedpriv.accounting.methods.base import METHODS, Method, PrivacyGuarantee, Profile, UnsupportedEvent
-from fedpriv.accounting.pld.method import Pld
+from fedpriv.accounting.pld.method import JoinedProfile, PlainProfile, Pld, PldProfile
 
 import_modules(methods.__name__, methods.__path__)  # each registers its methods
 
@@ -103,18 +103,39 @@ def advantage(events: Iterable[Event]) -> float:
     >>> round(advantage([Event(2.0, "none", "add-remove")]), 4)  # 2 Phi(1/4) - 1
     0.1974
     """
-    counts, chosen = tally(events), Pld()
-    _refuse(set(counts), chosen)
+    counts = tally(events)
+    _refuse(set(counts), Pld())
     costly_events = {event: n for event, n in counts.items() if _costs(event)}
     if any(event.noise_multiplier == 0 for event in costly_events):
         return 1.0
-    if not costly_events:
-        bound = 0.0
-    else:
-        bound = chosen.stages([costly_events], _ADVANTAGE_DELTA, lower=False)[0].advantage
+    bound = _composed(tuple(costly_events.items())).advantage if costly_events else 0.0
     # A unit that is never sampled leaves no trace, whatever the noise.
     bound = min(bound, ever_drawn(costly_events))
     return min(1.0, bound + 2 * math.fsum(event.truncation * n for event, n in counts.items()))
+
+
+@functools.lru_cache(maxsize=2)  # a report asks for the advantage and for the curve of the same releases
+def _composed(costly: tuple[tuple[Event, int], ...]) -> PldProfile | PlainProfile | JoinedProfile:
+    return Pld().stages([dict(costly)], _ADVANTAGE_DELTA, lower=False)[0]
+
+
+def certified_curve(events: Iterable[Event], deltas: Sequence[float]) -> list[float]:
+    """Certified upper bounds of epsilon at several deltas, from one composition by PLD.
+
+    They are the tightest at deltas as large as those of useful attacks; use :func:`epsilon` for a budget's
+    delta. Raises UnsupportedEvent as ``epsilon`` does.
+
+    >>> [round(bound, 2) for bound in certified_curve([Event(2.0, "none", "add-remove")], [0.1, 0.01])]
+    [0.29, 0.92]
+    """
+    counts = tally(events)
+    _refuse(set(counts), Pld())
+    costly = {event: n for event, n in counts.items() if _costs(event)}
+    if any(event.noise_multiplier == 0 for event in costly):
+        return [math.inf for _ in deltas]
+    profile: Profile = _composed(tuple(costly.items())) if costly else _NOTHING
+    distance = math.fsum(event.truncation * n for event, n in counts.items())
+    return [with_truncation(profile, delta, distance)[0] for delta in deltas]
 
 
 def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[float, float | None]:
