@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
+from fedpriv._internal import validation
 from fedpriv._internal.timing import Stopwatch, Timed
 from fedpriv.config.plan import gpu_share, number_of_actors
 from fedpriv.config.schema import Config
@@ -63,6 +64,9 @@ class _Watched:
 
 def timed_engine(config: Config, watch: Stopwatch) -> TimedEngine:
     """Start the engine that ``simulate`` would use."""
+    if config.aggregates_securely:
+        hint = "benchmarks/secure_aggregation.py measures it"
+        raise validation.fail("secure-aggregation", True, "be false where rounds are timed", hint)
     if config.in_process:
         side = make_worker(config.table())
         timed = replace(side, view=cast(Any, Timed(side.view, watch, {"batch": "data"})))

@@ -38,6 +38,7 @@ from fedpriv._internal.settings import (
 from fedpriv.config.federation import Partitioning
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings, PrivacySettings
 from fedpriv.mechanism import settings as mechanism
+from fedpriv.mechanism.placement import PLACEMENTS, DistributedSettings
 from fedpriv.mechanism.units import Level, PrivacyUnit
 from fedpriv.optimizers import METHODS, Method, OptimizerSettings, PrivateOptimizer, given_method, user_method
 from fedpriv.optimizers.local_step_defaults import first_decay
@@ -204,6 +205,12 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     def centralised(self) -> bool:
         """Whether one silo holds all examples: no federation (see :mod:`fedpriv.config.centralised`)."""
         return self.privacy_unit.in_silos and self.clients == 1 and not self.nodes_own_data
+
+    @property
+    def aggregates_securely(self) -> bool:
+        """Whether the server sees the sum of the parties' messages, and no message."""
+        placed = PLACEMENTS[self.placement].settings is DistributedSettings
+        return placed and self.part(DistributedSettings).secure_aggregation
 
     @property
     def exact_noise(self) -> bool:

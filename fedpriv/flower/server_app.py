@@ -9,6 +9,7 @@ from __future__ import annotations
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpriv._internal import validation
 from fedpriv._internal.validation import FedprivError
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
@@ -43,6 +44,9 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(grid: Grid, config: Config) -> None:
     plan = make_plan(config)
+    if config.aggregates_securely:
+        hint = "only `fedpriv simulate` and `fedpriv compare` have it yet"
+        raise validation.fail("secure-aggregation", True, "be false under Flower", hint)
     if note := remark(config):
         _report(f"NOTE: {note}")
     out = config.out or default_folder()

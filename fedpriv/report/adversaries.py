@@ -20,6 +20,9 @@ Table = dict[str, dict[str, Any]]
 _MODELS = "who sees the released models"
 _SERVER = "the server, for the unit that lost most"
 _MESSAGES = "the server, if it sees each message"
+_SUM = "the server, which sees the sum alone"
+_OUTSIDERS = "outsiders who read the network"
+_PEERS = "peers, as many as colluding-parties"
 _OTHER_SILOS = "everyone but an example's own silo, for the silo that lost most"
 _MOVED = "the same, if an example may be replaced by one of another silo"
 
@@ -27,6 +30,9 @@ _DESCRIPTIONS = {
     _MODELS: "anyone who sees the released models",
     _SERVER: "the server, for the client with the largest privacy loss",
     _MESSAGES: "the server, which sees each message with its own share of the noise; no credit for sampling",
+    _SUM: "the server, which sees sums alone (secure aggregation); no credit for sampling",
+    _OUTSIDERS: "outsiders who read the network and see the sums alone (secure aggregation)",
+    _PEERS: "other silos, as many as colluding-parties, with the noise that they added",
     _OTHER_SILOS: "everyone except an example's own silo, for the silo with the largest privacy loss",
     _MOVED: "the same adversary, if an example may be replaced by one in another silo",
 }
@@ -78,7 +84,7 @@ def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
 
 
 def message_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
-    """The charged events in the view of a server that sees each message, for a unit that is in every release.
+    """The charged events in the server's view (:meth:`Placement.message_event`), for a unit in every release.
 
     It is empty if the placement adds no noise to messages, or if the budget limits this view already.
     """
@@ -133,18 +139,19 @@ def views(
 
 
 def _of_messages(plan: Plan, events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The view of a server that sees each message, if messages have noise that the budget does not limit."""
+    """The views of who sees more than the models, if messages have noise that the budget does not limit."""
     seen = message_events(plan, events)
     if not seen or plan.budget is None:
         return []
     view = {
-        "against": _MESSAGES,
         "gates the budget": False,
         "delta": plan.budget.delta,
         "relation": seen[0].relation.value,
         "epsilon": all_methods(seen, plan.budget.delta, plan.budget.method),
     }
-    return [view]
+    # Shares of colluders are not counted as noise, so that peers and outsiders learn no more than the server.
+    whom = (_SUM, _PEERS, _OUTSIDERS) if plan.config.aggregates_securely else (_MESSAGES,)
+    return [{"against": against, **view} for against in whom]
 
 
 def _of_silos(

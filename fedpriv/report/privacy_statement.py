@@ -59,6 +59,14 @@ EXACT_NOISE = (
     "errors up to that size, but data constructed for this purpose exceeds it in cohorts of some thousands"
 )
 
+SECURE = (
+    "Silos trust that at least n_min of them add their share of the noise. The guarantee holds against "
+    "everyone who sees the released models of all rounds, and against the server, which learns the noisy sum "
+    "of each release and no message (secure aggregation), also if it is malicious, while fewer than "
+    "2 n_min - n of the n silos help it. In this simulation the server and all silos are one process, which "
+    "protects nobody from it."
+)
+
 NOTHING_COVERED = (
     "everything: no noise is added, so nothing bounds what the released models reveal about a unit",
     _TEST_SCORE,
@@ -73,6 +81,8 @@ def trust(config: Config) -> str:
         return BY_SILO
     if config.centralised and central:
         return CENTRALISED
+    if config.aggregates_securely:
+        return SECURE + _colluding(config)
     cap = placement.server_view and config.part(LocalSettings).max_participations
     among = SAMPLERS[config.sampler].sampling.fixed_size if central else placement.at_parties
     return (

@@ -12,18 +12,10 @@ import numpy as np
 from fedpriv._internal import validation
 from fedpriv.secure_aggregation import masks, messages, shamir
 from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
-from fedpriv.secure_aggregation.keys import (
-    KEY,
-    Identity,
-    Session,
-    agree,
-    decrypt,
-    encrypt,
-    public_of,
-    smallest_threshold,
-)
+from fedpriv.secure_aggregation.keys import KEY, Identity, Session, agree, decrypt, encrypt, public_of
 from fedpriv.secure_aggregation.masks import Vector
 from fedpriv.secure_aggregation.messages import Exchange
+from fedpriv.secure_aggregation.threshold import smallest_threshold
 
 SEED_COMMITMENT, CHANNEL, MASK, SELF = b"commitment", b"shares", b"pair mask", b"self mask"
 

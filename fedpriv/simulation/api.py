@@ -191,7 +191,7 @@ def compare(
     Args:
         settings, dataset, model, loss, optimizer, folder, progress, **changes: as of :func:`simulate`.
         placements: of none, central, distributed and local; ``client`` is the level where silos train by
-            themselves.
+            themselves, and ``secure-aggregation`` is distributed noise with it.
 
     Returns:
         the comparison, with a :class:`Result` for each placement: ``comparison["central"]``.

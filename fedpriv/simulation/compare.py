@@ -28,7 +28,8 @@ from fedpriv.accounting.totals import neighbours
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, LocalSettings
+from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, DistributedSettings, LocalSettings
+from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import remark
 from fedpriv.report.summary import round_0
@@ -42,12 +43,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SILOS = "client"  # the client level: silos add all the noise to steps of their own
-COMPARED = (*PLACEMENTS, SILOS)
+COMPARED = (*PLACEMENTS, SILOS, SECURE)
 _PALETTE = ("tab:gray", "tab:blue", "tab:green", "tab:red", "tab:orange", "tab:brown", "tab:pink", "tab:cyan")
-_COLORS = {SILOS: "tab:purple", **dict(zip(PLACEMENTS, cycle(_PALETTE), strict=False))}
+_COLORS = {SILOS: "tab:purple", SECURE: "tab:olive", **dict(zip(PLACEMENTS, cycle(_PALETTE), strict=False))}
 _AGAINST = {
     **{name: placement.against for name, placement in PLACEMENTS.items()},
     SILOS: "all but its own silo",
+    SECURE: "the server, and who sees the models",
 }
 
 
@@ -94,13 +96,14 @@ class Row:
 
 
 def plans(config: Config, placements: Sequence[str] = tuple(PLACEMENTS)) -> list[Plan]:
-    """The plans to compare, of placements at the aggregation level and of the client level (``client``, with
-    the configuration's ``silo-steps``); all are checked before any runs."""
+    """The plans to compare, of placements at the aggregation level, of distributed noise with secure
+    aggregation, and of the client level (``client``, with the configuration's ``silo-steps``); all are
+    checked before any runs."""
     return [make_plan(_placed(config, placement)) for placement in placements]
 
 
 def _placed(config: Config, placement: str) -> Config:
-    kind = PLACEMENTS[Central.name if placement == SILOS else placement]
+    kind = PLACEMENTS[{SILOS: Central.name, SECURE: Distributed.name}.get(placement, placement)]
     others = [other for other in own_settings(PLACEMENTS) if other is not kind.settings]
     changes: dict[str, Any] = {key: value for other in others for key, value in other()}
     changes["min_replies"] = 0
@@ -112,7 +115,9 @@ def _placed(config: Config, placement: str) -> Config:
         changes["colluding_parties"] = Config.parse({}).colluding_parties
     if placement == SILOS:
         return config.changed(level="client", placement=Central.name, **changes)
-    changes |= {"level": "aggregation", "silo_steps": 1, "placement": placement}
+    changes |= {"level": "aggregation", "silo_steps": 1, "placement": kind.name}
+    if kind.settings is DistributedSettings:
+        changes["secure_aggregation"] = placement == SECURE
     if kind.settings is LocalSettings:
         expected = math.ceil(config.sampling_rate * config.rounds)
         cap = config.part(LocalSettings).max_participations
@@ -164,7 +169,9 @@ def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
 
 def name(plan: Plan) -> str:
     """What a comparison calls the run of this plan."""
-    return SILOS if plan.by_silo else plan.config.placement
+    if plan.by_silo:
+        return SILOS
+    return SECURE if plan.config.aggregates_securely else plan.config.placement
 
 
 def markdown(rows: Sequence[Row], left: str = "") -> str:

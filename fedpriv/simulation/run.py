@@ -18,6 +18,7 @@ from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
+from fedpriv.federated.secure_engine import SecureEngine, Silos
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import SiloEngine, make_silo_worker
 from fedpriv.parameters import Layout
@@ -27,6 +28,7 @@ from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
+from fedpriv.secure_aggregation.threshold import smallest_threshold
 from fedpriv.tasks.task import Task, alike
 
 _SOME = 16  # examples that are looked at before a run
@@ -145,13 +147,21 @@ def _mixes(task: Task, source: Source) -> bool:
     return not all(alike(task.outputs(at, x)[:own], task.outputs(at, beside)[:own]) for at in points)
 
 
+def secured(config: Config, silos: Silos) -> SecureEngine:
+    """The engine of a run with secure aggregation; ``silos`` answers for each silo."""
+    return SecureEngine(silos, config.clients, config.min_replies or smallest_threshold(config.clients))
+
+
 def make_engine(config: Config) -> Engine | SiloEngine:
     """The engine that the configuration names, started.
 
     Raises ArgumentError or GridError where the settings do not fit this machine.
     """
+    if config.in_process and not config.by_silo:
+        worker = make_worker(config.table())
+        return secured(config, worker) if config.aggregates_securely else worker
     if config.in_process:
-        return make_silo_worker(config.table()) if config.by_silo else make_worker(config.table())
+        return make_silo_worker(config.table())
     from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid
 

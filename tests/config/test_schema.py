@@ -143,6 +143,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("noise-draws", "discrete"),
     ("seed", -2),
     ("nodes-own-data", 1),
+    ("secure-aggregation", 1),
     ("engine", "spark"),
     ("actors", -1),
     ("cpus-per-actor", 0.0),

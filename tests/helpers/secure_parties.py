@@ -9,8 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from fedpriv.secure_aggregation import Identity, Member, Party, Server, Session, smallest_threshold
+from fedpriv.secure_aggregation.keys import Identity, Session
 from fedpriv.secure_aggregation.masks import Vector
+from fedpriv.secure_aggregation.party import Member, Party
+from fedpriv.secure_aggregation.server import Server
+from fedpriv.secure_aggregation.threshold import smallest_threshold
 
 EXCHANGES = ("keys", "shares", "masked", "survivors", "reveal")
 

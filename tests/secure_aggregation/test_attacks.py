@@ -9,8 +9,11 @@ import pytest
 from helpers.secure_parties import Cohort, identity, stream
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.secure_aggregation import Member, Party, ProtocolError, Session, TooFewError, messages
+from fedpriv.secure_aggregation import messages
+from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
+from fedpriv.secure_aggregation.keys import Session
 from fedpriv.secure_aggregation.messages import Exchange
+from fedpriv.secure_aggregation.party import Member, Party
 
 
 def forged(cohort: Cohort, exchange: Exchange, party: int, body: bytes, signer: int | None = None) -> bytes:

@@ -10,7 +10,8 @@ import pytest
 from helpers.plain_secure_aggregation import aggregate
 from helpers.secure_parties import EXCHANGES, Cohort, messages_of, plain_sum, stream
 
-from fedpriv.secure_aggregation import TooFewError, smallest_threshold
+from fedpriv.secure_aggregation.errors import TooFewError
+from fedpriv.secure_aggregation.threshold import smallest_threshold
 
 SIZES = [2, 3, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (*range(8, 17), 24, 33, 48, 64))]
 

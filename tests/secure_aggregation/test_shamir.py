@@ -8,7 +8,8 @@ import os
 import pytest
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.secure_aggregation import ProtocolError, TooFewError, shamir
+from fedpriv.secure_aggregation import shamir
+from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
 
 
 def test_the_field_is_the_largest_prime_of_256_bits() -> None:

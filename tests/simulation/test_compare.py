@@ -224,3 +224,21 @@ def test_a_run_that_somebody_stopped_counts_whole(compared: tuple[Path, list[com
 
 def _first_lines(ledger: bytes, count: int) -> bytes:
     return b"".join(ledger.splitlines(keepends=True)[:count])
+
+
+def test_distributed_noise_is_compared_with_and_without_secure_aggregation() -> None:
+    """The same silos and budget: only the server's epsilon differs, and the plain run's is much larger."""
+    config = small(
+        unit="example", clients=5, examples_per_client=40, sampler="everyone", sampling_rate=1.0, rounds=2,
+        optimizer="dp-sgd", secure_aggregation=True, placement="distributed",
+    )  # fmt: skip
+    chosen = compare.plans(config, ["central", "distributed", "secure-aggregation", "local", "client"])
+    assert [plan.config.aggregates_securely for plan in chosen] == [False, False, True, False, False]
+    rows = {row.placement: row.json() for row in compare.compare(chosen[1:3])}
+    plain, secure = rows["distributed"], rows["secure-aggregation"]
+    server, models = "epsilon against the server", "epsilon against who sees the models"
+    assert 0.99 * 3 <= secure[models] <= 3
+    assert 0.99 * 3 <= plain[models] <= 3
+    assert secure[server] == pytest.approx(secure[models])
+    assert plain[server] > 2 * plain[models]
+    assert secure["defends against"] == "the server, and who sees the models"

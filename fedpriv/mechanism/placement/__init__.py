@@ -13,7 +13,7 @@ from fedpriv._internal.registry import import_modules
 from fedpriv.mechanism.placement.at_parties import AtParties
 from fedpriv.mechanism.placement.base import PLACEMENTS, Placement, PlacementContext, register
 from fedpriv.mechanism.placement.central import Central
-from fedpriv.mechanism.placement.distributed import Distributed
+from fedpriv.mechanism.placement.distributed import Distributed, DistributedSettings
 from fedpriv.mechanism.placement.local import Local, LocalSettings
 from fedpriv.mechanism.placement.no_noise import NoNoise
 
@@ -24,6 +24,7 @@ __all__ = [
     "AtParties",
     "Central",
     "Distributed",
+    "DistributedSettings",
     "Local",
     "LocalSettings",
     "NoNoise",
