@@ -118,7 +118,6 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         self._inner = _boundable(strategy) if strategy is not None else FedAvg()
         self._wraps = strategy is not None
         self._received: list[MetricRecord] = []
-        self._weights_seen = False
 
     @classmethod
     def wrap(cls, strategy: FedAvg, **settings: Any) -> Self:
