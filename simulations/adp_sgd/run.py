@@ -88,6 +88,7 @@ def config(budget: float, clip_norm: float, rounds: int, method: str) -> dict[st
         "sampling-rate": COHORT / EXAMPLES,
         "rounds": rounds,
         "optimizer": "adp-sgd",
+        "averaging": 0.0,  # the paper hands out the newest model
         "adp-noise": METHODS[method],
         "adp-a": STEP_SIZES.a,
         "adp-c": STEP_SIZES.c,
