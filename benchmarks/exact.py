@@ -16,7 +16,7 @@ import torch
 from turns import medians, options
 
 from fedpriv.federated.client_update import OneGradient, clipped_sum
-from fedpriv.federated.engine import PartialSum
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.flower.serialization import read_reply, reply_content
 from fedpriv.mechanism.grid import on_grid
 from fedpriv.mechanism.query import Query, SumBlock, Term
@@ -37,8 +37,10 @@ def main() -> None:
         query = Query((task.initial(np.random.default_rng(0)),), (block,))
         [part] = clipped_sum(OneGradient(), task, query, x, y)
 
-        def there_and_back(sums: torch.Tensor, query: Query = query) -> torch.Tensor:
-            return read_reply(reply_content(PartialSum((sums,), BATCH)), query).sums[0]
+        request = SumRequest(query, 0, (Shard(0, np.arange(BATCH), BATCH),))
+
+        def there_and_back(sums: torch.Tensor, request: SumRequest = request) -> torch.Tensor:
+            return read_reply(reply_content(PartialSum((sums,), BATCH), 0), request).sums[0]
 
         other = on_grid(part, block, 0.0)
 

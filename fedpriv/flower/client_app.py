@@ -78,7 +78,7 @@ def answer(message: Message, context: Context) -> Message:
     _require_noise(request, context.run_config)
     if side.own is not None:
         request = _charged(request, run_config, node_config, context.run_id)
-    return Message(reply_content(side.answer(request)), reply_to=message)
+    return Message(reply_content(side.answer(request), request.release), reply_to=message)
 
 
 @app.train("silos")  # type: ignore[untyped-decorator]
@@ -92,7 +92,7 @@ def train(message: Message, context: Context) -> Message:
         changes = replace(side, memories=memories).train(request)
     finally:  # the state also records a round that was begun but failed
         write_memories(context.state, memories)
-    return Message(changes_content(changes), reply_to=message)
+    return Message(changes_content(changes, request.round), reply_to=message)
 
 
 def _configs(context: Context) -> tuple[_Items, _Items]:

@@ -17,9 +17,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from flwr.app import Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedpriv._internal import validation
@@ -27,6 +28,7 @@ from fedpriv.clipping import added
 from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.worker import zeros
+from fedpriv.flower.exchange import SilentError, by_app, error_name, exchange, messages, read
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.serialization import MessageError, read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import model_record, read_changes, training_content
@@ -41,7 +43,6 @@ from fedpriv.flower.topology import (
     still_missing,
     successor,
 )
-from fedpriv.mechanism.query import Query
 from fedpriv.node.silo import ModelDelta, TrainRequest
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
@@ -51,12 +52,6 @@ _POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a feder
 # The seconds to wait for a new node's description, and the number of attempts.
 _NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
 _DETAILS = " (details are in the nodes' own logs)"
-# Flower's errors for messages that expired or whose node has left.
-_UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
-
-
-class SilentError(MessageError):
-    """A node did not reply."""
 
 
 class GridEngine:
@@ -110,15 +105,14 @@ class GridEngine:
         contents = {node: request_content(shared, part) for node, part in work.items()}
         grid, to = self._grid, (MessageType.TRAIN, str(request.release), self._reply_timeout)
         if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _MIN_TREE_NODES:
-            added = grid.send_and_add(self._messages(contents, *to), timeout=self._reply_timeout)
-            return self._read_added(added, request.query, work)
+            added = grid.send_and_add(messages(grid, _by_id(contents), *to), timeout=self._reply_timeout)
+            return self._read_added(added, request)
         return self._add(request, work, self._exchange(contents, *to))
 
-    def _read_added(self, reply: Message | None, query: Query, work: dict[Node, list[Shard]]) -> PartialSum:
+    def _read_added(self, reply: Message | None, request: SumRequest) -> PartialSum:
         """The one reply that is the sum of all nodes' replies."""
-        parties = sum(shard.parties for shards in work.values() for shard in shards)
         try:
-            return _usable(reply, query, parties).to(query)
+            return read(reply, partial(read_reply, request=request)).to(request.query)
         except MessageError as error:
             raise self._error(f"a node: {error}{_DETAILS}") from None
 
@@ -137,7 +131,8 @@ class GridEngine:
         changes, failed = list[ModelDelta](), dict[Node, MessageError]()
         for node, silos in assigned.items():
             try:
-                changes.extend(read_changes(_content(replies.get(node.id)), silos, request.params))
+                reader = partial(read_changes, silos=silos, request=request)
+                changes.extend(read(replies.get(node.id), reader))
             except MessageError as error:  # public: all silos take part in every round
                 failed[node] = error
         reasons = self._reasons(failed)
@@ -164,7 +159,8 @@ class GridEngine:
         query, usable, failed = request.query, list[PartialSum](), dict[Node, MessageError]()
         for node, shards in work.items():
             try:
-                usable.append(_usable(replies.get(node.id), query, sum(c.parties for c in shards)))
+                reader = partial(read_reply, request=replace(request, shards=tuple(shards)))
+                usable.append(read(replies.get(node.id), reader))
             except MessageError as error:
                 failed[node] = error
         # If each node is a client, the names of failed nodes would reveal who was sampled.
@@ -210,7 +206,7 @@ class GridEngine:
         """
         # An error of a node counts as a reply, since stopping would reveal which node it came from.
         replies = self._query_nodes([node.id for node in self._nodes], self._start_timeout)
-        if not any(reply.has_content() or _by_app(reply) for reply in replies.values()):
+        if not any(reply.has_content() or by_app(reply) for reply in replies.values()):
             raise EngineError("no node answers any more, sampled or not (see the nodes' own logs)")
 
     def assemble(self) -> tuple[Node, ...]:
@@ -279,11 +275,11 @@ class GridEngine:
         """(the nodes that described themselves, {node id: why it is not ready})."""
         described, failed = list[Node](), dict[int, str]()
         for node, reply in self._query_nodes(ids, timeout).items():
-            if _by_app(reply):
-                failed[node] = f"failed with {_error_name(reply)}"
+            if by_app(reply):
+                failed[node] = f"failed with {error_name(reply)}"
             elif reply.has_content():
                 try:
-                    described.append(read_node(node, reply))
+                    described.append(read(reply, partial(read_node, node)))
                 except MessageError as error:
                     failed[node] = str(error)
         return described, failed
@@ -293,28 +289,10 @@ class GridEngine:
         return self._exchange(asked, MessageType.QUERY, "nodes", timeout)
 
     def _exchange(
-        self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float
+        self, contents: Mapping[Node, RecordDict], kind: str, group: str, timeout: float
     ) -> dict[int, Message]:
         """Sends one message per node and returns the received replies by node id."""
-        if not contents:
-            return {}
-        messages = self._messages(contents, kind, group, timeout)
-        replies = self._grid.send_and_receive(messages, timeout=timeout)
-        # If a node is gone, Flower's server replies, and the reply's source is the server instead of the
-        # node.
-        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-        return {asked.get(r.metadata.reply_to_message_id, r.metadata.src_node_id): r for r in replies}
-
-    def _messages(
-        self, contents: dict[Node, RecordDict], kind: str, group: str, timeout: float
-    ) -> list[Message]:
-        return [self._message(content, kind, node.id, group, timeout) for node, content in contents.items()]
-
-    def _message(self, content: RecordDict, kind: str, node: int, group: str, ttl: float) -> Message:
-        # Flower's constructor needs the identity of a Flower task, which hosted grids do not have.
-        if isinstance(self._grid, HostedGrid):
-            return self._grid.create_message(content, kind, node, group, ttl)
-        return Message(content, node, kind, ttl=ttl, group_id=group)
+        return exchange(self._grid, _by_id(contents), kind, group, timeout)
 
     def close(self) -> None:
         """Ends the nodes of a hosted grid. Flower ends its own grids itself."""
@@ -330,30 +308,5 @@ def _joined(failures: Iterable[str]) -> str:
     return f"{'; '.join(sorted(set(failures)))}{_DETAILS}"
 
 
-def _usable(reply: Message | None, query: Query, parties: int) -> PartialSum:
-    """A node's partial sum. Raises MessageError if it is missing or claims too many parties."""
-    answer = read_reply(_content(reply), query)
-    if answer.parties > parties:
-        raise MessageError("a reply claims more parties than the request had")
-    return answer
-
-
-def _content(reply: Message | None) -> RecordDict:
-    """The content of a node's reply. Raises SilentError if there is none, and MessageError if it failed."""
-    if reply is None or (reply.has_error() and reply.error.code in _UNANSWERED):
-        raise SilentError("no reply in time")
-    if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
-        raise MessageError("gone offline")
-    if reply.has_error():
-        raise MessageError(f"failed with {_error_name(reply)}")
-    return reply.content
-
-
-def _by_app(reply: Message) -> bool:
-    """Whether the reply is an error of fedpriv's ClientApp, whose reason is the exception's type."""
-    return reply.has_error() and (reply.error.reason or "").isidentifier()
-
-
-def _error_name(reply: Message) -> str:
-    """The exception's type if the reply names one. Other texts could quote data and are dropped."""
-    return reply.error.reason if _by_app(reply) else f"Flower's error code {reply.error.code}"
+def _by_id(contents: Mapping[Node, RecordDict]) -> dict[int, RecordDict]:
+    return {node.id: content for node, content in contents.items()}

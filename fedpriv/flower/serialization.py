@@ -3,7 +3,8 @@
 A request has three records: ``points`` (the query's parameter vectors and divisors; ONE ArrayRecord object
 shared by all messages of a release, so that a grid can send it once), ``query`` (the blocks as JSON, the
 release index, the parties' noise) and ``chunks`` (the node's shards of the cohort, as bytes of columns of
-64-bit integers). A reply has ``sums``, one array per block, and ``reply``, the number of their parties.
+64-bit integers). A reply has ``sums``, one array per block, and ``reply``, the number of their parties and
+the release that was asked for.
 
 Arrays use Flower's NumPy serialisation and are read by :mod:`fedpriv._internal.npy`. Every reader checks
 shapes and dtypes and raises :class:`MessageError`, whose text names fields and shapes but no values.
@@ -15,7 +16,7 @@ shapes and dtypes and raises :class:`MessageError`, whose text names fields and 
 >>> back = read_request(request_content(shared_records(request), shards[1:]))
 >>> back.release, back.shards[0].index, back.shards[0].ids.tolist()
 (7, 1, [5, 6, 7, 8])
->>> read_reply(reply_content(PartialSum((torch.ones(3),), parties=4)), back.query).parties
+>>> read_reply(reply_content(PartialSum((torch.ones(3),), parties=4), release=7), back).parties
 4
 """
 
@@ -109,17 +110,30 @@ def read_request(content: RecordDict) -> SumRequest:
     return SumRequest(query, release, _read_chunks(config_record(content, "chunks")), stds)
 
 
-def reply_content(reply: PartialSum) -> RecordDict:
-    """The content of a node's reply."""
+def reply_content(reply: PartialSum, release: int) -> RecordDict:
+    """The content of a node's reply to the request for this release."""
     sums = {f"sum-{j}": encode(total) for j, total in enumerate(reply.sums)}
-    return RecordDict({"sums": ArrayRecord(sums), "reply": ConfigRecord({"parties": reply.parties})})
+    fields = ConfigRecord({"parties": reply.parties, "release": release})
+    return RecordDict({"sums": ArrayRecord(sums), "reply": fields})
 
 
-def read_reply(content: RecordDict, query: Query) -> PartialSum:
-    """The PartialSum for ``query``, in the received dtype, on the device of the query's points.
+def read_reply(content: RecordDict, request: SumRequest) -> PartialSum:
+    """The PartialSum for ``request``, in the received dtype, on the device of the query's points.
 
-    Raises MessageError if a sum is missing, does not have its block's shape, or is not finite.
+    Args:
+        content: the content of the reply.
+        request: what this node was asked, with the node's shards only.
+
+    Raises:
+        MessageError: a sum is missing, does not have its block's shape, or is not finite; the reply is to
+            another release; or it counts other parties than the request names. The server knows whom it
+            asked, and a node answers for all of its shards or fails.
     """
+    query, fields = request.query, config_record(content, "reply")
+    require_current(fields, "release", request.release)
+    parties = read_whole(fields.get("parties"))
+    if parties != sum(shard.parties for shard in request.shards):
+        raise MessageError("a reply does not count the parties that the request names")
     arrays, point = array_record(content, "sums"), query.points[0]
     if len(arrays) != len(query.blocks):
         raise MessageError(f"a reply has {len(arrays)} sums; it must have {len(query.blocks)}")
@@ -131,17 +145,27 @@ def read_reply(content: RecordDict, query: Query) -> PartialSum:
         if not math.isfinite(float(total.sum())):  # one pass: a non-finite entry makes the sum non-finite
             raise MessageError(f"sum-{j} of a reply is not finite")
         sums.append(total.to(point.device))
-    return PartialSum(tuple(sums), read_whole(config_record(content, "reply").get("parties")))
+    return PartialSum(tuple(sums), parties)
+
+
+def require_current(fields: ConfigRecord, name: str, asked: int) -> None:
+    """Raises MessageError unless a reply names the release (or round) that was asked for."""
+    if read_whole(fields.get(name)) != asked:
+        raise MessageError(f"a reply is to another {name} than the one that was asked for")
 
 
 def add_replies(one: Message, other: Message) -> Message:
     """``one`` plus the sums and parties of ``other``. If one of them is an error, the first error.
 
-    Raises MessageError if their sums do not have the same names and shapes.
+    Raises MessageError if their sums do not have the same names and shapes, or if they are to different
+    releases.
     """
     for reply in (one, other):
         if reply.has_error():
             return reply
+    fields, others = (config_record(reply.content, "reply") for reply in (one, other))
+    release = read_whole(fields.get("release"))
+    require_current(others, "release", release)
     mine, theirs = (array_record(reply.content, "sums") for reply in (one, other))
     sums = []
     for j in range(max(len(mine), len(theirs))):
@@ -149,8 +173,8 @@ def add_replies(one: Message, other: Message) -> Message:
         if part.shape != more.shape:
             raise MessageError(f"sum-{j} of two replies has different shapes")
         sums.append(part + more)
-    counts = (config_record(reply.content, "reply").get("parties") for reply in (one, other))
-    content = reply_content(PartialSum(tuple(sums), sum(read_whole(count) for count in counts)))
+    parties = sum(read_whole(record.get("parties")) for record in (fields, others))
+    content = reply_content(PartialSum(tuple(sums), parties), release)
     return make_message(one.metadata, content)
 
 

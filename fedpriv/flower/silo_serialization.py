@@ -2,15 +2,16 @@
 
 A request has the records ``model`` (theta, ONE ArrayRecord shared by all messages of a round) and ``round``
 (its number, the events that the server charged, and the requested silos). A reply has ``changes``, one array
-per silo. A node keeps the state of its silos in its own Context, which does not leave the node.
+per silo, and ``reply``, the round that was asked for. A node keeps the state of its silos in its own Context,
+which does not leave the node.
 
 >>> import torch
 >>> request = TrainRequest(torch.zeros(3), 2, (Event(1.5, "none", "add-remove"),), (0, 4))
 >>> back = read_training(training_content(model_record(request), request, (4,)))
 >>> back.round, back.silos, back.events == request.events
 (2, (4,), True)
->>> content = changes_content([ModelDelta(4, torch.ones(3).double())])
->>> read_changes(content, (4,), request.params)[0].delta.sum().item()
+>>> content = changes_content([ModelDelta(4, torch.ones(3).double())], back.round)
+>>> read_changes(content, (4,), request)[0].delta.sum().item()
 3.0
 """
 
@@ -22,7 +23,6 @@ from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from torch import Tensor
 
 from fedpriv._internal.files import read_json
 from fedpriv._internal.validation import ArgumentError
@@ -34,6 +34,7 @@ from fedpriv.flower.serialization import (
     encode,
     read_vector,
     read_whole,
+    require_current,
 )
 from fedpriv.node.silo import ModelDelta, SiloState, TrainRequest
 
@@ -69,24 +70,26 @@ def read_training(content: RecordDict) -> TrainRequest:
     return TrainRequest(params, number, events, silos)
 
 
-def changes_content(changes: Iterable[ModelDelta]) -> RecordDict:
-    """The content of a node's reply."""
+def changes_content(changes: Iterable[ModelDelta], number: int) -> RecordDict:
+    """The content of a node's reply to the request for round ``number``."""
     arrays = {str(change.silo): encode(change.delta) for change in changes}
-    return RecordDict({"changes": ArrayRecord(arrays)})
+    return RecordDict({"changes": ArrayRecord(arrays), "reply": ConfigRecord({"round": number})})
 
 
-def read_changes(content: RecordDict, silos: Sequence[int], params: Tensor) -> tuple[ModelDelta, ...]:
-    """The changes of exactly these silos, each of the shape of ``params`` (d,).
+def read_changes(content: RecordDict, silos: Sequence[int], request: TrainRequest) -> tuple[ModelDelta, ...]:
+    """The changes of exactly these silos, each of the shape of the request's ``params`` (d,).
 
-    Raises MessageError if a change is missing, was not requested, or is not finite.
+    Raises MessageError if a change is missing, was not requested, or is not finite, or if the reply is to
+    another round.
     """
+    require_current(config_record(content, "reply"), "round", request.round)
     record = array_record(content, "changes")
     if set(record) != {str(silo) for silo in silos}:
         raise MessageError("a reply must have the change of each requested silo and no other")
     changes = []
     for silo in silos:
         delta = read_vector(record, str(silo))
-        if delta.shape != params.shape or delta.dtype != torch.float64:
+        if delta.shape != request.params.shape or delta.dtype != torch.float64:
             raise MessageError("a change must be a vector of the model's length, in float64")
         if not bool(torch.isfinite(delta).all()):
             raise MessageError("a change is not finite")

@@ -34,7 +34,7 @@ def answer(message: Message, context: Context) -> Message:
         request = read_request(message.content)
         with watch.time("answer"):
             reply = side.answer(request)
-        content = reply_content(reply)
+        content = reply_content(reply, request.release)
     content[TIMES] = ConfigRecord(dict(watch.take()))
     return Message(content, reply_to=message)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, RecordDict
 
 from fedpriv._internal import validation
 from fedpriv.federated.engine import Shard
@@ -57,9 +57,9 @@ def host(silo: int, nodes: Sequence[Node]) -> Node:
     return nodes[silo % len(nodes)]
 
 
-def read_node(node: int, reply: Message) -> Node:
+def read_node(node: int, content: RecordDict) -> Node:
     """The node that its reply describes. Raises MessageError if the reply names no partition."""
-    record = reply.content.get("node")
+    record = content.get("node")
     fields = record if isinstance(record, ConfigRecord) else {}
     partition, partitions = fields.get("partition-id"), fields.get("num-partitions")
     if not isinstance(partition, int) or not isinstance(partitions, int):

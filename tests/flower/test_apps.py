@@ -65,7 +65,7 @@ def answer(values: dict[str, Any], content: RecordDict, kind: str = "train") -> 
 def sums(values: dict[str, Any], party_stds: tuple[float, ...] | None) -> torch.Tensor:
     request = make_request(Config.parse(values), party_stds)
     reply = answer(values, request_content(shared_records(request), request.shards))
-    result = read_reply(reply.content, request.query)
+    result = read_reply(reply.content, request)
     assert result.parties == 6
     return result.sums[0]
 

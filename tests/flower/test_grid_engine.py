@@ -132,14 +132,16 @@ def test_a_silent_node_contributes_nothing() -> None:
     [
         ("raise", "failed with ZeroDivisionError"),
         ("nan", "sum-0 of a reply is not finite"),
-        ("boast", "claims more parties than the request had"),
+        ("boast", "does not count the parties that the request names"),
+        ("modest", "does not count the parties that the request names"),
+        ("stale", "to another release than the one that was asked for"),
     ],
 )
 def test_a_failing_node_contributes_nothing(
     how: str, error: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = Failing(nodes=3, run_config={"misbehave": how}, client_app=APP)
-    request = make_request(shards=3, home=lambda index: index)
+    request = make_request(shards=3, home=lambda index: index, release=1)
     assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(request), request)
     assert caplog.text == ""  # the number of replies is private
     assert capsys.readouterr() == ("", "")
@@ -480,7 +482,7 @@ def test_neighbours_are_added_in_pairs() -> None:
 def test_added_replies_keep_the_larger_value_of_other_fields() -> None:
     grid = InProcessGrid(nodes=1, client_app=APP)
     message = grid.create_message(RecordDict(), "train", 1, "")
-    replies = [Message(reply_content(PartialSum(TWO_SHAPES[0], 2)), reply_to=message) for _ in range(2)]
+    replies = [Message(reply_content(PartialSum(TWO_SHAPES[0], 2), 0), reply_to=message) for _ in range(2)]
     for reply, times in zip(replies, ({"node": 3.0, "data": 1.0}, {"node": 2.0, "answer": 1.5}), strict=True):
         reply.content["times"] = ConfigRecord(times)
     added = ray_grid._added(*replies).content
@@ -491,12 +493,15 @@ def test_added_replies_keep_the_larger_value_of_other_fields() -> None:
 def test_replies_to_different_queries_cannot_be_added() -> None:
     grid = InProcessGrid(nodes=1, client_app=APP)
     message = grid.create_message(RecordDict(), "train", 1, "")
-    one, other = (Message(reply_content(PartialSum(sums, 2)), reply_to=message) for sums in TWO_SHAPES)
+    one, other = (Message(reply_content(PartialSum(sums, 2), 0), reply_to=message) for sums in TWO_SHAPES)
     assert read_reply(add_replies(one, one).content, PLAIN).sums[0].tolist() == [2.0, 2.0, 2.0]
     assert read_reply(add_replies(one, one).content, PLAIN).parties == 4
     with pytest.raises(MessageError, match="different shapes"):
         add_replies(one, other)
+    other = Message(reply_content(PartialSum(TWO_SHAPES[0], 2), 1), reply_to=message)
+    with pytest.raises(MessageError, match="to another release"):
+        add_replies(one, other)
 
 
-PLAIN = Query((torch.zeros(3),), (SumBlock((Term(1.0),)),))
+PLAIN = SumRequest(Query((torch.zeros(3),), (SumBlock((Term(1.0),)),)), 0, (Shard(0, np.arange(4), 4),))
 TWO_SHAPES = ((torch.ones(3, dtype=torch.float64),), (torch.ones(2, dtype=torch.float64),))

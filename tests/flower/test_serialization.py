@@ -105,9 +105,9 @@ def test_a_request_survives_serialization(
 
 @given(st.integers(0, 2**40), st.lists(st.floats(-1e6, 1e6, width=32), min_size=D, max_size=D))
 def test_a_reply_survives_serialization(parties: int, values: list[float]) -> None:
-    query = simple_request().query
+    request = replace(simple_request(), shards=(Shard(0, np.arange(2), parties),))
     sums = (torch.tensor(values), torch.tensor(values[0]))
-    back = read_reply(over_the_wire(reply_content(PartialSum(sums, parties))), query)
+    back = read_reply(over_the_wire(reply_content(PartialSum(sums, parties), request.release)), request)
     assert back.parties == parties
     for a, b in zip(back.sums, sums, strict=True):
         assert torch.equal(a, b)
@@ -125,7 +125,7 @@ def request_records() -> RecordDict:
 
 
 def reply_records() -> RecordDict:
-    return over_the_wire(reply_content(PartialSum((torch.ones(D), torch.tensor(0.5)), 7)))
+    return over_the_wire(reply_content(PartialSum((torch.ones(D), torch.tensor(0.5)), 7), 3))
 
 
 def test_the_shared_records_are_the_same_objects_in_every_message() -> None:
@@ -196,7 +196,7 @@ def test_a_reply_with_a_malformed_sum_is_refused_without_quoting_it(array: Array
     records = reply_records()
     records["sums"]["sum-0"] = array
     with pytest.raises(MessageError) as caught:
-        read_reply(records, simple_request().query)
+        read_reply(records, simple_request())
     assert "0.125" not in str(caught.value)
 
 
@@ -281,19 +281,39 @@ def test_shard_columns_must_be_bytes_of_integers(value: Any) -> None:
 @pytest.mark.parametrize("parties", [-1, 1.0, "7", True])
 def test_a_reply_must_count_its_parties(parties: Any) -> None:
     records = reply_records()
-    records["reply"] = ConfigRecord({"parties": parties})
+    records["reply"]["parties"] = parties
     with pytest.raises(MessageError, match="whole number"):
-        read_reply(records, simple_request().query)
+        read_reply(records, simple_request())
+
+
+@pytest.mark.parametrize("parties", [0, 6, 8])
+def test_a_reply_counts_the_parties_that_were_asked(parties: int) -> None:
+    records = reply_records()
+    assert read_reply(records, simple_request()).parties == 7
+    records["reply"]["parties"] = parties
+    with pytest.raises(MessageError, match="does not count the parties that the request names"):
+        read_reply(records, simple_request())
+
+
+@pytest.mark.parametrize("release", [2, 4, 0])
+def test_a_reply_names_the_release_that_was_asked(release: int) -> None:
+    records = reply_records()
+    records["reply"]["release"] = release
+    with pytest.raises(MessageError, match="to another release than the one that was asked for"):
+        read_reply(records, simple_request())
+    del records["reply"]["release"]
+    with pytest.raises(MessageError, match="whole numbers"):
+        read_reply(records, simple_request())
 
 
 def test_a_reply_must_have_one_sum_per_block_in_its_shape() -> None:
-    query = simple_request().query
+    request = simple_request()
     for sums in [(torch.ones(D),), (torch.ones(D), torch.ones(1)), (torch.tensor(1.0),) * 2]:
         with pytest.raises(MessageError, match="sum"):
-            read_reply(reply_content(PartialSum(sums, 1)), query)
+            read_reply(reply_content(PartialSum(sums, 7), request.release), request)
     with pytest.raises(MessageError, match="'sums' is missing"):
-        read_reply(RecordDict({"sums": ConfigRecord({})}), query)
+        read_reply(RecordDict({**reply_records(), "sums": ConfigRecord({})}), request)
     records = reply_records()
     records["reply"] = ArrayRecord()
     with pytest.raises(MessageError, match="'reply' is missing"):
-        read_reply(records, query)
+        read_reply(records, request)

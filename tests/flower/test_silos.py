@@ -98,7 +98,7 @@ def test_a_round_survives_serialization() -> None:
     assert (back.round, back.silos, back.events) == (2, (3,), request.events)
     assert torch.equal(back.params, request.params)
     changes = [ModelDelta(silo, torch.randn(7850, dtype=torch.float64)) for silo in (4, 1)]
-    there = read_changes(changes_content(changes), (1, 4), request.params)
+    there = read_changes(changes_content(changes, 2), (1, 4), request)
     assert [change.silo for change in there] == [1, 4]
     assert torch.equal(there[0].delta, changes[1].delta)
 
@@ -165,7 +165,16 @@ def test_a_malformed_round_is_refused(kind: str) -> None:
 )
 def test_a_malformed_reply_is_refused(changes: list[ModelDelta]) -> None:
     with pytest.raises(MessageError):
-        read_changes(changes_content(changes), (1,), torch.zeros(3))
+        read_changes(changes_content(changes, 2), (1,), TrainRequest(torch.zeros(3), 2, (), (1,)))
+
+
+def test_a_change_of_another_round_is_refused() -> None:
+    request = TrainRequest(torch.zeros(3), 2, (), (1,))
+    changes = [ModelDelta(1, torch.ones(3).double())]
+    assert len(read_changes(changes_content(changes, 2), (1,), request)) == 1
+    for number in (1, 3):
+        with pytest.raises(MessageError, match="to another round than the one that was asked for"):
+            read_changes(changes_content(changes, number), (1,), request)
 
 
 def node(config: Config, partition: int = 0, **settings: object) -> Context:
@@ -190,7 +199,7 @@ def test_a_node_answers_a_round_once() -> None:
     config = Config.parse(SILOS)
     context, request = node(config), request_of(config)
     first = reply_of(context, request, (0, 3))
-    assert len(read_changes(first.content, (0, 3), request.params)) == 2
+    assert len(read_changes(first.content, (0, 3), request)) == 2
     assert reply_of(context, request, (3,)).error.reason == "RefusedError"
     assert reply_of(context, request, (4,)).has_content()
     assert reply_of(context, request_of(config, 2), (0, 3)).has_content()
@@ -476,7 +485,7 @@ def test_a_deployed_party_adds_the_noise_of_its_own_plan(own_file: Path, placeme
     config = Config.parse({**LOCAL, "placement": placement})
     context = node(config, 1, **{"data-file": str(own_file)})
     good = sum_reply(context, local_request(config))
-    assert read_reply(good.content, local_request(config).query).parties == 1
+    assert read_reply(good.content, local_request(config)).parties == 1
     refused = [
         local_request(config),  # the same release again
         local_request(config, 1, factor=0.9),  # less noise

@@ -49,11 +49,11 @@ MESSAGES = {
         wire.read_request,
     ),
     "sum reply": (
-        lambda: wire.reply_content(PartialSum((torch.ones(D), torch.tensor(0.5)), 7)),
-        lambda content: wire.read_reply(content, QUERY),
+        lambda: wire.reply_content(PartialSum((torch.ones(D), torch.tensor(0.5)), 7), 3),
+        lambda content: wire.read_reply(content, REQUEST),
     ),
     "added replies": (
-        lambda: wire.reply_content(PartialSum((torch.ones(D),), 7)),
+        lambda: wire.reply_content(PartialSum((torch.ones(D),), 7), 3),
         lambda content: wire.add_replies(*[node_reply(content)] * 2),
     ),
     "training request": (
@@ -61,13 +61,15 @@ MESSAGES = {
         silos.read_training,
     ),
     "model changes": (
-        lambda: silos.changes_content([ModelDelta(s, torch.zeros(D, dtype=torch.float64)) for s in (0, 1)]),
-        lambda content: silos.read_changes(content, (0, 1), TRAIN.params),
+        lambda: silos.changes_content(
+            [ModelDelta(s, torch.zeros(D, dtype=torch.float64)) for s in (0, 1)], 1
+        ),
+        lambda content: silos.read_changes(content, (0, 1), TRAIN),
     ),
     "state of silos": (memories, lambda content: silos.read_memories(content, (0, 1))),
     "node description": (
         lambda: RecordDict({"node": ConfigRecord({"partition-id": 0, "num-partitions": 2})}),
-        lambda content: read_node(7, node_reply(content)),
+        lambda content: read_node(7, content),
     ),
 }
 

@@ -41,8 +41,11 @@ def answer(message: Message, context: Context) -> Message:
         total = float("nan")
     if bad == "boast" and first:
         parties += 1
+    if bad == "modest" and first:
+        parties -= 1
+    release = request.release - (bad == "stale" and first)
     sums = tuple(
         torch.tensor(total) if isinstance(block, IndicatorBlock) else torch.full_like(point, total)
         for block in request.query.blocks
     )
-    return Message(reply_content(PartialSum(sums, parties)), reply_to=message)
+    return Message(reply_content(PartialSum(sums, parties), release), reply_to=message)

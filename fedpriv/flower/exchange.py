@@ -1,0 +1,146 @@
+"""Messages to nodes and their replies, of which the server believes nothing that it can check.
+
+- One reply per message counts: the first. A reply counts for the node that was asked, if it comes from this
+  node; Flower's server replies only with errors.
+- The replies are received in small groups. Flower decodes a group at once, and one reply that cannot be
+  decoded would end the run together with all others.
+- Any error while a reply is read makes this reply unusable, and no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid
+
+from fedpriv.flower.error_masking import error_reply
+from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.serialization import MessageError
+
+_PULL_INTERVAL = 1.0  # seconds between looks for replies
+_MAX_GROUPS = 64  # requests for replies in one look
+_MAX_NAME = 100  # characters of an exception's name
+# Flower's errors for messages that expired or whose node has left.
+_UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+
+_Read = TypeVar("_Read")
+
+
+class SilentError(MessageError):
+    """A node did not reply."""
+
+
+class FailedError(MessageError):
+    """A node replied with an error."""
+
+
+class UnreadableError(MessageError):
+    """A node's reply could not be decoded."""
+
+
+def exchange(
+    grid: Grid, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float
+) -> dict[int, Message]:
+    """Sends each node its content and returns the replies that arrive in time, by node id.
+
+    Args:
+        grid: the grid of the nodes.
+        contents: {node id: the content of its message}.
+        kind: Flower's message type.
+        group: a label of the messages: the release, or the round.
+        timeout: the seconds to wait, and the messages' time to live.
+    """
+    if not contents:
+        return {}
+    batch = messages(grid, contents, kind, group, timeout)
+    if isinstance(grid, HostedGrid):
+        replies = grid.send_and_receive(batch, timeout=timeout)
+    else:
+        stored = set(grid.push_messages(batch))  # Flower leaves out a message that it could not store
+        replies = _pulled(grid, [m for m in batch if m.metadata.message_id in stored], timeout)
+    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in batch}
+    received: dict[int, Message] = {}
+    for reply in replies:
+        node, source = asked.get(reply.metadata.reply_to_message_id), reply.metadata.src_node_id
+        # If a node is gone, Flower's server replies with an error in its place.
+        if node is not None and (source == node or (source == SUPERLINK_NODE_ID and reply.has_error())):
+            received.setdefault(node, reply)
+    return received
+
+
+def messages(
+    grid: Grid, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float
+) -> list[Message]:
+    """One message per node. Arguments are as for :func:`exchange`."""
+    # Flower's constructor needs the identity of a Flower task, which hosted grids do not have.
+    if isinstance(grid, HostedGrid):
+        return [
+            grid.create_message(content, kind, node, group, timeout) for node, content in contents.items()
+        ]
+    return [Message(content, node, kind, ttl=timeout, group_id=group) for node, content in contents.items()]
+
+
+def _pulled(grid: Grid, batch: Iterable[Message], timeout: float) -> Iterator[Message]:
+    """The replies to these messages that arrive in time; an error in place of one that cannot be decoded."""
+    pending = {message.metadata.message_id: message for message in batch}
+    deadline = time.monotonic() + timeout
+    while pending:
+        ids, size = list(pending), -(-len(pending) // _MAX_GROUPS)
+        for first in range(0, len(ids), size):
+            for reply in _pull(grid, {number: pending[number] for number in ids[first : first + size]}):
+                pending.pop(reply.metadata.reply_to_message_id, None)
+                yield reply
+        if time.monotonic() > deadline:
+            return
+        if pending:
+            time.sleep(_PULL_INTERVAL)
+
+
+def _pull(grid: Grid, batch: Mapping[str, Message]) -> list[Message]:
+    """The replies to these messages that are there by now."""
+    try:
+        return list(grid.pull_messages(list(batch)))
+    except Exception:
+        list(grid.get_node_ids())  # it raises its own error if Flower's server is gone
+        if len(batch) > 1:
+            return [reply for number, message in batch.items() for reply in _pull(grid, {number: message})]
+        return [error_reply(message, UnreadableError()) for message in batch.values()]
+
+
+def read(reply: Message | None, reader: Callable[[RecordDict], _Read]) -> _Read:
+    """What ``reader`` reads from the content of a node's reply.
+
+    Raises:
+        SilentError: there is no reply.
+        FailedError: the reply is an error.
+        MessageError: the reply cannot be read, whatever the error is.
+    """
+    if reply is None or (reply.has_error() and reply.error.code in _UNANSWERED):
+        raise SilentError("no reply in time")
+    if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+        raise SilentError("gone offline")
+    if reply.has_error():
+        raise FailedError(f"failed with {error_name(reply)}")
+    try:
+        return reader(reply.content)
+    except MessageError:
+        raise
+    except Exception as error:  # too large for the memory, say; another node's reply must still count
+        raise MessageError(f"a reply cannot be read ({type(error).__name__})") from None
+
+
+def by_app(reply: Message) -> bool:
+    """Whether the reply is an error of fedpriv's ClientApp, whose reason is the exception's type."""
+    if not reply.has_error():
+        return False
+    reason = reply.error.reason or ""
+    return len(reason) <= _MAX_NAME and reason.isascii() and reason.isidentifier()
+
+
+def error_name(reply: Message) -> str:
+    """The exception's type if the reply names one. Other texts could quote data and are dropped."""
+    return reply.error.reason if by_app(reply) else f"Flower's error code {reply.error.code}"
