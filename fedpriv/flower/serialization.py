@@ -40,6 +40,7 @@ from fedpriv._internal.files import read_json
 from fedpriv._internal.validation import FedprivError
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.mechanism.query import Block, IndicatorBlock, Query, SumBlock, Term
+from fedpriv.mechanism.reply_bound import largest_norms
 
 Records = dict[str, ArrayRecord | ConfigRecord]
 
@@ -125,9 +126,10 @@ def read_reply(content: RecordDict, request: SumRequest) -> PartialSum:
         request: what this node was asked, with the node's shards only.
 
     Raises:
-        MessageError: a sum is missing, does not have its block's shape, or is not finite; the reply is to
-            another release; or it counts other parties than the request names. The server knows whom it
-            asked, and a node answers for all of its shards or fails.
+        MessageError: a sum is missing, does not have its block's shape, is not finite, or is longer than
+            what the request can lead to (:mod:`fedpriv.mechanism.reply_bound`); the reply is to another
+            release; or it counts other parties than the request names. The server knows whom it asked, and a
+            node answers for all of its shards or fails.
     """
     query, fields = request.query, config_record(content, "reply")
     require_current(fields, "release", request.release)
@@ -137,13 +139,17 @@ def read_reply(content: RecordDict, request: SumRequest) -> PartialSum:
     arrays, point = array_record(content, "sums"), query.points[0]
     if len(arrays) != len(query.blocks):
         raise MessageError(f"a reply has {len(arrays)} sums; it must have {len(query.blocks)}")
-    sums = []
-    for j, block in enumerate(query.blocks):
+    sums, units = [], sum(len(shard.ids) for shard in request.shards)
+    counts = [shard.parties for shard in request.shards]
+    bounds = largest_norms(query, units, counts, request.party_stds)
+    for j, (block, bound) in enumerate(zip(query.blocks, bounds, strict=True)):
         total = read_vector(arrays, f"sum-{j}")
         if total.shape != (() if isinstance(block, IndicatorBlock) else point.shape):
             raise MessageError(f"sum-{j} of a reply does not have its block's shape")
         if not math.isfinite(float(total.sum())):  # one pass: a non-finite entry makes the sum non-finite
             raise MessageError(f"sum-{j} of a reply is not finite")
+        if float(torch.linalg.vector_norm(total, dtype=torch.float64)) > bound:
+            raise MessageError(f"sum-{j} of a reply is longer than its clip norms and noise allow")
         sums.append(total.to(point.device))
     return PartialSum(tuple(sums), parties)
 

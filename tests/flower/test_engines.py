@@ -3,6 +3,7 @@
 `test_flower_engine.py` adds Flower's own simulation engine, `test_deployment.py` a deployment.
 """
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -117,3 +118,25 @@ def test_a_node_uses_seeded_noise_only_if_the_configuration_has_a_seed() -> None
     config = Config.parse({**TOY, **CASES["silos"]})
     assert make_worker(config.table()).key.reproducible
     assert not make_worker(config.changed(seed=-1).table()).key.reproducible
+
+
+QUERIES: dict[str, dict[str, object]] = {
+    "adaptive clipping": {"optimizer": "dp-sgd", "adaptive-quantile": 0.5},
+    "layers": {"optimizer": "dp-sgd", "clipping": "per-layer"},
+    "adadp": {"optimizer": "adadp"},
+    "dp-srm": {"optimizer": "dp-srm"},
+    "local steps": {"optimizer": "dp-sgd", "work": "local-steps"},
+}
+
+
+PLACES = [case for case in CASES if "fast" not in case]
+TRIED = [pair for pair in itertools.product(QUERIES, PLACES) if pair != ("local steps", "silos")]
+
+
+@pytest.mark.parametrize(("kind", "place"), TRIED)
+def test_no_honest_reply_is_dropped(kind: str, place: str) -> None:
+    """Clip norms that clip every unit, and a strict engine, for which a dropped reply is an error."""
+    values = {**TOY, **CASES[place], **QUERIES[kind], "clip-norm": 1e-3}
+    config = Config.parse(values)
+    params = params_from(config, GridEngine(InProcessGrid(3, config.table()), strict=True))
+    assert bool(torch.isfinite(params).all())

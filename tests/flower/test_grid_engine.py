@@ -1,6 +1,7 @@
 """The engine assigns shards in a fixed order, adds the replies, and counts only parties that replied."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from fedpriv.flower.topology import EngineError, Node, assign, not_ready
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 
 APP = f"{summing.__name__}:app"
-QUERY = Query((torch.zeros(3),), (SumBlock((Term(1.0),), 0.5), IndicatorBlock(Term(1.0), 1.0, 0.5)))
+QUERY = Query((torch.zeros(3),), (SumBlock((Term(1e3),), 0.5), IndicatorBlock(Term(1.0), 1.0, 0.5)))
 
 
 def make_request(shards: int = 5, home: Any = lambda index: None, release: int = 0) -> SumRequest:
@@ -38,6 +39,10 @@ def make_request(shards: int = 5, home: Any = lambda index: None, release: int =
 
 def total(request: SumRequest) -> float:
     return float(sum((shard.ids + 1).sum() for shard in request.shards))
+
+
+def indicated(request: SumRequest) -> float:
+    return summing.INDICATED * total(request)
 
 
 class Rearranged(InProcessGrid):
@@ -82,7 +87,7 @@ def test_the_whole_cohort_is_summed_once(grid: HostedGrid, home: Any) -> None:
         request = make_request(home=home, release=release)
         reply = engine.gather(request)
         assert torch.equal(reply.sums[0], torch.full((3,), total(request)))
-        assert torch.equal(reply.sums[1], torch.tensor(total(request)))
+        assert torch.equal(reply.sums[1], torch.tensor(indicated(request)))
         assert reply.parties == 15
 
 
@@ -109,12 +114,12 @@ def test_every_shard_is_assigned_once_and_the_load_is_even(shards: int, nodes: i
 def test_nodes_are_ordered_by_partition_and_replies_by_node() -> None:
     engine = GridEngine(Rearranged(nodes=3, client_app=APP))
     assert [(node.id, node.partition) for node in engine.assemble()] == [(1, 0), (2, 1), (3, 2)]
-    assert engine.gather(make_request()).sums[1] == total(make_request())
+    assert engine.gather(make_request()).sums[1] == indicated(make_request())
 
 
 def gathered_without_partition_0(reply: PartialSum, request: SumRequest) -> bool:
     rest = [shard for shard in request.shards if shard.home != 0]
-    expected = float(sum((shard.ids + 1).sum() for shard in rest))
+    expected = indicated(replace(request, shards=tuple(rest)))
     return reply.parties == 3 * len(rest) and reply.sums[1] == expected
 
 
@@ -134,6 +139,7 @@ def test_a_silent_node_contributes_nothing() -> None:
         ("nan", "sum-0 of a reply is not finite"),
         ("boast", "does not count the parties that the request names"),
         ("modest", "does not count the parties that the request names"),
+        ("long", "sum-0 of a reply is longer than its clip norms and noise allow"),
         ("stale", "to another release than the one that was asked for"),
     ],
 )
@@ -457,7 +463,7 @@ def test_replies_are_added_before_they_are_read(three: Counting, adding: str) ->
         request = make_request(shards=shards, home=lambda index: index)
         before, reply = three.received, engine.gather(request)
         assert torch.equal(reply.sums[0], torch.full((3,), total(request)))
-        assert torch.equal(reply.sums[1], torch.tensor(total(request)))
+        assert torch.equal(reply.sums[1], torch.tensor(indicated(request)))
         assert reply.parties == 3 * shards
         assert three.received - before == one_by_one
     assert all((node in lines) == (adding == "driver") for node in three.get_node_ids())

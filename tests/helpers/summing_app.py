@@ -1,5 +1,7 @@
 """A ClientApp whose sums are known: each unit adds (its number + 1) at every coordinate, and misbehaves.
 
+To an indicator's sum it adds the INDICATED part of that, which must be at most 1/2.
+
 ``misbehave`` in the run-config makes partition 0 misbehave: see ``answer``. In release FAILING it fails.
 """
 
@@ -15,6 +17,7 @@ from fedpriv.mechanism.query import IndicatorBlock
 app = ClientApp()
 
 FAILING = 13
+INDICATED = 2.0**-10
 
 
 @app.query()  # type: ignore[untyped-decorator]
@@ -43,9 +46,13 @@ def answer(message: Message, context: Context) -> Message:
         parties += 1
     if bad == "modest" and first:
         parties -= 1
+    if bad == "long" and first:
+        total += 1e30
     release = request.release - (bad == "stale" and first)
     sums = tuple(
-        torch.tensor(total) if isinstance(block, IndicatorBlock) else torch.full_like(point, total)
+        torch.tensor(INDICATED * total)
+        if isinstance(block, IndicatorBlock)
+        else torch.full_like(point, total)
         for block in request.query.blocks
     )
     return Message(reply_content(PartialSum(sums, parties), release), reply_to=message)
