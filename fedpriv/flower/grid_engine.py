@@ -10,6 +10,14 @@ missing from the count, and the release adds the missing noise. The number of re
 only in the :class:`~fedpriv.federated.engine.PartialSum`. Runs whose nodes all take part in every release, as
 silos do, are an exception: an absence then reveals nothing about sampling, so it is printed and reported
 (:mod:`fedpriv.federated.availability`).
+
+A run whose nodes all fail would go on with noise alone. It stops if, in two releases in a row with anybody to
+ask, every node of the whole federation has failed: its latest answer is an error, unusable or missing, none
+has answered well since, and at least one has answered. If clients are sampled, only some nodes are asked, and
+who they are is private. Then the other nodes are asked to describe themselves, and one that does is taken to
+be well. So a node that works and was not sampled keeps the run going, and whether the run goes on does not
+tell whether that node was sampled. If the run stops, no data entered the releases since the nodes failed, and
+their cohorts need no protection. An empty cohort asks nobody and counts for nothing.
 """
 
 from __future__ import annotations
@@ -52,6 +60,8 @@ _POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a feder
 # The seconds to wait for a new node's description, and the number of attempts.
 _NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
 _DETAILS = " (details are in the nodes' own logs)"
+_MAX_STRIKES, _MAX_NAMED = 2, 20  # releases in a row in which all nodes fail, and nodes that an error names
+_ALL_FAILED = "every node failed, twice in a row"
 
 
 class GridEngine:
@@ -95,6 +105,7 @@ class GridEngine:
         self._nodes: tuple[Node, ...] = ()
         self._newcomers, self._silent = dict[int, Node | None](), Counter[int]()
         self._missing = set[str]()
+        self._unwell, self._strikes = dict[Node, MessageError](), 0
         self.absences = Dropouts()
 
     def gather(self, request: SumRequest) -> PartialSum:
@@ -170,8 +181,10 @@ class GridEngine:
         if self._silos:
             self.absences.note(reasons, request.release + 1, request.release + 1)
             self._report_missing(f"release {request.release + 1}", _texts(reasons))
-        if work and not usable:
-            self._require_any_node()
+        if usable:
+            self._unwell, self._strikes = {}, 0
+        elif work:
+            self._require_well_nodes(request.release, failed)
         totals = added(reply.sums for reply in usable) or zeros(query)
         return PartialSum(totals, sum(reply.parties for reply in usable)).to(query)
 
@@ -199,15 +212,30 @@ class GridEngine:
             error.add_note(trace)
         return error
 
-    def _require_any_node(self) -> None:
-        """Raises EngineError if no node of the whole federation replies any more.
+    def _require_well_nodes(self, release: int, failed: Mapping[Node, MessageError]) -> None:
+        """Raises EngineError if no node of the whole federation replies any more, or if all of them fail.
 
         An unanswered cohort alone does not stop the run, since the stop would reveal who was sampled.
+
+        Args:
+            release: the release that no node answered well.
+            failed: why the nodes that were asked did not.
         """
-        # An error of a node counts as a reply, since stopping would reveal which node it came from.
         replies = self._query_nodes([node.id for node in self._nodes], self._start_timeout)
         if not any(reply.has_content() or by_app(reply) for reply in replies.values()):
             raise EngineError("no node answers any more, sampled or not (see the nodes' own logs)")
+        unwell = {node: why for node, why in self._unwell.items() if node in self._nodes} | dict(failed)
+        for node in self._nodes:
+            try:
+                read(replies.get(node.id), partial(read_node, node.id))
+            except MessageError as error:
+                unwell.setdefault(node, error)
+        errors = [why for why in unwell.values() if not isinstance(why, SilentError)]
+        self._unwell = unwell
+        self._strikes = self._strikes + 1 if errors and len(unwell) == len(self._nodes) else 0
+        if self._strikes == _MAX_STRIKES:
+            reasons = _texts({node.partition: str(why) for node, why in unwell.items()})
+            raise self._error(f"{_ALL_FAILED}, up to release {release + 1}: {_joined(reasons, _MAX_NAMED)}")
 
     def assemble(self) -> tuple[Node, ...]:
         """All nodes in the order of their partition ids. The first call waits for them.
@@ -304,8 +332,11 @@ def _texts(reasons: Mapping[int, str]) -> list[str]:
     return [f"partition {partition}: {why}" for partition, why in reasons.items()]
 
 
-def _joined(failures: Iterable[str]) -> str:
-    return f"{'; '.join(sorted(set(failures)))}{_DETAILS}"
+def _joined(failures: Iterable[str], most: int | None = None) -> str:
+    """The failures in one text, at most ``most`` of them by name."""
+    texts = sorted(set(failures))
+    more = "" if most is None or len(texts) <= most else f"; and {len(texts) - most} more"
+    return f"{'; '.join(texts[:most])}{more}{_DETAILS}"
 
 
 def _by_id(contents: Mapping[Node, RecordDict]) -> dict[int, RecordDict]:

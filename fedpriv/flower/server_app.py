@@ -10,12 +10,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import read_json
 from fedpriv._internal.validation import FedprivError
-from fedpriv.config.plan import make_plan
+from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.topology import EngineError
 from fedpriv.report.notices import remark
+from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs.run_dir import RunFolder, default_folder
 from fedpriv.runs.runner import Status, execute
 
@@ -58,8 +61,21 @@ def _run(grid: Grid, config: Config) -> None:
     folder = RunFolder.create(out, config.overwrite)
     if folder.replaced:
         _report(f"NOTE: {folder.replaced}")
-    result = execute(plan, engine, folder, _print)
+    try:
+        result = execute(plan, engine, folder, _print)
+    except EngineError:
+        _report(f"stopped: {StopReason.FAILED}{_spent(folder, plan)}; results are in {folder.path}")
+        raise
     _report(f"stopped: {result.stopped}; results are in {folder.path}")
+
+
+def _spent(folder: RunFolder, plan: Plan) -> str:
+    """The epsilon that a failed run's report states; empty without noise, or if no report was written."""
+    path = folder.path / "report.json"
+    guarantee = enforced_guarantee(read_json(path.read_bytes())) if path.is_file() else {}
+    if plan.budget is None or (epsilon := guarantee.get("epsilon")) is None:
+        return ""
+    return f"; epsilon {float(epsilon):.3g} of {plan.budget.epsilon:g} is spent and stays charged"
 
 
 def _report(line: str) -> None:

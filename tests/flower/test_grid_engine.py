@@ -337,6 +337,130 @@ def test_the_failure_of_a_cohort_of_one_does_not_end_the_run() -> None:
         assert engine.gather(alone).parties == 0
 
 
+class Sick(Failing):
+    """Nodes of ``ill`` answer everything with an error; nodes of ``dumb`` describe themselves, and no more."""
+
+    ill: dict[int, type[Exception]]
+    dumb: dict[int, type[Exception]]
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes, client_app=APP)
+        self.ill, self.dumb = {}, {}
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        failing = self.ill if _is_query(message) else {**self.ill, **self.dumb}
+        if node in failing:
+            return error_reply(message, failing[node]("secret"))
+        return super()._answer(message)
+
+
+def of(*partitions: int, release: int = 0) -> SumRequest:
+    """A cohort whose clients are all of these partitions' nodes."""
+    shards = tuple(Shard(index, np.arange(3 * index, 3 * index + 3), 3, index) for index in partitions)
+    return SumRequest(QUERY, release, shards)
+
+
+def engine_of(grid: Sick, silos: bool = False) -> GridEngine:
+    engine = GridEngine(grid, strict=False, silos=silos)
+    engine.assemble()
+    return engine
+
+
+@pytest.mark.parametrize("ill", [True, False])
+@pytest.mark.parametrize("silos", [True, False])
+def test_a_run_stops_when_all_nodes_fail_twice_in_a_row(silos: bool, ill: bool) -> None:
+    grid = Sick(2)
+    engine = engine_of(grid, silos)
+    assert engine.gather(of(0, 1)).parties == 6
+    (grid.ill if ill else grid.dumb).update({1: OSError, 2: ZeroDivisionError})
+    assert engine.gather(of(0, 1, release=1)).parties == 0
+    said = (
+        "^every node failed, twice in a row, up to release 3: partition 0: failed with OSError; "
+        "partition 1: failed with ZeroDivisionError [(]details"
+    )
+    with pytest.raises(EngineError, match=said) as caught:
+        engine.gather(of(0, 1, release=2))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_good_answer_between_two_failures_keeps_the_run_going() -> None:
+    grid = Sick(2)
+    engine = engine_of(grid, silos=True)
+    for release in range(6):
+        grid.dumb = {1: OSError, 2: OSError} if release % 2 else {1: OSError}
+        assert engine.gather(of(0, 1, release=release)).parties == 3 * (release % 2 == 0)
+
+
+def test_a_well_node_that_was_not_sampled_keeps_the_run_going(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the end of the run would tell that it was not sampled. Nor is anything printed."""
+    grid = Sick(3)
+    engine = engine_of(grid)
+    grid.ill, grid.dumb = {1: OSError}, {2: OSError}
+    for release in range(12):
+        assert engine.gather(of(0, 1, release=release)).parties == 0
+    assert (caplog.text, capsys.readouterr().out) == ("", "")
+    assert engine.gather(of(0, 1, 2, release=12)).parties == 3
+
+
+def test_a_node_that_describes_itself_is_unwell_once_it_fails_to_answer() -> None:
+    """Every node fails in training, and only one is sampled at a time."""
+    grid = Sick(3)
+    engine = engine_of(grid)
+    grid.dumb = {1: OSError, 2: OSError, 3: OSError}
+    for release, partition in enumerate((0, 1, 1, 0, 2)):
+        assert engine.gather(of(partition, release=release)).parties == 0
+    with pytest.raises(
+        EngineError, match="twice in a row, up to release 6: partition 0: failed with OSError"
+    ):
+        engine.gather(of(0, release=5))
+
+
+def test_empty_cohorts_and_silence_do_not_count_as_failures() -> None:
+    grid = Sick(2)
+    engine = engine_of(grid)
+    for release in range(5):
+        assert engine.gather(make_request(shards=0, release=release)).parties == 0
+    grid.ill = {1: OSError, 2: OSError}
+    assert engine.gather(of(0, release=5)).parties == 0
+    assert engine.gather(make_request(shards=0, release=6)).parties == 0
+    with pytest.raises(EngineError, match="up to release 8"):
+        engine.gather(of(1, release=7))
+    silent = Rearranged(nodes=3, client_app=APP)
+    silent.lost = (1, 2, 3)  # they describe themselves, and answer nothing else in time
+    engine = GridEngine(silent, strict=False, silos=True)
+    for release in range(5):
+        assert engine.gather(make_request(3, home=lambda index: index, release=release)).parties == 0
+
+
+def test_a_restarted_node_is_given_another_chance() -> None:
+    class Replaced(Restarting):
+        def _answer(self, message: Message) -> Message:
+            if not _is_query(message):
+                return error_reply(message, OSError("secret"))
+            return super()._answer(message)
+
+    grid = Replaced()
+    engine = GridEngine(grid, strict=False)
+    assert engine.gather(of(0, 1)).parties == 0
+    grid.there = (1, 4)  # partition 1 has a new node, which is not asked and describes itself
+    for release in (1, 2, 3):
+        assert engine.gather(of(0, release=release)).parties == 0
+
+
+def test_at_most_20_failed_nodes_are_named() -> None:
+    grid = Sick(25)
+    engine = engine_of(grid, silos=True)
+    grid.ill = dict.fromkeys(range(1, 26), OSError)
+    engine.gather(of(*range(25)))
+    with pytest.raises(EngineError) as caught:
+        engine.gather(of(*range(25), release=1))
+    assert str(caught.value).count("OSError") == 20
+    assert "; and 5 more (details" in str(caught.value)
+
+
 def test_a_federation_that_is_gone_is_an_error() -> None:
     grid = Rearranged(nodes=3, client_app=APP)
     engine = GridEngine(grid, strict=False)

@@ -28,6 +28,7 @@ from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.flower import server_app
 from fedpriv.flower.client_app import app
+from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grid_engine import SILOS_TRAIN, GridEngine
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.in_process import InProcessGrid
@@ -48,6 +49,7 @@ from fedpriv.node.factory import make_worker
 from fedpriv.node.ledger import NodeLedger
 from fedpriv.node.policy import FILES, RefusedError, as_taken
 from fedpriv.node.silo import ModelDelta, SiloState, TrainRequest, make_silo_worker, round_events
+from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import execute
@@ -312,6 +314,31 @@ class Losing(InProcessGrid):
         if self.then and number == self.then[0]:
             raise self.then[1]
         return [r for r in replies if r.metadata.src_node_id != 2 or number not in self.lost]
+
+
+@pytest.mark.parametrize("placement", ["central", "none"])
+def test_a_run_whose_silos_all_fail_ends_with_what_it_has_spent(
+    tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(InProcessGrid):
+        def _answer(self, message: Message) -> Message:
+            if message.metadata.message_type == "train" and int(message.metadata.group_id) > 0:
+                return error_reply(message, OSError("secret"))
+            return super()._answer(message)
+
+    sums = {"level": "aggregation", "silo-steps": 1, "delta": 1e-4, "out": str(tmp_path / "run")}
+    config = Config.parse({**SILOS, **sums, "rounds": 9, "placement": placement})
+    monkeypatch.setattr(server_app, "GridEngine", functools.partial(GridEngine, strict=False))
+    with pytest.raises(EngineError, match="every node failed, twice in a row, up to release 3: partition 0"):
+        server_app._run(Broken(5, config.table()), config)
+    last = capsys.readouterr().out.splitlines()[-1]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    if placement == "central":
+        assert len(read(tmp_path / "run" / "ledger.jsonl").events) == 3  # charged, and no more than that
+    spent = enforced_guarantee(report).get("epsilon")
+    cost = "" if spent is None else f"; epsilon {spent:.3g} of 8 is spent and stays charged"
+    assert (spent is None) == (placement == "none")
+    assert last == f"stopped: failed{cost}; results are in {tmp_path / 'run'}"
 
 
 ABSENT = {"partition": 1, "why": ["no reply in time"]}
