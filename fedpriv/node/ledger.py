@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import bisect
 import math
+import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,8 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.accounting import Budget, Ledger, epsilon
+from fedpriv._internal.files import sync_folder
+from fedpriv.accounting import Budget, Ledger, LedgerError, epsilon
 from fedpriv.accounting.events import Event, Sampling, tally
+from fedpriv.accounting.head import head_path
 from fedpriv.accounting.ledger import Record, read, require_not_deleted
 from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.accounting.owner_limit import share
@@ -40,6 +44,7 @@ from fedpriv.mechanism.sampling import Everyone
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers import PlannedRelease
 
+_TRIAL_BYTES = 2**12  # more than a charge writes
 _TOLERANCE = 1e-6  # the largest relative difference between two machines' calibrations of one plan
 
 
@@ -122,9 +127,10 @@ class NodeLedger:
 
         Raises RefusedError, and records nothing, if the number was charged before, or if the events exceed
         both the plan and its budget, or the owner's limit. Raises LedgerError, and records nothing, if the
-        ledger was edited, cut, put back to an earlier state, or deleted while its head was kept.
+        ledger was edited, cut, put back to an earlier state, or deleted while its head was kept. Raises
+        LedgerError also if the disk refuses the charge, which may then be there or not; nothing is answered.
         """
-        with _locked(self.path):
+        with _on_disk(self.path), _locked(self.path):
             ledger, record = _opened(self.path, {"unit": self.plan.config.unit})
             with ledger:
                 self._check(number, events, record)
@@ -141,8 +147,27 @@ class NodeLedger:
                 the run that this node would drop out. A client's ledger reveals the draws of earlier runs, so
                 for a client only the run's own releases are compared with the limit. It is also raised if the
                 ledger is for another privacy unit.
-            LedgerError: if the ledger was edited, cut or deleted.
+            LedgerError: if the ledger was edited, cut or deleted, or cannot be written. A node that cannot
+                charge answers nothing, and the run would train on noise in its place.
         """
+        with _on_disk(self.path):
+            self._require_writable()
+            return self._look_ahead()
+
+    def _require_writable(self) -> None:
+        """Raises OSError unless a charge could be put on disk now. Charges nothing."""
+        for path in (self.path, head_path(self.path)):
+            if path.exists():
+                with path.open("ab") as file:
+                    os.fsync(file.fileno())
+        folder = self.path.parent
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_TRIAL_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(folder)
+
+    def _look_ahead(self) -> str:
         if not self.path.exists():
             require_not_deleted(self.path)
             past: tuple[Event, ...] = ()
@@ -272,6 +297,19 @@ def _opened(path: Path, header: Mapping[str, Any]) -> tuple[Ledger, Record]:
     if not path.exists():
         Ledger.create(path, header).close()
     return Ledger.resume(path)
+
+
+@contextmanager
+def _on_disk(path: Path) -> Iterator[None]:
+    """Within this block an error of the system is a LedgerError about the ledger at ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise LedgerError(
+            f"this node's ledger {path} cannot be written ({error.strerror or type(error).__name__}); a "
+            "node answers only what it has charged, so free its disk, or set ledger-file to a file that it "
+            "may write"
+        ) from None
 
 
 @contextmanager

@@ -338,7 +338,7 @@ def test_the_failure_of_a_cohort_of_one_does_not_end_the_run() -> None:
 
 
 class Sick(Failing):
-    """Nodes of ``ill`` answer everything with an error; nodes of ``dumb`` describe themselves, and no more."""
+    """Nodes of ``ill`` answer everything with an error; those of ``dumb`` describe themselves only."""
 
     ill: dict[int, type[Exception]]
     dumb: dict[int, type[Exception]]

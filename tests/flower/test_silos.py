@@ -689,6 +689,18 @@ def test_private_facts_about_the_limit_are_only_in_the_nodes_own_log(
         assert [record.getMessage() for record in caplog.records] == ["the limit has no room"]
 
 
+@pytest.mark.parametrize("level", [LOCAL, DEPLOYED])
+def test_a_node_whose_ledger_cannot_be_written_is_not_ready(
+    own_file: Path, level: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would answer nothing, and the run would train on noise in its place."""
+    own = {"data-file": str(own_file), "ledger-file": str(own_file.parent / "missing" / "ledger.jsonl")}
+    assert ready(Config.parse(level), **own) == "LedgerError"
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("describe_node failed with LedgerError: this node's ledger ")
+    assert "cannot be written (No such file or directory)" in line
+
+
 def test_an_owners_node_reads_only_its_own_folders(own_file: Path, tmp_path: Path) -> None:
     """Not a data set in a folder that the server names."""
     write_mnist(tmp_path, seed=1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +17,14 @@ from helpers.small import small
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, Event, Ledger, LedgerError, epsilon
+from fedpriv.accounting.head import head_path
 from fedpriv.accounting.ledger import read
 from fedpriv.accounting.methods import gaussian
 from fedpriv.accounting.owner_limit import share
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node import ledger as node_ledger
 from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger, same_events
 from fedpriv.node.policy import RefusedError
 
@@ -383,3 +388,83 @@ def test_a_deleted_cut_or_rolled_back_ledger_is_refused_and_not_forgotten(plan: 
         with pytest.raises(LedgerError, match=r"was deleted: its head, .*, seals 2 events"):
             use()
     assert not path.exists()
+
+
+def no_folder(path: Path, patch: pytest.MonkeyPatch) -> None:
+    path.parent.rmdir()
+
+
+def a_folder_of_this_name(path: Path, patch: pytest.MonkeyPatch) -> None:
+    path.mkdir()
+
+
+def a_head_that_is_a_folder(path: Path, patch: pytest.MonkeyPatch) -> None:
+    head_path(path).unlink(missing_ok=True)
+    head_path(path).mkdir()
+
+
+def a_full_disk(path: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "fsync", fails_with(errno.ENOSPC))
+
+
+def a_disk_without_new_files(path: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tempfile, "TemporaryFile", fails_with(errno.EROFS))
+
+
+def a_folder_that_does_not_sync(path: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(node_ledger, "sync_folder", fails_with(errno.EIO))
+
+
+def fails_with(code: int) -> Callable[..., None]:
+    def fail(*arguments: object, **names: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+OBSTACLES = {
+    no_folder: "No such file or directory",
+    a_folder_of_this_name: "Is a directory",
+    a_head_that_is_a_folder: "Is a directory",
+    a_full_disk: "No space left on device",
+    a_disk_without_new_files: "Read-only file system",
+    a_folder_that_does_not_sync: "Input/output error",
+}
+
+
+@pytest.mark.parametrize("spoil", OBSTACLES)
+def test_a_ledger_that_cannot_be_written_is_noticed_before_the_run(
+    plan: Plan,
+    tmp_path: Path,
+    spoil: Callable[[Path, pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "own").mkdir()
+    own = NodeLedger(plan, tmp_path / "own" / "ledger.jsonl", 1)
+    said = (
+        rf"^this node's ledger .*/own/ledger.jsonl cannot be written \({OBSTACLES[spoil]}\); .* it may write$"
+    )
+    spoil(own.path, monkeypatch)
+    with pytest.raises(LedgerError, match=said):
+        own.look_ahead()
+
+
+def test_looking_ahead_charges_nothing_and_leaves_nothing(plan: Plan, tmp_path: Path) -> None:
+    own = budget_gate(plan, tmp_path)
+    assert own.look_ahead() == ""
+    assert list(tmp_path.iterdir()) == []
+    own.charge(0, plan.events[:1])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert budget_gate(plan, tmp_path, run=2).look_ahead() == ""
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_charge_that_the_disk_refuses_is_an_error_of_the_ledger(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = budget_gate(plan, tmp_path)
+    own.charge(0, plan.events[:1])
+    with monkeypatch.context() as patch:
+        a_full_disk(own.path, patch)
+        with pytest.raises(LedgerError, match=r"cannot be written \(No space left on device\)"):
+            own.charge(1, plan.events[1:2])
