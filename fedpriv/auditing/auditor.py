@@ -63,6 +63,7 @@ from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.one_run import proved_epsilon
 from fedpriv.auditing.silos import WatchedSilos
 from fedpriv.auditing.trade_off import TradeOff
+from fedpriv.auditing.views import AUTO, Splitter, View, claimed, view_of
 from fedpriv.auditing.watched import SUSPECTED, Watched
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
@@ -75,6 +76,7 @@ from fedpriv.runs.budget import RunAccountant
 
 MOST = 100_000  # the default limit of canaries
 _MOST_LOCAL_STEPS = 5_000  # the same with local steps, where each client's change is computed separately
+_MOST_MESSAGES = 2_000  # the same where each message is computed separately
 _PROBED_SILOS = 2  # silos in which steps are repeated on neighbouring data
 _INITIAL_STD = 0.1  # of the initial parameters
 _MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
@@ -85,54 +87,65 @@ def audit(
     canaries: int = 0,
     confidence: float = 0.99,
     observe: Callable[[int], None] = lambda rounds: None,
+    view: str = AUTO,
 ) -> Finding:
     """Audits a configuration: runs it with canaries as units, and evaluates the guesses about them.
 
     Args:
-        config: a run with central or distributed noise. Its data and model are not used.
+        config: a run with noise. Its data and model are not used.
         canaries: the number of canaries, at the same sampling rate; 0: the number of the run's units, but at
-            most MOST, or 5,000 if clients make local steps, which is slower.
+            most MOST, 5,000 if clients make local steps, or 2,000 if each message is seen, which is slower.
         confidence: of the verdict, in (0, 1).
         observe: called after each round with the number of rounds so far.
+        view: what the adversary sees (:class:`fedpriv.auditing.views.View`); "auto" is the server's
+            view under local noise, and otherwise that of the released models.
 
-    Raises ArgumentError for a run without noise, with local noise, or with public examples.
+    Raises ArgumentError for a run without noise, with public examples, or that claims nothing of this view.
     """
-    return audit_plan(_plan(config, canaries), confidence, observe)
+    return audit_plan(_plan(config, canaries, view_of(config, view)), confidence, observe, view)
 
 
 def audit_plan(
-    plan: Plan, confidence: float = 0.99, observe: Callable[[int], None] = lambda rounds: None
+    plan: Plan,
+    confidence: float = 0.99,
+    observe: Callable[[int], None] = lambda rounds: None,
+    view: str = AUTO,
 ) -> Finding:
     """Audits a plan, for example one with a custom optimizer, with one canary for each of its units.
 
     Args:
-        plan: with central or distributed noise.
-        confidence, observe: as in :func:`audit`.
+        plan: with noise.
+        confidence, observe, view: as in :func:`audit`.
 
     An interrupted run is judged by the events in its ledger.
 
     Raises ArgumentError as :func:`audit` does.
     """
     validation.between("confidence", confidence, 0, 1)
-    _require_visible(plan.config)
+    _require_auditable(plan.config)
+    seen = view_of(plan.config, view)
     assert plan.budget is not None
     key = Key.of(plan.config.asked_seed if plan.config.seed >= 0 else secrets.randbits(128))
     there = key.generator("canaries").random(plan.units) < 0.5
-    scores, residuals, events, stopped = _run(plan, key, there, observe)
+    scores, residuals, charged, stopped = _run(plan, key, there, observe, seen)
+    events = claimed(seen, plan, charged)
+    secret = _secret(plan, seen)
+    scores, there = scores[:, secret:], there[secret:]
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
     each = 1 - (1 - confidence) / len(SUSPECTED)
     right = (scores > 0) == there
     correct = int(right.sum(1).max())
-    point, least, most = _rates(correct, plan.units, each)
+    point, least, most = _rates(correct, len(there), each)
     measured = partial(_measured, events, delta)
     surest = np.argsort(-abs(scores), axis=1)
     curve, claim = AttackCurve.of(scores[0], there), TradeOff.of(events)
     return Finding(
-        canaries=plan.units,
-        releases=sum(event.count for event in events),
+        view=seen,
+        canaries=len(there),
+        releases=sum(event.count for event in charged),
         right=correct,
         allowed=allowed,
-        p_value=min(1.0, len(SUSPECTED) * float(stats.binom.sf(correct - 1, plan.units, allowed))),
+        p_value=min(1.0, len(SUSPECTED) * float(stats.binom.sf(correct - 1, len(there), allowed))),
         noise_p_value=residuals.p_value,
         oddest=residuals.oddest,
         confidence=confidence,
@@ -150,13 +163,17 @@ def audit_plan(
     )
 
 
-def _require_visible(config: Config) -> None:
-    """Raises ArgumentError if the guarantee is not about the released models, or public data is needed."""
-    placement = PLACEMENTS[config.placement]
-    if placement.server_view or not placement.adds_noise:
-        hint = "an audit of local noise would have to examine each message"
-        hint = hint if placement.adds_noise else "without noise there is nothing to audit"
-        raise validation.fail("placement", config.placement, "be central or distributed for an audit", hint)
+def _secret(plan: Plan, view: View) -> int:
+    """The first unit whose coin the adversary does not know: colluding parties know their own."""
+    known = Splitter.of(view, plan).known
+    return known * (plan.config.examples_per_client if plan.config.privacy_unit.in_silos else 1)
+
+
+def _require_auditable(config: Config) -> None:
+    """Raises ArgumentError if there is no noise, or the audit cannot make canaries for the run."""
+    if not PLACEMENTS[config.placement].adds_noise:
+        hint = "without noise there is nothing to audit"
+        raise validation.fail("placement", config.placement, "add noise for an audit", hint)
     for key in config.method.clip_norms:
         if (clip_norm := float(config.table()[key])) > LARGEST:
             hint = "dividing all clip norms and step sizes by one number does not change the privacy"
@@ -167,14 +184,16 @@ def _require_visible(config: Config) -> None:
         )
 
 
-def _plan(config: Config, canaries: int) -> Plan:
+def _plan(config: Config, canaries: int, view: View) -> Plan:
     """The plan of the configuration with ``canaries`` units."""
-    _require_visible(config)
+    _require_auditable(config)
     config = config.resolved()  # defaults, such as delta, depend on the configured number of units
     if validation.integer("canaries", canaries) > config.units:
         hint = "if you raise clients, set delta, too, since its default depends on clients"
         raise validation.fail("canaries", canaries, f"be at most the run's {config.units} units", hint)
-    count = canaries or min(config.units, _MOST_LOCAL_STEPS if config.trains_locally else MOST)
+    most = _MOST_LOCAL_STEPS if config.trains_locally else MOST
+    most = _MOST_MESSAGES if view is View.SERVER and not config.privacy_unit.in_silos else most
+    count = canaries or min(config.units, most)
     changes: dict[str, Any] = {"clients": count, "nodes_own_data": False}
     if config.privacy_unit.in_silos:
         clients = min(config.clients, count)
@@ -183,10 +202,10 @@ def _plan(config: Config, canaries: int) -> Plan:
 
 
 def _run(
-    plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None]
+    plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None], view: View
 ) -> tuple[Floats, Residuals, tuple[Event, ...], StopReason]:
     """Runs the plan: (the adversaries' scores, the auditor's tests, charged events, how the run ended)."""
-    units = canaries_of(plan, there)
+    units = canaries_of(plan, there, view)
     side = nodes_of(plan, units, key)
     params = key.generator("initial-params").normal(0, _INITIAL_STD, LAYERS * units.parameters)
     start = torch.from_numpy(params).float().to(side.device)
@@ -196,12 +215,14 @@ def _run(
         with Ledger.create(path, {}) as ledger:
             budget_gate = RunAccountant(plan, ledger, path)
             charged = claims.Charged(budget_gate, path)
-            watched = [Watched.over(plan, side, units, charged, number) for number in silos]
+            watched = [Watched.over(plan, side, units, charged, number, view) for number in silos]
             outcome = _loop(plan, key, start, watched, lambda progress: observe(progress.round))
         events = budget_gate.charged_on_disk().events
+    if view is View.LAST_MODEL and watched[0].first:
+        watched[0].score_change((outcome.state.output.double() - start.double()).cpu().numpy())
     scores, residuals = np.concatenate([one.scores for one in watched], axis=1), watched[0].residuals
-    for one in watched[1:]:
-        residuals.join(one.residuals)
+    for tests in (watched[0].messages, *(one.residuals for one in watched[1:])):
+        residuals.join(tests)
     if sum(event.count for event in events) < outcome.releases:
         residuals.fault("a release that is not in the ledger")
     for one in watched[:_PROBED_SILOS]:

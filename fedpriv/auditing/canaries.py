@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpriv.auditing import claims
+from fedpriv.auditing.views import View
 from fedpriv.config.builders import choose_device, make_work
 from fedpriv.config.plan import Plan
 from fedpriv.data import Batch, Indices
@@ -35,6 +36,7 @@ LAYERS = 2
 _AMPLITUDE, _FREQUENCY = 1e3, 1e3  # of the loss: gradients up to 1e6 that change sign within steps of 1e-3
 _SECOND = 0.5  # the slope in the second layer's parameter; 1 in the first layer's
 _MOST_EXAMPLES = 3  # of a client
+_MESSAGE = 32  # the numbers of parameters in each layer where each client's message is seen by itself
 _FEW = (7, 5)  # the numbers of shared parameters in each layer
 
 
@@ -71,7 +73,8 @@ class Canaries:
         replaced: whether an absent canary is replaced by one with the opposite gradient (replace-one).
         clients: whether canaries are clients with several examples, not single examples.
         linear: whether all losses are linear, as for local steps, and not only every other canary's.
-        period: canary i has parameter i modulo this number, as where silos train apart; 0: m.
+        period: canary i has parameter i modulo this number, as where silos train apart, or where each message
+            is seen by itself; 0: m.
         shared: whether canaries share a few parameters of each layer, in different ways. The closed form is
             not for such canaries.
     """
@@ -147,7 +150,8 @@ class Canaries:
                 added.append(np.asarray(own.sum()))
                 continue
             whole = np.zeros((LAYERS, self.parameters))
-            whole[:, ids % self.parameters] = own
+            for row, values in zip(whole, own, strict=True):
+                np.add.at(row, ids % self.parameters, values)
             added.append(whole)
         return added
 
@@ -187,10 +191,13 @@ def nodes_of(plan: Plan, units: Canaries, key: Key) -> Worker:
     )
 
 
-def canaries_of(plan: Plan, there: NDArray[np.bool_]) -> Canaries:
-    """The canaries in place of the plan's units."""
-    config = plan.config
-    silos = config.examples_per_client if config.by_silo else 0
-    return Canaries(
-        there, claims.replaces(config), not config.privacy_unit.in_silos, config.trains_locally, silos
-    )
+def canaries_of(plan: Plan, there: NDArray[np.bool_], view: View = View.MODELS) -> Canaries:
+    """The canaries in place of the plan's units, for an adversary with this view."""
+    config, clients = plan.config, not plan.config.privacy_unit.in_silos
+    messages = view is View.SERVER
+    # A server knows who sends a message, so that a client can only be replaced.
+    replaced = claims.replaces(config) or (messages and clients)
+    # The last model shows the sum of all releases, in which only what does not change its direction adds up.
+    linear = config.trains_locally or view is View.LAST_MODEL
+    period = config.examples_per_client if config.by_silo or (messages and not clients) else 0
+    return Canaries(there, replaced, clients, linear, _MESSAGE if messages and clients else period)

@@ -46,8 +46,8 @@ def noise_stds(query: Query, z: float, surplus: float = 1.0) -> tuple[float, ...
     return tuple(surplus * z * bound / math.sqrt(block.share) for bound, block in pairs)
 
 
-def surplus(plan: Plan, rate_factor: float = 1.0) -> float:
-    """The noise on a released sum as a multiple of the calibrated noise.
+def surplus(plan: Plan, rate_factor: float = 1.0, known: int = 0) -> float:
+    """The noise on a released sum as a multiple of the calibrated noise, without ``known`` parties' noise.
 
     m shares are in a sum: all of the noise each (local), or such that n - c of them have all of it.
     """
@@ -55,11 +55,18 @@ def surplus(plan: Plan, rate_factor: float = 1.0) -> float:
     if not isinstance(placement, AtParties):
         return 1.0
     factor = rate_factor if placement.per_unit else 1.0
-    shares = round(placement.shares * factor)
+    return party_share(plan, rate_factor) * math.sqrt(round(placement.shares * factor) - known)
+
+
+def party_share(plan: Plan, rate_factor: float = 1.0) -> float:
+    """The noise of one party as a multiple of the calibrated noise."""
+    placement = plan.mechanism.placement
+    assert isinstance(placement, AtParties)
     if placement.server_view:
-        return math.sqrt(shares)
+        return 1.0
+    factor = rate_factor if placement.per_unit else 1.0
     fewest = max(1, round(placement.min_replies * factor))
-    return math.sqrt(shares / max(fewest - placement.colluders, 1))
+    return 1 / math.sqrt(max(fewest - placement.colluders, 1))
 
 
 def denominator(plan: Plan, rate_factor: float = 1.0) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from fedpriv.accounting.api import number
 from fedpriv.auditing.attack_curve import AttackCurve, draw
 from fedpriv.auditing.trade_off import TradeOff
+from fedpriv.auditing.views import View
 from fedpriv.federated.stop_reason import StopReason
 
 
@@ -16,7 +17,8 @@ class Finding:
     """The result of an audit.
 
     Attributes:
-        canaries: m, the number of canaries.
+        view: what the adversary sees.
+        canaries: m, the number of canaries whose coins were guessed.
         releases: the number of releases in the ledger.
         right: the number of right guesses of the best adversary, out of m.
         allowed: the largest probability of a right guess that the ledger allows.
@@ -26,7 +28,7 @@ class Finding:
         oddest: what the test with the smallest p-value found.
         confidence: of the verdict, and of each bound below.
         delta: the delta of all epsilons.
-        claimed: epsilon of the ledger's events by PLD, an upper bound.
+        claimed: epsilon against this adversary by PLD, an upper bound, as in the run's report.
         measured, measured_least, measured_most: epsilon if all noise is scaled by the factor at which the
             optimal guesses are right as often as observed, with one-sided confidence bounds.
         proved: a lower bound on epsilon for any mechanism.
@@ -37,6 +39,7 @@ class Finding:
         stopped: how the run ended: ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
     """
 
+    view: View
     canaries: int
     releases: int
     right: int
@@ -90,7 +93,7 @@ class Finding:
         fields = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in hidden}
         fields = {key: number(v) if isinstance(v, float) else v for key, v in fields.items()}
         rates = {f"{rate:g}": list(pair) for rate, pair in self.true_rates.items()}
-        return fields | {"true_rates": rates, "violated": self.violated}
+        return fields | {"view": self.view.value, "true_rates": rates, "violated": self.violated}
 
     def picture(self) -> bytes:
         """A PNG with the attack's curve and the curve that the ledger allows."""

@@ -32,6 +32,7 @@ from fedpriv.federated.loop import advance
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.placement import AtParties
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
+from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer, State
 from fedpriv.rng import Key
 
@@ -192,6 +193,10 @@ class Neighbours:
         )
         return recorder
 
+    @property
+    def _samples(self) -> bool:
+        return SAMPLERS[self.plan.config.sampler].sampling.samples
+
     def _chosen(self, original: _Recorder) -> Indices:
         """Some present canaries of the first cohort, with different numbers of examples and losses."""
         shards = [shard.ids for request in original.requests[:1] for shard in request.shards]
@@ -209,7 +214,9 @@ class Neighbours:
         other = replace(self.units, there=there)
         given = original.answers
         yield from self._differences(original, self._repeated(state, releases, other, forced=given), canary)
-        if leave_out and not self.units.replaced:
+        # Where everyone takes part, who the parties are is public, and with fewer there may be no release.
+        known = isinstance(self.plan.mechanism.placement, AtParties) and not self._samples
+        if leave_out and not self.units.replaced and not known:
             left_out = self._repeated(state, releases, left_out=canary, forced=given)
             yield from self._differences(original, left_out, canary)
 

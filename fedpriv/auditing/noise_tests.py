@@ -94,6 +94,15 @@ class Residuals:
                 self.take([("cohort that was used before", self._overlap(cohort, drawn))])
         self._kept = [*self._kept[:1], (parts, cohort)]
 
+    def compare(self, messages: Floats) -> None:
+        """Tests the noises (n, d) of the last release's messages, in their order: each of them, and whether
+        they are independent."""
+        small = stats.chi2.cdf((messages**2).sum(1), messages.shape[1])
+        self.take([("a message with noise that is too small", min(1.0, len(messages) * small.min()))])
+        products = float((messages[1:] * messages[:-1]).sum())
+        if messages[1:].size >= _MIN_NORMAL:
+            self.take([("noise that messages share", _two_sided(products, messages[1:].size))])
+
     def _equal_sizes(self, rate: float) -> float:
         """The p-value of cohorts that all have one size: its probability is at most that of the mode."""
         if len(set(self._sizes)) > 1:

@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 
 _SMALLEST = 1e-9  # the delta up to which the profile is followed
 _POINTS = 400
+_LARGEST = 300.0  # the epsilon up to which the profile is followed; e^epsilon stays a float
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _profile(events: Sequence[Event]) -> tuple[Floats, Floats]:
         return np.zeros(1), np.ones(1)
     profile = Pld().stages([costly], _SMALLEST, lower=False)[0]
     largest = profile.epsilon(_SMALLEST)[0]
-    epsilons = np.linspace(0.0, largest if math.isfinite(largest) else 50.0, _POINTS)
+    epsilons = np.linspace(0.0, min(largest, _LARGEST) if math.isfinite(largest) else 50.0, _POINTS)
     if isinstance(profile, PlainProfile):
         deltas = [math.exp(gaussian.log_delta(profile.mu, float(e))) for e in epsilons]
     elif isinstance(profile, PldProfile):

@@ -1,20 +1,27 @@
 """The run's optimizer and engine, observed by the adversaries and the auditor.
 
-An adversary sees every released sum. It knows the public settings, the queries' points and divisors, and what
-each canary would add. The auditor also knows the coins and the cohorts.
+An adversary sees every released sum, or what its view says (:mod:`fedpriv.auditing.views`). It knows the
+public settings, the queries' points and divisors, and what each canary would add. The auditor also knows the
+coins and the cohorts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedpriv.auditing import claims
 from fedpriv.auditing.canaries import LAYERS, Canaries, Floats
 from fedpriv.auditing.noise_tests import Residuals
+from fedpriv.auditing.views import Splitter, View
 from fedpriv.config.plan import Plan
-from fedpriv.federated.engine import PartialSum, SumRequest
+from fedpriv.data import Indices
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
 from fedpriv.mechanism.sampling import SAMPLERS
@@ -47,6 +54,9 @@ class Watched(OptimizerWrapper):
         scores: log likelihood ratios of each canary's presence given all answers, by adversary: (k, m).
         residuals: the auditor's tests of noise and cohorts.
         silo: the silo that trains apart with this optimizer, or None.
+        splitter: which messages the adversary knows.
+        messages: the auditor's tests of the noise in messages that are seen by themselves.
+        first: the first query of the run.
         kept: states of the run at its beginning, middle and end.
     """
 
@@ -58,18 +68,27 @@ class Watched(OptimizerWrapper):
     scores: Floats
     residuals: Residuals
     silo: int | None = None
+    splitter: Splitter = field(default_factory=Splitter)
+    messages: Residuals = field(default_factory=lambda: Residuals(1))
+    first: list[Query] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     _now: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def over(
-        cls, plan: Plan, side: Worker, units: Canaries, charged: claims.Charged, silo: int | None = None
+        cls,
+        plan: Plan,
+        side: Worker,
+        units: Canaries,
+        charged: claims.Charged,
+        silo: int | None = None,
+        view: View = View.MODELS,
     ) -> Watched:
         """The plan's optimizer, observed from its first release on; that of ``silo`` if silos train apart."""
         population = plan.mechanism.sampler.population
         scores = np.zeros((len(SUSPECTED), population))
-        optimizer = plan.mechanism.optimizer
-        return cls(optimizer, plan, side, units, charged, scores, Residuals(population), silo)
+        optimizer, splitter = plan.mechanism.optimizer, Splitter.of(view, plan)
+        return cls(optimizer, plan, side, units, charged, scores, Residuals(population), silo, splitter)
 
     @property
     def key(self) -> Key:
@@ -88,6 +107,7 @@ class Watched(OptimizerWrapper):
         if state.step in (0, rounds // 2, rounds - query.releases) and query.releases <= rounds - state.step:
             self.kept.append(Kept(state, query.releases))
         self._now["query"] = query
+        self.first.extend([] if self.first else [query])
         return query
 
     def update(self, state: State, answer: NoisyAnswer) -> State:
@@ -96,9 +116,17 @@ class Watched(OptimizerWrapper):
         return self.inner.update(state, answer)
 
     def gather(self, request: SumRequest) -> PartialSum:
-        """See :class:`fedpriv.federated.engine.Engine`. The request's cohort is recorded."""
-        self._now["request"] = request
-        return self.side.gather(request)
+        """See :class:`fedpriv.federated.engine.Engine`. The request's cohort is recorded, and the
+        messages that the adversary knows."""
+        self._now["request"], self._now["messages"] = request, []
+        shards = self.splitter.split(request.shards) if self.splitter.splits else []
+        if not shards:
+            return self.side.gather(request)
+        replies = [self.side.gather(replace(request, shards=(shard,))) for shard in shards]
+        self._now["messages"] = list(zip(shards, replies, strict=True))
+        sums = zip(*(reply.sums for reply in replies), strict=True)
+        parties = sum(reply.parties for reply in replies)
+        return PartialSum(tuple(torch.stack(parts).sum(0) for parts in sums), parties)
 
     def close(self) -> None:
         """Does nothing: there are no resources to release."""
@@ -115,33 +143,84 @@ class Watched(OptimizerWrapper):
         factor = query.rate_factor
         if found := claims.mismatch(self.plan, event, factor):
             self.residuals.fault(found)
-        stds = claims.noise_stds(query, event.noise_multiplier, claims.surplus(self.plan, factor))
         size = claims.denominator(self.plan, factor)
         sums = [_shaped(size * part.double().cpu().numpy()) for part in answer]
         cohort = np.concatenate([shard.ids for shard in request.shards] or [_NO_UNITS])
-        exact = self.units.total(query, cohort)
+        hidden, known = cohort, self._known()
+        for shard, reply in known:
+            sums = [total - _numbers(part) for total, part in zip(sums, reply.sums, strict=True)]
+            hidden = np.setdiff1d(hidden, shard.ids)
+        surplus = claims.surplus(self.plan, factor, sum(reply.parties for _, reply in known))
+        stds = claims.noise_stds(query, event.noise_multiplier, surplus)
+        exact = self.units.total(query, hidden)
         left = [(total - own) / std for total, own, std in zip(sums, exact, stds, strict=True)]
         sampling = SAMPLERS[self.plan.config.sampler].sampling
         # Where nothing is sampled, cohorts may be known and the same in every release.
         rate = min(1.0, size / self.plan.mechanism.sampler.population) if sampling.samples else 1.0
         self.residuals.add([part.ravel() for part in left], cohort, rate, sampling.random_size)
-        self._score(query, sums, stds, rate)
-        return None
+        if self.splitter.view is View.SERVER:
+            share = claims.party_share(self.plan, factor)
+            return self._read(query, claims.noise_stds(query, event.noise_multiplier, share))
+        everyone = np.arange(self.plan.mechanism.sampler.population)
+        return self._score(query, sums, stds, rate, everyone)
 
-    def _score(self, query: Query, sums: list[Floats], stds: tuple[float, ...], rate: float) -> None:
-        """Adds the log likelihood ratios of one release to the adversaries' scores."""
-        population = self.plan.mechanism.sampler.population
-        everyone = np.arange(population) + population * (self.silo or 0)
-        places = everyone % self.units.parameters
-        present = self.units.contributions(query, everyone)
+    def _known(self) -> list[tuple[Shard, PartialSum]]:
+        """The messages of colluding parties in this release."""
+        messages = cast(list[tuple[Shard, PartialSum]], self._now["messages"])
+        return [(shard, reply) for shard, reply in messages if self.splitter.knows(shard)]
+
+    def _read(self, query: Query, stds: Sequence[float]) -> None:
+        """Tests and scores each message of a release, for an adversary who sees who sent it."""
+        left = list[list[Floats]]()
+        for shard, reply in cast(list[tuple[Shard, PartialSum]], self._now["messages"]):
+            sums = [_numbers(part) for part in reply.sums]
+            exact = self.units.total(query, shard.ids)
+            each = zip(sums, exact, stds, strict=True)
+            left.append([((total - own) / std).ravel() for total, own, std in each])
+            if len(shard.ids):
+                self._score(query, sums, stds, 1.0, shard.ids)
+        if left:
+            self.messages.add([np.concatenate(parts) for parts in zip(*left, strict=True)], _NO_UNITS, 1.0)
+            self.messages.compare(np.stack([parts[0] for parts in left]))
+
+    def _score(
+        self, query: Query, sums: Sequence[Floats], stds: Sequence[float], rate: float, ids: Indices
+    ) -> None:
+        """Adds the log likelihood ratios of one sum, for the units ``ids``, to the adversaries' scores.
+
+        ``ids`` count from the first unit of the silo if silos train apart.
+        """
+        units = ids + self.plan.mechanism.sampler.population * (self.silo or 0)
+        places = units % self.units.parameters
+        present = self.units.contributions(query, units)
         for sign in (1, -1) if self.units.replaced else (1,):
-            logs = np.zeros(len(everyone))
+            logs = np.zeros(len(units))
             for total, add, std, block in zip(sums, present, stds, query.blocks, strict=True):
                 if isinstance(block, SumBlock):
                     own = sign * add
                     logs += ((2 * total[:, places] * own - own**2) / (2 * std**2)).sum(0)
             for score, factor in zip(self.scores, SUSPECTED, strict=True):
-                score += sign * mixed(logs / factor**2, rate)
+                score[ids] += sign * mixed(logs / factor**2, rate)
+
+    def score_change(self, change: Floats) -> None:
+        """Makes the scores those of an adversary who sees the model's change (LAYERS * parameters,) alone.
+
+        A present canary moves its parameters against its gradients.
+        """
+        (first,) = self.first
+        everyone = np.arange(self.plan.mechanism.sampler.population)
+        own = next(
+            add
+            for add, block in zip(self.units.contributions(first, everyone), first.blocks, strict=True)
+            if isinstance(block, SumBlock)
+        )
+        score = -(change.reshape(LAYERS, -1) * own).sum(0)
+        self.scores[:] = score if self.units.replaced else score - np.median(score)
+
+
+def _numbers(part: Tensor) -> Floats:
+    """A sum of float64, with a row for each layer."""
+    return _shaped(part.double().cpu().numpy())
 
 
 def _shaped(values: Floats) -> Floats:

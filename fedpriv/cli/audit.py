@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 _HELP = """Attack a run with these settings, and test whether it leaks more than its ledger claims.
 
 A fair coin decides for each client (or example, by unit) whether it takes part as a canary. The strongest
-adversary who sees all releases guesses which canaries took part. The run is in violation if more guesses are
-right than the ledger's releases allow, or if noise or cohorts are not the accounted ones; the exit code is
-then 1. Settings are those of `fedpriv simulate`, at either level; data and model are not used. The placement
-must be central or distributed.
+adversary guesses which canaries took part. The run is in violation if more guesses are right than its ledger
+allows, or if noise or cohorts are not the accounted ones; the exit code is then 1. Settings are those of
+`fedpriv simulate`, at either level; data and model are not used. --view chooses the adversary: who sees all
+released answers (models), who sees the last model alone (last-model), the server that sees each message
+(server), or parties that collude (parties).
 
 \b
 Examples:
@@ -41,10 +42,17 @@ def audit(
     canaries: Annotated[
         int,
         typer.Option(
-            help="Number of canaries; 0: one for each unit, at most 100,000 (5,000 with local steps). More "
-            "canaries detect smaller leaks."
+            help="Number of canaries; 0: one for each unit, at most 100,000 (5,000 with local steps, 2,000 "
+            "where each client's message is seen). More canaries detect smaller leaks."
         ),
     ] = 0,
+    view: Annotated[
+        str,
+        typer.Option(
+            help="What the adversary sees: models, last-model, server or parties; auto: server under local "
+            "noise, else models."
+        ),
+    ] = "auto",
     confidence: Annotated[
         float, typer.Option(help="Confidence of the verdict and of each bound, in (0, 1).")
     ] = 0.99,
@@ -66,7 +74,7 @@ def audit(
             if done == rounds:
                 bar.wait("computing bounds")
 
-        finding = run_audit(config, canaries, confidence, observe)
+        finding = run_audit(config, canaries, confidence, observe, view)
     if picture is not None:
         with refusing():
             picture.write_bytes(finding.picture())
@@ -94,6 +102,7 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
         "audit run, not for use: its model was trained on canaries",
         f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
         f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
+        f"the adversary: {found.view.sees}",
         f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}; guesses can then be right "
         f"{found.allowed:.2%} of the time at most",
         f"observed: the best guesses were right {found.right / found.canaries:.2%} of the time "

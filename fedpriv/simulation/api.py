@@ -226,6 +226,7 @@ def audit(
     optimizer: Optimizer | None = None,
     canaries: int = 0,
     confidence: float = 0.99,
+    view: str = "auto",
     **changes: Any,
 ) -> Finding:
     """Attack a run with these settings, and see whether it leaks more than its ledger says.
@@ -234,9 +235,12 @@ def audit(
     not looked at.
 
     Args:
-        settings, optimizer, **changes: as of :func:`fedpriv.simulate`, with central or distributed noise.
-        canaries: how many there are; 0: one for each unit, up to 100,000 (5,000 with local steps).
+        settings, optimizer, **changes: as of :func:`fedpriv.simulate`, with noise.
+        canaries: how many there are; 0: one for each unit, up to 100,000 (5,000 with local steps, 2,000 where
+            each client's message is seen).
         confidence: of the verdict and of each bound, in (0, 1).
+        view: what the adversary sees: models (each released answer), last-model, server (each message) or
+            parties (that collude); auto is server under local noise, else models.
 
     Returns:
         the finding: ``violated`` says whether the run leaks more than its ledger says. An audit that finds
@@ -249,7 +253,7 @@ def audit(
     (False, 500)
     """
     with _prepared(settings, {"optimizer": optimizer}, changes) as (values, _):
-        return auditor.audit(Config.parse(values), canaries, confidence)
+        return auditor.audit(Config.parse(values), canaries, confidence, view=view)
 
 
 @contextmanager

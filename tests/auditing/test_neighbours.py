@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.patching import patched
 from helpers.small import small
 from scipy import stats
 
@@ -30,14 +30,6 @@ from fedpriv.runs.budget import RunAccountant
 
 UNITS = 300
 RUN: dict[str, Any] = {"clients": UNITS, "epsilon": 4.0, "rounds": 4, "sampling_rate": 0.2, "seed": 0}
-
-
-@contextmanager
-def patched(owner: Any, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
-    right = getattr(owner, name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, lambda *given, **named: wrong(right, *given, **named))
-        yield
 
 
 def _by_examples(
