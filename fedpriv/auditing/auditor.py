@@ -45,40 +45,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from scipy import optimize, special, stats
-from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
 from fedpriv.accounting.events import ever_drawn
 from fedpriv.auditing import claims
 from fedpriv.auditing.attack_curve import RATES, AttackCurve
-from fedpriv.auditing.canaries import LARGEST, LAYERS, Floats, canaries_of, nodes_of
+from fedpriv.auditing.audited_units import Floats
 from fedpriv.auditing.f_dp import proved_by_curves
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.neighbours import Neighbours
 from fedpriv.auditing.noise_tests import Residuals
-from fedpriv.auditing.one_run import proved_epsilon
+from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
 from fedpriv.auditing.silos import WatchedSilos
+from fedpriv.auditing.subject import (
+    Subject,
+    canaries_plan,
+    own_plan,
+    require_auditable,
+    with_canaries,
+    with_own_data,
+)
 from fedpriv.auditing.trade_off import TradeOff
-from fedpriv.auditing.views import AUTO, Splitter, View, claimed, view_of
-from fedpriv.auditing.watched import SUSPECTED, Watched
-from fedpriv.config.plan import Plan, make_plan
+from fedpriv.auditing.views import AUTO, View, claimed, view_of
+from fedpriv.auditing.watched import Watched
+from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.loop import Outcome, Progress, run
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.node import silo
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
 
-MOST = 100_000  # the default limit of canaries
-_MOST_LOCAL_STEPS = 5_000  # the same with local steps, where each client's change is computed separately
-_MOST_MESSAGES = 2_000  # the same where each message is computed separately
 _PROBED_SILOS = 2  # silos in which steps are repeated on neighbouring data
-_INITIAL_STD = 0.1  # of the initial parameters
 _MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
 
 
@@ -94,7 +94,7 @@ def audit(
     Args:
         config: a run with noise. Its data and model are not used.
         canaries: the number of canaries, at the same sampling rate; 0: the number of the run's units, but at
-            most MOST, 5,000 if clients make local steps, or 2,000 if each message is seen, which is slower.
+            most 100,000, 5,000 if clients make local steps, or 2,000 if each message is seen.
         confidence: of the verdict, in (0, 1).
         observe: called after each round with the number of rounds so far.
         view: what the adversary sees (:class:`fedpriv.auditing.views.View`); "auto" is the server's
@@ -102,7 +102,7 @@ def audit(
 
     Raises ArgumentError for a run without noise, with public examples, or that claims nothing of this view.
     """
-    return audit_plan(_plan(config, canaries, view_of(config, view)), confidence, observe, view)
+    return audit_plan(canaries_plan(config, canaries, view_of(config, view)), confidence, observe, view)
 
 
 def audit_plan(
@@ -122,103 +122,102 @@ def audit_plan(
     Raises ArgumentError as :func:`audit` does.
     """
     validation.between("confidence", confidence, 0, 1)
-    _require_auditable(plan.config)
-    seen = view_of(plan.config, view)
+    require_auditable(plan.config)
+    subject = with_canaries(plan, view_of(plan.config, view), _key(plan))
+    return _finding(subject, confidence, observe)
+
+
+def audit_own_data(
+    config: Config,
+    make_engine: Callable[[Config], Any],
+    canaries: int = 0,
+    confidence: float = 0.99,
+    observe: Callable[[int], None] = lambda rounds: None,
+    view: str = AUTO,
+) -> Finding:
+    """Audits a run with its own data, model and engine: a coin leaves out, or replaces, some of its units.
+
+    Args:
+        config: a run with noise.
+        make_engine: starts the engine that the configuration names.
+        canaries: the number of units whose coins are guessed; 0: up to 200, and fewer for large models.
+        confidence, observe, view: as in :func:`audit`.
+
+    Raises ArgumentError for a run without noise, on nodes with their own data, or that claims nothing of this
+    view; and as :func:`fedpriv.simulate` does.
+    """
+    validation.between("confidence", confidence, 0, 1)
+    seen, plan = view_of(config, view), own_plan(config, canaries)
+    subject = with_own_data(plan, seen, _key(plan), canaries, make_engine)
+    try:
+        return _finding(subject, confidence, observe)
+    finally:
+        subject.engine.close()
+
+
+def _key(plan: Plan) -> Key:
+    return Key.of(plan.config.asked_seed if plan.config.seed >= 0 else secrets.randbits(128))
+
+
+def _finding(subject: Subject, confidence: float, observe: Callable[[int], None]) -> Finding:
+    """Runs the subject and evaluates the guesses."""
+    plan, there, count = subject.plan, subject.there, len(subject.there)
     assert plan.budget is not None
-    key = Key.of(plan.config.asked_seed if plan.config.seed >= 0 else secrets.randbits(128))
-    there = key.generator("canaries").random(plan.units) < 0.5
-    scores, residuals, charged, stopped = _run(plan, key, there, observe, seen)
-    events = claimed(seen, plan, charged)
-    secret = _secret(plan, seen)
-    scores, there = scores[:, secret:], there[secret:]
+    scores, residuals, charged, stopped = _run(subject, observe)
+    events = claimed(subject.view, plan, charged)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
-    each = 1 - (1 - confidence) / len(SUSPECTED)
+    claim = epsilon(events, delta).epsilon
+    each = 1 - (1 - confidence) / len(subject.suspected)
     right = (scores > 0) == there
     correct = int(right.sum(1).max())
-    point, least, most = _rates(correct, len(there), each)
+    if subject.own_data:  # what one unit adds depends on the others, so that guesses are not independent
+        by_chance = one_run_p_value(count, count, correct, claim, delta)
+    else:
+        by_chance = float(stats.binom.sf(correct - 1, count, allowed))
+    point, least, most = _rates(correct, count, each)
     measured = partial(_measured, events, delta)
     surest = np.argsort(-abs(scores), axis=1)
-    curve, claim = AttackCurve.of(scores[0], there), TradeOff.of(events)
+    curve, trade_off = AttackCurve.of(scores[0], there), TradeOff.of(events)
     return Finding(
-        view=seen,
-        canaries=len(there),
+        view=subject.view,
+        own_data=subject.own_data,
+        canaries=count,
         releases=sum(event.count for event in charged),
         right=correct,
         allowed=allowed,
-        p_value=min(1.0, len(SUSPECTED) * float(stats.binom.sf(correct - 1, len(there), allowed))),
+        p_value=min(1.0, len(subject.suspected) * by_chance),
         noise_p_value=residuals.p_value,
         oddest=residuals.oddest,
         confidence=confidence,
         delta=delta,
-        claimed=epsilon(events, delta).epsilon,
+        claimed=claim,
         measured=measured(point),
         measured_least=measured(least),
         measured_most=measured(most),
         proved=max(proved_epsilon(one[order], delta, each) for one, order in zip(right, surest, strict=True)),
         proved_by_curves=proved_by_curves(events, right[0][surest[0]], delta, confidence),
-        true_rates={rate: (curve.true_rate(rate), claim.most_true(rate)) for rate in RATES},
+        true_rates={rate: (curve.true_rate(rate), trade_off.most_true(rate)) for rate in RATES},
         stopped=stopped,
         curve=curve,
-        claim=claim,
+        claim=trade_off,
     )
 
 
-def _secret(plan: Plan, view: View) -> int:
-    """The first unit whose coin the adversary does not know: colluding parties know their own."""
-    known = Splitter.of(view, plan).known
-    return known * (plan.config.examples_per_client if plan.config.privacy_unit.in_silos else 1)
-
-
-def _require_auditable(config: Config) -> None:
-    """Raises ArgumentError if there is no noise, or the audit cannot make canaries for the run."""
-    if not PLACEMENTS[config.placement].adds_noise:
-        hint = "without noise there is nothing to audit"
-        raise validation.fail("placement", config.placement, "add noise for an audit", hint)
-    for key in config.method.clip_norms:
-        if (clip_norm := float(config.table()[key])) > LARGEST:
-            hint = "dividing all clip norms and step sizes by one number does not change the privacy"
-            raise validation.fail(key, clip_norm, f"be at most {LARGEST:g} for an audit", hint)
-    if config.public_examples:
-        raise validation.ArgumentError(
-            f"optimizer={config.optimizer} cannot be audited, because it learns from public examples"
-        )
-
-
-def _plan(config: Config, canaries: int, view: View) -> Plan:
-    """The plan of the configuration with ``canaries`` units."""
-    _require_auditable(config)
-    config = config.resolved()  # defaults, such as delta, depend on the configured number of units
-    if validation.integer("canaries", canaries) > config.units:
-        hint = "if you raise clients, set delta, too, since its default depends on clients"
-        raise validation.fail("canaries", canaries, f"be at most the run's {config.units} units", hint)
-    most = _MOST_LOCAL_STEPS if config.trains_locally else MOST
-    most = _MOST_MESSAGES if view is View.SERVER and not config.privacy_unit.in_silos else most
-    count = canaries or min(config.units, most)
-    changes: dict[str, Any] = {"clients": count, "nodes_own_data": False}
-    if config.privacy_unit.in_silos:
-        clients = min(config.clients, count)
-        changes |= {"clients": clients, "examples_per_client": -(-count // clients)}
-    return make_plan(config.changed(**changes))
-
-
 def _run(
-    plan: Plan, key: Key, there: NDArray[np.bool_], observe: Callable[[int], None], view: View
+    subject: Subject, observe: Callable[[int], None]
 ) -> tuple[Floats, Residuals, tuple[Event, ...], StopReason]:
-    """Runs the plan: (the adversaries' scores, the auditor's tests, charged events, how the run ended)."""
-    units = canaries_of(plan, there, view)
-    side = nodes_of(plan, units, key)
-    params = key.generator("initial-params").normal(0, _INITIAL_STD, LAYERS * units.parameters)
-    start = torch.from_numpy(params).float().to(side.device)
+    """Runs the subject: (the adversaries' scores, the auditor's tests, charged events, how the run ended)."""
+    plan, start = subject.plan, subject.start
     silos = range(plan.config.clients) if plan.by_silo else (None,)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
         with Ledger.create(path, {}) as ledger:
             budget_gate = RunAccountant(plan, ledger, path)
             charged = claims.Charged(budget_gate, path)
-            watched = [Watched.over(plan, side, units, charged, number, view) for number in silos]
-            outcome = _loop(plan, key, start, watched, lambda progress: observe(progress.round))
+            watched = [Watched.over(subject, charged, number) for number in silos]
+            outcome = _loop(subject, watched, lambda progress: observe(progress.round))
         events = budget_gate.charged_on_disk().events
-    if view is View.LAST_MODEL and watched[0].first:
+    if subject.view is View.LAST_MODEL and watched[0].first:
         watched[0].score_change((outcome.state.output.double() - start.double()).cpu().numpy())
     scores, residuals = np.concatenate([one.scores for one in watched], axis=1), watched[0].residuals
     for tests in (watched[0].messages, *(one.residuals for one in watched[1:])):
@@ -226,26 +225,24 @@ def _run(
     if sum(event.count for event in events) < outcome.releases:
         residuals.fault("a release that is not in the ledger")
     for one in watched[:_PROBED_SILOS]:
-        _compare_neighbours(one, key, residuals)
+        _compare_neighbours(subject, one, residuals)
     return scores, residuals, events, outcome.stopped
 
 
-def _loop(
-    plan: Plan, key: Key, start: Tensor, watched: Sequence[Watched], observe: Callable[[Progress], None]
-) -> Outcome:
+def _loop(subject: Subject, watched: Sequence[Watched], observe: Callable[[Progress], None]) -> Outcome:
     """The run's own loop with observed optimizers and engines."""
-    charged = watched[0].charged
+    plan, key, charged = subject.plan, subject.key, watched[0].charged
     if plan.by_silo:
-        return silo.run(plan, start, WatchedSilos.of(plan, watched), charged, observe)
+        return silo.run(plan, subject.start, WatchedSilos.of(plan, watched), charged, observe)
     mechanism = replace(plan.mechanism, optimizer=watched[0])
-    return run(mechanism, start, watched[0], charged, key, plan.cohorts(key), observe)
+    return run(mechanism, subject.start, watched[0], charged, key, plan.cohorts(key), observe)
 
 
-def _compare_neighbours(watched: Watched, key: Key, residuals: Residuals) -> None:
+def _compare_neighbours(subject: Subject, watched: Watched, residuals: Residuals) -> None:
     """Repeats some steps of the run on neighbouring data."""
-    own = key if watched.silo is None else key.child("silo", watched.silo)
-    units = replace(watched.units, shared=True)
-    neighbours = Neighbours(watched.plan, watched.side, units, own, watched.inner, watched.silo)
+    own = subject.key if watched.silo is None else subject.key.child("silo", watched.silo)
+    units = subject.units.in_steps()
+    neighbours = Neighbours(subject, units, own, watched.inner, watched.silo)
     for kept in watched.kept:
         for found in neighbours.faults(kept.state, kept.releases):
             residuals.fault(found)

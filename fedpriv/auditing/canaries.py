@@ -11,8 +11,8 @@ that no other canary touches, one in each layer of a small model. A client has o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpriv.auditing import claims
+from fedpriv.auditing.audited_units import Floats, log_ratios
 from fedpriv.auditing.views import View
 from fedpriv.config.builders import choose_device, make_work
 from fedpriv.config.plan import Plan
@@ -28,8 +29,6 @@ from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.query import Block, Query, SumBlock, Term
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
-
-Floats = NDArray[np.float64]
 
 LARGEST = 1e5  # the largest clip norm at which the canaries' gradients are certainly clipped
 LAYERS = 2
@@ -131,6 +130,50 @@ class Canaries:
 
         return [added(block) for block in query.blocks]
 
+    def shaped(self, values: Floats) -> Floats:
+        """With a row for each layer."""
+        return values.reshape(LAYERS, -1) if values.ndim else values
+
+    def ratios(
+        self,
+        query: Query,
+        release: int,
+        ids: Indices,
+        sums: Sequence[Floats],
+        stds: Sequence[float],
+        rate: float,
+        others: Indices,
+        factors: Sequence[float],
+    ) -> Iterator[tuple[int, Floats]]:
+        """See :class:`AuditedUnits`. No other canary adds to a canary's parameters."""
+        places, present = ids % self.parameters, self.contributions(query, ids)
+        own = [total[:, places] if total.ndim else total for total in sums]
+        for sign in (1, -1) if self.replaced else (1,):
+            logs = log_ratios(query, own, [sign * part for part in present], stds)
+            yield sign, np.array([logs / factor**2 for factor in factors])
+
+    def moves(self, query: Query, ids: Indices, change: Floats) -> Floats:
+        """See :class:`AuditedUnits`."""
+        pairs = zip(self.contributions(query, ids), query.blocks, strict=True)
+        own = next(part for part, block in pairs if isinstance(block, SumBlock))
+        return np.asarray(-(self.shaped(change)[:, ids % self.parameters] * own).sum(0))
+
+    def in_steps(self) -> Canaries:
+        """Canaries that share parameters, so that a fault can let one of them change what another adds."""
+        return replace(self, shared=True)
+
+    def probed(self, ids: Indices, most: int) -> Indices:
+        """Present canaries with different numbers of examples and losses."""
+        ids = ids if self.replaced else ids[self.there[ids]]
+        _, first = np.unique(-10 * self.examples(ids) - self.straight(ids), return_index=True)
+        return np.asarray(ids[first[:most]])
+
+    def flipped(self, unit: int) -> Canaries:
+        """See :class:`AuditedUnits`."""
+        there = self.there.copy()
+        there[unit] = not there[unit]
+        return replace(self, there=there)
+
     def _gradients(self, point: Tensor, ids: Indices) -> Floats:
         """The gradient of each present canary at the point, in its parameters (LAYERS, k)."""
         first, second = point.detach().cpu().float().numpy().reshape(LAYERS, -1)[:, ids % self.parameters]
@@ -139,7 +182,7 @@ class Canaries:
         weight = (1 + self.examples(ids)) / 2  # the mean of 1, 2, ...
         return np.asarray(weight * _AMPLITUDE * _FREQUENCY * slope * np.array([[1.0], [_SECOND]]))
 
-    def total(self, query: Query, ids: Indices) -> list[Floats]:
+    def total(self, query: Query, release: int, ids: Indices) -> list[Floats]:
         """The exact sums over the canaries ``ids``: (LAYERS, parameters), or () for an indicator."""
         there = self.there[ids]
         added = []

@@ -18,7 +18,8 @@ class Finding:
 
     Attributes:
         view: what the adversary sees.
-        canaries: m, the number of canaries whose coins were guessed.
+        own_data: whether units are the run's own, with its model and engine, and not canaries.
+        canaries: m, the number of canaries, or own units, whose coins were guessed.
         releases: the number of releases in the ledger.
         right: the number of right guesses of the best adversary, out of m.
         allowed: the largest probability of a right guess that the ledger allows.
@@ -40,6 +41,7 @@ class Finding:
     """
 
     view: View
+    own_data: bool
     canaries: int
     releases: int
     right: int

@@ -2,7 +2,8 @@
 
 One step of the run is repeated with the same state, cohort and noise, without one canary. The repeated step
 goes through the run's own loop, engine, release and optimizer. Canaries share their parameters here, so that
-a fault can let one of them change what another adds. Then
+a fault can let one of them change what another adds. A run's own units (:mod:`fedpriv.auditing.own_units`) do
+so by themselves. Then
 
 - the sums may differ by the public bound S of each block, and by the canary's own contribution alone;
 - what is released may differ by this difference over the public denominator, and by nothing else;
@@ -13,8 +14,9 @@ This holds each contribution against S directly, without statistics, so one cana
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,7 +25,8 @@ from torch import Tensor
 
 from fedpriv.accounting.events import Event
 from fedpriv.auditing import claims
-from fedpriv.auditing.canaries import Canaries
+from fedpriv.auditing.audited_units import AuditedUnits
+from fedpriv.auditing.subject import Subject
 from fedpriv.config.plan import Plan
 from fedpriv.data import Indices
 from fedpriv.federated.cohorts import CohortSampler
@@ -69,11 +72,13 @@ class _Recorder(OptimizerWrapper):
 
     Attributes:
         inner: the run's optimizer.
-        side: the worker.
+        gathers: the engine.
+        side: the worker that computes exact sums.
         forced: the answers that the optimizer gets in place of its own, or ().
     """
 
     inner: PrivateOptimizer
+    gathers: Callable[[SumRequest], PartialSum]
     side: Worker
     forced: Sequence[NoisyAnswer] = ()
     queries: list[Query] = field(default_factory=list)
@@ -96,7 +101,7 @@ class _Recorder(OptimizerWrapper):
     def gather(self, request: SumRequest) -> PartialSum:
         """See :class:`fedpriv.federated.engine.Engine`."""
         self.requests.append(request)
-        return self.side.gather(request)
+        return self.gathers(request)
 
     def close(self) -> None:
         """Does nothing: there are no resources to release."""
@@ -130,17 +135,23 @@ class Neighbours:
     """Repeats steps of a run on neighbouring data.
 
     Attributes:
-        plan, side, units, key: the run's; the key must be seeded, since noise is repeated.
+        subject: what is audited.
+        units: its units, in steps; the key must be seeded, since noise is repeated.
+        key: the run's, or the silo's.
         optimizer: the run's optimizer.
         silo: the silo that trains apart, or None.
     """
 
-    plan: Plan
-    side: Worker
-    units: Canaries
+    subject: Subject
+    units: AuditedUnits
     key: Key
     optimizer: PrivateOptimizer
     silo: int | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The run's public plan."""
+        return self.subject.plan
 
     def faults(self, state: State, releases: int) -> Iterator[str]:
         """What is wrong with the next ``releases`` releases from ``state``, in a few words each."""
@@ -173,12 +184,14 @@ class Neighbours:
         self,
         state: State,
         releases: int,
-        units: Canaries | None = None,
+        units: AuditedUnits | None = None,
         left_out: int = -1,
         most_parties: int = 0,
         forced: Sequence[NoisyAnswer] = (),
     ) -> _Recorder:
-        recorder = _Recorder(self.optimizer, replace(self.side, view=units or self.units), forced)
+        of = units or self.units
+        gathers = partial(self.subject.gather, units=of)
+        recorder = _Recorder(self.optimizer, gathers, replace(self.subject.side, view=of), forced)
         cohorts = self.plan.cohorts(self.key, self.silo)
         fields = {name: getattr(cohorts, name) for name in cohorts.__dataclass_fields__}
         fields |= {"max_participations": None}
@@ -198,20 +211,15 @@ class Neighbours:
         return SAMPLERS[self.plan.config.sampler].sampling.samples
 
     def _chosen(self, original: _Recorder) -> Indices:
-        """Some present canaries of the first cohort, with different numbers of examples and losses."""
+        """Some present canaries of the first cohort."""
         shards = [shard.ids for request in original.requests[:1] for shard in request.shards]
         ids = np.concatenate([*shards, np.zeros(0, np.int64)])
-        ids = ids if self.units.replaced else ids[self.units.there[ids]]
-        kinds = 10 * self.units.examples(ids) + self.units.straight(ids)
-        _, first = np.unique(-kinds, return_index=True)
-        return ids[first[:_PROBED]]
+        return self.units.probed(ids, _PROBED)
 
     def _compared(
         self, original: _Recorder, canary: int, state: State, releases: int, leave_out: bool
     ) -> Iterator[str]:
-        there = self.units.there.copy()
-        there[canary] = not there[canary]
-        other = replace(self.units, there=there)
+        other = self.units.flipped(canary)
         given = original.answers
         yield from self._differences(original, self._repeated(state, releases, other, forced=given), canary)
         # Where everyone takes part, who the parties are is public, and with fewer there may be no release.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -16,19 +17,18 @@ import torch
 from torch import Tensor
 
 from fedpriv.auditing import claims
-from fedpriv.auditing.canaries import LAYERS, Canaries, Floats
+from fedpriv.auditing.audited_units import AuditedUnits, Floats, numbers
 from fedpriv.auditing.noise_tests import Residuals
+from fedpriv.auditing.subject import Subject
 from fedpriv.auditing.views import Splitter, View
 from fedpriv.config.plan import Plan
 from fedpriv.data import Indices
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
-from fedpriv.federated.worker import Worker
-from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock
+from fedpriv.mechanism.query import NoisyAnswer, Query
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer, State
 from fedpriv.rng import Key
 
-SUSPECTED = (1.0, 0.5, 0.25, 0.125)  # the adversaries' assumed noise, as factors on the claimed noise
 _MAX_LOG_RATIO = 300.0  # log likelihood ratios above it are not changed by the sampling rate
 _NO_UNITS = np.zeros(0, np.int64)
 
@@ -47,53 +47,59 @@ class Watched(OptimizerWrapper):
 
     Attributes:
         inner: the run's optimizer.
-        plan: the run's public plan.
-        side: the worker with canaries as units.
-        units: the canaries.
+        subject: what is audited.
+        guessed: those of its units whose coins are guessed here, ascending (k,).
         charged: the run's budget gate, which tells what was charged.
-        scores: log likelihood ratios of each canary's presence given all answers, by adversary: (k, m).
+        scores: log likelihood ratios of each guessed unit's presence given all answers, by adversary: (a, k).
         residuals: the auditor's tests of noise and cohorts.
         silo: the silo that trains apart with this optimizer, or None.
-        splitter: which messages the adversary knows.
         messages: the auditor's tests of the noise in messages that are seen by themselves.
         first: the first query of the run.
         kept: states of the run at its beginning, middle and end.
     """
 
     inner: PrivateOptimizer
-    plan: Plan
-    side: Worker
-    units: Canaries
+    subject: Subject
+    guessed: Indices
     charged: claims.Charged
     scores: Floats
     residuals: Residuals
     silo: int | None = None
-    splitter: Splitter = field(default_factory=Splitter)
     messages: Residuals = field(default_factory=lambda: Residuals(1))
     first: list[Query] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     _now: dict[str, object] = field(default_factory=dict)
 
     @classmethod
-    def over(
-        cls,
-        plan: Plan,
-        side: Worker,
-        units: Canaries,
-        charged: claims.Charged,
-        silo: int | None = None,
-        view: View = View.MODELS,
-    ) -> Watched:
+    def over(cls, subject: Subject, charged: claims.Charged, silo: int | None = None) -> Watched:
         """The plan's optimizer, observed from its first release on; that of ``silo`` if silos train apart."""
+        plan = subject.plan
         population = plan.mechanism.sampler.population
-        scores = np.zeros((len(SUSPECTED), population))
-        optimizer, splitter = plan.mechanism.optimizer, Splitter.of(view, plan)
-        return cls(optimizer, plan, side, units, charged, scores, Residuals(population), silo, splitter)
+        guessed = subject.coins
+        if silo is not None:
+            guessed = guessed[guessed // population == silo]
+        scores, tests = np.zeros((len(subject.suspected), len(guessed))), Residuals(population)
+        return cls(plan.mechanism.optimizer, subject, guessed, charged, scores, tests, silo)
+
+    @cached_property
+    def splitter(self) -> Splitter:
+        """Which messages the adversary knows."""
+        return Splitter.of(self.subject.view, self.plan)
+
+    @property
+    def plan(self) -> Plan:
+        """The run's public plan."""
+        return self.subject.plan
+
+    @property
+    def units(self) -> AuditedUnits:
+        """The canaries, or the run's own units."""
+        return self.subject.units
 
     @property
     def key(self) -> Key:
         """The key of the worker's noise."""
-        return self.side.key
+        return self.subject.side.key
 
     @property
     def own(self) -> None:
@@ -121,8 +127,8 @@ class Watched(OptimizerWrapper):
         self._now["request"], self._now["messages"] = request, []
         shards = self.splitter.split(request.shards) if self.splitter.splits else []
         if not shards:
-            return self.side.gather(request)
-        replies = [self.side.gather(replace(request, shards=(shard,))) for shard in shards]
+            return self._gathered(request, request.shards)
+        replies = [self._gathered(request, (shard,)) for shard in shards]
         self._now["messages"] = list(zip(shards, replies, strict=True))
         sums = zip(*(reply.sums for reply in replies), strict=True)
         parties = sum(reply.parties for reply in replies)
@@ -130,6 +136,10 @@ class Watched(OptimizerWrapper):
 
     def close(self) -> None:
         """Does nothing: there are no resources to release."""
+
+    def _gathered(self, request: SumRequest, shards: tuple[Shard, ...]) -> PartialSum:
+        """What the run's engine gives for some shards."""
+        return self.subject.gather(replace(request, shards=shards), self.units)
 
     def _observe(self, state: State, answer: NoisyAnswer) -> None:
         """Updates the adversaries' scores and the auditor's tests with one answer."""
@@ -144,15 +154,15 @@ class Watched(OptimizerWrapper):
         if found := claims.mismatch(self.plan, event, factor):
             self.residuals.fault(found)
         size = claims.denominator(self.plan, factor)
-        sums = [_shaped(size * part.double().cpu().numpy()) for part in answer]
+        sums = [self._shaped(size * part.double()) for part in answer]
         cohort = np.concatenate([shard.ids for shard in request.shards] or [_NO_UNITS])
         hidden, known = cohort, self._known()
         for shard, reply in known:
-            sums = [total - _numbers(part) for total, part in zip(sums, reply.sums, strict=True)]
+            sums = [total - self._shaped(part) for total, part in zip(sums, reply.sums, strict=True)]
             hidden = np.setdiff1d(hidden, shard.ids)
         surplus = claims.surplus(self.plan, factor, sum(reply.parties for _, reply in known))
         stds = claims.noise_stds(query, event.noise_multiplier, surplus)
-        exact = self.units.total(query, hidden)
+        exact = self.units.total(query, request.release, hidden)
         left = [(total - own) / std for total, own, std in zip(sums, exact, stds, strict=True)]
         sampling = SAMPLERS[self.plan.config.sampler].sampling
         # Where nothing is sampled, cohorts may be known and the same in every release.
@@ -160,71 +170,55 @@ class Watched(OptimizerWrapper):
         self.residuals.add([part.ravel() for part in left], cohort, rate, sampling.random_size)
         if self.splitter.view is View.SERVER:
             share = claims.party_share(self.plan, factor)
-            return self._read(query, claims.noise_stds(query, event.noise_multiplier, share))
-        everyone = np.arange(self.plan.mechanism.sampler.population)
-        return self._score(query, sums, stds, rate, everyone)
+            return self._read(query, request.release, claims.noise_stds(query, event.noise_multiplier, share))
+        return self._score(query, request.release, sums, stds, rate, self.guessed, hidden)
 
     def _known(self) -> list[tuple[Shard, PartialSum]]:
         """The messages of colluding parties in this release."""
         messages = cast(list[tuple[Shard, PartialSum]], self._now["messages"])
         return [(shard, reply) for shard, reply in messages if self.splitter.knows(shard)]
 
-    def _read(self, query: Query, stds: Sequence[float]) -> None:
+    def _read(self, query: Query, release: int, stds: Sequence[float]) -> None:
         """Tests and scores each message of a release, for an adversary who sees who sent it."""
         left = list[list[Floats]]()
         for shard, reply in cast(list[tuple[Shard, PartialSum]], self._now["messages"]):
-            sums = [_numbers(part) for part in reply.sums]
-            exact = self.units.total(query, shard.ids)
+            sums = [self._shaped(part) for part in reply.sums]
+            exact = self.units.total(query, release, shard.ids)
             each = zip(sums, exact, stds, strict=True)
             left.append([((total - own) / std).ravel() for total, own, std in each])
-            if len(shard.ids):
-                self._score(query, sums, stds, 1.0, shard.ids)
+            if len(units := np.intersect1d(shard.ids, self.guessed)):
+                self._score(query, release, sums, stds, 1.0, units, shard.ids)
         if left:
             self.messages.add([np.concatenate(parts) for parts in zip(*left, strict=True)], _NO_UNITS, 1.0)
             self.messages.compare(np.stack([parts[0] for parts in left]))
 
     def _score(
-        self, query: Query, sums: Sequence[Floats], stds: Sequence[float], rate: float, ids: Indices
+        self,
+        query: Query,
+        release: int,
+        sums: Sequence[Floats],
+        stds: Sequence[float],
+        rate: float,
+        units: Indices,
+        cohort: Indices,
     ) -> None:
-        """Adds the log likelihood ratios of one sum, for the units ``ids``, to the adversaries' scores.
-
-        ``ids`` count from the first unit of the silo if silos train apart.
-        """
-        units = ids + self.plan.mechanism.sampler.population * (self.silo or 0)
-        places = units % self.units.parameters
-        present = self.units.contributions(query, units)
-        for sign in (1, -1) if self.units.replaced else (1,):
-            logs = np.zeros(len(units))
-            for total, add, std, block in zip(sums, present, stds, query.blocks, strict=True):
-                if isinstance(block, SumBlock):
-                    own = sign * add
-                    logs += ((2 * total[:, places] * own - own**2) / (2 * std**2)).sum(0)
-            for score, factor in zip(self.scores, SUSPECTED, strict=True):
-                score[ids] += sign * mixed(logs / factor**2, rate)
+        """Adds the log likelihood ratios of one sum, for some guessed units, to the adversaries' scores."""
+        places = np.searchsorted(self.guessed, units)
+        assumed = self.subject.suspected
+        for sign, logs in self.units.ratios(query, release, units, sums, stds, rate, cohort, assumed):
+            self.scores[:, places] += sign * mixed(logs, rate)
 
     def score_change(self, change: Floats) -> None:
-        """Makes the scores those of an adversary who sees the model's change (LAYERS * parameters,) alone.
+        """Makes the scores those of an adversary who sees the model's change (d,) alone.
 
-        A present canary moves its parameters against its gradients.
+        A unit that is there moves the parameters against its gradients.
         """
         (first,) = self.first
-        everyone = np.arange(self.plan.mechanism.sampler.population)
-        own = next(
-            add
-            for add, block in zip(self.units.contributions(first, everyone), first.blocks, strict=True)
-            if isinstance(block, SumBlock)
-        )
-        score = -(change.reshape(LAYERS, -1) * own).sum(0)
+        score = self.units.moves(first, self.guessed, change)
         self.scores[:] = score if self.units.replaced else score - np.median(score)
 
-
-def _numbers(part: Tensor) -> Floats:
-    """A sum of float64, with a row for each layer."""
-    return _shaped(part.double().cpu().numpy())
-
-
-def _shaped(values: Floats) -> Floats:
-    return values.reshape(LAYERS, -1) if values.ndim else values
+    def _shaped(self, part: Tensor) -> Floats:
+        return self.units.shaped(numbers(part))
 
 
 def mixed(log: Floats, rate: float) -> Floats:

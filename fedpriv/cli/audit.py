@@ -23,9 +23,9 @@ _HELP = """Attack a run with these settings, and test whether it leaks more than
 A fair coin decides for each client (or example, by unit) whether it takes part as a canary. The strongest
 adversary guesses which canaries took part. The run is in violation if more guesses are right than its ledger
 allows, or if noise or cohorts are not the accounted ones; the exit code is then 1. Settings are those of
-`fedpriv simulate`, at either level; data and model are not used. --view chooses the adversary: who sees all
-released answers (models), who sees the last model alone (last-model), the server that sees each message
-(server), or parties that collude (parties).
+`fedpriv simulate`, at either level. Data, model and engine are used with --own-data only. --view chooses the
+adversary: who sees all released answers (models), who sees the last model alone (last-model), the server that
+sees each message (server), or parties that collude (parties).
 
 \b
 Examples:
@@ -43,9 +43,16 @@ def audit(
         int,
         typer.Option(
             help="Number of canaries; 0: one for each unit, at most 100,000 (5,000 with local steps, 2,000 "
-            "where each client's message is seen). More canaries detect smaller leaks."
+            "where each client's message is seen, 200 of your own units). More canaries detect smaller leaks."
         ),
     ] = 0,
+    own_data: Annotated[
+        bool,
+        typer.Option(
+            "--own-data",
+            help="Audit the run's own data, model and engine: coins leave out, or replace, some units.",
+        ),
+    ] = False,
     view: Annotated[
         str,
         typer.Option(
@@ -74,7 +81,14 @@ def audit(
             if done == rounds:
                 bar.wait("computing bounds")
 
-        finding = run_audit(config, canaries, confidence, observe, view)
+        if own_data:
+            from fedpriv.auditing.auditor import audit_own_data
+            from fedpriv.simulation.run import check, make_engine
+
+            check(config)
+            finding = audit_own_data(config, make_engine, canaries, confidence, observe, view)
+        else:
+            finding = run_audit(config, canaries, confidence, observe, view)
     if picture is not None:
         with refusing():
             picture.write_bytes(finding.picture())
@@ -91,6 +105,9 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
     from fedpriv.report.notices import noise
 
     unit = f"{config.unit}s"
+    planted = (
+        f"of the run's own {unit} with a coin each" if found.own_data else f"canaries in place of {unit}"
+    )
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
     cut = "" if found.stopped.complete else f" ({found.stopped.short})"
     verdict = f"VIOLATED: the run leaks more than its ledger says, {surely}"
@@ -99,8 +116,9 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
     if not found.violated:
         verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
     return (
-        "audit run, not for use: its model was trained on canaries",
-        f"{found.canaries:,} canaries in place of {unit}, {config.optimizer}, "
+        "audit run, not for use: its model was trained "
+        + ("without units that coins left out" if found.own_data else "on canaries"),
+        f"{found.canaries:,} {planted}, {config.optimizer}, "
         f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
         f"the adversary: {found.view.sees}",
         f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}; guesses can then be right "

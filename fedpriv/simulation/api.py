@@ -223,7 +223,11 @@ def audit(
     settings: Config | Mapping[str, Any] | None = None,
     /,
     *,
+    dataset: Source | Any = None,
+    model: Model | None = None,
+    loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
+    own_data: bool = False,
     canaries: int = 0,
     confidence: float = 0.99,
     view: str = "auto",
@@ -232,12 +236,13 @@ def audit(
     """Attack a run with these settings, and see whether it leaks more than its ledger says.
 
     A canary stands in for each unit; the best adversary guesses which canaries were there. Data and model are
-    not looked at.
+    not looked at, unless ``own_data``.
 
     Args:
-        settings, optimizer, **changes: as of :func:`fedpriv.simulate`, with noise.
+        settings, dataset, model, loss, optimizer, **changes: as of :func:`fedpriv.simulate`, with noise.
+        own_data: audit the run's own data, model and engine: a coin leaves out, or replaces, some units.
         canaries: how many there are; 0: one for each unit, up to 100,000 (5,000 with local steps, 2,000 where
-            each client's message is seen).
+            each client's message is seen); up to 200 units with ``own_data``.
         confidence: of the verdict and of each bound, in (0, 1).
         view: what the adversary sees: models (each released answer), last-model, server (each message) or
             parties (that collude); auto is server under local noise, else models.
@@ -252,7 +257,16 @@ def audit(
     >>> finding.violated, finding.canaries
     (False, 500)
     """
-    with _prepared(settings, {"optimizer": optimizer}, changes) as (values, _):
+    given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
+    with _prepared(settings, given, changes) as (values, objects):
+        if own_data:
+            config = _configured(values, objects)
+            run.check(config)
+            return auditor.audit_own_data(config, run.make_engine, canaries, confidence, view=view)
+        for name in ("dataset", "model", "loss"):
+            if not isinstance(given[name], str | None):
+                hint = "canaries stand in for data and model; own_data=True audits yours"
+                raise validation.fail(name, "...", "be left out", hint)
         return auditor.audit(Config.parse(values), canaries, confidence, view=view)
 
 

@@ -219,7 +219,7 @@ def test_contributions_in_closed_form_equal_the_engines(replaced: bool) -> None:
     query, ids = Query(points, blocks), np.sort(generator.choice(40, 25, replace=False))
     side = replace(nodes_of(plan, units, Key.from_seed(0)), noisy=False)
     got = side.answer(SumRequest(query, 0, (Shard(0, ids, 25),))).sums
-    for mine, its in zip(units.total(query, ids), got, strict=True):
+    for mine, its in zip(units.total(query, 0, ids), got, strict=True):
         assert np.allclose(mine.ravel(), its.numpy().ravel(), atol=1e-4)
 
 

@@ -1,0 +1,177 @@
+"""What is audited: a plan with canaries in place of its units, or with its own data and model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv._internal import validation
+from fedpriv.auditing import claims
+from fedpriv.auditing.audited_units import AuditedUnits
+from fedpriv.auditing.canaries import LARGEST, LAYERS, canaries_of, nodes_of
+from fedpriv.auditing.own_units import OwnUnits, usual_number
+from fedpriv.auditing.views import Splitter, View
+from fedpriv.config.builders import initial_params
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Engine, PartialSum, SumRequest
+from fedpriv.federated.worker import Worker
+from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.node.factory import make_worker
+from fedpriv.rng import Key
+
+MOST = 100_000  # the default limit of canaries
+_MOST_LOCAL_STEPS = 5_000  # the same with local steps, where each client's change is computed separately
+_MOST_MESSAGES = 2_000  # the same where each message is computed separately
+_SUSPECTED = (1.0, 0.5, 0.25, 0.125)
+# Where units are each other's noise, who expects much noise cannot tell them apart, even if there is none.
+_SUSPECTED_OF_OWN = (1.0, 0.25, 0.0625, 0.001)
+_INITIAL_STD = 0.1  # of the initial parameters
+
+Made = Callable[[Config], Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run to be audited.
+
+    Attributes:
+        plan: what runs.
+        view: what the adversary sees.
+        side: the worker by which the auditor computes exact sums.
+        engine: what the run's sums are computed by.
+        units: the units, some of which a coin leaves out or replaces.
+        coins: the units whose coins are guessed, ascending (k,).
+        there: the coins of these, bool (k,).
+        start: the parameters (d,) at the beginning.
+        key: the run's key, which is seeded, so that steps can be repeated.
+    """
+
+    plan: Plan
+    view: View
+    side: Worker
+    engine: Engine
+    units: AuditedUnits
+    coins: NDArray[np.int64]
+    there: NDArray[np.bool_]
+    start: Tensor
+    key: Key
+
+    def gather(self, request: SumRequest, units: AuditedUnits) -> PartialSum:
+        """What the run's engine gives over ``units``, which have the same numbers as the subject's."""
+        if not isinstance(units, OwnUnits):
+            return replace(self.side, view=units).gather(request)
+        shards = tuple(replace(shard, ids=units.asked(shard.ids)) for shard in request.shards)
+        return self.engine.gather(replace(request, shards=shards))
+
+    @property
+    def suspected(self) -> tuple[float, ...]:
+        """The noise that each adversary assumes, as a factor on the claimed noise."""
+        return _SUSPECTED_OF_OWN if self.own_data else _SUSPECTED
+
+    @property
+    def own_data(self) -> bool:
+        """Whether the run has its own data and model."""
+        return isinstance(self.units, OwnUnits)
+
+
+def with_canaries(plan: Plan, view: View, key: Key) -> Subject:
+    """The plan with a canary in place of each unit."""
+    there = key.generator("canaries").random(plan.units) < 0.5
+    units = canaries_of(plan, there, view)
+    side = nodes_of(plan, units, key)
+    params = key.generator("initial-params").normal(0, _INITIAL_STD, LAYERS * units.parameters)
+    start = torch.from_numpy(params).float().to(side.device)
+    coins = np.arange(_first_secret(plan, view), plan.units)
+    return Subject(plan, view, side, side, units, coins, there[coins], start, key)
+
+
+def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Made) -> Subject:
+    """The plan with its own data and model; ``count`` units have a coin (0: as many as are usual).
+
+    ``make_engine`` starts the engine that the configuration names, which the caller closes.
+    """
+    config = plan.config
+    worker = replace(make_worker(config.table()), key=key)
+    first, size = _first_secret(plan, view), worker.task.dimension
+    most = plan.units - first
+    generator = key.generator("canaries")
+    coins = np.sort(generator.choice(most, min(most, count or usual_number(size)), replace=False)) + first
+    there = generator.random(len(coins)) < 0.5
+    replaced = claims.replaces(config) or (view is View.SERVER and not config.privacy_unit.in_silos)
+    span = config.examples_per_client if config.privacy_unit.in_silos else plan.units
+    units = OwnUnits(worker.view, worker, coins, coins[~there], replaced, span)
+    side = replace(worker, view=units)
+    engine: Engine = worker if config.in_process else make_engine(config)
+    start = initial_params(worker.task, key).to(worker.device)
+    return Subject(plan, view, side, engine, units, coins, there, start, key)
+
+
+def _first_secret(plan: Plan, view: View) -> int:
+    """The first unit whose coin the adversary does not know: colluding parties know their own."""
+    known = Splitter.of(view, plan).known
+    return known * (plan.config.examples_per_client if plan.config.privacy_unit.in_silos else 1)
+
+
+def require_auditable(config: Config, own_data: bool = False) -> None:
+    """Raises ArgumentError if there is no noise, or the audit cannot make canaries for the run."""
+    if not PLACEMENTS[config.placement].adds_noise:
+        hint = "without noise there is nothing to audit"
+        raise validation.fail("placement", config.placement, "add noise for an audit", hint)
+    if own_data:
+        return _require_own_data(config)
+    for key in config.method.clip_norms:
+        if (clip_norm := float(config.table()[key])) > LARGEST:
+            hint = "dividing all clip norms and step sizes by one number does not change the privacy"
+            raise validation.fail(key, clip_norm, f"be at most {LARGEST:g} for an audit", hint)
+    if config.public_examples:
+        hint = "audit it with your own data (--own-data), where it has its public examples"
+        raise validation.ArgumentError(
+            f"optimizer={config.optimizer} cannot be audited with canaries, because it learns from public "
+            f"examples; {hint}"
+        )
+
+
+def _require_own_data(config: Config) -> None:
+    """Raises ArgumentError for what an audit of a run's own data cannot watch."""
+    if config.nodes_own_data:
+        raise validation.fail("nodes-own-data", True, "be false for an audit", "the auditor needs the data")
+    if config.by_silo and not config.in_process:
+        hint = "silos' steps in other processes cannot be watched"
+        raise validation.fail("engine", config.engine, "be in-process for an audit at level client", hint)
+    if config.aggregates_securely:
+        raise validation.fail("secure-aggregation", True, "be false for an audit of your own data")
+
+
+def canaries_plan(config: Config, canaries: int, view: View) -> Plan:
+    """The plan of the configuration with ``canaries`` units (0: as many as are usual)."""
+    require_auditable(config)
+    config = config.resolved()  # defaults, such as delta, depend on the configured number of units
+    _require_units(config, canaries)
+    most = _MOST_LOCAL_STEPS if config.trains_locally else MOST
+    most = _MOST_MESSAGES if view is View.SERVER and not config.privacy_unit.in_silos else most
+    count = canaries or min(config.units, most)
+    changes: dict[str, Any] = {"clients": count, "nodes_own_data": False}
+    if config.privacy_unit.in_silos:
+        clients = min(config.clients, count)
+        changes |= {"clients": clients, "examples_per_client": -(-count // clients)}
+    return make_plan(config.changed(**changes))
+
+
+def own_plan(config: Config, canaries: int) -> Plan:
+    """The plan of the configuration as it is."""
+    require_auditable(config, own_data=True)
+    _require_units(config.resolved(), canaries)
+    return make_plan(config)
+
+
+def _require_units(config: Config, canaries: int) -> None:
+    if validation.integer("canaries", canaries) > config.units:
+        hint = "if you raise clients, set delta, too, since its default depends on clients"
+        raise validation.fail("canaries", canaries, f"be at most the run's {config.units} units", hint)

@@ -1,0 +1,187 @@
+"""Audits of a run's own data, model and engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.patching import patched
+from torch import nn
+from typer.testing import CliRunner
+
+import fedpriv
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.auditing.finding import Finding
+from fedpriv.auditing.own_units import OwnUnits
+from fedpriv.cli import app
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated import loop, worker
+from fedpriv.mechanism.placement import Central, Local
+from fedpriv.node.factory import make_worker
+
+RUN: dict[str, Any] = {
+    "clients": 400, "model": "logistic", "epsilon": 4.0, "rounds": 3, "sampling_rate": 0.2, "seed": 0,
+    "engine": "in-process", "canaries": 30,
+}  # fmt: skip
+EVERYONE: dict[str, Any] = {**RUN, "sampler": "everyone", "sampling_rate": 1.0}
+SILOS: dict[str, Any] = {**RUN, "unit": "example", "clients": 4, "examples_per_client": 100}
+SOUND: dict[str, dict[str, Any]] = {
+    "clients": RUN,
+    "replaced units, a convolutional network": {**RUN, "sampler": "fixed-size", "model": "cnn"},
+    "everyone, the last model": {**EVERYONE, "view": "last-model"},
+    "local, the server": {**RUN, "placement": "local", "sampler": "fixed-size"},
+    "examples of silos": {**SILOS, "placement": "distributed", "view": "server"},
+    "the client level": {**SILOS, "level": "client", "silo_steps": 2, "optimizer": "dp-adam"},
+    "collusion": {**RUN, "placement": "distributed", "colluding_parties": 9, "view": "parties"},
+    "several examples, local steps": {
+        **RUN, "partition": "iid", "examples_per_client": 3, "work": "local-steps", "local_steps": 2,
+    },
+    "public examples": {**RUN, "optimizer": "adadps", "public_examples": 20},
+    "two points": {**RUN, "optimizer": "dp-srm"},
+    "an adaptive clip norm": {**RUN, "optimizer": "dp-sgd", "adaptive_quantile": 0.5},
+}  # fmt: skip
+DEFAULT = ("clients", "local, the server", "the client level", "public examples")
+
+
+def audited(settings: dict[str, Any], **more: Any) -> Finding:
+    return fedpriv.audit(**settings, **more, own_data=True)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in DEFAULT else pytest.mark.slow) for kind in SOUND]
+)
+def test_a_sound_run_passes(kind: str) -> None:
+    found = audited(SOUND[kind])
+    assert not found.violated, found
+    assert (found.own_data, found.canaries, found.stopped) == (True, 30, "rounds")
+    assert found.proved <= found.claimed
+
+
+def test_the_users_own_model_and_data_are_audited() -> None:
+    """A fault that a model of another size does not have, as the canaries' tables, is found in his own."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 8, generator=generator), torch.arange(300) % 3
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    settings = {key: value for key, value in RUN.items() if key not in ("clients", "model")}
+    settings |= {"clip_norm": 0.05}
+    mine = {"dataset": (x, y, x[:50], y[:50]), "model": model}
+    assert not audited(settings, **mine).violated
+
+    def too_long(right: Any, work: Any, task: Any, *given: Any, **named: Any) -> Any:
+        sums = right(work, task, *given, **named)
+        return tuple(1.5 * part for part in sums) if task.dimension == 195 else sums
+
+    with patched(worker, "clipped_sum", too_long):
+        found = audited(settings, **mine)
+        assert not fedpriv.audit(**RUN).irregular
+    assert found.irregular
+    assert "more than its bound" in found.oddest
+
+
+def _scaled(factor: float) -> Any:
+    return lambda right, *given: tuple(factor * std for std in right(*given))
+
+
+@pytest.mark.parametrize(
+    ("settings", "owner", "name", "wrong", "said"),
+    [
+        (RUN, Central, "server_stds", _scaled(0.9), "noise that is too small"),
+        (
+            {**RUN, "placement": "local", "sampler": "fixed-size"},
+            Local, "party_stds", _scaled(0.9), "too small",
+        ),
+        (
+            RUN, loop.releases, "release",
+            lambda right, sums, replies, query, z, placement, size, *rest: right(
+                sums, replies, query, z, placement, float(replies), *rest
+            ),
+            "depends on the cohort by more than its sum",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fault_is_found(settings: dict[str, Any], owner: Any, name: str, wrong: Any, said: str) -> None:
+    with patched(owner, name, wrong):
+        found = audited(settings)
+    assert found.irregular
+    assert said in found.oddest
+
+
+def test_guesses_find_noise_that_is_almost_gone() -> None:
+    with patched(Central, "server_stds", _scaled(1e-3)):
+        found = audited({**EVERYONE, "canaries": 200, "epsilon": 0.2, "delta": 1e-6})
+    assert found.leaks, found
+    assert found.proved > found.claimed
+
+
+@pytest.mark.slow
+def test_an_engine_in_other_processes_is_audited_as_it_is() -> None:
+    """The same run over Ray gives the same finding; sums that it counts twice are found."""
+    from fedpriv.flower.grid_engine import GridEngine
+
+    plain, ray = (audited({**RUN, "engine": engine}) for engine in ("in-process", "ray"))
+    assert ray == replace(plain, curve=ray.curve, claim=ray.claim)
+
+    def twice(right: Any, engine: Any, request: Any) -> Any:
+        reply = right(engine, request)
+        return replace(reply, sums=tuple(2 * part for part in reply.sums))
+
+    with patched(GridEngine, "gather", twice):
+        found = audited({**RUN, "engine": "ray"})
+    assert found.irregular
+    assert "depends on the cohort by more than its sum" in found.oddest or "bound" in found.oddest
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_coins_leave_out_or_replace_units(replaced: bool) -> None:
+    config = Config.parse({"clients": 20, "model": "logistic", "engine": "in-process"})
+    side = make_worker(make_plan(config).config.table())
+    units = OwnUnits(side.view, side, np.arange(20), np.array([4, 9]), replaced, 5)
+    ids = np.array([3, 4, 9, 12])
+    seen, wanted = units.batch(ids), ([3, 0, 5, 12] if replaced else [3, 12])  # in ranges of five
+    assert torch.equal(seen.x, side.view.batch(np.array(wanted)).x)
+    assert seen.owner.tolist() == ([0, 1, 2, 3] if replaced else [0, 3])
+    assert units.asked(ids).tolist() == wanted
+    again = units.flipped(4).flipped(7)
+    assert again.absent.tolist() == [7, 9]
+    assert units.probed(ids, 3).tolist() == ([3, 4, 12] if replaced else [3, 12])
+
+
+def test_ratios_are_those_of_the_exact_contributions() -> None:
+    """With almost no noise the ratios tell each coin."""
+    found = audited({**EVERYONE, "epsilon": 1e5, "delta": 1e-4, "rounds": 1, "canaries": 400})
+    assert found.right == 400
+    assert isinstance(found.proved, float)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({**SILOS, "level": "client", "silo_steps": 2, "engine": "ray"}, "engine is 'ray'; it must be"),
+        ({**RUN, "placement": "none"}, "placement is 'none'; it must add noise"),
+        ({**RUN, "canaries": 401}, "canaries is 401; it must be at most the run's 400 units"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_watched_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        audited(changes)
+    assert said in str(refused.value)
+
+
+def test_data_and_model_are_refused_where_canaries_stand_in_for_them() -> None:
+    with pytest.raises(ArgumentError, match=r"model is '\.\.\.'; it must be left out"):
+        fedpriv.audit(RUN, model=nn.Linear(3, 2))
+
+
+def test_the_command_audits_the_runs_own_data() -> None:
+    given = {key.replace("_", "-"): value for key, value in RUN.items() if key not in ("canaries", "seed")}
+    settings = [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
+    arguments = ["audit", "--own-data", "--canaries", "20", "--seed", "0", *settings]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("audit run, not for use: its model was trained without units")
+    assert "20 of the run's own clients with a coin each, dynamic-dp-sgd" in shown.stdout
+    assert "the adversary: who sees the released models" in shown.stdout
