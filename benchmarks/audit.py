@@ -2,9 +2,9 @@
 
     python benchmarks/audit.py --seeds 2            # prints a Markdown table
 
-A run is an optimizer with a unit, a level, a placement and an adversary, audited at 99 % confidence. In sound code
-one audit in a hundred may be called a violation, and no bound may exceed the claim more often. An optimizer that
-refuses a placement has no audit there.
+A run is an optimizer with a unit, a level, a placement and an adversary, audited at 99 % confidence. In sound
+code one audit in a hundred may be called a violation, and no bound may exceed the claim more often. Where an
+optimizer refuses a placement there is no audit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ PLACES: dict[tuple[str, str, str], dict[str, Any]] = {
     ("examples", "central", "models"): SILOS,
     ("examples", "distributed", "server"): {**SILOS, "placement": "distributed", "view": "server"},
     ("examples", "local", "server"): {**SILOS, "placement": "local"},
-    ("examples, client level", "of each silo", "in the silo"): {**SILOS, "level": "client", "rounds": 2, "silo_steps": 2},
+    ("examples, client level", "of each silo", "in the silo"): {
+        **SILOS, "level": "client", "rounds": 2, "silo_steps": 2,
+    },
     ("clients, own data", "central", "models"): OWN,
     ("clients, own data", "local", "server"): {**OWN, "placement": "local", "sampler": "fixed-size"},
 }  # fmt: skip
