@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedpriv.config.schema import Config
     from fedpriv.runs.result import Result, load_result
     from fedpriv.simulation.api import audit, compare, resume, simulate, train
+    from fedpriv.simulation.sweeps.api import sweep
 
 __all__ = [
     "ArgumentError",
@@ -53,6 +54,7 @@ __all__ = [
     "optimizers",
     "resume",
     "simulate",
+    "sweep",
     "train",
 ]
 
@@ -71,6 +73,7 @@ _HOMES = {
     "load_result": "runs.result",
     "resume": "simulation.api",
     "simulate": "simulation.api",
+    "sweep": "simulation.sweeps.api",
     "train": "simulation.api",
 }
 

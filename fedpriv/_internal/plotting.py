@@ -1,4 +1,4 @@
-"""Shared parts of all plots: panels side by side, axes that start at 0, legends, and PNG output.
+"""Shared parts of all plots: panels side by side, axes that start at 0, legends, PNG and SVG output.
 
 matplotlib is imported on first use: the import takes a while, and most commands draw nothing.
 """
@@ -9,12 +9,23 @@ import io
 from collections.abc import Sequence
 from functools import cache
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Okabe and Ito's colours, which colour-blind people tell apart, each with a style of line and a marker.
+STYLES: tuple[tuple[str, Any, str], ...] = (
+    ("#0072B2", "-", "o"),
+    ("#D55E00", "--", "s"),
+    ("#009E73", "-.", "^"),
+    ("#CC79A7", (0, (3, 1, 1, 1, 1, 1)), "D"),
+    ("#E69F00", (0, (5, 1)), "v"),
+    ("#56B4E9", (0, (4, 1, 1, 1)), "P"),
+    ("#000000", (0, (8, 2)), "X"),
+    ("#8A8A00", (0, (1, 1)), "*"),
+)
 LEVEL = "dotted: the last score without noise, where epsilon is infinite"  # the legend of ``level``
 
 
@@ -75,6 +86,30 @@ def title(figure: Figure, lines: Sequence[str]) -> None:
     broken = [part for line in lines for part in wrap(line, int(13 * width))]
     figure.suptitle("\n".join(broken), fontsize=10)
     figure.set_size_inches(width, height + 0.17 * len(broken))
+
+
+def footer(figure: Figure, lines: Sequence[str]) -> None:
+    """Small text below everything, wrapped to the figure's width. The figure grows by its height.
+
+    Call it last: it freezes the layout.
+    """
+    width, height = figure.get_size_inches()
+    broken = [part for line in lines for part in wrap(line, int(15 * width), break_on_hyphens=False)]
+    share = 0.15 * len(broken) + 0.1
+    figure.set_size_inches(width, height + share)
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, share / (height + share), 1, height / (height + share)))
+    figure.text(0.01, 0.05 / (height + share), "\n".join(broken), fontsize=8, va="bottom", ha="left")
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as the bytes of an SVG file, the same for the same figure."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
 
 
 def png(figure: Figure, dpi: int = 120) -> bytes:

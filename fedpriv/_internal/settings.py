@@ -201,6 +201,16 @@ def toml_word(value: Scalar) -> str:
     return value if isinstance(value, str) else toml_value(value)
 
 
+def assignments(values: Mapping[str, Scalar]) -> list[str]:
+    """Settings as names of runs have them, key=value; a whole number is written as one, whatever its type.
+
+    >>> assignments({"epsilon": 3.0, "sampling-rate": 0.1, "optimizer": "dp-sgd"})
+    ['epsilon=3', 'sampling-rate=0.1', 'optimizer=dp-sgd']
+    """
+    whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in values.items()}
+    return [f"{key}={toml_word(value)}" for key, value in whole.items()]
+
+
 def toml_value(value: Scalar) -> str:
     """A value as TOML text."""
     if isinstance(value, bool):

@@ -52,12 +52,15 @@ class Commands(typer.core.TyperGroup):
 
 
 _ORDER = (
-    "simulate", "train", "compare", "results", "resume", "audit", "bench", "account", "calibrate",
+    "simulate", "train", "compare", "sweep", "results", "resume", "audit", "bench", "account", "calibrate",
     "optimizers", "data",
 )  # fmt: skip
 
 # Commands of other programs, and ours.
-_MEANT = {"download": "fetch", "epsilon": "account", "fit": "train", "plot": "results", "run": "simulate"}
+_MEANT = {
+    "download": "fetch", "epsilon": "account", "fit": "train", "grid": "sweep", "plot": "results",
+    "run": "simulate",
+}  # fmt: skip
 
 app = typer.Typer(
     cls=Commands,

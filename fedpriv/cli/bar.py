@@ -48,18 +48,18 @@ class Clock:
         >>> clock.text(7.0), clock.text(9.5)
         ('elapsed 0:07  left 0:08', 'elapsed 0:09  left 0:05')
         """
-        elapsed = f"elapsed {_clock(now - self._began)}"
+        elapsed = f"elapsed {clock(now - self._began)}"
         if self._first is None or self._last is None or self._last[0] <= self._first[0]:
             return elapsed
         (first, began), (done, at, total) = self._first, self._last
         left = (at - began) / (done - first) * (total - done) - (now - at)
-        return f"{elapsed}  left {_clock(max(0.0, left))}"
+        return f"{elapsed}  left {clock(max(0.0, left))}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Seconds as minutes and seconds, with hours where there are any.
 
-    >>> _clock(9.99), _clock(75), _clock(3725)
+    >>> clock(9.99), clock(75), clock(3725)
     ('0:09', '1:15', '1:02:05')
     """
     minutes, seconds = divmod(int(seconds), 60)

@@ -157,15 +157,20 @@ def read(folders: Sequence[str | Path], report: Callable[[str], None] = lambda l
     found = _found(folders, report)
     if not found:
         raise validation.ArgumentError("FOLDER is missing; name output folders of runs")
-    groups: dict[tuple[tuple[tuple[str, Any], ...], Path | None], list[Run]] = {}
-    for run, settings in zip(found, _differences([run.config for run in found]), strict=True):
-        key = (tuple(settings.items()), None if run.whole else run.folder)
-        groups.setdefault(key, []).append(run)
-    made = [Group(dict(settings), tuple(runs)) for (settings, _), runs in groups.items()]
+    made = grouped(found)
     measures = {group.measure.words for group in made}
     if len(measures) > 1:
         raise validation.fail("FOLDER", " and ".join(sorted(measures)), "be runs that are scored alike")
     return made
+
+
+def grouped(found: Sequence[Run]) -> list[Group]:
+    """The runs in groups, as :func:`read` gives them."""
+    groups: dict[tuple[tuple[tuple[str, Any], ...], Path | None], list[Run]] = {}
+    for run, settings in zip(found, _differences([run.config for run in found]), strict=True):
+        key = (tuple(settings.items()), None if run.whole else run.folder)
+        groups.setdefault(key, []).append(run)
+    return [Group(dict(settings), tuple(runs)) for (settings, _), runs in groups.items()]
 
 
 def _found(folders: Sequence[str | Path], report: Callable[[str], None]) -> list[Run]:
@@ -177,7 +182,7 @@ def _found(folders: Sequence[str | Path], report: Callable[[str], None]) -> list
             if folder != given and place in found:
                 continue
             try:
-                found[place] = _run(folder)
+                found[place] = read_one(folder)
             except UnfinishedError as error:
                 if folder == given:
                     raise
@@ -243,7 +248,8 @@ def _holds_run(folder: Path) -> bool:
     return (folder / "config.toml").is_file()
 
 
-def _run(folder: Path) -> Run:
+def read_one(folder: Path) -> Run:
+    """The run in a folder. Raises ArgumentError if it is damaged, UnfinishedError if it has not ended."""
     try:
         config = Config.parse(read_run(folder))
     except validation.ArgumentError as error:

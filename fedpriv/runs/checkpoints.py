@@ -136,7 +136,7 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
             f"The configuration of the run in {folder} was changed: config.toml is not the file that the "
             "run wrote. Put the original file back, or begin a new run."
         )
-    record, stopped = _ledger(folder, config), _stopped(folder)
+    record, ended = _ledger(folder, config), stopped(folder)
     found = Checkpoint(
         state,
         about["releases"],
@@ -152,9 +152,9 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     if not bool(torch.isfinite(state.params).all()):
         hint = "the model has diverged: begin a run with a smaller learning-rate"
         raise validation.fail("FOLDER", str(folder), "hold a finite model", hint)
-    if stopped == StopReason.BUDGET:
+    if ended == StopReason.BUDGET:
         raise validation.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
-    if stopped and state.step >= plan.mechanism.rounds:
+    if ended and state.step >= plan.mechanism.rounds:
         raise validation.fail(
             "FOLDER", str(folder), "have rounds left", f"all {plan.mechanism.rounds} were run"
         )
@@ -218,7 +218,7 @@ def _ledger(folder: Path, config: Config) -> Record:
         raise validation.fail("FOLDER", str(folder), "hold a run's ledger.jsonl") from None
 
 
-def _stopped(folder: Path) -> StopReason | None:
+def stopped(folder: Path) -> StopReason | None:
     """How the run ended; None where it was killed, and be it while it wrote its report."""
     if not all((folder / name).is_file() for name in REPORTS):
         return None

@@ -1,0 +1,119 @@
+"""The results of a sweep, from its cells' folders: one tidy table.
+
+A row is a cell and one of its evaluations. The columns are the settings in which cells differ, the budget's
+``epsilon``, what epsilon means where that differs (``unit``, ``relation``, ``delta``, ``accounting``,
+``against``), ``round``, the score by its task's name, and ``epsilon spent`` by that round.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv._internal.settings import Scalar
+from fedpriv.report.adversaries import described
+from fedpriv.report.comparison import Run
+from fedpriv.tasks.metrics import Metric, shown
+
+SPENT = "epsilon spent"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A cell that has ended.
+
+    Attributes:
+        settings: its place on the axes of the sweep.
+        run: the content of its folder.
+        overridden: further settings in which cells may differ.
+    """
+
+    settings: Mapping[str, Scalar]
+    run: Run
+    overridden: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> dict[str, Scalar]:
+        """The overridden settings as this run has them, where they have an effect."""
+        table, idle = self.run.config.table(), self.run.config.without_effect()
+        return {key: table[key] for key in self.overridden if key not in idle}
+
+    @property
+    def budget(self) -> float | None:
+        """The epsilon of its budget; None without noise."""
+        found = self.run.report["privacy"]["budget"]
+        return None if found is None else float(found["epsilon"])
+
+    @property
+    def measure(self) -> Metric:
+        """The metric of its score."""
+        return shown(self.run.metrics[-1])
+
+    @property
+    def score(self) -> float | None:
+        """Its last score; None where the model diverged."""
+        value = self.run.metrics[-1].get(self.measure.key)
+        return None if value is None else float(value)
+
+    @property
+    def evaluations(self) -> list[Mapping[str, Any]]:
+        """Its evaluations as they were planned: one at an interruption is left out, unless it is the last."""
+        every, records = self.run.config.evaluate_every, self.run.metrics
+        return [record for record in records if record["round"] % every == 0 or record is records[-1]]
+
+    @property
+    def meaning(self) -> dict[str, Scalar]:
+        """What its epsilon means; empty without noise."""
+        privacy = self.run.report["privacy"]
+        if privacy["budget"] is None:
+            return {}
+        against = self.run.gate.get("against")
+        return {
+            "unit": privacy["unit"],
+            "relation": privacy["relation"],
+            "delta": privacy["budget"]["delta"],
+            "accounting": privacy["budget"]["held by"],
+            **({"against": described(against)} if against else {}),
+        }
+
+
+def differing_meanings(ended: Sequence[Ended]) -> dict[str, dict[Scalar, list[Ended]]]:
+    """What epsilon means, where cells differ in it: for each part of the meaning the cells by their value."""
+    found: dict[str, dict[Scalar, list[Ended]]] = {}
+    for cell in ended:
+        for part, value in cell.meaning.items():
+            found.setdefault(part, {}).setdefault(value, []).append(cell)
+    return {part: values for part, values in found.items() if len(values) > 1}
+
+
+def rows(ended: Sequence[Ended]) -> list[dict[str, Any]]:
+    """The table, a dict a row; all have the same keys in the same order. What a cell has not is None."""
+    cells = [{**cell.settings, **cell.others} for cell in ended]
+    keys = dict.fromkeys(key for cell in cells for key in cell if key != "epsilon")
+    meanings = [part for part in differing_meanings(ended) if part not in keys]
+    scores = dict.fromkeys(cell.measure.key for cell in ended)
+    found = []
+    for cell, own_settings in zip(ended, cells, strict=True):
+        same: dict[str, Any] = {key: own_settings.get(key) for key in keys}
+        same |= {"epsilon": cell.budget, **{part: cell.meaning.get(part) for part in meanings}}
+        for record in cell.evaluations:
+            own = {key: record.get(key) if key == cell.measure.key else None for key in scores}
+            found.append({**same, "round": record["round"], **own, SPENT: record["epsilon"]})
+    return found
+
+
+def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
+    """The table as CSV text; None is an empty field."""
+    text = io.StringIO()
+    if table:
+        writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _field(value) for key, value in row.items()} for row in table)
+    return text.getvalue()
+
+
+def _field(value: Any) -> Any:
+    return ("true" if value else "false") if isinstance(value, bool) else value
