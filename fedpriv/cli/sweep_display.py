@@ -8,6 +8,9 @@ from types import TracebackType
 from typing import Self
 
 import typer
+from rich import box
+from rich.live import Live
+from rich.table import Table
 
 from fedpriv.cli.bar import clock
 from fedpriv.simulation.sweeps.driver import Board, Watch
@@ -51,22 +54,11 @@ class LiveTable(Silent):
 
     def __init__(self, check_end: Callable[[], None]) -> None:
         super().__init__(check_end)
-        from rich.live import Live
-
         self._live = Live(transient=True, refresh_per_second=5)
 
     def show(self, board: Board) -> None:
         """As of Watch."""
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, title=summary(board, time.monotonic()), title_justify="left")
-        for name in ("running", "round", "score", "epsilon"):
-            table.add_column(name, no_wrap=name != "running", overflow="fold")
-        for name, cell in list(board.running.items())[:_MOST_ROWS]:
-            round_of = f"{cell.round}/{cell.rounds}" if cell.rounds else "loading"
-            table.add_row(name, round_of, cell.score, cell.epsilon)
-        self._live.update(table)
+        self._live.update(view(board, time.monotonic()))
 
     def ended(self, board: Board, cell: str, text: str) -> None:
         """As of Watch."""
@@ -80,6 +72,18 @@ class LiveTable(Silent):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+
+
+def view(board: Board, now: float) -> Table:
+    """The cells that run, below a line on all of them."""
+    table = Table(box=box.SIMPLE_HEAD, title=summary(board, now), title_justify="left")
+    for name in ("running", "round", "score", "epsilon"):
+        table.add_column(name, no_wrap=name != "running", overflow="fold")
+    for name, cell in list(board.running.items())[:_MOST_ROWS]:
+        table.add_row(
+            name, f"{cell.round}/{cell.rounds}" if cell.rounds else "loading", cell.score, cell.epsilon
+        )
+    return table
 
 
 def line_of(board: Board, cell: str, text: str) -> str:

@@ -181,7 +181,7 @@ def _draw_line(axes: Axes, line: _Line, label: str, style: tuple[str, Any, str])
     points = [point for point in line.points if point.budget is not None]
     if not points:
         [point] = line.points
-        across = {"transform": axes.get_yaxis_transform(), "linestyle": ":", "marker": marker}
+        across: Any = {"transform": axes.get_yaxis_transform(), "linestyle": ":", "marker": marker}
         axes.plot([0.02, 0.98], [point.mean, point.mean], color=color, label=f"{label}, dotted", **across)
         if point.half:
             axes.axhspan(

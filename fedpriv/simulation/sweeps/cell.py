@@ -53,7 +53,8 @@ def run(folder: Path, config: Config, lock: Path, show: Callable[[Status], None]
 
             def after_round(status: Status) -> None:
                 show(status)
-                check_end()
+                if status.round < status.rounds:  # after its last round the cell has ended
+                    check_end()
 
             plan, checkpoint = _prepared(folder, config)
             engine = make_engine(plan.config)
@@ -82,7 +83,7 @@ def _charged(folder: Path) -> bool:
     path = folder / "ledger.jsonl"
     try:
         return bool(parse(path.read_bytes(), str(path)).events)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except ValueError:
         return True
