@@ -223,6 +223,18 @@ def test_an_own_optimizers_commands_run(empty: Path) -> None:
     assert "halving:Halving" in (empty / "runs/halving/report.json").read_text()
 
 
+@pytest.mark.slow
+def test_the_sweep_of_its_guide_runs(empty: Path) -> None:
+    name = "docs/guides/sweep.md"
+    [text] = code_of(name, "toml")
+    (empty / "sweep.toml").write_text(text)
+    run_commands(commands_of(name), [])
+    with (empty / "runs/sweep/results.csv").open() as file:
+        assert sum(1 for _ in file) == 1 + 24 * 4
+    assert (empty / "runs/sweep/sweep.png").exists()
+    assert (empty / "runs/sweep/optimizer=dp-adam,placement=central,epsilon=1,seed=2").is_dir()
+
+
 @pytest.mark.parametrize("optimizer", ["halving:Halving", "heavy_ball:HeavyBall", "falling:Falling"])
 def test_own_optimizers_learn(empty: Path, optimizer: str) -> None:
     write_files("docs/guides/own-optimizer.md", empty)

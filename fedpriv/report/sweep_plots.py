@@ -147,8 +147,9 @@ def _panels(lines: Sequence[_Line]) -> list[tuple[str, list[_Line]]]:
             parts.setdefault(line.settings.get(key), []).append(line)
         if max(map(len, parts.values())) <= MOST_LINES:
             splits.append([(key, part) for part in parts.values()])
-    if splits:
-        return min(splits, key=len)
+    chunks = math.ceil(len(lines) / MOST_LINES)
+    if splits and len(found := min(splits, key=len)) <= 2 * chunks:  # not a panel for each line
+        return found
     return [("", list(lines[at : at + MOST_LINES])) for at in range(0, len(lines), MOST_LINES)]
 
 

@@ -163,7 +163,7 @@ def test_cells_on_ray_run_one_after_another() -> None:
     found = plans.prepare(sweep(settings={**FEW, "engine": "ray"}))
     assert found.jobs() == 1
     assert plans.prepare(sweep()).jobs(3) == 3
-    with pytest.raises(ArgumentError, match=r"--jobs is 2; it must be 1 where cells have engine=ray"):
+    with pytest.raises(ArgumentError, match=r"jobs is 2; it must be 1 where cells have engine=ray"):
         found.jobs(2)
 
 

@@ -293,7 +293,7 @@ def test_a_cell_waits_for_its_earlier_process_and_then_says_so(tmp_path: Path) -
 def test_a_process_of_cells_that_is_gone_is_told(tmp_path: Path) -> None:
     with Pool(1) as pool:
         os.kill(pool._process.pid, signal.SIGKILL)
-        with pytest.raises(fedpriv.FedprivError, match="a smaller --jobs needs less memory"):
+        with pytest.raises(fedpriv.FedprivError, match="fewer jobs side by side need less memory"):
             pool.messages(60)
 
 

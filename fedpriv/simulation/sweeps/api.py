@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import validation
+from fedpriv.config.schema import Config
 from fedpriv.report import sweep_results
 from fedpriv.report.sweep_results import Ended
 from fedpriv.runs.result import Result, as_frame, load_result
+from fedpriv.simulation.api import VALUES
 from fedpriv.simulation.sweeps import driver, plans
 from fedpriv.simulation.sweeps.plans import Sweep
 
@@ -116,9 +118,10 @@ def sweep(
     ([1, 2], {})
     """
     validation.integer("jobs", jobs)
-    found, path = plans.prepare(definition), Path(folder)
     told = progress or (progress is None and (sys.stderr.isatty() or "ipykernel" in sys.modules))
-    board, interrupted = driver.run(found, path, jobs, _Lines() if told else None)
+    with validation.python_names(Config.keys(), VALUES):
+        found, path = plans.prepare(definition), Path(folder)
+        board, interrupted = driver.run(found, path, jobs, _Lines() if told else None)
     return SweepResult(path, found, board.failed, interrupted, tuple(driver.read_ended(found, path)))
 
 

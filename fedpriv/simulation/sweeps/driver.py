@@ -208,7 +208,7 @@ class _Driver:
 
 
 def _killed(code: int) -> str:
-    hint = "; perhaps memory was short, and a smaller --jobs needs less" if code == -9 else ""
+    hint = "; perhaps memory was short, and fewer jobs side by side need less" if code == -9 else ""
     return f"its process was killed by signal {-code}{hint}"
 
 

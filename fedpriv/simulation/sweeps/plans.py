@@ -58,8 +58,8 @@ class Sweep:
         """
         on_ray = any(not cell.config.in_process for cell in self.cells)
         if on_ray and asked > 1:
-            hint = "each cell would start its own Ray on all cores; leave out engine, or give --jobs 1"
-            raise validation.fail("--jobs", asked, "be 1 where cells have engine=ray", hint)
+            hint = "each cell would start its own Ray on all cores; leave out engine, or run one at a time"
+            raise validation.fail("jobs", asked, "be 1 where cells have engine=ray", hint)
         return asked or (1 if on_ray else min(hardware.usable(), len(self.cells)))
 
 
@@ -135,22 +135,22 @@ def _each_once(notes: Mapping[str, list[str]], cells: int) -> list[str]:
 def require_folder(folder: Path, definition: Definition) -> None:
     """Raises ArgumentError unless the folder is new, empty, or holds this sweep; changes nothing."""
     if folder.exists() and not folder.is_dir():
-        raise validation.fail("--out", str(folder), "be a folder, not a file")
+        raise validation.fail("out", str(folder), "be a folder, not a file")
     if why := unwritable(folder):
-        raise validation.fail("--out", str(folder), "be a folder to write to", why)
+        raise validation.fail("out", str(folder), "be a folder to write to", why)
     path = folder / FILE
     if path.is_file():
         try:
             there = definitions.read(read_json(path.read_bytes())["definition"])
         except (ValueError, KeyError, TypeError):
-            raise validation.fail("--out", str(folder), f"hold an intact {FILE}") from None
+            raise validation.fail("out", str(folder), f"hold an intact {FILE}") from None
         if _ordered(there) != _ordered(definition):
             raise validation.ArgumentError(
                 f"{folder} holds another sweep, {_difference(there, definition)}. Name a new folder for this "
                 f"one, or give the definition that is in {path} to continue that one."
             )
     elif folder.is_dir() and not all(file.name.startswith(f".{FILE}.") for file in folder.iterdir()):
-        raise validation.fail("--out", str(folder), "be a new or empty folder, or one that holds this sweep")
+        raise validation.fail("out", str(folder), "be a new or empty folder, or one that holds this sweep")
 
 
 def claim(folder: Path, definition: Definition) -> None:

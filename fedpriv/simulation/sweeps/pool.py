@@ -97,5 +97,5 @@ class Pool:
 def _gone() -> validation.FedprivError:
     return validation.FedprivError(
         "The process that starts the cells ended unexpectedly, perhaps for lack of memory. The same command "
-        "continues the sweep; a smaller --jobs needs less memory."
+        "continues the sweep; fewer jobs side by side need less memory."
     )
