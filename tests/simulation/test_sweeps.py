@@ -299,9 +299,10 @@ def test_a_process_of_cells_that_is_gone_is_told(tmp_path: Path) -> None:
 
 def test_the_time_that_is_left_follows_the_rounds() -> None:
     board = Board(4, ["c", "d"], rounds=40, began=100.0)
-    assert board.left(110.0) is None
     board.running = {"a": Running(5, 10), "b": Running(3, 10)}
-    assert board.left(108.0) == 32
+    assert board.left(108.0) is None  # no cell has ended
+    board.rounds_done, board.running = 10, {"a": Running(6, 10), "b": Running()}
+    assert board.left(108.0) == 12
     board.rounds_done, board.running = 40, {}
     assert board.left(120.0) == 0
 

@@ -61,10 +61,13 @@ class Board:
     began: float = 0.0
 
     def left(self, now: float) -> float | None:
-        """The seconds that are left at the pace so far; None before a round has ended."""
-        current = self.rounds_done + sum(cell.round for cell in self.running.values())
-        if not current or not self.began:
+        """The seconds that are left at the pace so far; None before a cell has ended.
+
+        Until then most of the time went to what happens once, such as imports.
+        """
+        if not self.rounds_done:
             return None
+        current = self.rounds_done + sum(cell.round for cell in self.running.values())
         return max(0.0, (now - self.began) / current * (self.rounds - current))
 
 
