@@ -8,6 +8,7 @@ one process, never share noise. Only a simulation with a seed, and a node whose 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -68,18 +69,14 @@ class Worker:
         """The bounded sums (float64) over the request's shards, with the parties' noise if they add it."""
         query = to_device(request.query, self.device)
         key = self.key if self.key.reproducible else Key.fresh()
-        owed = request.party_stds or (0.0,) * len(query.blocks)
 
         def part(shard: Shard) -> tuple[Tensor, ...]:
             sums = self._chunk_sums(query, shard, key.integer("draws", request.release))
             if request.party_stds is not None:
-                draw = key, request.release, shard.index, query.blocks if self.exact else ()
-                sums = add_party_noise(sums, request.party_stds, shard.parties, *draw)
-                if self.exact:
-                    return sums
+                return with_party_noise(sums, request, shard, key, self.exact)
             if not self.noisy:
                 return tuple(total.double() for total in sums)
-            return tuple(map(on_grid, sums, query.blocks, owed))
+            return tuple(on_grid(total, block, 0.0) for total, block in zip(sums, query.blocks, strict=True))
 
         # With noise, sums are on a grid and are added without rounding, for every assignment to nodes.
         totals = clipping.added(map(part, request.shards)) or tuple(total.double() for total in zeros(query))
@@ -107,6 +104,26 @@ class Worker:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def with_party_noise(
+    sums: Sequence[Tensor], request: SumRequest, shard: Shard, key: Key, exact: bool
+) -> tuple[Tensor, ...]:
+    """A shard's bounded sums with the noise of its parties, on the grid of exact sums: what leaves a node.
+
+    Args:
+        sums: one per block; float64 if the noise is exact, otherwise float32.
+        request: names the noise std of one party for each block.
+        key: the node's key for this reply.
+        exact: whether noise is exact.
+    """
+    blocks, stds = request.query.blocks, request.party_stds
+    if stds is None:
+        raise ValueError("the request names no noise for its parties")
+    noisy = add_party_noise(
+        sums, stds, shard.parties, key, request.release, shard.index, blocks if exact else ()
+    )
+    return noisy if exact else tuple(map(on_grid, noisy, blocks, stds))
 
 
 def _seeds(seed: int, ids: data.Indices, owner: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ A :class:`~fedpriv.flower.grid_engine.GridEngine` requests one bounded sum from 
 ``Grid``. The ClientApp in :mod:`fedpriv.flower.client_app` answers for all virtual clients of its node.
 
 :class:`~fedpriv.flower.private_strategy.PrivateStrategy` trains the model of any other Flower app privately.
+With :data:`~fedpriv.flower.noise_mod.private_mod` the app's clients add the noise.
 :class:`~fedpriv.flower.silo_app.Silo` trains privately inside any other ClientApp.
 """
 
@@ -14,12 +15,18 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpriv.flower.noise_mod import PrivateMod, private_mod
     from fedpriv.flower.private_strategy import PrivateStrategy
     from fedpriv.flower.silo_app import Silo
 
-__all__ = ["PrivateStrategy", "Silo"]
+__all__ = ["PrivateMod", "PrivateStrategy", "Silo", "private_mod"]
 
-_HOMES = {"PrivateStrategy": "private_strategy", "Silo": "silo_app"}
+_HOMES = {
+    "PrivateMod": "noise_mod",
+    "PrivateStrategy": "private_strategy",
+    "Silo": "silo_app",
+    "private_mod": "noise_mod",
+}
 
 # Flower and Ray report usage by default; fedpriv reports nothing. They read this when they are imported.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

@@ -16,7 +16,7 @@ from fedpriv._internal.settings import by_key
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings
-from fedpriv.mechanism.placement import PLACEMENTS, Central
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.optimizers.public_data import PublicSettings
 
 DATA, MODEL = f"{user_code.IN_MEMORY}:clients-of-a-flower-app", f"{user_code.IN_MEMORY}:flower-app"
@@ -38,17 +38,24 @@ def configured(population: int, optimizer: Any, settings: Mapping[str, Any]) -> 
             raise validation.ArgumentError(f"there is no argument {key!r}; {hints.of_key(key, known)}")
         _require_own(key)
     values = {**_APP, "clients": population, **values}
-    if optimizer is None:
-        return Config.parse(values)
     if isinstance(optimizer, str):
-        return Config.parse({**values, "optimizer": optimizer})
+        values["optimizer"] = optimizer
+    config = Config.parse(values)
+    at_parties = PLACEMENTS[config.placement].at_parties
+    if at_parties:  # a client that adds noise is a node with data and a ledger of its own
+        config = config.changed(nodes_own_data=True)
+    if optimizer is None or isinstance(optimizer, str):
+        return config
+    if at_parties:
+        hint = "each client makes the plan itself, and an object is not sent"
+        raise validation.fail("optimizer", optimizer, f"be a name with placement {config.placement}", hint)
     made: Any = optimizer() if inspect.isclass(optimizer) else optimizer
     if not all(hasattr(made, method) for method in ("init", "query", "update", "planned")):
         hint = "see fedpriv.optimizers"
         raise validation.fail(
             "optimizer", optimizer, "be a name, or have the methods of a private optimizer", hint
         )
-    return Config.parse(values).with_optimizer(made)
+    return config.with_optimizer(made)
 
 
 def _require_own(key: str) -> None:
@@ -66,9 +73,6 @@ def planned(config: Config, dimension: int) -> Plan:
 
     Raises ArgumentError if the settings contradict each other, or do not work with a Flower app.
     """
-    if not issubclass(PLACEMENTS[config.placement], Central) and PLACEMENTS[config.placement].adds_noise:
-        hint = "the clients of an app that knows nothing of fedpriv add no noise"
-        raise validation.fail("placement", config.placement, "be central or none", hint)
     if config.privacy_unit.in_silos:
         raise validation.fail("unit", config.unit, "be client", "the clients answer with one model each")
     if isinstance(config.own, PublicSettings) or config.public_examples:

@@ -13,7 +13,7 @@ could be used, and one had another form than it must have, the run ends and says
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -32,6 +32,24 @@ _POLL_INTERVAL = 0.05  # seconds between looks for replies
 
 # (round from 1, arrays, nodes) -> one message for each node
 Messages = Callable[[int, ArrayRecord, Sequence[int]], Iterable[Message]]
+
+
+def replies_to(sent: Sequence[Message], grid: Grid, timeout: float) -> Iterator[tuple[int, Message]]:
+    """Send the messages; (number of the message, reply) as replies arrive, until all are there or time is up.
+
+    Errors are left out.
+    """
+    deadline = time.monotonic() + timeout
+    waiting = {name: number for number, name in enumerate(grid.push_messages(sent)) if name}
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            number = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if number is not None and not reply.has_error():
+                yield number, reply
+        if time.monotonic() > deadline:
+            return
+        if waiting:
+            time.sleep(_POLL_INTERVAL)
 
 
 class AppEngine:
@@ -71,17 +89,15 @@ class AppEngine:
         units = [int(unit) for shard in request.shards for unit in shard.ids]
         asked = [nodes[unit] for unit in units if unit < len(nodes)]
         totals = tuple(total.double() for total in zeros(query.blocks, query.points[0]))
-        waiting: dict[str, tuple[int, int]] = {}
+        sent: list[tuple[int, Message]] = []
         for number, point in enumerate(query.points):
-            sent = list(self._messages(request.release + 1, self._arrays.record(point), asked))
-            names = self._grid.push_messages(sent)
-            waiting |= {
-                name: (message.metadata.dst_node_id, number)
-                for name, message in zip(names, sent, strict=False)
-            }
+            record = self._arrays.record(point)
+            sent += [(number, each) for each in self._messages(request.release + 1, record, asked)]
         rows: dict[int, dict[int, Tensor]] = {}
         trouble: MessageError | None = None
-        for node, number, reply in self._replies(waiting):
+        for place, reply in replies_to([message for _, message in sent], self._grid, self._timeout):
+            number, message = sent[place]
+            node = message.metadata.dst_node_id
             try:
                 rows.setdefault(node, {})[number] = self._row(query.points[number], reply)
             except MessageError as error:
@@ -94,19 +110,6 @@ class AppEngine:
         if trouble is not None and not self._fits:
             raise ArgumentError(f"The app's clients do not fit this strategy: {trouble}.")
         return PartialSum(totals, sum(shard.parties for shard in request.shards))
-
-    def _replies(self, waiting: dict[str, tuple[int, int]]) -> Iterable[tuple[int, int, Message]]:
-        """(node, number of the point, reply) as replies arrive, until all are there or time is up."""
-        deadline = time.monotonic() + self._timeout
-        while waiting:
-            for reply in self._grid.pull_messages(list(waiting)):
-                asked = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if asked is not None and not reply.has_error():
-                    yield *asked, reply
-            if time.monotonic() > deadline:
-                return
-            if waiting:
-                time.sleep(_POLL_INTERVAL)
 
     def _row(self, point: Tensor, reply: Message) -> Tensor:
         """A client's change (d,). Raises MessageError if its reply does not fit."""

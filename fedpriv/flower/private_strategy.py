@@ -32,12 +32,14 @@ from fedpriv._internal import validation
 from fedpriv.config.plan import Plan
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Engine
 from fedpriv.federated.loop import Progress, advance
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.app_arrays import AppArrays
 from fedpriv.flower.app_config import configured, planned
 from fedpriv.flower.app_engine import AppEngine
 from fedpriv.flower.app_run import AppRun, DivergedError, Evaluate
+from fedpriv.flower.noised_engine import NoisedEngine
 from fedpriv.runs import checkpoints
 from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.run_dir import RunFolder, default_folder
@@ -47,11 +49,13 @@ _POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while clients
 
 
 class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed by mypy
-    """Differentially private training of any Flower app, with noise that the server adds.
+    """Differentially private training of any Flower app, with noise that the server or the clients add.
 
     The privacy unit is a client: a Flower node with all its data. Neighbours differ by one client added or
     removed (``sampler="poisson"``) or replaced (``"fixed-size"``, ``"everyone"``). Epsilon holds against
-    everyone who sees the models of all rounds; clients trust the server.
+    everyone who sees the models of all rounds; clients trust the server. With ``placement="local"`` each
+    client adds all of the noise and epsilon holds against the server too; with ``"distributed"`` it adds a
+    share. Then the app is ``ClientApp(mods=[private_mod])`` (:mod:`fedpriv.flower.noise_mod`).
 
     Args:
         population: N, the public number of clients that may take part. Those who are offline contribute
@@ -74,7 +78,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         **settings: further settings of ``fedpriv simulate --help`` for sampling, privacy and optimizers, with
             their defaults: ``clip_norm`` (C, the largest Euclidean norm of the change that a client may
             contribute), ``delta`` (1 / (10 N)), ``learning_rate``, ``sampler``, ``adaptive_quantile``,
-            ``seed``, ``placement`` (``"central"``; ``"none"`` is a run without noise and without privacy).
+            ``seed``, ``placement`` (``"central"``, ``"local"``, ``"distributed"``; ``"none"`` is a run
+            without noise and without privacy).
 
     Attributes:
         config: all settings.
@@ -109,6 +114,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         self._frozen = (frozen,) if isinstance(frozen, str) else tuple(frozen)
         validation.choice("client_metrics", client_metrics, ("drop", "non-private"))
         self._let_through = client_metrics == "non-private"
+        if self._let_through and self.plan.mechanism.placement.at_parties:
+            allowed = f"be drop with placement {self.config.placement}"
+            hint = "private_mod lets no metrics leave a client"
+            raise validation.fail("client_metrics", client_metrics, allowed, hint)
         self._start_timeout = validation.non_negative("start_timeout", start_timeout)
         if resume and folder is None:
             raise validation.fail("folder", None, "be the folder of the run to resume")
@@ -188,16 +197,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         """Run the loop from the run's state; fills in the clients' metrics that are let through."""
         plan, key = self.plan, self.plan.key()
         train_config, evaluate_config = configs
-        metrics = self._received.append if self._let_through else None
-        engine = AppEngine(
-            grid,
-            run.arrays,
-            lambda number, arrays, nodes: self._messages(number, arrays, train_config, grid, nodes, timeout),
-            lambda: self._clients(grid),
-            timeout,
-            noisy=plan.mechanism.placement.adds_noise,
-            metrics=metrics,
-        )
+        engine = self._engine(grid, run.arrays, timeout, train_config)
 
         def observe(progress: Progress) -> None:
             run.observe(progress)
@@ -213,6 +213,29 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
             return advance(*parts, accountant.releases).stopped
         except DivergedError:
             return StopReason.DIVERGED
+
+    def _engine(self, grid: Grid, arrays: AppArrays, timeout: float, train_config: ConfigRecord) -> Engine:
+        """What gathers the clients' sums: they are bounded here, or bounded and noised by the clients."""
+
+        def nodes() -> Sequence[int]:
+            return self._clients(grid)
+
+        placement = self.plan.mechanism.placement
+        if placement.at_parties:
+
+            def content(number: int, record: ArrayRecord, node: int) -> RecordDict:
+                return self._content(number, record, train_config, _OneNode(grid, node))
+
+            return NoisedEngine(grid, arrays, content, nodes, timeout, self.plan.config, self._frozen)
+        return AppEngine(
+            grid,
+            arrays,
+            lambda number, record, asked: self._messages(number, record, train_config, grid, asked, timeout),
+            nodes,
+            timeout,
+            noisy=placement.adds_noise,
+            metrics=self._received.append if self._let_through else None,
+        )
 
     def _messages(
         self,

@@ -56,6 +56,12 @@ class MessageError(FedprivError, ValueError):
 def shared_records(request: SumRequest) -> Records:
     """The records of ``request`` that are equal for all nodes; encode them once per release."""
     arrays = {f"point-{j}": encode(point) for j, point in enumerate(request.query.points)}
+    fields = query_fields(request, arrays)
+    return {"points": ArrayRecord(arrays), "query": ConfigRecord(fields)}
+
+
+def query_fields(request: SumRequest, arrays: dict[str, Array]) -> dict[str, Any]:
+    """What ``request`` asks for, without points and shards. The divisors of its terms go to ``arrays``."""
     blocks = [_block_table(block, arrays) for block in request.query.blocks]
     fields: dict[str, Any] = {
         "blocks": json.dumps(blocks),
@@ -65,7 +71,7 @@ def shared_records(request: SumRequest) -> Records:
     }
     if request.party_stds is not None:
         fields["party-stds"] = [float(std) for std in request.party_stds]
-    return {"points": ArrayRecord(arrays), "query": ConfigRecord(fields)}
+    return fields
 
 
 def request_content(shared: Mapping[str, Any], shards: Sequence[Shard]) -> RecordDict:
@@ -92,11 +98,18 @@ def read_request(content: RecordDict) -> SumRequest:
     if count not in (1, 2):
         raise MessageError(f"a request has {count} points; it must have 1 or 2")
     vectors = tuple(read_vector(points, f"point-{j}") for j in range(count))
+    return read_query(fields, vectors, points, _read_chunks(config_record(content, "chunks")))
+
+
+def read_query(
+    fields: ConfigRecord, vectors: tuple[Tensor, ...], divisors: ArrayRecord, shards: tuple[Shard, ...]
+) -> SumRequest:
+    """The SumRequest of these fields at the points ``vectors``. Raises MessageError if it is malformed."""
     if len({tuple(vector.shape) for vector in vectors}) != 1 or vectors[0].ndim != 1:
         raise MessageError("the points of a request must be vectors of equal length")
     try:
         tables = read_json(str(fields["blocks"]))
-        blocks = tuple(_read_block(table, points, vectors[0]) for table in tables)
+        blocks = tuple(_read_block(table, divisors, vectors[0]) for table in tables)
         noise, factor = (_float(fields[name]) for name in ("relative-noise", "rate-factor"))
         query = Query(vectors, blocks, relative_noise=noise, rate_factor=factor)
         release = read_whole(fields["release"])
@@ -108,7 +121,7 @@ def read_request(content: RecordDict) -> SumRequest:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise MessageError(f"a request's query cannot be read ({type(error).__name__})") from None
-    return SumRequest(query, release, _read_chunks(config_record(content, "chunks")), stds)
+    return SumRequest(query, release, shards, stds)
 
 
 def reply_content(reply: PartialSum, release: int) -> RecordDict:

@@ -115,20 +115,23 @@ class NodeLedger:
         path: the ledger's path; all runs on the node's data share the ledger.
         run: the id of this run.
         limit: the owner's limit for all runs together, or None.
+        min_noise_multiplier: the least noise multiplier of a release that the owner allows; 0 allows all.
     """
 
     plan: Plan
     path: Path
     run: int
     limit: Budget | None = None
+    min_noise_multiplier: float = 0.0
 
     def charge(self, number: int, events: Sequence[Event]) -> None:
         """Records the events of round (or release) ``number`` and returns once they are on disk.
 
         Raises RefusedError, and records nothing, if the number was charged before, or if the events exceed
-        both the plan and its budget, or the owner's limit. Raises LedgerError, and records nothing, if the
-        ledger was edited, cut, put back to an earlier state, or deleted while its head was kept. Raises
-        LedgerError also if the disk refuses the charge, which may then be there or not; nothing is answered.
+        both the plan and its budget, or the owner's limit, or have less noise than the owner allows. Raises
+        LedgerError, and records nothing, if the ledger was edited, cut, put back to an earlier state, or
+        deleted while its head was kept. Raises LedgerError also if the disk refuses the charge, which may
+        then be there or not; nothing is answered.
         """
         with _on_disk(self.path), _locked(self.path):
             ledger, record = _opened(self.path, {"unit": self.plan.config.unit})
@@ -242,6 +245,12 @@ class NodeLedger:
         self._check_unit(record)
         if not self._fits([*(event for _, event in own), *events]):
             raise RefusedError(f"round {number} would exceed the run's budget")
+        least = min((event.noise_multiplier for event in events), default=math.inf)
+        if least < self.min_noise_multiplier:
+            raise RefusedError(
+                f"round {number} has a noise multiplier of {least:.4g}, below this node's "
+                f"min-noise-multiplier of {self.min_noise_multiplier:g}"
+            )
         if self.limit is None:
             return
         if not self._within([*record.events, *events]):
@@ -265,7 +274,8 @@ def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedge
     Args:
         plan: the run's plan.
         node: the node's configuration: ``data-file``; ``ledger-file``, by default the data file's name plus
-            ``.ledger.jsonl``; and the owner's ``epsilon-limit`` and ``delta-limit``, both or neither.
+            ``.ledger.jsonl``; the owner's ``epsilon-limit`` and ``delta-limit``, both or neither; and
+            ``min-noise-multiplier``.
         run: the run's id.
 
     Raises:
@@ -275,12 +285,14 @@ def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedge
     if not plan.config.nodes_own_data:
         return None
     limit = _limit(node)
+    least = validation.non_negative("min-noise-multiplier", node.get("min-noise-multiplier", 0.0))
     if plan.budget is None or not (plan.by_silo or plan.mechanism.placement.at_parties):
-        if limit is not None:
-            raise RefusedError("this node has an epsilon-limit, but it adds no noise itself in this run")
+        name = "an epsilon-limit" if limit is not None else "a min-noise-multiplier" if least else None
+        if name is not None:
+            raise RefusedError(f"this node has {name}, but it adds no noise itself in this run")
         return None
     path = Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
-    return NodeLedger(plan, path, run, limit)
+    return NodeLedger(plan, path, run, limit, least)
 
 
 def _limit(node: Mapping[str, Any]) -> Budget | None:

@@ -12,7 +12,8 @@ from typing import Any
 from fedpriv._internal import user_code, validation
 from fedpriv._internal.settings import by_key
 
-OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit")  # settings of nodes that own their data
+# Settings of nodes that own their data.
+OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit", "min-noise-multiplier")
 FILES = ("relative-noise-file", "clip-norm-file")  # settings of a run that name files
 SETTINGS = (*OWNERS, "data-folder", "accept-code", "accept-seed", "partition-id", "num-partitions")
 

@@ -13,38 +13,14 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, Krum, Result
+from helpers.app_runs import NEEDS, SETTINGS, events, initial, vector
 from helpers.ordinary_app import CLIENTS, FEDERATION, AppGrid, Tamper, changed, failed
 
 import fedpriv
 from fedpriv import ArgumentError
-from fedpriv.accounting.record import parse
-from fedpriv.config.builders import initial_params, make_source, make_task
-from fedpriv.config.plan import make_plan
-from fedpriv.config.schema import Config
 from fedpriv.flower.private_strategy import PrivateStrategy
 from fedpriv.optimizers import METHODS
 from fedpriv.runs.result import load_result
-
-SETTINGS: dict[str, Any] = {
-    "sampling_rate": 0.3,
-    "rounds": 4,
-    "epsilon": 8.0,
-    "clip_norm": 0.5,
-    "seed": 5,
-    "optimizer": "dp-sgd",
-}
-NEEDS: dict[str, dict[str, Any]] = {
-    "dp-gd": {"sampler": "everyone", "sampling_rate": 1.0},
-    "adaptive-adp-sgd": {"clip_norm": 1.0},
-}
-
-
-def initial(seed: int = 5) -> tuple[ArrayRecord, torch.Tensor]:
-    """The arrays with which a simulation with this seed starts."""
-    config = Config.parse({**FEDERATION, "seed": seed})
-    task = make_task(config, make_source(config))
-    params = initial_params(task, make_plan(config).key())
-    return ArrayRecord(task.layout.split(params)), params
 
 
 def run(
@@ -53,15 +29,6 @@ def run(
     settings = {**SETTINGS, "population": CLIENTS, "folder": folder, "start_timeout": 0.0, **changes}
     strategy = PrivateStrategy(**settings)
     return strategy.start(grid or AppGrid(), initial()[0], **{"timeout": 5, **(start or {})})
-
-
-def vector(arrays: ArrayRecord) -> torch.Tensor:
-    return torch.cat([torch.from_numpy(array.numpy()).reshape(-1) for array in arrays.values()])
-
-
-def events(folder: Path) -> Any:
-    path = folder / "ledger.jsonl"
-    return parse(path.read_bytes(), str(path)).events
 
 
 @pytest.mark.parametrize("optimizer", [name for name in METHODS if name not in ("adadps", "pda-dpmd")])
@@ -285,7 +252,6 @@ def test_the_log_says_nothing_of_who_took_part(tmp_path: Path, caplog: pytest.Lo
         ({"sampling_rate": 2.0}, "sampling_rate is 2.0; it must be at most 1"),
         ({"population": 0}, "population is 0; it must be"),
         ({"epsilon": -1.0}, "epsilon is -1.0"),
-        ({"placement": "local"}, "placement is 'local'; it must be central or none"),
         ({"unit": "example"}, "unit is 'example'; it must be client"),
         ({"model": "cnn"}, "model is no setting of a Flower app's strategy"),
         ({"clients": 5}, "population is the number of clients"),

@@ -97,11 +97,13 @@ def failed(reply: Message) -> Message:
     return Message(Error(code=2, reason="it failed"), reply_to=_request(reply))
 
 
-def changed(reply: Message, change: Callable[[dict[str, np.ndarray]], object]) -> Message:
-    """The reply with its arrays changed in place."""
-    arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+def changed(
+    reply: Message, change: Callable[[dict[str, np.ndarray]], object], record: str = "arrays"
+) -> Message:
+    """The reply with the arrays of a record changed in place."""
+    arrays = {name: array.numpy() for name, array in reply.content[record].items()}
     change(arrays)
-    reply.content["arrays"] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
+    reply.content[record] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
     return reply
 
 

@@ -358,6 +358,27 @@ def test_a_node_has_a_ledger_if_it_adds_its_own_noise(plan: Plan, tmp_path: Path
             open_node_ledger(plan, {**node, **half}, 3)
 
 
+def test_the_owner_can_require_noise(plan: Plan, tmp_path: Path) -> None:
+    node = {"data-file": str(tmp_path / "a.npz")}
+    multipliers = [event.noise_multiplier for event in plan.events]
+    middle = sorted(multipliers)[1]
+    strict = open_node_ledger(plan, {**node, "min-noise-multiplier": middle}, 3)
+    assert strict is not None
+    for number, event in enumerate(plan.events):
+        if event.noise_multiplier < middle:
+            with pytest.raises(RefusedError, match="below this node's min-noise-multiplier of"):
+                strict.charge(number, [event])
+        else:
+            strict.charge(number, [event])
+    assert len(read(strict.path).events) == 3
+    central = make_plan(small(**{**LOCAL, "placement": "central"}))
+    with pytest.raises(RefusedError, match="a min-noise-multiplier, but it adds no noise itself"):
+        open_node_ledger(central, {**node, "min-noise-multiplier": 1}, 3)
+    for value in (-1.0, "one", True):
+        with pytest.raises(ArgumentError, match="min-noise-multiplier is"):
+            open_node_ledger(plan, {**node, "min-noise-multiplier": value}, 3)
+
+
 def test_unsupported_events_are_refused_if_there_is_a_limit(plan: Plan, tmp_path: Path) -> None:
     own = budget_gate(plan, tmp_path, limit=Budget(2.0, 1e-5))
     chosen = Event(16.0, "none", "add-remove", mechanism="noisy-max")
