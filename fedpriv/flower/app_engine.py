@@ -12,11 +12,11 @@ could be used, and one had another form than it must have, the run ends and says
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -24,32 +24,15 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows, zeros
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.flower.app_arrays import AppArrays
+from fedpriv.flower.exchange import UnansweredError, read, replies_to
 from fedpriv.flower.serialization import MessageError
 from fedpriv.mechanism.grid import on_grid
 from fedpriv.mechanism.query import Query
 
-_POLL_INTERVAL = 0.05  # seconds between looks for replies
+POLL_INTERVAL = 0.05  # seconds between looks for replies
 
 # (round from 1, arrays, nodes) -> one message for each node
 Messages = Callable[[int, ArrayRecord, Sequence[int]], Iterable[Message]]
-
-
-def replies_to(sent: Sequence[Message], grid: Grid, timeout: float) -> Iterator[tuple[int, Message]]:
-    """Send the messages; (number of the message, reply) as replies arrive, until all are there or time is up.
-
-    Errors are left out.
-    """
-    deadline = time.monotonic() + timeout
-    waiting = {name: number for number, name in enumerate(grid.push_messages(sent)) if name}
-    while waiting:
-        for reply in grid.pull_messages(list(waiting)):
-            number = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if number is not None and not reply.has_error():
-                yield number, reply
-        if time.monotonic() > deadline:
-            return
-        if waiting:
-            time.sleep(_POLL_INTERVAL)
 
 
 class AppEngine:
@@ -89,20 +72,23 @@ class AppEngine:
         units = [int(unit) for shard in request.shards for unit in shard.ids]
         asked = [nodes[unit] for unit in units if unit < len(nodes)]
         totals = tuple(total.double() for total in zeros(query.blocks, query.points[0]))
-        sent: list[tuple[int, Message]] = []
+        sent: list[Message] = []
+        places: dict[int, int] = {}  # the number of the point, by the message
         for number, point in enumerate(query.points):
-            record = self._arrays.record(point)
-            sent += [(number, each) for each in self._messages(request.release + 1, record, asked)]
+            sent += self._messages(request.release + 1, self._arrays.record(point), asked)
+            places |= {id(message): number for message in sent[len(places) :]}
         rows: dict[int, dict[int, Tensor]] = {}
         trouble: MessageError | None = None
-        for place, reply in replies_to([message for _, message in sent], self._grid, self._timeout):
-            number, message = sent[place]
-            node = message.metadata.dst_node_id
+        for message, reply in replies_to(self._grid, sent, self._timeout, POLL_INTERVAL):
+            node, number = message.metadata.dst_node_id, places[id(message)]
             try:
-                rows.setdefault(node, {})[number] = self._row(query.points[number], reply)
+                row = read(reply, partial(self._row, query.points[number]))
+            except UnansweredError:
+                continue
             except MessageError as error:
                 trouble = error
                 continue
+            rows.setdefault(node, {})[number] = row
             if len(rows[node]) == len(query.points):
                 self._fits = True
                 own = rows.pop(node)
@@ -111,9 +97,8 @@ class AppEngine:
             raise ArgumentError(f"The app's clients do not fit this strategy: {trouble}.")
         return PartialSum(totals, sum(shard.parties for shard in request.shards))
 
-    def _row(self, point: Tensor, reply: Message) -> Tensor:
+    def _row(self, point: Tensor, content: RecordDict) -> Tensor:
         """A client's change (d,). Raises MessageError if its reply does not fit."""
-        content = reply.content
         if len(content.array_records) != 1:
             count = len(content.array_records)
             raise MessageError(f"a reply has {count} ArrayRecords; a client must return exactly one")

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from flwr.app import Message, RecordDict
@@ -30,11 +30,15 @@ _UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABL
 _Read = TypeVar("_Read")
 
 
-class SilentError(MessageError):
+class UnansweredError(MessageError):
+    """A node did not do what it was asked."""
+
+
+class SilentError(UnansweredError):
     """A node did not reply."""
 
 
-class FailedError(MessageError):
+class FailedError(UnansweredError):
     """A node replied with an error."""
 
 
@@ -58,18 +62,38 @@ def exchange(
         return {}
     batch = messages(grid, contents, kind, group, timeout)
     if isinstance(grid, HostedGrid):
-        replies = grid.send_and_receive(batch, timeout=timeout)
+        received = _believed(batch, grid.send_and_receive(batch, timeout=timeout))
     else:
-        stored = set(grid.push_messages(batch))  # Flower leaves out a message that it could not store
-        replies = _pulled(grid, [m for m in batch if m.metadata.message_id in stored], timeout)
-    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in batch}
-    received: dict[int, Message] = {}
+        received = replies_to(grid, batch, timeout)
+    return {message.metadata.dst_node_id: reply for message, reply in received}
+
+
+def replies_to(
+    grid: Grid, batch: Sequence[Message], timeout: float, interval: float | None = None
+) -> Iterator[tuple[Message, Message]]:
+    """Sends the messages; (message, its reply) as the replies arrive, until all are there or time is up.
+
+    Args:
+        grid: the grid of the nodes.
+        batch: the messages.
+        timeout: the seconds to wait.
+        interval: the seconds between looks for replies.
+    """
+    stored = set(grid.push_messages(batch))  # Flower leaves out a message that it could not store
+    sent = [message for message in batch if message.metadata.message_id in stored]
+    return _believed(sent, _pulled(grid, sent, timeout, interval))
+
+
+def _believed(batch: Iterable[Message], replies: Iterable[Message]) -> Iterator[tuple[Message, Message]]:
+    """(message, the first reply to it that comes from the node that was asked)."""
+    asked = {message.metadata.message_id: message for message in batch}
     for reply in replies:
-        node, source = asked.get(reply.metadata.reply_to_message_id), reply.metadata.src_node_id
+        message, source = asked.get(reply.metadata.reply_to_message_id), reply.metadata.src_node_id
         # If a node is gone, Flower's server replies with an error in its place.
-        if node is not None and (source == node or (source == SUPERLINK_NODE_ID and reply.has_error())):
-            received.setdefault(node, reply)
-    return received
+        by_server = source == SUPERLINK_NODE_ID and reply.has_error()
+        if message is not None and (source == message.metadata.dst_node_id or by_server):
+            del asked[message.metadata.message_id]
+            yield message, reply
 
 
 def messages(
@@ -84,7 +108,9 @@ def messages(
     return [Message(content, node, kind, ttl=timeout, group_id=group) for node, content in contents.items()]
 
 
-def _pulled(grid: Grid, batch: Iterable[Message], timeout: float) -> Iterator[Message]:
+def _pulled(
+    grid: Grid, batch: Iterable[Message], timeout: float, interval: float | None = None
+) -> Iterator[Message]:
     """The replies to these messages that arrive in time; an error in place of one that cannot be decoded."""
     pending = {message.metadata.message_id: message for message in batch}
     deadline = time.monotonic() + timeout
@@ -97,7 +123,7 @@ def _pulled(grid: Grid, batch: Iterable[Message], timeout: float) -> Iterator[Me
         if time.monotonic() > deadline:
             return
         if pending:
-            time.sleep(_PULL_INTERVAL)
+            time.sleep(_PULL_INTERVAL if interval is None else interval)
 
 
 def _pull(grid: Grid, batch: Mapping[str, Message]) -> list[Message]:

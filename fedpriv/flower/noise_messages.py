@@ -125,12 +125,12 @@ def read_noise_request(content: RecordDict) -> NoiseRequest:
 def noisy_reply(message: Message, request: SumRequest, sums: PartialSum) -> Message:
     """The reply with these sums, which have the noise that ``request`` names."""
     assert request.party_stds is not None
-    said = ConfigRecord({"release": request.release, "party-stds": list(request.party_stds)})
-    return Message(RecordDict({**reply_content(sums), _NOISE: said}), reply_to=message)
+    said = ConfigRecord({"party-stds": list(request.party_stds)})
+    return Message(RecordDict({**reply_content(sums, request.release), _NOISE: said}), reply_to=message)
 
 
 def read_noisy_reply(content: RecordDict, request: SumRequest) -> PartialSum:
-    """A client's bounded, noisy sums.
+    """A client's bounded, noisy sums. The request has the shard of this client alone.
 
     Raises NotNoisedError if the reply does not say that it has the noise of ``request``, and MessageError if
     it is malformed in another way.
@@ -143,12 +143,9 @@ def read_noisy_reply(content: RecordDict, request: SumRequest) -> PartialSum:
         isinstance(one, float) and math.isclose(one, std, rel_tol=_TOLERANCE)
         for one, std in zip(stds, asked, strict=True)
     )
-    if not same or said.get("release") != request.release:
+    if not same:
         raise NotNoisedError("a client's reply has other noise than it was asked for")
-    reply = read_reply(content, request.query)
-    if reply.parties != 1:
-        raise MessageError("a client's reply must be of one party")
-    return reply
+    return read_reply(content, request)
 
 
 def _settings(run: ConfigRecord) -> dict[str, Any]:

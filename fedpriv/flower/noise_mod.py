@@ -124,12 +124,14 @@ class PrivateMod:
         asked = read_noise_request(message.content)
         node = _owners_settings({**self._given, **context.node_config})
         plan = _plan(json.dumps(asked.settings), asked.arrays.layout.dimension, tuple(sorted(node.items())))
-        _require_same_run(context.state, asked.settings)
+        settings = _settings_of_run(context.state, asked.settings)
         request, event = enforce_plan(plan, asked.request)
         with _ledger(plan, node, context) as gate:
-            if warning := gate.look_ahead():
+            begins = _SETTINGS_OF_RUN not in context.state
+            if begins and (warning := gate.look_ahead()):
                 _log.warning("%s", warning)
             gate.charge(request.release, [event])  # on disk before the app computes
+        context.state[_SETTINGS_OF_RUN] = settings
         rows = [self._row(asked, point, message, context, call_next) for point in range(len(asked.models))]
         exact = plan.config.exact_noise
         dtype = torch.float64 if exact else torch.float32
@@ -186,13 +188,13 @@ def _plan(settings: str, dimension: int, node: tuple[tuple[str, Any], ...]) -> P
     return planned(Config.parse({**used, "model": MODEL, "dataset": DATA}), dimension)
 
 
-def _require_same_run(state: RecordDict, settings: Mapping[str, Any]) -> None:
-    """Raises RefusedError if the settings of a run changed since its first request to this node."""
+def _settings_of_run(state: RecordDict, settings: Mapping[str, Any]) -> ConfigRecord:
+    """What identifies the run's settings. Raises RefusedError if they changed since its first answer."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     kept = state.get(_SETTINGS_OF_RUN)
     if isinstance(kept, ConfigRecord) and kept["sha256"] != digest:
-        raise RefusedError("the run's settings are not those of its first request")
-    state[_SETTINGS_OF_RUN] = ConfigRecord({"sha256": digest})
+        raise RefusedError("the run's settings are not those that this node answered first")
+    return ConfigRecord({"sha256": digest})
 
 
 @contextmanager

@@ -12,6 +12,8 @@ the client's noise ends the run at once: the client's owner relies on that noise
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -19,9 +21,10 @@ from flwr.serverapp import Grid
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import zeros
 from fedpriv.config.schema import Config
-from fedpriv.federated.engine import PartialSum, SumRequest
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.flower.app_arrays import AppArrays
-from fedpriv.flower.app_engine import replies_to
+from fedpriv.flower.app_engine import POLL_INTERVAL
+from fedpriv.flower.exchange import UnansweredError, read, replies_to
 from fedpriv.flower.noise_messages import NotNoisedError, for_client, noise_records, read_noisy_reply
 from fedpriv.flower.serialization import MessageError
 
@@ -64,9 +67,15 @@ class NoisedEngine:
         """
         totals = tuple(total.double() for total in zeros(request.query.blocks, request.query.points[0]))
         parties, trouble = 0, None
-        for _, reply in replies_to(self._asked(request), self._grid, self._timeout):
+        asked = self._asked(request)
+        shards = {message.metadata.dst_node_id: shard for message, shard in asked}
+        sent = [message for message, _ in asked]
+        for message, reply in replies_to(self._grid, sent, self._timeout, POLL_INTERVAL):
+            own = replace(request, shards=(shards[message.metadata.dst_node_id],))
             try:
-                sums = read_noisy_reply(reply.content, request).to(request.query).sums
+                sums = read(reply, partial(read_noisy_reply, request=own)).to(request.query).sums
+            except UnansweredError:
+                continue
             except NotNoisedError as error:
                 raise ArgumentError(f"The app's clients do not fit this strategy: {error}.") from None
             except MessageError as error:
@@ -79,8 +88,8 @@ class NoisedEngine:
             raise ArgumentError(f"The app's clients do not fit this strategy: {trouble}.")
         return PartialSum(totals, parties)
 
-    def _asked(self, request: SumRequest) -> list[Message]:
-        """The messages to the clients of the cohort that are connected."""
+    def _asked(self, request: SumRequest) -> list[tuple[Message, Shard]]:
+        """The messages to the clients of the cohort that are connected, each with its client's shard."""
         nodes = self._nodes()
         asked = [(nodes[s.home], s) for s in request.shards if s.home is not None and s.home < len(nodes)]
         if not asked:
@@ -91,12 +100,7 @@ class NoisedEngine:
         content = RecordDict({**content, **records})
         seeded = self._config.asked_seed is not None
         return [
-            Message(
-                for_client(content, shard, seeded),
-                dst_node_id=node,
-                message_type=MessageType.TRAIN,
-                ttl=self._timeout,
-            )
+            (Message(for_client(content, shard, seeded), node, MessageType.TRAIN, ttl=self._timeout), shard)
             for node, shard in asked
         ]
 

@@ -208,8 +208,8 @@ def sums(reply: Message) -> torch.Tensor:
 def test_a_reply_has_the_noisy_sum_and_nothing_else_of_the_app(tmp_path: Path) -> None:
     reply = private_mod(message(), context(ledger_file=str(tmp_path / "l.jsonl")), STILL)
     assert sorted(reply.content) == ["fedpriv-noise", "reply", "sums"]
-    assert dict(reply.content["reply"]) == {"parties": 1}
-    assert sorted(reply.content["fedpriv-noise"]) == ["party-stds", "release"]
+    assert dict(reply.content["reply"]) == {"parties": 1, "release": 0}
+    assert list(reply.content["fedpriv-noise"]) == ["party-stds"]
     assert sums(reply).shape == (6,)  # integers are no part of the vector
     assert float(sums(reply).norm()) > 0.01
 
@@ -366,6 +366,15 @@ def test_a_hostile_request_is_refused_before_anything_is_computed_or_charged(
         reply = private_mod(make(), context(ledger_file=str(tmp_path / "l.jsonl")), never)
     assert reply.error.reason in ("RefusedError", "ArgumentError", "MessageError")
     assert text in caplog.text
+    assert not (tmp_path / "l.jsonl").exists()
+
+
+def test_a_run_beyond_the_owners_limit_is_refused_from_its_first_release_on(tmp_path: Path) -> None:
+    """With sampler everyone, where this says nothing of who was drawn."""
+    node = {"ledger_file": str(tmp_path / "l.jsonl"), "epsilon_limit": 3.0, "delta_limit": 1e-2}
+    where = context(**node)
+    for number in range(2):
+        assert private_mod(message(number), where, STILL).error.reason == "RefusedError"
     assert not (tmp_path / "l.jsonl").exists()
 
 
