@@ -15,7 +15,7 @@ from dataclasses import replace
 from fedpriv._internal import validation
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting.accountant import Budget
-from fedpriv.accounting.events import Event, ever_drawn, scaled, tally
+from fedpriv.accounting.events import Event, ever_drawn, of_costliest_group, scaled, tally
 from fedpriv.accounting.methods import quantisation
 from fedpriv.accounting.methods.registry import epsilons
 
@@ -42,7 +42,7 @@ def calibrate(events_at_scale_one: Sequence[Event], budget: Budget) -> float:
     """
     if math.isinf(budget.epsilon):
         return 0.0
-    counts = tally(events_at_scale_one)
+    [counts] = of_costliest_group([tally(events_at_scale_one)])
     if not any(0 < event.noise_multiplier < math.inf for event in counts):
         raise ArgumentError(
             "The noise cannot be calibrated: no event has a noise multiplier above 0 and below infinity."

@@ -15,7 +15,7 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -105,6 +105,8 @@ class Event:
         truncation: total-variation distance, per release, between a Poisson cohort truncated at a
             public cap and the untruncated cohort.
         count: the number of such releases, at least 1.
+        groups: b; units are in b public groups, which releases ask in turn (Choquette-Choo et al. 2023).
+        group: the one group, in 0..b-1, that this release asks. A unit of another group is not in its cohort.
         mechanism: ``gaussian`` or ``noisy-max``. Noisy-max computes several numbers over all units. Adding
             one unit moves each number by at most S, and all in the same direction. Laplace noise of SCALE
             z S is added to each number, and only the index of the largest is released. This is
@@ -124,6 +126,8 @@ class Event:
     truncation: float = 0.0
     count: int = 1
     mechanism: str = "gaussian"
+    groups: int = 1
+    group: int = 0
 
     if TYPE_CHECKING:  # the fields hold members; a word is taken for one
 
@@ -138,6 +142,8 @@ class Event:
             truncation: float = 0.0,
             count: int = 1,
             mechanism: str = "gaussian",
+            groups: int = 1,
+            group: int = 0,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -152,7 +158,10 @@ class Event:
         validation.probability("truncation", self.truncation)
         validation.integer("count", self.count, 1)
         validation.choice("mechanism", self.mechanism, MECHANISMS)
-        for name in ("count", "population", "cohort"):
+        validation.integer("groups", self.groups, 1)
+        if validation.integer("group", self.group) >= self.groups:
+            raise validation.fail("group", self.group, f"be below the number of groups, {self.groups}")
+        for name in ("count", "population", "cohort", "groups"):
             number = getattr(self, name)
             if isinstance(number, int) and number >= _TOO_MANY:
                 raise validation.fail(name, number, "be a number of at most 64 bits")
@@ -237,6 +246,34 @@ def tally(events: Iterable[Event]) -> dict[Event, int]:
         one = event if event.count == 1 else replace(event, count=1)
         counts[one] = counts.get(one, 0) + event.count
     return counts
+
+
+def of_costliest_group(stages: Sequence[Mapping[Event, int]]) -> list[dict[Event, int]]:
+    """The counts, stage by stage, of a unit that loses at least as much as any unit of any group.
+
+    Groups compose in parallel: a unit is in one group of each division, and the other groups' releases do not
+    depend on it. Of releases that differ in their group alone, no unit has more than the group with the most
+    of them. For a run whose releases differ in their group alone this is its costliest group, exactly.
+
+    >>> turns = [Event(1.0, "poisson", "add-remove", rate=0.5, groups=2, group=g) for g in (0, 1, 0)]
+    >>> of_costliest_group([tally(turns)]) == [{Event(1.0, "poisson", "add-remove", rate=0.5): 2}]
+    True
+    """
+    if all(event.groups == 1 for stage in stages for event in stage):
+        return [dict(stage) for stage in stages]
+    totals: dict[tuple[Event, int], dict[int, int]] = {}
+    found: list[dict[Event, int]] = []
+    for stage in stages:
+        added: dict[Event, int] = {}
+        for event, n in stage.items():
+            alone = replace(event, groups=1, group=0)
+            counts = totals.setdefault((alone, event.groups), {})
+            before = max(counts.values(), default=0)
+            counts[event.group] = counts.get(event.group, 0) + n
+            if more := max(counts.values()) - before:
+                added[alone] = added.get(alone, 0) + more
+        found.append(added)
+    return found
 
 
 def equal_parts(total: int, parts: int) -> list[int]:

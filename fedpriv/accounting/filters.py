@@ -23,7 +23,7 @@ the budget that is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import numpy as np
@@ -65,7 +65,8 @@ class Filter:
         self.budget = budget
         self._ledger = ledger
         self._relation: Relation | None = None
-        self._spent = 0.0
+        # {number of groups: {group: its charges}}; groups compose in parallel
+        self._spent: dict[int, dict[int, float]] = {}
         self._order = 0
         self._limit = _largest_rho(budget)
         if budget.method == "rdp":
@@ -81,7 +82,7 @@ class Filter:
     @property
     def used(self) -> float:
         """The used share of the budget, in [0, 1]."""
-        return self._spent / self._limit
+        return self._costliest(self._spent) / self._limit
 
     def affords(self, events: Sequence[Event]) -> bool:
         """Whether ``charge(events)`` would be accepted. Charges nothing.
@@ -89,15 +90,15 @@ class Filter:
         Raises UnsupportedEvent for events that the budget's method cannot account for, for truncated
         cohorts, and for a relation that differs from that of earlier charges.
         """
-        return self._spent + self._cost(events) <= self._limit
+        return self._costliest(self._with(events)) <= self._limit
 
     def charge(self, events: Sequence[Event]) -> None:
         """Charges all ``events`` or none, and writes them to the ledger before it returns.
 
         Raises BudgetExceeded if they would exceed the budget, and UnsupportedEvent as ``affords`` does.
         """
-        cost = self._cost(events)
-        if self._spent + cost > self._limit:
+        spent = self._with(events)
+        if self._costliest(spent) > self._limit:
             raise BudgetExceeded(
                 f"{sum(event.count for event in events)} more release(s) would exceed epsilon "
                 f"{self.budget.epsilon:g} at delta {self.budget.delta:g} by the {self.budget.method} filter; "
@@ -105,11 +106,17 @@ class Filter:
             )
         if self._ledger is not None:
             self._ledger.record(events)
-        self._spent += cost
+        self._spent = spent
         if events:
             self._relation = events[0].relation
 
-    def _cost(self, events: Sequence[Event]) -> float:
+    @staticmethod
+    def _costliest(spent: Mapping[int, Mapping[int, float]]) -> float:
+        """The most that a unit can have been charged, which is in one group of each division."""
+        return math.fsum(max(groups.values()) for groups in spent.values())
+
+    def _with(self, events: Sequence[Event]) -> dict[int, dict[int, float]]:
+        """The charges of each group with ``events``."""
         counts = tally(events)
         relations = {event.relation for event in counts} | ({self._relation} - {None})
         if len(relations) > 1:
@@ -123,7 +130,11 @@ class Filter:
                 reason = "truncated cohorts"
             if reason is not None:
                 raise UnsupportedEvent(f"the {self.budget.method} filter does not support {reason}")
-        return math.fsum(n * self._single(event) for event, n in counts.items())
+        spent = {number: dict(groups) for number, groups in self._spent.items()}
+        for event, n in counts.items():
+            groups = spent.setdefault(event.groups, {})
+            groups[event.group] = groups.get(event.group, 0.0) + n * self._single(event)
+        return spent
 
     def _single(self, event: Event) -> float:
         if event.rate == 0 or math.isinf(event.noise_multiplier):

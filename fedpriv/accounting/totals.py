@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv.accounting import local_view
-from fedpriv.accounting.events import Event, Relation
+from fedpriv.accounting.events import Event, Relation, of_costliest_group, tally
 from fedpriv.accounting.methods import relations
 from fedpriv.accounting.record import Record, read
 
@@ -113,7 +113,16 @@ def replay(
         raise validation.fail(name, str(path), "be the ledger.jsonl of a run", "it has nothing of one")
     record = read(path, anchor, command)
     cap = record.header.get(local_view.LABEL)
-    return Replayed(path, record, record.events if cap is None else local_view.costliest(record.events, cap))
+    events = record.events if cap is None else local_view.costliest(record.events, cap)
+    return Replayed(path, record, _of_one_unit(events))
+
+
+def _of_one_unit(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Without groups: a unit may be in the costliest group of every run, whatever its number there."""
+    if all(event.groups == 1 for event in events):
+        return tuple(events)
+    [counts] = of_costliest_group([tally(events)])
+    return tuple(replace(event, count=n) for event, n in counts.items())
 
 
 def of_files(

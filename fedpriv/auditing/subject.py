@@ -23,6 +23,7 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.engine import Engine, PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.mechanism.sampling import CyclicPoisson
 from fedpriv.node.factory import make_worker
 from fedpriv.rng import Key
 
@@ -124,6 +125,9 @@ def require_auditable(config: Config, own_data: bool = False) -> None:
     if not PLACEMENTS[config.placement].adds_noise:
         hint = "without noise there is nothing to audit"
         raise validation.fail("placement", config.placement, "add noise for an audit", hint)
+    if config.sampler == CyclicPoisson.name:
+        hint = "the audit's tests of noise and cohorts are for independent noise"
+        raise validation.fail("sampler", config.sampler, "be another for an audit", hint)
     if own_data:
         return _require_own_data(config)
     for key in config.method.clip_norms:

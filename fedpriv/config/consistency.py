@@ -13,7 +13,8 @@ from fedpriv.accounting.events import Relation
 from fedpriv.config.schema import Config, unused
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.query import check_range
-from fedpriv.optimizers import BuildContext, wrappers
+from fedpriv.mechanism.sampling import CyclicPoisson, CyclicSettings
+from fedpriv.optimizers import METHODS, BuildContext, wrappers
 
 
 def check_used(config: Config) -> None:
@@ -61,6 +62,37 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         raise validation.fail("partition", config.partition, "be one-example where the unit is an example")
     if config.privacy_unit.in_silos and config.trains_locally:
         raise validation.fail("work", config.work, "be gradient where the unit is an example")
+
+
+def check_correlated(config: Config) -> None:
+    """Refuse what noise that is correlated over releases is not proved for."""
+    sampler = f"with sampler {CyclicPoisson.name}"
+    if config.sampler != CyclicPoisson.name:
+        return
+    if PLACEMENTS[config.placement].at_parties:
+        hint = "one party must know the noise of earlier releases"
+        raise validation.fail("placement", config.placement, f"be central {sampler}", hint)
+    if config.by_silo:
+        raise validation.fail("level", config.level, f"be aggregation {sampler}", "groups are the server's")
+    if config.nodes_own_data:
+        hint = "correlated noise is for simulations"
+        raise validation.fail("nodes-own-data", True, f"be false {sampler}", hint)
+    if config.relation == Relation.REPLACE_ONE.value:
+        hint = "correlated noise is accounted for under add-remove alone"
+        raise validation.fail("relation", config.relation, f"be auto or add-remove {sampler}", hint)
+    if config.part(CyclicSettings).noise_bands == 1:
+        return
+    if not config.method.correlated_noise:
+        names = ", ".join(method.name for method in METHODS.values() if method.correlated_noise)
+        allowed = f"be one of {names} {sampler}, or noise-bands be 1"
+        raise validation.fail("optimizer", config.optimizer, allowed)
+    if config.adaptive_quantile:
+        hint = "the norm bits' noise is independent"
+        raise validation.fail("adaptive-quantile", config.adaptive_quantile, f"be 0 {sampler}", hint)
+    if config.exact_noise and PLACEMENTS[config.placement].adds_noise:
+        allowed = f"be fast {sampler}, or noise-bands be 1"
+        hint = "combinations of earlier noise cannot be rounded exactly"
+        raise validation.fail("noise-draws", config.noise_draws, allowed, hint)
 
 
 def check_client_level(config: Config) -> None:

@@ -16,6 +16,7 @@ from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.local_view import costliest
 from fedpriv.config import consistency
+from fedpriv.config.bands import with_bands
 from fedpriv.config.context import build_context
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
@@ -23,6 +24,7 @@ from fedpriv.federated.loop import Mechanism
 from fedpriv.mechanism.placement import PLACEMENTS, Placement, PlacementContext
 from fedpriv.mechanism.sampling import SAMPLERS, Sampler, SamplerContext, SamplerKind
 from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
+from fedpriv.optimizers.base import PlannedRelease
 from fedpriv.optimizers.wrappers import unwrapped
 from fedpriv.rng import Key
 
@@ -140,6 +142,7 @@ def make_plan(
     """
     config = config if optimizer is None else config.with_optimizer(optimizer)
     rate_is_default, config = config.learning_rate == 0, config.resolved()
+    consistency.check_correlated(config)
     if config.by_silo:
         consistency.check_client_level(config)
     consistency.check_used(config)
@@ -159,6 +162,7 @@ def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | N
     A step size that ``rate_is_default`` is asked for again, once the noise is known.
     """
     units, delta = config.units, config.delta
+    config = with_bands(config)
     context = build_context(config, dimension=dimension)
     sampler = make_sampler(config, units, delta)
     config.method.check_sampler(config.own, sampler, context)
@@ -167,6 +171,9 @@ def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | N
     optimizer = make_optimizer(config, context)
     unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds)
     rounds = config.method.run_rounds(config.rounds, context)
+    if sampler.bands > 1 and any(p != PlannedRelease() for p in unscaled.planned):
+        hint = "correlated noise has one noise multiplier and one sampling rate"
+        raise validation.fail("noise-bands", sampler.bands, "be 1 with changing noise or rates", hint)
     if not placement.adds_noise:
         mechanism = replace(unscaled, scale=0.0, rounds=rounds)
         return Plan(config, mechanism, None, units, None, optimizer)

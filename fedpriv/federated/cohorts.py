@@ -45,7 +45,7 @@ class CohortSampler:
         Raises ArgumentError if an unseeded key has already sampled this release's cohort.
         """
         self.key.once("cohort", release)
-        sampler = self.sampler.resized(rate_factor)
+        sampler = self.sampler.resized(rate_factor).at(release)
         ids = sampler.draw(self.key.generator("cohort", release))
         active = self._below_cap(ids)
         if self.silo_size is not None:

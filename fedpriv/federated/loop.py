@@ -22,8 +22,9 @@ from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.engine import Engine, SumRequest
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism import release as releases
+from fedpriv.mechanism.correlated import NoiseRecursion
 from fedpriv.mechanism.placement import Placement
-from fedpriv.mechanism.query import Query
+from fedpriv.mechanism.query import Query, SumBlock
 from fedpriv.mechanism.sampling import Sampler
 from fedpriv.optimizers.base import PlannedRelease, PrivateOptimizer, State
 from fedpriv.rng import Key
@@ -51,12 +52,13 @@ class Mechanism:
     scale: float
     rounds: int
 
-    def event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
+    def event(self, noise_multiplier: float, rate_factor: float = 1.0, release: int = 0) -> Event:
         """The event that is charged to the budget, for the adversary that the placement defends against.
 
-        Raises ArgumentError if the sampler cannot sample cohorts with this factor.
+        ``release`` is the number of the release, by which a sampler may ask another group of units. Raises
+        ArgumentError if the sampler cannot sample cohorts with this factor.
         """
-        sampler = self.sampler.resized(rate_factor)
+        sampler = self.sampler.resized(rate_factor).at(release)
         return self.placement.resized(rate_factor).enforced_event(sampler, noise_multiplier)
 
     def observer_event(self, noise_multiplier: float, rate_factor: float = 1.0) -> Event:
@@ -75,10 +77,16 @@ class Mechanism:
         planned = self.optimizer.planned(self.rounds)
         return tuple(_of_type(PlannedRelease, one, self.optimizer, "planned") for one in planned)
 
-    def planned_events(self, scale: float | None = None) -> tuple[Event, ...]:
-        """The charged events of the whole run, from public settings alone."""
+    def planned_events(self, scale: float | None = None, lost: int = 0) -> tuple[Event, ...]:
+        """The charged events of the whole run, from public settings alone.
+
+        ``lost`` releases were charged whose answers no step has; they shift the numbers of the others.
+        """
         s = self.scale if scale is None else scale
-        return tuple(self.event(s * p.relative_noise, p.rate_factor) for p in self.planned)
+        return tuple(
+            self.event(s * p.relative_noise, p.rate_factor, number)
+            for number, p in enumerate(self.planned, lost)
+        )
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,9 @@ def advance(
     done = state.step
     charged = done if first is None else first
     unanswered = 0
+    # In memory only, so that a resumed run begins a new recursion: who reads past noise reads past sums.
+    bands = mechanism.sampler.bands
+    recursion = NoiseRecursion(bands) if bands > 1 else None
     try:
         while done < until:
             # 1. query: depends on noisy answers only
@@ -158,7 +169,9 @@ def advance(
             if not budget_gate.adaptive:
                 _check_planned(mechanism, done, query)
             multiplier = mechanism.scale * query.relative_noise
-            event = mechanism.event(multiplier, query.rate_factor)
+            if recursion is not None:
+                _check_correlated(mechanism, query)
+            event = mechanism.event(multiplier, query.rate_factor, charged)
             if not budget_gate.affords([event] * query.releases):
                 return Outcome(state, charged, StopReason.BUDGET)
             key.once("release", charged)
@@ -174,7 +187,16 @@ def advance(
             reply = engine.gather(request)  # 4. gather
             size = mechanism.sampler.resized(query.rate_factor).expected_size
             answer = releases.release(  # 5. release: add noise
-                reply.sums, reply.parties, query, multiplier, placement, size, key, request.release, ahead
+                reply.sums,
+                reply.parties,
+                query,
+                multiplier,
+                placement,
+                size,
+                key,
+                request.release,
+                ahead,
+                recursion,
             )
             if answer is None:
                 unanswered += 1
@@ -199,6 +221,19 @@ def _of_type(wanted: type[Made], value: Made, optimizer: PrivateOptimizer, metho
             f"{name} returned a {type(value).__name__}; it must return a {wanted.__name__}"
         )
     return value
+
+
+def _check_correlated(mechanism: Mechanism, query: Query) -> None:
+    """Raises ArgumentError for what correlated noise is not proved for."""
+    steady = query.relative_noise == 1 and query.rate_factor == 1 and query.releases == 1
+    terms = [len(block.terms) if isinstance(block, SumBlock) else 0 for block in query.blocks]
+    if not steady or len(query.points) != 1 or terms != [1] or mechanism.placement.at_parties:
+        raise validation.fail(
+            "noise-bands",
+            mechanism.sampler.bands,
+            f"be 1 with {type(mechanism.optimizer).__name__} and {mechanism.placement.name} noise",
+            "correlated noise is for one clipped gradient a step, one noise multiplier and central noise",
+        )
 
 
 def _check_planned(mechanism: Mechanism, step: int, query: Query) -> None:

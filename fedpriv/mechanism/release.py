@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
+from fedpriv.mechanism.correlated import NoiseRecursion
 from fedpriv.mechanism.gaussian import Label, Normals
 from fedpriv.mechanism.grid import noise_step, rounded
 from fedpriv.mechanism.placement import Placement
@@ -133,6 +134,7 @@ def release(
     key: Key,
     index: int,
     ahead: Normals | Rounded | None = None,
+    recursion: NoiseRecursion | None = None,
 ) -> NoisyAnswer | None:
     """The noisy answer to a query, each block divided by the public expected cohort size.
 
@@ -146,13 +148,15 @@ def release(
         key: the server's key.
         index: the release's number in the run; no two releases share noise.
         ahead: the result of :func:`draw_ahead` for this release; the noise is the same without it.
+        recursion: the run's correlated noise (:mod:`fedpriv.mechanism.correlated`); None: independent noise.
 
     Returns:
         the answer, rounded to the points' dtype after noise was added; None if fewer than
         ``placement.min_replies`` parties replied.
 
     Raises:
-        ValueError: ``ahead`` is the noise of another release, or exact noise of other stds.
+        ValueError: ``ahead`` is the noise of another release, exact noise of other stds, or exact noise in a
+            recursion, whose combinations of earlier noise are not multiples of a step.
     """
     if ahead is not None and ahead.label != (SERVER, index):
         raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
@@ -166,12 +170,15 @@ def release(
     public = placement.party_stds(owed) or owed
     draws = ahead or _draws(query, stds, public, placement.exact, key, index)
     if isinstance(draws, Rounded):
+        if recursion is not None:
+            raise ValueError("exact noise cannot be correlated")
         steps = _steps(query, public)
         if draws.scales != tuple(_scales(sums, stds, steps, query.blocks)):
             raise ValueError("noise drawn ahead for another std cannot serve this release")
         noisy = _added(sums, draws, steps)
     else:
-        each = zip(sums, draws.take(), stds, strict=True)
+        normals = draws.take() if recursion is None else recursion.following(draws.take())
+        each = zip(sums, normals, stds, strict=True)
         noisy = tuple(total.double().add(z, alpha=std) for total, z, std in each)
     return tuple(total.div_(denominator).to(dtype) for total in noisy)
 

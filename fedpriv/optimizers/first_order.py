@@ -380,5 +380,6 @@ for _name, _rule in RULES.items():
             uses=(*SCHEDULED, "clip-norm", *_rule.uses),
             learning_rate=rate_of(_name, partial(_build, _name)),
             defaults=_rule.defaults,
+            correlated_noise=True,
         )
     )

@@ -146,6 +146,8 @@ class Method:
         run_rounds: how many of the planned rounds are run.
         draws: whether something is drawn before the run, which a run that is resumed would draw again.
         clip_norms: the keys of all of its clip norms.
+        correlated_noise: whether each step is one release of one clipped gradient, whose noise may be
+            correlated with that of other steps.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Method:
     run_rounds: Callable[[int, BuildContext], int] = _all_rounds
     draws: Callable[[Any], bool] = _draws_nothing
     clip_norms: tuple[str, ...] = ("clip-norm",)
+    correlated_noise: bool = False
 
     def default_rate(self, own: Any, context: BuildContext) -> float:
         """The step size that learning-rate=0 stands for in this run."""

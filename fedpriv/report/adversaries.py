@@ -70,7 +70,11 @@ def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:
     """The charged events in the view of an adversary who sees only the models."""
     factors = _rate_factors(plan)
     seen = [
-        plan.mechanism.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0))
+        replace(
+            plan.mechanism.observer_event(event.noise_multiplier, factors.get(event.noise_multiplier, 1.0)),
+            groups=event.groups,
+            group=event.group,
+        )
         for event in events
     ]
     if not plan.capped or all(event.sampling.random_size for event in seen):

@@ -165,7 +165,9 @@ def _stops(plan: Plan, total: int, before: int) -> list[int]:
 
 def _what_is_left(plan: Plan, charged: Sequence[Event], step: int) -> tuple[Event, ...]:
     """What was charged and the plan's releases from ``step`` on, as many of them as the budget affords."""
-    whole = (*charged, *plan.events[step:])
+    lost = len(charged) - step
+    planned = plan.mechanism.planned_events(lost=lost) if lost else plan.events
+    whole = (*charged, *planned[step:])
     budget = plan.budget
     if budget is None or tuple(charged) == plan.events[:step]:
         return whole

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from fedpriv._internal import validation
 from fedpriv._internal.registry import import_modules
 from fedpriv.accounting import methods
-from fedpriv.accounting.events import Event, ever_drawn, log_never_drawn, tally
+from fedpriv.accounting.events import Event, ever_drawn, log_never_drawn, of_costliest_group, tally
 from fedpriv.accounting.methods.base import METHODS, Method, PrivacyGuarantee, Profile, UnsupportedEvent
 from fedpriv.accounting.pld.method import JoinedProfile, PlainProfile, Pld, PldProfile
 
@@ -29,6 +29,8 @@ _ADVANTAGE_DELTA = 1e-2  # the order of magnitude of a membership advantage
 
 def epsilon(events: Iterable[Event], delta: float, method: str = "pld") -> PrivacyGuarantee:
     """The privacy loss of all ``events`` together at ``delta``. Their order does not matter.
+
+    Groups that are asked in turn compose in parallel: it is the loss of the costliest group.
 
     Events with rate 0 or infinite z cost nothing; a release without noise costs an infinite epsilon.
     Truncated Poisson cohorts add (1 + e^epsilon) times their total-variation distance to delta (Chua et
@@ -50,7 +52,8 @@ def epsilons(
     """
     validation.between("delta", delta, 0, 1)
     validation.choice("accounting", method, METHODS)
-    return list(_epsilons(tuple(tuple(tally(events).items()) for events in added), delta, method, lower))
+    stages = of_costliest_group([tally(events) for events in added])
+    return list(_epsilons(tuple(tuple(stage.items()) for stage in stages), delta, method, lower))
 
 
 # A run asks for the same values in its plan, its progress and its report, and so do runs of one plan. Only a
@@ -103,7 +106,7 @@ def advantage(events: Iterable[Event]) -> float:
     >>> round(advantage([Event(2.0, "none", "add-remove")]), 4)  # 2 Phi(1/4) - 1
     0.1974
     """
-    counts = tally(events)
+    [counts] = of_costliest_group([tally(events)])
     _refuse(set(counts), Pld())
     costly_events = {event: n for event, n in counts.items() if _costs(event)}
     if any(event.noise_multiplier == 0 for event in costly_events):
@@ -128,7 +131,7 @@ def certified_curve(events: Iterable[Event], deltas: Sequence[float]) -> list[fl
     >>> [round(bound, 2) for bound in certified_curve([Event(2.0, "none", "add-remove")], [0.1, 0.01])]
     [0.29, 0.92]
     """
-    counts = tally(events)
+    [counts] = of_costliest_group([tally(events)])
     _refuse(set(counts), Pld())
     costly = {event: n for event, n in counts.items() if _costs(event)}
     if any(event.noise_multiplier == 0 for event in costly):

@@ -7,7 +7,7 @@ under add/remove, its size are private: only the engine receives them.
 A sampler is a file of this package, which registers it with its own settings; nothing else lists samplers.
 
 >>> list(SAMPLERS), SAMPLERS["fixed-size"].summary
-(['poisson', 'fixed-size', 'everyone'], 'a cohort of one size, uniformly')
+(['poisson', 'cyclic-poisson', 'fixed-size', 'everyone'], 'a cohort of one size, uniformly')
 """
 
 from fedpriv._internal.registry import import_modules
@@ -21,6 +21,7 @@ from fedpriv.mechanism.sampling.base import (
     draw_distinct,
     register,
 )
+from fedpriv.mechanism.sampling.cyclic_poisson import CyclicPoisson, CyclicSettings
 from fedpriv.mechanism.sampling.everyone import Everyone
 from fedpriv.mechanism.sampling.fixed_size import FixedSize
 from fedpriv.mechanism.sampling.poisson import Poisson, TruncatedPoisson
@@ -30,6 +31,8 @@ import_modules(__name__, __path__)  # a new file registers its sampler by lying 
 __all__ = [
     "LARGEST_POPULATION",
     "SAMPLERS",
+    "CyclicPoisson",
+    "CyclicSettings",
     "Everyone",
     "FixedSize",
     "Indices",

@@ -32,6 +32,14 @@ class Sampler(Protocol):
     def description(self) -> str:
         """How a cohort is sampled, in words, for reports."""
 
+    @property
+    def bands(self) -> int:
+        """b: a unit is in at most one of b cohorts in a row, so noise can be correlated over b releases; 1:
+        noise is independent."""
+
+    def at(self, release: int) -> Sampler:
+        """The sampler of release number ``release``."""
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """One cohort: distinct unit numbers, ascending, int64."""
 

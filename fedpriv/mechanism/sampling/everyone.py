@@ -38,6 +38,15 @@ class Everyone:
         """No sampling."""
         return "none: every unit takes part in every release"
 
+    @property
+    def bands(self) -> int:
+        """1: noise is independent."""
+        return 1
+
+    def at(self, release: int) -> Everyone:
+        """The same sampler for every release."""
+        return self
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """0..N-1."""
         return np.arange(self.population, dtype=np.int64)

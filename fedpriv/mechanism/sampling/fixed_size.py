@@ -58,6 +58,15 @@ class FixedSize:
         unknown = f"{event.cohort} of the {event.population} that no colluding party knows about"
         return f"{text}; accounted for as {unknown}"
 
+    @property
+    def bands(self) -> int:
+        """1: noise is independent."""
+        return 1
+
+    def at(self, release: int) -> FixedSize:
+        """The same sampler for every release."""
+        return self
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """Exactly ``size`` units."""
         return draw_distinct(self.population, self.size, generator)

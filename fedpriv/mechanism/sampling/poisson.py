@@ -60,6 +60,15 @@ class Poisson:
         """The sampling with its rate."""
         return f"Poisson, each unit with probability {self.rate:g}"
 
+    @property
+    def bands(self) -> int:
+        """1: noise is independent."""
+        return 1
+
+    def at(self, release: int) -> Poisson:
+        """The same sampler for every release."""
+        return self
+
     def draw(self, generator: np.random.Generator) -> Indices:
         """A Poisson cohort, possibly empty."""
         size = int(generator.binomial(self.population, self.rate))
