@@ -15,7 +15,11 @@ from fedpriv.accounting.ledger import Ledger, read
 from fedpriv.config.bands import sum_noise
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.simulation.run import simulate
+from fedpriv.federated.engine import PartialSum, SumRequest
+from fedpriv.node.factory import make_worker
+from fedpriv.runs.run_dir import RunFolder
+from fedpriv.runs.runner import execute
+from fedpriv.simulation.run import resumed, simulate
 
 RUN: dict[str, Any] = {
     "sampler": "cyclic-poisson",
@@ -24,6 +28,7 @@ RUN: dict[str, Any] = {
     "engine": "in-process",
     "model": "logistic",
 }
+SMALL = {**RUN, "clients": 500, "sampling-rate": 0.1, "noise-bands": 4, "device": "cpu"}
 SILOS = {"unit": "example", "clients": 4, "examples-per-client": 100}
 
 
@@ -130,16 +135,52 @@ def test_a_filter_charges_groups_in_parallel(method: str) -> None:
 
 
 def test_a_run_reports_its_costliest_group(tmp_path: Path) -> None:
-    settings = {**RUN, "clients": 500, "sampling-rate": 0.1, "rounds": 10, "noise-bands": 4}
-    simulate(Config.parse({**settings, "out": str(tmp_path / "run")}))
+    simulate(Config.parse({**SMALL, "rounds": 10}), folder=tmp_path / "run")
     record = read(tmp_path / "run" / "ledger.jsonl")
     assert [event.group for event in record.events] == [t % 4 for t in range(10)]
     [first] = {event.noise_multiplier for event in record.events}
     worst = epsilon([Event(first, "poisson", "add-remove", rate=0.4, count=3)], 2e-4).epsilon
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert worst == pytest.approx(3.0, abs=0.06)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert f"{worst:.6g}" in {f"{v:.6g}" for v in _numbers(report)}
+    assert max(part["epsilon"] for part in _epsilons(report)) <= 3.6  # the other methods' bounds, too
     assert "noise correlated over 4 releases" in (tmp_path / "run" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("rounds", "done", "stopped"), [(10, 10, "rounds"), (8, 7, "budget")])
+def test_a_resumed_run_goes_on_with_the_next_group(
+    tmp_path: Path, rounds: int, done: int, stopped: str
+) -> None:
+    """Release 5 was charged and lost. A group that had fewer releases than another affords one more."""
+    config = Config.parse({**SMALL, "rounds": rounds})
+    plan, folder = make_plan(config), tmp_path / "run"
+
+    class Failing:
+        def __init__(self, fails_at: int) -> None:
+            self.worker, self.fails_at = make_worker(config.table()), fails_at
+
+        def gather(self, request: SumRequest) -> PartialSum:
+            if request.release == self.fails_at:
+                raise KeyboardInterrupt
+            return self.worker.gather(request)
+
+        def close(self) -> None:
+            """Nothing to release."""
+
+    execute(plan, Failing(5), RunFolder.create(folder))
+    again, checkpoint, _ = resumed(folder)
+    assert again.mechanism == plan.mechanism
+    result = execute(again, Failing(-1), RunFolder(folder), resumed=checkpoint)
+    events = read(folder / "ledger.jsonl").events
+    assert [event.group for event in events] == [t % 4 for t in range(done + 1)]
+    assert (result.stopped, result.report["result"]["rounds"]) == (stopped, done)
+    assert epsilon(events, 2e-4).epsilon <= 3.0
+
+
+def _epsilons(tree: Any) -> list[Any]:
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else []
+    own = [tree] if isinstance(tree, dict) and tree.get("kind") == "bound" and "epsilon" in tree else []
+    return own + [one for part in parts for one in _epsilons(part)]
 
 
 def _numbers(tree: Any) -> list[float]:
