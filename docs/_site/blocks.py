@@ -64,7 +64,7 @@ def sampler_table() -> str:
     lines = ["| `sampler` | which units | neighbours | remark |", "|---|---|---|---|"]
     for kind in SAMPLERS.values():
         own = kind.sampling.relation
-        others = [word for word in Relation if word is not own and kind.sampling.allows(word)]
+        others = [word for word in Relation if word is not own and kind.allows(word)]
         neighbours = " or ".join([f"{own} (default)" if others else own, *others])
         lines.append(f"| `{kind.name}` | {kind.summary} | {neighbours} | {kind.remark} |")
     return "\n".join(lines)

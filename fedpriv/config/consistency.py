@@ -77,9 +77,6 @@ def check_correlated(config: Config) -> None:
     if config.nodes_own_data:
         hint = "correlated noise is for simulations"
         raise validation.fail("nodes-own-data", True, f"be false {sampler}", hint)
-    if config.relation == Relation.REPLACE_ONE.value:
-        hint = "correlated noise is accounted for under add-remove alone"
-        raise validation.fail("relation", config.relation, f"be auto or add-remove {sampler}", hint)
     if config.part(CyclicSettings).noise_bands == 1:
         return
     if not config.method.correlated_noise:

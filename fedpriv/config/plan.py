@@ -247,8 +247,9 @@ def _known(config: Config) -> int:
 def _relation(config: Config, kind: SamplerKind) -> Relation:
     """The relation of neighbours: as configured, else the sampler's."""
     relation = kind.sampling.relation if config.relation == "auto" else Relation(config.relation)
-    if not kind.sampling.allows(relation):
-        raise validation.fail("relation", config.relation, f"be replace-one with sampler {kind.name}")
+    if not kind.allows(relation):
+        other = "replace-one" if relation is Relation.ADD_REMOVE else "add-remove"
+        raise validation.fail("relation", config.relation, f"be {other} with sampler {kind.name}")
     return relation
 
 

@@ -17,6 +17,7 @@ from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.mechanism.sampling import CyclicPoisson
 from fedpriv.optimizers.public_data import PublicSettings
 
 DATA, MODEL = f"{user_code.IN_MEMORY}:clients-of-a-flower-app", f"{user_code.IN_MEMORY}:flower-app"
@@ -73,6 +74,9 @@ def planned(config: Config, dimension: int) -> Plan:
 
     Raises ArgumentError if the settings contradict each other, or do not work with a Flower app.
     """
+    if config.sampler == CyclicPoisson.name:
+        hint = "a client must keep its number all run, and clients of an app come and go"
+        raise validation.fail("sampler", config.sampler, "be another for a Flower app", hint)
     if config.privacy_unit.in_silos:
         raise validation.fail("unit", config.unit, "be client", "the clients answer with one model each")
     if isinstance(config.own, PublicSettings) or config.public_examples:

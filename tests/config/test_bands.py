@@ -12,10 +12,12 @@ from fedpriv import account
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, Event, Filter, epsilon
 from fedpriv.accounting.ledger import Ledger, read
+from fedpriv.auditing.subject import require_auditable
 from fedpriv.config.bands import sum_noise
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.engine import PartialSum, SumRequest
+from fedpriv.flower import app_config
 from fedpriv.node.factory import make_worker
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import execute
@@ -44,7 +46,10 @@ SILOS = {"unit": "example", "clients": 4, "examples-per-client": 100}
         ({"placement": "distributed"}, "placement is 'distributed'; it must be central"),
         ({"level": "client", **SILOS}, "level is 'client'; it must be aggregation"),
         ({"nodes-own-data": True}, "nodes-own-data is True; it must be false"),
-        ({"relation": "replace-one"}, "relation is 'replace-one'; it must be auto or add-remove"),
+        (
+            {"relation": "replace-one"},
+            "relation is 'replace-one'; it must be add-remove with sampler cyclic-poisson",
+        ),
         ({"noise-bands": 101}, "noise-bands is 101; it must be at most 1 / 0.01"),
     ],
 )
@@ -57,6 +62,15 @@ def test_what_is_not_proved_is_refused(changed: dict[str, Any], text: str) -> No
 def test_bands_need_groups(sampler: str) -> None:
     with pytest.raises(ArgumentError, match="noise-bands is 4, which needs sampler=cyclic-poisson"):
         make_plan(Config.parse({**RUN, "sampler": sampler, "noise-bands": 4}))
+
+
+def test_audits_and_flower_apps_refuse_groups() -> None:
+    """An audit's tests are for independent noise; an app's clients do not keep their numbers."""
+    config = Config.parse({**RUN, "noise-bands": 4})
+    with pytest.raises(ArgumentError, match="sampler is 'cyclic-poisson'; it must be another for an audit"):
+        require_auditable(config)
+    with pytest.raises(ArgumentError, match="it must be another for a Flower app"):
+        app_config.planned(config, 100)
 
 
 def test_one_band_is_poisson_sampling_with_independent_noise() -> None:

@@ -83,6 +83,7 @@ class SamplerKind:
         build: makes the sampler. Raises ArgumentError for settings that it does not support.
         settings: the type of its own settings, which several samplers may share.
         remark: what a reader must know of it, for tables.
+        relations: the relations that it is accounted for under, where its sampling is, too.
         place: its place in lists and tables.
     """
 
@@ -92,7 +93,12 @@ class SamplerKind:
     build: Callable[[SamplerContext], Sampler]
     settings: type[Settings] = Settings
     remark: str = ""
+    relations: tuple[Relation, ...] = RELATIONS
     place: int = 50
+
+    def allows(self, relation: Relation) -> bool:
+        """Whether its cohorts can be accounted for under the relation."""
+        return relation in self.relations and self.sampling.allows(relation)
 
 
 SAMPLERS = Registry[SamplerKind]("sampler", order=lambda kind: kind.place)

@@ -130,11 +130,6 @@ class CyclicPoisson:
 
 
 def _cyclic(context: SamplerContext) -> Sampler:
-    if context.relation is not Relation.ADD_REMOVE:
-        hint = "correlated noise is accounted for under add-remove alone"
-        raise validation.fail(
-            "relation", context.relation, f"be add-remove with sampler {CyclicPoisson.name}", hint
-        )
     return CyclicPoisson(context.population, context.rate, context.own.noise_bands)
 
 
@@ -145,7 +140,8 @@ register(
         sampling=Sampling.POISSON,
         build=_cyclic,
         settings=CyclicSettings,
-        remark="add-remove only; noise-bands groups",
+        remark="`noise-bands` groups, which are public",
+        relations=(Relation.ADD_REMOVE,),
         place=5,
     )
 )
