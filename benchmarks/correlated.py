@@ -3,8 +3,8 @@
     python benchmarks/correlated.py             # some seconds
 
 For each number of bands b: the noise multiplier z that spends the budget by PLD, and the root mean square
-over the rounds of the noise std of the sum of all releases so far, in multiples of the clip norm. The ratio is to
-b = 1. The last row of each setting is q b = 1: a fixed order, without secret sampling.
+over the rounds of the noise std of the sum of all releases so far, in multiples of the clip norm.
+The ratio is to b = 1. The last row of each setting is q b = 1: a fixed order, without secret sampling.
 """
 
 from __future__ import annotations
