@@ -24,7 +24,6 @@ from fedpriv.federated.loop import Mechanism
 from fedpriv.mechanism.placement import PLACEMENTS, Placement, PlacementContext
 from fedpriv.mechanism.sampling import SAMPLERS, Sampler, SamplerContext, SamplerKind
 from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
-from fedpriv.optimizers.base import PlannedRelease
 from fedpriv.optimizers.wrappers import unwrapped
 from fedpriv.rng import Key
 
@@ -171,9 +170,6 @@ def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | N
     optimizer = make_optimizer(config, context)
     unscaled = Mechanism(optimizer, sampler, placement, 1.0, config.rounds)
     rounds = config.method.run_rounds(config.rounds, context)
-    if sampler.bands > 1 and any(p != PlannedRelease() for p in unscaled.planned):
-        hint = "correlated noise has one noise multiplier and one sampling rate"
-        raise validation.fail("noise-bands", sampler.bands, "be 1 with changing noise or rates", hint)
     if not placement.adds_noise:
         mechanism = replace(unscaled, scale=0.0, rounds=rounds)
         return Plan(config, mechanism, None, units, None, optimizer)

@@ -134,6 +134,16 @@ def test_epsilon_is_that_of_dp_accounting_for_each_group(
     assert found == pytest.approx(max(theirs), abs=1e-3)
 
 
+def test_mixed_groups_have_an_upper_bound_alone() -> None:
+    """No unit is in group 0 of the first kind and group 1 of the second: each costs less than both together."""
+    turns = [Event(z, "poisson", "add-remove", groups=2, group=g) for g, z in ((0, 2.0), (1, 3.0))]
+    found = epsilon(turns, 1e-5)
+    both = epsilon([Event(z, "none", "add-remove") for z in (2.0, 3.0)], 1e-5)
+    assert found.epsilon == pytest.approx(both.epsilon, rel=1e-6)
+    assert found.epsilon_lower is None
+    assert epsilon(turns[:1], 1e-5).epsilon_lower is not None
+
+
 def go(mechanism: Mechanism, gate: CountingGate, seen: list[Progress]) -> torch.Tensor:
     key = Key.from_seed(3)
     source = CohortSampler(mechanism.sampler, key, 7)

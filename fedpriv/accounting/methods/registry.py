@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fedpriv._internal import validation
 from fedpriv._internal.registry import import_modules
@@ -52,7 +53,11 @@ def epsilons(
     """
     validation.between("delta", delta, 0, 1)
     validation.choice("accounting", method, METHODS)
-    stages = of_costliest_group([tally(events) for events in added])
+    tallies = [tally(events) for events in added]
+    # The costliest group of several kinds of groups may be that of no unit: no lower bound then.
+    kinds = {replace(event, group=0) for stage in tallies for event in stage if event.groups > 1}
+    lower = lower and len(kinds) <= 1
+    stages = of_costliest_group(tallies)
     return list(_epsilons(tuple(tuple(stage.items()) for stage in stages), delta, method, lower))
 
 
