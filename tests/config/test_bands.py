@@ -115,7 +115,7 @@ def test_an_optimizer_object_is_refused_in_the_plan() -> None:
     from fedpriv.optimizers.first_order import Sgd
 
     falling = dynamic_dp_sgd(Sgd(), 0.2, 2.0, 150, rho_c=1.0, rho_mu=2.0)
-    with pytest.raises(ArgumentError, match="it must be one of dp-sgd.* or noise-bands be 1"):
+    with pytest.raises(ArgumentError, match=r"it must be one of dp-sgd.* or noise-bands be 1"):
         make_plan(Config.parse({**RUN, "noise-bands": 4}), falling)
 
 
