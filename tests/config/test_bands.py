@@ -15,6 +15,7 @@ from fedpriv.accounting.ledger import Ledger, read
 from fedpriv.auditing.subject import require_auditable
 from fedpriv.config.bands import sum_noise
 from fedpriv.config.plan import make_plan
+from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.flower import app_config
@@ -160,6 +161,15 @@ def test_a_run_reports_its_costliest_group(tmp_path: Path) -> None:
     assert f"{worst:.6g}" in {f"{v:.6g}" for v in _numbers(report)}
     assert max(part["epsilon"] for part in _epsilons(report)) <= 3.6  # the other methods' bounds, too
     assert "noise correlated over 4 releases" in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_a_run_s_folder_has_the_chosen_bands(tmp_path: Path) -> None:
+    """So that it is resumed with them, whatever would be chosen by then."""
+    config = Config.parse({**SMALL, "noise-bands": 0, "rounds": 4})
+    chosen = make_plan(config).mechanism.sampler.bands
+    assert chosen > 1
+    simulate(config, folder=tmp_path / "run")
+    assert Config.parse(read_run(tmp_path / "run")).table()["noise-bands"] == chosen
 
 
 @pytest.mark.parametrize(("rounds", "done", "stopped"), [(10, 10, "rounds"), (8, 7, "budget")])
