@@ -32,7 +32,7 @@ from fedpriv.secure_aggregation import masks
 from fedpriv.secure_aggregation.keys import Identity, Session
 from fedpriv.secure_aggregation.messages import CIPHERTEXT, Exchange
 from fedpriv.secure_aggregation.party import Member
-from fedpriv.secure_aggregation.simulated import aggregate
+from fedpriv.secure_aggregation.simulated import aggregate, in_process, leaving
 from fedpriv.secure_aggregation.threshold import smallest_threshold
 from fedpriv.simulation.run import secured
 
@@ -76,9 +76,9 @@ def large(parties: int, length: int, gone: int) -> tuple[float, Counter[str], Co
 
     leave = {Exchange.MASKED: set(range(parties - gone + 1, parties + 1))}
     begun = time.perf_counter()
-    total, alive = aggregate(session, members, lambda party: values, leave, sent)
+    found = aggregate(session, leaving(in_process(members, lambda party: values), leave), sent)
     seconds = time.perf_counter() - begun
-    assert (total == values * np.uint64(len(alive))).all()
+    assert (found.total == values * np.uint64(len(found.survivors))).all()
     return seconds, counts, sizes
 
 

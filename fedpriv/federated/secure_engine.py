@@ -7,24 +7,26 @@ is that of plain messages bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import zeros
 from fedpriv.mechanism.grid import noise_step
 from fedpriv.mechanism.query import Query
-from fedpriv.secure_aggregation.errors import ProtocolError
+from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
 from fedpriv.secure_aggregation.keys import Identity, Session
 from fedpriv.secure_aggregation.masks import Vector
 from fedpriv.secure_aggregation.party import Member
-from fedpriv.secure_aggregation.simulated import Leaving, Sent, aggregate
+from fedpriv.secure_aggregation.simulated import Leaving, Sent, aggregate, in_process, leaving
 
 _EXACT = 2.0**53  # whole numbers below it are exact in float64; 64 of them add up to less than 2^63
+_CHARGED = "; its charge stands. Find out who tampered before you start another run"
 _MIN_SCALE = 16.0  # steps; the bound of docs/explanation/secure-aggregation.md needs as many
 
 
@@ -44,6 +46,13 @@ class SecureEngine:
         threshold: fewer survivors release nothing.
         leave: the silos (from 1) that answer no more from an exchange of a release on; none by default.
         sent: called with the replies of each exchange: all that the server sees.
+        member: makes the party of an identity, the cohort's public keys and the threshold.
+
+    Attributes:
+        absences: which silos are missing from which releases, and why.
+
+    Somebody who tampers ends the run: ``gather`` raises ProtocolError, and the charge stands. Silos that are
+    silent are missing, and with fewer than the threshold nothing is released.
     """
 
     def __init__(
@@ -53,13 +62,15 @@ class SecureEngine:
         threshold: int,
         leave: Leaving | None = None,
         sent: Sent = lambda exchange, replies: None,
+        member: Callable[[Identity, tuple[bytes, ...], int], Member] = Member,
     ) -> None:
-        self._silos, self._threshold, self._leave, self._sent = silos, threshold, leave, sent
+        self._silos, self._threshold, self._leave, self._sent = silos, threshold, leave or {}, sent
         identities = [Identity.fresh() for _ in range(parties)]
         self._cohort = tuple(identity.public for identity in identities)
         self._members = {
-            party: Member(identity, self._cohort, threshold) for party, identity in enumerate(identities, 1)
+            party: member(identity, self._cohort, threshold) for party, identity in enumerate(identities, 1)
         }
+        self.absences = Dropouts()
 
     def gather(self, request: SumRequest) -> PartialSum:
         """The sum of the survivors' messages; of no parties if fewer than the threshold are left."""
@@ -74,11 +85,20 @@ class SecureEngine:
 
         length = sum(total.numel() for total in like)
         session = Session("simulation", request.release, self._cohort, self._threshold, length)
+        ask = leaving(in_process(self._members, message), self._leave)
         try:
-            total, alive = aggregate(session, self._members, message, self._leave, self._sent)
-        except ProtocolError:
-            return PartialSum(like, 0).to(query)  # no release; the charge stands
-        return PartialSum(_as_sums(total, like, steps), len(alive)).to(query)
+            found = aggregate(session, ask, self._sent)
+        except TooFewError as error:  # no release; the charge stands
+            self._note(request.release, error.missing)
+            return PartialSum(like, 0).to(query)
+        except ProtocolError as error:
+            raise ProtocolError(f"release {request.release + 1} ended the run: {error}{_CHARGED}") from None
+        self._note(request.release, found.missing)
+        return PartialSum(_as_sums(found.total, like, steps), len(found.survivors)).to(query)
+
+    def _note(self, release: int, why: Mapping[int, str]) -> None:
+        reasons = {party - 1: text for party, text in why.items()}
+        self.absences.note(reasons, release + 1, release + 1)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedpriv._internal import validation
 
 
@@ -10,4 +12,16 @@ class ProtocolError(validation.FedprivError, ValueError):
 
 
 class TooFewError(ProtocolError):
-    """Fewer parties than the threshold answered, so nothing is released."""
+    """Fewer parties than the threshold answered, so nothing is released.
+
+    Attributes:
+        missing: {party: why it is missing}, as far as the server knows.
+    """
+
+    def __init__(self, text: str, missing: Mapping[int, str] | None = None) -> None:
+        super().__init__(text)
+        self.missing = dict(missing or {})
+
+
+class RefusalError(ProtocolError):
+    """A party refuses what the server shows it: somebody tampers, and the run must not go on."""

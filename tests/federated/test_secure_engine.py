@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.patching import patched
 from helpers.small import small
 
 from fedpriv._internal.timing import Stopwatch
@@ -26,10 +30,14 @@ from fedpriv.node.factory import make_worker
 from fedpriv.report import adversaries
 from fedpriv.report.markdown import markdown
 from fedpriv.rng import Key
+from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import execute
 from fedpriv.secure_aggregation import messages
+from fedpriv.secure_aggregation.errors import ProtocolError
 from fedpriv.secure_aggregation.masks import Vector
 from fedpriv.secure_aggregation.messages import Exchange
+from fedpriv.secure_aggregation.party import Party
+from fedpriv.secure_aggregation.server import Server
 from fedpriv.simulation.run import make_engine
 
 SILOS: dict[str, Any] = {
@@ -91,6 +99,85 @@ def test_below_the_threshold_nothing_is_released_and_the_charge_stands(exchange:
     assert result.stopped == "budget"  # every release was charged
     assert result.report["privacy"]["releases"] == 3
     assert result.report["result"]["rounds"] == 0
+
+
+def _swapped(right: Any, server: Server, replies: Any) -> Any:
+    """Two parties' announced keys under each other's names."""
+    one, other, *rest = right(server, replies)
+    return [one[:3] + other[3:], other[:3] + one[3:], *rest]
+
+
+def _other_survivors(right: Any, server: Server, replies: Any) -> Any:
+    """A survivor is left out of what the parties sign."""
+    return right(server, replies)[1:]
+
+
+def _false_share(right: Any, party: Party, signed: Any) -> Any:
+    """Party 3 reveals a false share of party 2's seed."""
+    if party.number == 3:
+        key, seed = party._held[2]
+        party._held[2] = key, bytes([seed[0] ^ 1]) + seed[1:]
+    return right(party, signed)
+
+
+TAMPERED: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
+    "keys under other names": (
+        Server, "announced", _swapped, "party 1 refuses the exchange of shares: party 1 did not sign",
+    ),
+    "a survivor of whom the parties are not told": (
+        Server, "survivors", _other_survivors,
+        "release 1 ended the run: party 2 signed another set of survivors, and without its message",
+    ),
+    "a false share": (Party, "reveal", _false_share, "release 1 ended the run: the shares of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", TAMPERED)
+def test_who_tampers_ends_the_run_and_the_charge_stands(attack: str, tmp_path: Path) -> None:
+    """One sentence names the party and the rule; the ledger has the release, and there is no model of it."""
+    owner, name, wrong, why = TAMPERED[attack]
+    plan = make_plan(silos())
+    folder = RunFolder.create(tmp_path / "run")
+    with patched(owner, name, wrong), pytest.raises(ProtocolError, match=why) as error:
+        execute(plan, make_engine(plan.config), folder)
+    assert "its charge stands" in str(error.value)
+    assert "\n" not in str(error.value)
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert report["privacy"]["releases"] == 1
+    assert (report["result"]["stopped"], report["result"]["rounds"]) == ("failed", 0)
+
+
+def test_a_release_that_is_asked_for_again_ends_the_run() -> None:
+    config = silos()
+    engine, request = SecureEngine(make_worker(config.table()), 7, 5), first_request(config)
+    assert engine.gather(request).parties == 7
+    with pytest.raises(ProtocolError, match="party 1 refuses the exchange of keys: release 0 is not new"):
+        engine.gather(request)
+
+
+def test_a_silo_whose_message_is_altered_is_reported_and_the_run_goes_on() -> None:
+    """Someone alters the message of silo 5 in the third release."""
+    config = silos(seed=5)
+
+    def altered(right: Any, server: Server, replies: dict[int, bytes]) -> Any:
+        if server._session.release == 2:
+            replies = replies | {5: replies[5][:-1] + bytes([replies[5][-1] ^ 1])}
+        return right(server, replies)
+
+    with patched(Server, "survivors", altered):
+        result = execute(make_plan(config), make_engine(config))
+    assert result.report["result"]["rounds"] == 3
+    [absence] = result.report["privacy"]["absences"]
+    assert (absence["partition"], absence["from release"], absence["to release"]) == (4, 3, 3)
+    assert absence["why"] == ["party 5 did not sign its message with its identity key"]
+
+
+def test_silos_that_leave_are_reported() -> None:
+    config = silos()
+    engine = SecureEngine(make_worker(config.table()), 7, 5, {Exchange.MASKED: {3}, Exchange.REVEAL: {5}})
+    engine.gather(first_request(config))
+    [absence] = engine.absences.to_json()
+    assert (absence["partition"], absence["why"]) == (2, ["silent in the exchange of masked"])
 
 
 class Fixed:
