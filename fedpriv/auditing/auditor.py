@@ -167,7 +167,7 @@ def _finding(subject: Subject, confidence: float, observe: Callable[[int], None]
     events = claimed(subject.view, plan, charged)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
     claim = epsilon(events, delta).epsilon
-    each = 1 - (1 - confidence) / len(subject.suspected)
+    each = 1 - (1 - confidence) / len(scores)
     right = (scores > 0) == there
     correct = int(right.sum(1).max())
     if subject.own_data:  # what one unit adds depends on the others, so that guesses are not independent
@@ -185,7 +185,7 @@ def _finding(subject: Subject, confidence: float, observe: Callable[[int], None]
         releases=sum(event.count for event in charged),
         right=correct,
         allowed=allowed,
-        p_value=min(1.0, len(subject.suspected) * by_chance),
+        p_value=min(1.0, len(scores) * by_chance),
         noise_p_value=residuals.p_value,
         oddest=residuals.oddest,
         confidence=confidence,
@@ -220,7 +220,11 @@ def _run(
     if subject.view is View.LAST_MODEL and watched[0].first:
         watched[0].score_change((outcome.state.output.double() - start.double()).cpu().numpy())
     scores, residuals = np.concatenate([one.scores for one in watched], axis=1), watched[0].residuals
-    for tests in (watched[0].messages, *(one.residuals for one in watched[1:])):
+    tested = [watched[0].messages]
+    if watched[0].protocol is not None:
+        watched[0].protocol.probe()
+        tested.append(watched[0].protocol.tests)
+    for tests in (*tested, *(one.residuals for one in watched[1:])):
         residuals.join(tests)
     if sum(event.count for event in events) < outcome.releases:
         residuals.fault("a release that is not in the ledger")

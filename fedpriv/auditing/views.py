@@ -7,10 +7,12 @@
 | ``server`` | every message of every party, and who sent it | the report's against the server |
 | ``parties`` | every answer, and the messages of the parties that collude | the same |
 
+With secure aggregation ``server`` stands for PROTOCOL: every message of the protocol, and the sums alone.
+
 Under local noise the budget is about the server, which is then the usual view.
 
 >>> [view.value for view in View]
-['models', 'last-model', 'server', 'parties']
+['models', 'last-model', 'server', 'parties', 'protocol']
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class View(Enum):
     LAST_MODEL = "last-model"
     SERVER = "server"
     PARTIES = "parties"
+    PROTOCOL = "protocol"
 
     @property
     def sees(self) -> str:
@@ -51,6 +54,7 @@ _SEES = {
     View.LAST_MODEL: "who sees the last model alone",
     View.SERVER: "the server, which sees each message",
     View.PARTIES: "colluding parties, who see the released models and know their own messages",
+    View.PROTOCOL: "the server of secure aggregation, which sees every message of the protocol and the sums",
 }
 
 
@@ -62,7 +66,7 @@ def view_of(config: Config, name: str) -> View:
     placement = PLACEMENTS[config.placement]
     if name == AUTO:
         return View.SERVER if placement.server_view else View.MODELS
-    views = {view.value: view for view in View}
+    views = {view.value: view for view in View if view is not View.PROTOCOL}
     if name not in views:
         raise validation.fail("view", name, f"be one of {', '.join([AUTO, *views])}")
     view = views[name]
@@ -73,7 +77,7 @@ def view_of(config: Config, name: str) -> View:
         hint = "this server sees exact sums, and nothing is claimed against it"
         raise validation.fail("view", name, f"be models with placement {config.placement}", hint)
     if view is View.SERVER and config.aggregates_securely:
-        raise validation.fail("view", name, "be models with secure aggregation", "no message can be read")
+        return View.PROTOCOL
     colluders = config.colluding_parties if placement.at_parties and not placement.server_view else 0
     if view is View.PARTIES and not colluders:
         hint = "only shares of noise that parties know depend on them"
@@ -86,7 +90,7 @@ def view_of(config: Config, name: str) -> View:
 def claimed(view: View, plan: Plan, events: Sequence[Event]) -> Sequence[Event]:
     """The events that the run claims against this view, given the charged ``events``."""
     by_server = plan.max_participations is not None  # the budget is about the server
-    if view is View.SERVER:
+    if view in (View.SERVER, View.PROTOCOL):
         return plan.of_worst_client(events) if by_server else message_events(plan, events)
     return observer_events(plan, events) if by_server else events
 

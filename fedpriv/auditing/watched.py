@@ -7,7 +7,7 @@ coins and the cohorts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
@@ -19,17 +19,20 @@ from torch import Tensor
 from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import AuditedUnits, Floats, numbers
 from fedpriv.auditing.noise_tests import Residuals
+from fedpriv.auditing.protocol import WatchedProtocol
 from fedpriv.auditing.subject import Subject
 from fedpriv.auditing.views import Splitter, View
 from fedpriv.config.plan import Plan
 from fedpriv.data import Indices
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
+from fedpriv.mechanism.placement import AtParties
 from fedpriv.mechanism.query import NoisyAnswer, Query
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer, State
 from fedpriv.rng import Key
 
 _MAX_LOG_RATIO = 300.0  # log likelihood ratios above it are not changed by the sampling rate
+_READERS = 2  # adversaries who take what they see of masked messages for plain messages
 _NO_UNITS = np.zeros(0, np.int64)
 
 
@@ -78,8 +81,23 @@ class Watched(OptimizerWrapper):
         guessed = subject.coins
         if silo is not None:
             guessed = guessed[guessed // population == silo]
-        scores, tests = np.zeros((len(subject.suspected), len(guessed))), Residuals(population)
+        # Behind secure aggregation two more adversaries read messages as if masks were absent.
+        adversaries = len(subject.suspected) + _READERS * (subject.view is View.PROTOCOL)
+        scores, tests = np.zeros((adversaries, len(guessed))), Residuals(population)
         return cls(plan.mechanism.optimizer, subject, guessed, charged, scores, tests, silo)
+
+    @cached_property
+    def protocol(self) -> WatchedProtocol | None:
+        """The run's secure aggregation, where the adversary is its server."""
+        if self.subject.view is not View.PROTOCOL:
+            return None
+        placement = self.plan.mechanism.placement
+        assert isinstance(placement, AtParties)
+        return WatchedProtocol(
+            lambda request: self._gathered(request, request.shards),
+            self.plan.config.clients,
+            placement.min_replies,
+        )
 
     @cached_property
     def splitter(self) -> Splitter:
@@ -125,6 +143,10 @@ class Watched(OptimizerWrapper):
         """See :class:`fedpriv.federated.engine.Engine`. The request's cohort is recorded, and the
         messages that the adversary knows."""
         self._now["request"], self._now["messages"] = request, []
+        if self.protocol is not None:
+            reply = self.protocol.gather(request)
+            self._now["messages"] = self.protocol.answered
+            return reply
         shards = self.splitter.split(request.shards) if self.splitter.splits else []
         if not shards:
             return self._gathered(request, request.shards)
@@ -171,6 +193,10 @@ class Watched(OptimizerWrapper):
         if self.splitter.view is View.SERVER:
             share = claims.party_share(self.plan, factor)
             return self._read(query, request.release, claims.noise_stds(query, event.noise_multiplier, share))
+        if self.protocol is not None:
+            share = claims.party_share(self.plan, factor)
+            shares = claims.noise_stds(query, event.noise_multiplier, share)
+            self._read(query, request.release, shares, self.protocol.read(request))
         return self._score(query, request.release, sums, stds, rate, self.guessed, hidden)
 
     def _known(self) -> list[tuple[Shard, PartialSum]]:
@@ -178,16 +204,30 @@ class Watched(OptimizerWrapper):
         messages = cast(list[tuple[Shard, PartialSum]], self._now["messages"])
         return [(shard, reply) for shard, reply in messages if self.splitter.knows(shard)]
 
-    def _read(self, query: Query, release: int, stds: Sequence[float]) -> None:
-        """Tests and scores each message of a release, for an adversary who sees who sent it."""
+    def _read(
+        self,
+        query: Query,
+        release: int,
+        stds: Sequence[float],
+        seen: Sequence[Mapping[int, PartialSum]] = (),
+    ) -> None:
+        """Tests the noise of each message of a release, and scores it for an adversary who sees who sent it.
+
+        ``seen`` has what each of _READERS adversaries sees of the silos' messages, if not the messages.
+        """
         left = list[list[Floats]]()
         for shard, reply in cast(list[tuple[Shard, PartialSum]], self._now["messages"]):
             sums = [self._shaped(part) for part in reply.sums]
             exact = self.units.total(query, release, shard.ids)
             each = zip(sums, exact, stds, strict=True)
             left.append([((total - own) / std).ravel() for total, own, std in each])
-            if len(units := np.intersect1d(shard.ids, self.guessed)):
+            units = np.intersect1d(shard.ids, self.guessed)
+            if len(units) and not seen:
                 self._score(query, release, sums, stds, 1.0, units, shard.ids)
+            for reader, replies in enumerate(seen if len(units) else ()):
+                if (silo := shard.home or 0) in replies:
+                    read = [self._shaped(part) for part in replies[silo].sums]
+                    self._score(query, release, read, stds, 1.0, units, shard.ids, reader)
         if left:
             self.messages.add([np.concatenate(parts) for parts in zip(*left, strict=True)], _NO_UNITS, 1.0)
             self.messages.compare(np.stack([parts[0] for parts in left]))
@@ -201,12 +241,18 @@ class Watched(OptimizerWrapper):
         rate: float,
         units: Indices,
         cohort: Indices,
+        reader: int | None = None,
     ) -> None:
-        """Adds the log likelihood ratios of one sum, for some guessed units, to the adversaries' scores."""
+        """Adds the log likelihood ratios of one sum, for some guessed units, to the adversaries' scores.
+
+        ``reader`` is the number of the only adversary who sees it; that one believes the ledger's noise.
+        """
         places = np.searchsorted(self.guessed, units)
-        assumed = self.subject.suspected
+        assumed = self.subject.suspected if reader is None else (1.0,)
+        first = 0 if reader is None else len(self.subject.suspected) + reader
+        rows = self.scores[first : first + len(assumed)]
         for sign, logs in self.units.ratios(query, release, units, sums, stds, rate, cohort, assumed):
-            self.scores[:, places] += sign * mixed(logs, rate)
+            rows[:, places] += sign * mixed(logs, rate)
 
     def score_change(self, change: Floats) -> None:
         """Makes the scores those of an adversary who sees the model's change (d,) alone.

@@ -25,7 +25,8 @@ adversary guesses which canaries took part. The run is in violation if more gues
 allows, or if noise or cohorts are not the accounted ones; the exit code is then 1. Settings are those of
 `fedpriv simulate`, at either level. Data, model and engine are used with --own-data only. --view chooses the
 adversary: who sees all released answers (models), who sees the last model alone (last-model), the server that
-sees each message (server), or parties that collude (parties).
+sees each message, with secure aggregation each message of its protocol (server), or parties that collude
+(parties).
 
 \b
 Examples:

@@ -75,7 +75,7 @@ class SecureEngine:
     def gather(self, request: SumRequest) -> PartialSum:
         """The sum of the survivors' messages; of no parties if fewer than the threshold are left."""
         query = request.query
-        steps = _steps(request)
+        steps = grid_steps(request)
         shards = {shard.home: shard for shard in request.shards}
         like = zeros(query)
 
@@ -94,7 +94,7 @@ class SecureEngine:
         except ProtocolError as error:
             raise ProtocolError(f"release {request.release + 1} ended the run: {error}{_CHARGED}") from None
         self._note(request.release, found.missing)
-        return PartialSum(_as_sums(found.total, like, steps), len(found.survivors)).to(query)
+        return PartialSum(as_sums(found.total, like, steps), len(found.survivors)).to(query)
 
     def _note(self, release: int, why: Mapping[int, str]) -> None:
         reasons = {party - 1: text for party, text in why.items()}
@@ -118,7 +118,8 @@ def whole_steps(sums: Sequence[Tensor], steps: Sequence[float]) -> Vector:
     return np.concatenate(parts).view(np.uint64)
 
 
-def _as_sums(total: Vector, like: Sequence[Tensor], steps: Sequence[float]) -> tuple[Tensor, ...]:
+def as_sums(total: Vector, like: Sequence[Tensor], steps: Sequence[float]) -> tuple[Tensor, ...]:
+    """Whole numbers of steps, modulo 2^64, as sums of the shapes of ``like``."""
     ends = np.cumsum([block.numel() for block in like])[:-1]
     pieces = np.split(total.view(np.int64).astype(np.float64), ends)
     return tuple(
@@ -127,7 +128,7 @@ def _as_sums(total: Vector, like: Sequence[Tensor], steps: Sequence[float]) -> t
     )
 
 
-def _steps(request: SumRequest) -> list[float]:
+def grid_steps(request: SumRequest) -> list[float]:
     """The public step of each block. Raises ValueError if a share of the noise has too few steps."""
     query: Query = request.query
     stds = request.party_stds or ()

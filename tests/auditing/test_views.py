@@ -187,10 +187,6 @@ def test_what_is_handed_out_is_what_the_adversary_of_the_last_model_sees() -> No
             "unless placement is distributed and parties collude",
         ),
         ("last-model", {**SILOS, "level": "client"}, "view is 'last-model'; it must be models with level"),
-        (
-            "server", {**SILOS, "placement": "distributed", "secure_aggregation": True, "sampler": "everyone",
-                       "sampling_rate": 1.0}, "it must be models with secure aggregation",
-        ),
     ],
 )  # fmt: skip
 def test_a_view_without_a_claim_is_refused(view: str, settings: dict[str, Any], said: str) -> None:

@@ -315,7 +315,7 @@ def test_what_is_no_whole_number_of_steps_is_refused() -> None:
 def test_a_share_of_few_steps_is_refused() -> None:
     request = replace(first_request(silos()), party_stds=(1e-9,))
     with pytest.raises(ValueError, match="fewer than 16 steps"):
-        secure_engine._steps(request)
+        secure_engine.grid_steps(request)
 
 
 def test_flower_and_timed_rounds_refuse_it_before_anything_is_sent() -> None:
