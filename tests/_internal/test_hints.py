@@ -43,7 +43,7 @@ MISTAKES: list[Any] = [
     ("max-grad-norm=1", "did you mean 'clip-norm'?"),
     ("sampling-rate=5%", "(write 0.05)"),
     ("sampling-rate=100", "sampling-rate is 100; it must be at most 1 (it is the expected part of the units"),
-    ("nonsense=1", "see `fedpriv simulate --help`"),
+    ("zebra=1", "see `fedpriv simulate --help`"),
 ]
 
 

@@ -25,7 +25,14 @@ from fedpriv.federated.loop import Mechanism, Outcome, advance, run
 from fedpriv.mechanism.placement import PLACEMENTS, Central, PlacementContext
 from fedpriv.mechanism.query import IndicatorBlock, NoisyAnswer, Query, SumBlock, Term
 from fedpriv.mechanism.sampling import SAMPLERS as SAMPLER_KINDS
-from fedpriv.mechanism.sampling import Everyone, FixedSize, Sampler, SamplerContext, SamplerKind
+from fedpriv.mechanism.sampling import (
+    CyclicSettings,
+    Everyone,
+    FixedSize,
+    Sampler,
+    SamplerContext,
+    SamplerKind,
+)
 from fedpriv.optimizers import PrivateOptimizer, State
 from fedpriv.optimizers.registry import METHODS
 from fedpriv.rng import Key
@@ -35,10 +42,15 @@ TABLES = {name: table(target.public) for name, target in TARGETS.items()}
 NAMES = list(TABLES["quadratic"])
 
 
+# A run resolves the default. Noise is independent, since only some optimizers allow correlated noise.
+OWN = {"cyclic-poisson": CyclicSettings(noise_bands=1)}
+
+
 def sampler_of(kind: SamplerKind) -> Sampler:
     """Over all units, of which it draws a third where it draws some."""
     rate = 1 / 3 if kind.sampling.samples else 1.0
-    return kind.build(SamplerContext(UNITS, rate, kind.sampling.relation, own=kind.settings()))
+    own = OWN.get(kind.name, kind.settings())
+    return kind.build(SamplerContext(UNITS, rate, kind.sampling.relation, own=own))
 
 
 SAMPLERS = {name: sampler_of(kind) for name, kind in SAMPLER_KINDS.items()}

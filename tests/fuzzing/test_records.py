@@ -239,7 +239,7 @@ def test_a_result_with_a_hostile_file_is_refused_in_a_sentence(
     beside = {other: data for other, data in run.items() if other != name}
     read = {
         "result": lambda path: load_result(path.parent),
-        "comparison": lambda path: comparison._run(path.parent),
+        "comparison": lambda path: comparison.read_one(path.parent),
     }[what]
     reader = Reader(
         f"{what}, {name}",

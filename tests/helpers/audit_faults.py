@@ -40,9 +40,8 @@ def faulty(owner: Any, name: str, wrong: Callable[..., Any]) -> AbstractContextM
 
 def faults() -> Iterator[tuple[str, str, dict[str, Any], Any, str, Callable[..., Any]]]:
     """(fault, view, settings, owner, name, wrong) of all tests."""
-    for name, (settings, owner, where, wrong, *_) in {
-        **test_auditor.FAULTS, **test_auditor.ODD, **test_neighbours.FAULTS,
-    }.items():  # fmt: skip
+    tables: list[dict[str, Any]] = [test_auditor.FAULTS, test_auditor.ODD, test_neighbours.FAULTS]
+    for name, (settings, owner, where, wrong, *_) in (item for table in tables for item in table.items()):
         yield name, "auto", settings, owner, where, wrong
     for name, (view, settings, owner, where, wrong, _) in test_views.FAULTS.items():
         yield name, view, settings, owner, where, wrong
