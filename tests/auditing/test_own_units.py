@@ -19,7 +19,8 @@ from fedpriv.auditing.own_units import OwnUnits
 from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated import loop, worker
+from fedpriv.federated import worker
+from fedpriv.mechanism import release as releases
 from fedpriv.mechanism.placement import Central, Local
 from fedpriv.node.factory import make_worker
 
@@ -95,7 +96,7 @@ def _scaled(factor: float) -> Any:
             Local, "party_stds", _scaled(0.9), "too small",
         ),
         (
-            RUN, loop.releases, "release",
+            RUN, releases, "release",
             lambda right, sums, replies, query, z, placement, size, *rest: right(
                 sums, replies, query, z, placement, float(replies), *rest
             ),
