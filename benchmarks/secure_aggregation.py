@@ -29,10 +29,10 @@ from fedpriv.federated.engine import SumRequest
 from fedpriv.node.factory import make_worker
 from fedpriv.rng import Key
 from fedpriv.secure_aggregation import masks
+from fedpriv.secure_aggregation.aggregation import aggregate, in_process, leaving
 from fedpriv.secure_aggregation.keys import Identity, Session
 from fedpriv.secure_aggregation.messages import CIPHERTEXT, Exchange
 from fedpriv.secure_aggregation.party import Member
-from fedpriv.secure_aggregation.simulated import aggregate, in_process, leaving
 from fedpriv.secure_aggregation.threshold import smallest_threshold
 from fedpriv.simulation.run import secured
 

@@ -27,15 +27,15 @@ from scipy import stats
 
 from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
-from fedpriv.federated.secure_engine import SecureEngine, as_sums, grid_steps, whole_steps
+from fedpriv.federated.secure_engine import LocalParties, SecureEngine, as_sums, grid_steps, whole_steps
 from fedpriv.federated.worker import zeros
 from fedpriv.secure_aggregation import messages, shamir
+from fedpriv.secure_aggregation.aggregation import aggregate, in_process, leaving
 from fedpriv.secure_aggregation.errors import ProtocolError
 from fedpriv.secure_aggregation.keys import KEY, Identity, Session
 from fedpriv.secure_aggregation.masks import Vector
 from fedpriv.secure_aggregation.messages import Exchange
 from fedpriv.secure_aggregation.party import Member, Party, pair_mask, self_mask
-from fedpriv.secure_aggregation.simulated import aggregate, in_process, leaving
 
 _HEAD, _SIGNATURE = 3, 64  # bytes around a message's body
 _MASK_KEY, _SEED = 0, 2  # which of its draws a party takes for its mask key and for its self-mask seed
@@ -179,7 +179,9 @@ class WatchedProtocol:
         self.answered: list[tuple[Shard, PartialSum]] = []
         self._release, self._mask_keys, self._seeds = Release(), set[bytes](), set[bytes]()
         self._kept: list[dict[int, Vector]] = []  # what is left of the first and the last release's messages
-        self._engine = SecureEngine(self, parties, threshold, sent=self._sent, member=self._member)
+        self._engine = SecureEngine(
+            LocalParties(self, parties, threshold, self._member), threshold, sent=self._sent
+        )
 
     def answer(self, request: SumRequest) -> PartialSum:
         """See :class:`fedpriv.federated.secure_engine.Silos`. The plain message is recorded."""

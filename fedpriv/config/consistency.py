@@ -53,9 +53,6 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         raise validation.fail(
             "relation", config.relation, "be auto or replace-one with placement local", hint
         )
-    if config.aggregates_securely and not config.in_process:
-        hint = "simulated silos aggregate securely in one process"
-        raise validation.fail("secure-aggregation", True, f"be false with engine {config.engine}", hint)
     if config.ledger_anchor and config.ledger_anchor_command:
         raise validation.fail("ledger-anchor", config.ledger_anchor, "be empty with ledger-anchor-command")
     if config.privacy_unit.in_silos and config.partitioning.several:

@@ -1,8 +1,9 @@
 """An engine whose silos' messages are masked: what is gathered is their sum, and no message.
 
-The simulated silos and the server run the protocol of :mod:`fedpriv.secure_aggregation` in this process. A
-message is a silo's sum with its share of exact noise, in whole steps of the public grid, so the gathered sum
-is that of plain messages bit for bit.
+The silos and the server run the protocol of :mod:`fedpriv.secure_aggregation`, in this process
+(:class:`LocalParties`) or over a grid (:mod:`fedpriv.flower.secure_parties`). A message is a silo's sum with
+its share of exact noise, in whole steps of the public grid, so the gathered sum is that of plain messages bit
+for bit.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import zeros
 from fedpriv.mechanism.grid import noise_step
 from fedpriv.mechanism.query import Query
+from fedpriv.secure_aggregation.aggregation import Ask, Leaving, Sent, aggregate, in_process, leaving
 from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
 from fedpriv.secure_aggregation.keys import Identity, Session
 from fedpriv.secure_aggregation.masks import Vector
 from fedpriv.secure_aggregation.party import Member
-from fedpriv.secure_aggregation.simulated import Leaving, Sent, aggregate, in_process, leaving
 
 _EXACT = 2.0**53  # whole numbers below it are exact in float64; 64 of them add up to less than 2^63
 _CHARGED = "; its charge stands. Find out who tampered before you start another run"
@@ -37,16 +38,67 @@ class Silos(Protocol):
         """The sums over the request's shards, with their parties' noise."""
 
 
-class SecureEngine:
-    """An :class:`~fedpriv.federated.engine.Engine` over simulated silos that aggregate securely.
+class Parties(Protocol):
+    """The silos of a run, wherever they are. Silo k is party k + 1."""
+
+    run: str
+
+    def cohort(self) -> tuple[bytes, ...]:
+        """The public identity keys of all parties, in their order."""
+
+    def ask(self, request: SumRequest, session: Session) -> Ask:
+        """How the parties are shown their part of an exchange of the request's release."""
+
+    def close(self) -> None:
+        """Release what the parties hold."""
+
+
+class LocalParties:
+    """Simulated silos in this process.
 
     Args:
         silos: answers for each silo.
         parties: the number of silos.
         threshold: fewer survivors release nothing.
+        member: makes the party of an identity, the cohort's public keys and the threshold.
+    """
+
+    run = "simulation"
+
+    def __init__(
+        self,
+        silos: Silos,
+        parties: int,
+        threshold: int,
+        member: Callable[[Identity, tuple[bytes, ...], int], Member] = Member,
+    ) -> None:
+        self._silos = silos
+        identities = [Identity.fresh() for _ in range(parties)]
+        self._cohort = tuple(identity.public for identity in identities)
+        self._members = {
+            party: member(identity, self._cohort, threshold) for party, identity in enumerate(identities, 1)
+        }
+
+    def cohort(self) -> tuple[bytes, ...]:
+        """See :class:`Parties`."""
+        return self._cohort
+
+    def ask(self, request: SumRequest, session: Session) -> Ask:
+        """See :class:`Parties`."""
+        return in_process(self._members, lambda party: message(self._silos, request, party))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class SecureEngine:
+    """An :class:`~fedpriv.federated.engine.Engine` over silos that aggregate securely.
+
+    Args:
+        parties: the silos.
+        threshold: fewer survivors release nothing.
         leave: the silos (from 1) that answer no more from an exchange of a release on; none by default.
         sent: called with the replies of each exchange: all that the server sees.
-        member: makes the party of an identity, the cohort's public keys and the threshold.
 
     Attributes:
         absences: which silos are missing from which releases, and why.
@@ -57,35 +109,22 @@ class SecureEngine:
 
     def __init__(
         self,
-        silos: Silos,
-        parties: int,
+        parties: Parties,
         threshold: int,
         leave: Leaving | None = None,
         sent: Sent = lambda exchange, replies: None,
-        member: Callable[[Identity, tuple[bytes, ...], int], Member] = Member,
     ) -> None:
-        self._silos, self._threshold, self._leave, self._sent = silos, threshold, leave or {}, sent
-        identities = [Identity.fresh() for _ in range(parties)]
-        self._cohort = tuple(identity.public for identity in identities)
-        self._members = {
-            party: member(identity, self._cohort, threshold) for party, identity in enumerate(identities, 1)
-        }
+        self._parties, self._threshold = parties, threshold
+        self._leave, self._sent = leave or {}, sent
         self.absences = Dropouts()
 
     def gather(self, request: SumRequest) -> PartialSum:
         """The sum of the survivors' messages; of no parties if fewer than the threshold are left."""
-        query = request.query
-        steps = grid_steps(request)
-        shards = {shard.home: shard for shard in request.shards}
-        like = zeros(query)
-
-        def message(party: int) -> Vector:
-            one = SumRequest(query, request.release, (shards[party - 1],), request.party_stds)
-            return whole_steps(self._silos.answer(one).sums, steps)
-
-        length = sum(total.numel() for total in like)
-        session = Session("simulation", request.release, self._cohort, self._threshold, length)
-        ask = leaving(in_process(self._members, message), self._leave)
+        query, like = request.query, zeros(request.query)
+        steps, length = grid_steps(request), sum(total.numel() for total in like)
+        parties = self._parties
+        session = Session(parties.run, request.release, parties.cohort(), self._threshold, length)
+        ask = leaving(parties.ask(request, session), self._leave)
         try:
             found = aggregate(session, ask, self._sent)
         except TooFewError as error:  # no release; the charge stands
@@ -101,7 +140,25 @@ class SecureEngine:
         self.absences.note(reasons, release + 1, release + 1)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Release what the parties hold."""
+        self._parties.close()
+
+
+def message(silos: Silos, request: SumRequest, party: int) -> Vector:
+    """A party's message: its silo's sums with its share of the noise, in whole steps.
+
+    Args:
+        silos: answers for the party's silo.
+        request: the release, with the silo's shard among its shards.
+        party: its number, from 1.
+
+    Raises ProtocolError unless the request has exactly one shard of the silo.
+    """
+    shards = tuple(shard for shard in request.shards if shard.home == party - 1)
+    if len(shards) != 1:
+        raise ProtocolError(f"the release has {len(shards)} shards of party {party}; it must have one")
+    one = SumRequest(request.query, request.release, shards, request.party_stds)
+    return whole_steps(silos.answer(one).sums, grid_steps(request))
 
 
 def whole_steps(sums: Sequence[Tensor], steps: Sequence[float]) -> Vector:

@@ -27,6 +27,7 @@ from fedpriv.data.client_files import FileView
 from fedpriv.federated.engine import SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.flower.error_masking import guarded
+from fedpriv.flower.secure_serialization import keys_content, read_identities, read_shown, replies_content
 from fedpriv.flower.serialization import MessageError, read_request, reply_content
 from fedpriv.flower.silo_serialization import changes_content, read_memories, read_training, write_memories
 from fedpriv.mechanism.placement import PLACEMENTS
@@ -34,6 +35,7 @@ from fedpriv.mechanism.units import Level
 from fedpriv.node.factory import SiloFile, make_worker
 from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger
 from fedpriv.node.policy import as_taken
+from fedpriv.node.secure_parties import NodeParties
 from fedpriv.node.silo import SiloWorker, make_silo_worker
 
 tune_allocator()  # this module is the program that a node's process runs
@@ -73,6 +75,8 @@ def describe_node(message: Message, context: Context) -> Message:
 def answer(message: Message, context: Context) -> Message:
     """Answers a SumRequest with ONE bounded sum per block over all of its shards, with noise if planned."""
     run_config, node_config = _configs(context)
+    if _aggregates_securely(run_config):
+        raise MessageError("this run aggregates securely, so no message leaves a node without its masks")
     side = _side(run_config, node_config)
     request = read_request(message.content)
     _require_noise(request, context.run_config)
@@ -95,6 +99,26 @@ def train(message: Message, context: Context) -> Message:
     return Message(changes_content(changes, request.round), reply_to=message)
 
 
+@app.query("identities")  # type: ignore[untyped-decorator]
+@guarded
+def identify(message: Message, context: Context) -> Message:
+    """Replies with the public identity keys of this node's parties in secure aggregation."""
+    parties = _secure_parties(*_configs(context), context.run_id)
+    return Message(keys_content(parties.keys(read_identities(message.content))), reply_to=message)
+
+
+@app.train("secure")  # type: ignore[untyped-decorator]
+@guarded
+def answer_securely(message: Message, context: Context) -> Message:
+    """Answers one exchange of secure aggregation for each of this node's parties."""
+    parties = _secure_parties(*_configs(context), context.run_id)
+    shown = read_shown(message.content)
+    if shown.request is not None:
+        _require_noise(shown.request, context.run_config)
+    replies = parties.answer(shown.exchange, shown.session, shown.parties, shown.request)
+    return Message(replies_content(replies), reply_to=message)
+
+
 def _configs(context: Context) -> tuple[_Items, _Items]:
     """(the run's configuration as this node uses it, the node's own configuration)."""
     run = as_taken(context.run_config, context.node_config)
@@ -111,6 +135,20 @@ def _side(run_config: _Items, node_config: _Items) -> Worker:
 def _silo_side(run_config: _Items, node_config: _Items, run_id: int) -> SiloWorker:
     """The worker at the client level, cached without the silos' state, which belongs to a node."""
     return make_silo_worker(dict(run_config), dict(node_config), run_id)
+
+
+@functools.lru_cache(maxsize=16)
+def _aggregates_securely(run_config: _Items) -> bool:
+    return Config.parse(dict(run_config)).aggregates_securely
+
+
+@functools.lru_cache(maxsize=16)
+def _secure_parties(run_config: _Items, node_config: _Items, run_id: int) -> NodeParties:
+    """This node's parties in a run, whose keys live in this process alone."""
+    plan = make_plan(Config.parse(dict(run_config)))
+    if not plan.config.aggregates_securely:
+        raise MessageError("this run does not aggregate securely")
+    return NodeParties(_side(run_config, node_config), str(run_id), plan.mechanism.placement.min_replies)
 
 
 def _log_unused_examples(side: Worker) -> None:

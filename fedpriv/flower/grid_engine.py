@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -54,6 +55,8 @@ from fedpriv.flower.topology import (
 from fedpriv.node.silo import ModelDelta, TrainRequest
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
+
+_Read = TypeVar("_Read")
 
 _MIN_TREE_NODES = 4  # with fewer nodes, the engine adds the replies itself
 _POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a federation assembles
@@ -108,6 +111,16 @@ class GridEngine:
         self._unwell, self._strikes = dict[Node, MessageError](), 0
         self.absences = Dropouts()
 
+    @property
+    def hosted(self) -> bool:
+        """Whether the grid hosts its nodes on the user's own machines."""
+        return isinstance(self._grid, HostedGrid)
+
+    @property
+    def run_id(self) -> int:
+        """The id of the run, by which the nodes know it."""
+        return int(self._grid.run.run_id)
+
     def gather(self, request: SumRequest) -> PartialSum:
         """The sums over all shards that were answered, with the number of their parties."""
         nodes = self.assemble()
@@ -133,27 +146,45 @@ class GridEngine:
         assigned: dict[Node, list[int]] = {}
         for silo in request.silos:
             assigned.setdefault(host(silo, nodes), []).append(silo)
-        replies = self._exchange(
-            {node: training_content(model, request, silos) for node, silos in assigned.items()},
-            SILOS_TRAIN,
-            str(request.round),
-            self._reply_timeout,
-        )
-        changes, failed = list[ModelDelta](), dict[Node, MessageError]()
-        for node, silos in assigned.items():
-            try:
-                reader = partial(read_changes, silos=silos, request=request)
-                changes.extend(read(replies.get(node.id), reader))
-            except MessageError as error:  # public: all silos take part in every round
-                failed[node] = error
-        reasons = self._reasons(failed)
-        self._tolerate(_texts(reasons))
+        contents = {node: training_content(model, request, silos) for node, silos in assigned.items()}
+        readers = {node: partial(read_changes, silos=own, request=request) for node, own in assigned.items()}
+        found, failed = self.ask(contents, SILOS_TRAIN, str(request.round), readers)
+        changes = [change for part in found.values() for change in part]
+        reasons = self.reasons(failed)  # public: all silos take part in every round
         first, steps = request.round * len(request.events) + 1, len(request.events)
         self.absences.note(reasons, first, first + steps - 1)
         if not changes:
             raise self._error(f"no node answered: {_joined(_texts(reasons))}")
         self._report_missing(f"round {request.round + 1}", _texts(reasons))
         return tuple(sorted(changes, key=lambda change: change.silo))
+
+    def ask(
+        self,
+        contents: Mapping[Node, RecordDict],
+        kind: str,
+        group: str,
+        readers: Mapping[Node, Callable[[RecordDict], _Read]],
+    ) -> tuple[dict[Node, _Read], dict[Node, MessageError]]:
+        """({node: what its reader reads from its reply}, {node: why there is nothing to read}).
+
+        Args:
+            contents: {node: the content of its message}.
+            kind: Flower's message type.
+            group: a label of the messages.
+            readers: {node: reads the content of its reply}.
+
+        Raises EngineError for any failure if the engine is strict.
+        """
+        replies = self._exchange(contents, kind, group, self._reply_timeout)
+        found, failed = dict[Node, _Read](), dict[Node, MessageError]()
+        for node in contents:
+            try:
+                found[node] = read(replies.get(node.id), readers[node])
+            except MessageError as error:
+                failed[node] = error
+        if failed and self._strict:
+            self._tolerate(_texts(self.reasons(failed)))
+        return found, failed
 
     def _report_missing(self, now: str, failures: Sequence[str]) -> None:
         """Prints which nodes' silos are missing from ``now`` on, if that has changed."""
@@ -176,7 +207,7 @@ class GridEngine:
                 failed[node] = error
         # If each node is a client, the names of failed nodes would reveal who was sampled.
         public = self._strict or self._silos
-        reasons = self._reasons(failed) if public else {}
+        reasons = self.reasons(failed) if public else {}
         self._tolerate(_texts(reasons))
         if self._silos:
             self.absences.note(reasons, request.release + 1, request.release + 1)
@@ -188,7 +219,7 @@ class GridEngine:
         totals = added(reply.sums for reply in usable) or zeros(query)
         return PartialSum(totals, sum(reply.parties for reply in usable)).to(query)
 
-    def _reasons(self, failed: Mapping[Node, MessageError]) -> dict[int, str]:
+    def reasons(self, failed: Mapping[Node, MessageError]) -> dict[int, str]:
         """{partition: why its node's reply is missing or unusable}."""
         silent = any(isinstance(error, SilentError) for error in failed.values())
         connected = set(self._grid.get_node_ids()) if silent else set[int]()

@@ -125,6 +125,19 @@ def read_reveal(party: int, body: bytes) -> tuple[dict[int, int], dict[int, int]
     return found
 
 
+def longest(exchange: Exchange, session: Session) -> int:
+    """The most bytes that a party's message of this exchange has."""
+    parties = len(session.cohort)
+    body = {
+        Exchange.KEYS: 2 * KEY,
+        Exchange.SHARES: 2 * KEY + parties * (_NUMBER + CIPHERTEXT),
+        Exchange.MASKED: KEY + 8 * session.length,
+        Exchange.SURVIVORS: parties * _NUMBER,
+        Exchange.REVEAL: parties * (_NUMBER + 1 + KEY),
+    }
+    return _HEAD + body[exchange] + _SIGNATURE
+
+
 def _rows(party: int, body: bytes, size: int) -> dict[int, bytes]:
     """{peer: row} of rows of ``size`` bytes."""
     step = _NUMBER + size

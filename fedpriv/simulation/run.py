@@ -18,7 +18,7 @@ from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
-from fedpriv.federated.secure_engine import SecureEngine, Silos
+from fedpriv.federated.secure_engine import LocalParties, SecureEngine, Silos
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import SiloEngine, make_silo_worker
 from fedpriv.parameters import Layout
@@ -148,8 +148,9 @@ def _mixes(task: Task, source: Source) -> bool:
 
 
 def secured(config: Config, silos: Silos) -> SecureEngine:
-    """The engine of a run with secure aggregation; ``silos`` answers for each silo."""
-    return SecureEngine(silos, config.clients, config.min_replies or smallest_threshold(config.clients))
+    """The engine of a run with secure aggregation in this process; ``silos`` answers for each silo."""
+    threshold = config.min_replies or smallest_threshold(config.clients)
+    return SecureEngine(LocalParties(silos, config.clients, threshold), threshold)
 
 
 def make_engine(config: Config) -> Engine | SiloEngine:
@@ -164,6 +165,7 @@ def make_engine(config: Config) -> Engine | SiloEngine:
         return make_silo_worker(config.table())
     from fedpriv.flower.grid_engine import GridEngine
     from fedpriv.flower.grids.ray import RayGrid
+    from fedpriv.flower.secure_parties import secured_over
 
     grid = RayGrid(
         number_of_actors(config),
@@ -171,7 +173,8 @@ def make_engine(config: Config) -> Engine | SiloEngine:
         num_cpus=config.cpus_per_actor,
         num_gpus=gpu_share(config),
     )
-    return GridEngine(grid, reply_timeout=config.reply_timeout)
+    engine = GridEngine(grid, reply_timeout=config.reply_timeout)
+    return secured_over(config, engine) if config.aggregates_securely else engine
 
 
 def simulate(

@@ -22,7 +22,7 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import secure_engine
 from fedpriv.federated.engine import PartialSum, SumRequest
-from fedpriv.federated.secure_engine import SecureEngine, whole_steps
+from fedpriv.federated.secure_engine import LocalParties, SecureEngine, Silos, whole_steps
 from fedpriv.flower import server_app
 from fedpriv.mechanism.grid import noise_step
 from fedpriv.mechanism.placement import Distributed
@@ -48,6 +48,10 @@ SILOS: dict[str, Any] = {
 
 def silos(**changes: object) -> Config:
     return small(**(SILOS | {"secure_aggregation": True} | changes))
+
+
+def local(silos: Silos, parties: int, threshold: int, *more: Any, **named: Any) -> SecureEngine:
+    return SecureEngine(LocalParties(silos, parties, threshold), threshold, *more, **named)
 
 
 def first_request(config: Config) -> SumRequest:
@@ -78,7 +82,7 @@ def test_the_gathered_sum_is_that_of_the_survivors() -> None:
     config = silos(seed=5)
     request, worker = first_request(config), make_worker(config.table())
     leave = {Exchange.MASKED: {3}, Exchange.REVEAL: {5}}
-    found = SecureEngine(worker, 7, 5, leave).gather(request)
+    found = local(worker, 7, 5, leave).gather(request)
     kept = tuple(shard for shard in request.shards if shard.home != 2)
     plain = worker.gather(replace(request, shards=kept))
     assert found.parties == plain.parties == 6
@@ -90,11 +94,11 @@ def test_below_the_threshold_nothing_is_released_and_the_charge_stands(exchange:
     config = silos()
     plan = make_plan(config)
     assert plan.mechanism.placement.min_replies == 5
-    engine = SecureEngine(make_worker(config.table()), 7, 5, {exchange: {1, 4, 6}})
+    engine = local(make_worker(config.table()), 7, 5, {exchange: {1, 4, 6}})
     found = engine.gather(first_request(config))
     assert found.parties == 0
     assert not any(total.any() for total in found.sums)
-    engine = SecureEngine(make_worker(config.table()), 7, 5, {exchange: {1, 4, 6}})
+    engine = local(make_worker(config.table()), 7, 5, {exchange: {1, 4, 6}})
     result = execute(plan, engine)
     assert result.stopped == "budget"  # every release was charged
     assert result.report["privacy"]["releases"] == 3
@@ -149,7 +153,7 @@ def test_who_tampers_ends_the_run_and_the_charge_stands(attack: str, tmp_path: P
 
 def test_a_release_that_is_asked_for_again_ends_the_run() -> None:
     config = silos()
-    engine, request = SecureEngine(make_worker(config.table()), 7, 5), first_request(config)
+    engine, request = local(make_worker(config.table()), 7, 5), first_request(config)
     assert engine.gather(request).parties == 7
     with pytest.raises(ProtocolError, match="party 1 refuses the exchange of keys: release 0 is not new"):
         engine.gather(request)
@@ -174,7 +178,7 @@ def test_a_silo_whose_message_is_altered_is_reported_and_the_run_goes_on() -> No
 
 def test_silos_that_leave_are_reported() -> None:
     config = silos()
-    engine = SecureEngine(make_worker(config.table()), 7, 5, {Exchange.MASKED: {3}, Exchange.REVEAL: {5}})
+    engine = local(make_worker(config.table()), 7, 5, {Exchange.MASKED: {3}, Exchange.REVEAL: {5}})
     engine.gather(first_request(config))
     [absence] = engine.absences.to_json()
     assert (absence["partition"], absence["why"]) == (2, ["silent in the exchange of masked"])
@@ -214,7 +218,7 @@ def views_of_a_bit(clients: int, release_pairs: int) -> tuple[list[float], list[
             if exchange is Exchange.MASKED:
                 seen.append(replies[1])
 
-        engine = SecureEngine(Fixed(steps, counts), clients, clients, sent=sent)  # type: ignore[arg-type]
+        engine = local(Fixed(steps, counts), clients, clients, sent=sent)
         for release in range(release_pairs):
             engine.gather(replace(request, release=release))
         for message in seen:
@@ -258,7 +262,7 @@ def test_a_message_has_its_share_of_the_noise() -> None:
     assert isinstance(placement, Distributed)
     assert (placement.min_replies, placement.secret_shares) == (3, 2)
     empty = replace(request, shards=tuple(replace(shard, ids=shard.ids[:0]) for shard in request.shards))
-    total = SecureEngine(make_worker(config.table()), 4, 3).gather(empty).sums[0]
+    total = local(make_worker(config.table()), 4, 3).gather(empty).sums[0]
     std = plan.mechanism.scale * request.query.blocks[0].sensitivity / math.sqrt(2) * math.sqrt(4)
     n = total.numel()
     assert abs(float(total.pow(2).mean()) / std**2 - 1) < 5 * math.sqrt(2 / n)
@@ -285,7 +289,6 @@ def test_the_report_has_a_row_for_each_adversary() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"engine": "ray"}, "secure-aggregation is True; it must be false with engine ray"),
         ({"sampler": "fixed-size", "sampling_rate": 0.5}, "be false unless sampler is everyone"),
         ({"sampler": "poisson", "sampling_rate": 0.5}, "be false unless sampler is everyone"),
         ({"unit": "client", "examples_per_client": 1}, "be false unless unit is example"),

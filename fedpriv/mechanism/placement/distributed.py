@@ -24,7 +24,7 @@ class DistributedSettings(Settings):
     secure_aggregation: bool = setting(
         False,
         "distributed placement: the server learns the noisy sum of 2 to 64 silos and no message; sampler "
-        "everyone, engine in-process",
+        "everyone",
     )
 
 

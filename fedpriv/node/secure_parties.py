@@ -1,0 +1,118 @@
+"""The parties of secure aggregation that a node hosts: a silo of its own, or several simulated ones.
+
+A node keeps its parties' keys in its own memory between the exchanges of a release, so one process has to
+answer them all. A party holds the server to the run's plan: the cohort, the threshold, and one release at a
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedpriv.federated.engine import SumRequest
+from fedpriv.federated.secure_engine import Silos, message
+from fedpriv.secure_aggregation.aggregation import Participant
+from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
+from fedpriv.secure_aggregation.keys import Identity, Session
+from fedpriv.secure_aggregation.messages import Exchange
+from fedpriv.secure_aggregation.party import Member
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What a node's parties reply to one exchange.
+
+    Attributes:
+        messages: {party: its signed message}.
+        refused: {party: why it refuses what the server shows}.
+        too_few: {party: why it stops, as fewer parties than the threshold are left}.
+    """
+
+    messages: dict[int, bytes] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    too_few: dict[int, str] = field(default_factory=dict)
+
+
+class NodeParties:
+    """A node's parties in one run.
+
+    Args:
+        silos: answers for each silo, and charges the node's ledger first where there is one.
+        run: the run's id; a session of another run is refused. Behind a "/" it may have a number of its own,
+            by which simulations of one process differ.
+        threshold: the least threshold, that of the run's plan.
+        identity: the owner's key; None: each party makes one, for a simulation.
+        pinned: the identity keys of all parties, which the owner has pinned; None: those that the first
+            release names, for a simulation.
+    """
+
+    def __init__(
+        self,
+        silos: Silos,
+        run: str,
+        threshold: int,
+        identity: Identity | None = None,
+        pinned: tuple[bytes, ...] | None = None,
+    ) -> None:
+        self._silos, self._run, self._threshold = silos, run, threshold
+        self._identity, self._pinned = identity, pinned
+        self._identities = dict[int, Identity]()
+        self._participants = dict[tuple[str, int], Participant]()
+
+    def keys(self, parties: Sequence[int]) -> dict[int, bytes]:
+        """The public identity keys of these parties, {party: 32 bytes}."""
+        return {party: self._identity_of(party).public for party in parties}
+
+    def answer(
+        self, exchange: Exchange, session: Session, shown: Mapping[int, Any], request: SumRequest | None
+    ) -> Replies:
+        """The parties' replies to what the server shows each of them.
+
+        Args:
+            exchange: which exchange it is.
+            session: the release.
+            shown: {party: what it is shown}; for the exchange of keys the value is not used.
+            request: the release's request with these silos' shards, in the exchange of masked messages.
+        """
+        replies = Replies()
+        for party, own in sorted(shown.items()):
+            try:
+                replies.messages[party] = self._reply(exchange, session, party, own, request)
+            except TooFewError as error:
+                replies.too_few[party] = str(error)
+            except ProtocolError as error:
+                replies.refused[party] = str(error)
+        return replies
+
+    def _reply(
+        self, exchange: Exchange, session: Session, party: int, own: Any, request: SumRequest | None
+    ) -> bytes:
+        if exchange is Exchange.MASKED and (request is None or request.release != session.release):
+            raise ProtocolError("the server asks for the message of another release than the session's")
+
+        def masked() -> Any:
+            assert request is not None
+            return message(self._silos, request, party)
+
+        shown = session if exchange is Exchange.KEYS else own
+        return self._participant(session, party).answer(exchange, shown, masked)
+
+    def _participant(self, session: Session, party: int) -> Participant:
+        """Raises ProtocolError for a session of another run, or one in which the party is another."""
+        if session.run.partition("/")[0] != self._run or (self._pinned and session.run != self._run):
+            raise ProtocolError("the release is of another run than this node's")
+        identity = self._identity_of(party)
+        if party > len(session.cohort) or session.cohort[party - 1] != identity.public:
+            raise ProtocolError("the release's cohort has another identity key in this party's place")
+        name = (session.run, party)
+        if name not in self._participants:
+            cohort = self._pinned or session.cohort
+            self._participants[name] = Participant(Member(identity, cohort, self._threshold))
+        return self._participants[name]
+
+    def _identity_of(self, party: int) -> Identity:
+        if self._identity is not None:
+            return self._identity
+        return self._identities.setdefault(party, Identity.fresh())

@@ -1,0 +1,381 @@
+"""Secure aggregation over messages: the same sums on every grid, and what nodes and the server refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from helpers.small import small
+
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
+from fedpriv.federated.engine import SumRequest
+from fedpriv.flower.client_app import _secure_parties, app
+from fedpriv.flower.error_masking import error_reply
+from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.grids.base import HostedGrid, node_context
+from fedpriv.flower.grids.in_process import InProcessGrid
+from fedpriv.flower.grids.ray import RayGrid
+from fedpriv.flower.secure_parties import secured_over
+from fedpriv.flower.secure_serialization import (
+    EXCHANGE,
+    keys_content,
+    read_identity_keys,
+    read_replies,
+    read_shown,
+    replies_content,
+    shown_content,
+)
+from fedpriv.flower.serialization import MessageError, read_request, request_content, shared_records
+from fedpriv.flower.topology import EngineError
+from fedpriv.node.factory import make_worker
+from fedpriv.node.secure_parties import NodeParties, Replies
+from fedpriv.rng import Key
+from fedpriv.runs.runner import execute
+from fedpriv.secure_aggregation.errors import ProtocolError
+from fedpriv.secure_aggregation.keys import Identity, Session
+from fedpriv.secure_aggregation.messages import Exchange, longest
+from fedpriv.simulation.run import make_engine
+
+SILOS: dict[str, Any] = {
+    "unit": "example", "clients": 7, "examples_per_client": 20, "optimizer": "dp-sgd", "rounds": 2,
+    "placement": "distributed", "sampler": "everyone", "sampling_rate": 1.0, "secure_aggregation": True,
+    "evaluate_every": 2,
+}  # fmt: skip
+
+
+def silos(**changes: object) -> Config:
+    return small(**(SILOS | changes))
+
+
+def first_request(config: Config) -> SumRequest:
+    plan = make_plan(config)
+    mechanism, worker = plan.mechanism, make_worker(config.table())
+    query = mechanism.optimizer.query(mechanism.optimizer.init(torch.zeros(worker.task.dimension)))
+    stds = mechanism.placement.party_stds(query.noise_stds(mechanism.scale))
+    return SumRequest(query, 0, plan.cohorts(Key.from_seed(1)).draw(0), stds)
+
+
+class Forging(InProcessGrid):
+    """A grid whose replies ``forge`` may change, of each message and its reply."""
+
+    def __init__(self, config: Config, forge: Callable[[Message, Message], Message], nodes: int = 7) -> None:
+        super().__init__(nodes, config.table())
+        self.forge = forge
+
+    def _answer(self, message: Message) -> Message:
+        return self.forge(message, super()._answer(message))
+
+
+def exchange_of(message: Message) -> Exchange | None:
+    if message.metadata.message_type != EXCHANGE:
+        return None
+    return Exchange(int(message.content["session"]["exchange"]))  # type: ignore[arg-type]
+
+
+def engine_over(grid: HostedGrid, config: Config, strict: bool | None = None) -> Any:
+    return secured_over(config, GridEngine(grid, strict=strict, silos=True, report=lambda line: None))
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 7])
+def test_the_trajectory_is_that_of_one_process_bit_for_bit(nodes: int) -> None:
+    config = silos(seed=5)
+    plan = make_plan(config)
+    whole = execute(plan, make_engine(config))
+    over = execute(plan, engine_over(InProcessGrid(nodes, config.table()), config))
+    assert torch.equal(over.params, whole.params)
+    assert over.metrics == whole.metrics
+
+
+@pytest.mark.slow
+def test_the_trajectory_on_ray_is_that_of_one_process_bit_for_bit(ray_instance: None) -> None:
+    config = silos(seed=5)
+    plan = make_plan(config)
+    grid = RayGrid(2, config.table(), num_cpus=0.5)
+    over = execute(plan, engine_over(grid, config))
+    assert torch.equal(over.params, execute(plan, make_engine(config)).params)
+
+
+@pytest.mark.slow
+def test_the_ray_engine_of_a_configuration_aggregates_securely(ray_instance: None) -> None:
+    config = silos(engine="ray", actors=2, cpus_per_actor=0.5, seed=5)
+    plan = make_plan(config)
+    result = execute(plan, make_engine(plan.config))
+    assert result.report["privacy"]["releases"] == 2
+    in_one = silos(seed=5)
+    assert torch.equal(result.params, execute(make_plan(in_one), make_engine(in_one)).params)
+
+
+def test_what_the_server_receives_is_masked() -> None:
+    """Each message of the masked exchange has uniform numbers: the mean of 7,850 is within 5 stds of 0."""
+    config, seen = silos(), list[bytes]()
+
+    def look(message: Message, reply: Message) -> Message:
+        if exchange_of(message) is Exchange.MASKED:
+            seen.extend(reply.content["messages"].values())  # type: ignore[union-attr, arg-type]
+        return reply
+
+    request = first_request(config)
+    found = engine_over(Forging(config, look, nodes=2), config).gather(request)
+    assert (len(seen), found.parties) == (7, 7)
+    length = request.query.points[0].numel()
+    for text in seen:
+        numbers = np.frombuffer(text[3 + 32 : -64], "<i8")
+        assert len(numbers) == length
+        assert abs(float(numbers.mean()) / 2**63) * (3 * length) ** 0.5 < 5
+    plain = make_worker(config.table()).gather(request)
+    norms = [float(total.sums[0].norm()) for total in (found, plain)]
+    assert norms[0] == pytest.approx(norms[1], rel=0.1)  # two draws of one noise
+
+
+@pytest.mark.parametrize("exchange", list(Exchange))
+@pytest.mark.parametrize("gone", [2, 3])
+def test_nodes_may_leave_at_each_exchange(exchange: Exchange, gone: int) -> None:
+    """5 of 7 are the threshold: with two silos gone there is the sum of the survivors, with three none."""
+    config = silos(seed=5)
+    left = set[int]()
+
+    def leave(message: Message, reply: Message) -> Message:
+        if exchange_of(message) is exchange and len(left) < gone:
+            left.add(message.metadata.dst_node_id)
+        down = message.metadata.dst_node_id in left
+        return error_reply(message, OSError()) if down and exchange_of(message) is not None else reply
+
+    request = first_request(config)
+    engine = engine_over(Forging(config, leave), config, strict=False)
+    found = engine.gather(request)
+    late = exchange in (Exchange.SURVIVORS, Exchange.REVEAL)
+    if gone == 3:
+        assert found.parties == 0
+        assert not any(total.any() for total in found.sums)
+        return
+    survivors = [shard for shard in request.shards if late or shard.home + 1 not in left]  # type: ignore[operator]
+    assert found.parties == len(survivors) == (7 if late else 5)
+    plain = make_worker(config.table()).gather(replace(request, shards=tuple(survivors)))
+    assert all(torch.equal(a, b) for a, b in zip(found.sums, plain.sums, strict=True))
+
+
+def test_no_reply_at_all_ends_the_run_in_a_sentence() -> None:
+    config = silos()
+
+    def silent(message: Message, reply: Message) -> Message:
+        return reply if exchange_of(message) is None else error_reply(message, OSError())
+
+    with pytest.raises(EngineError, match="no node answered release 1"):
+        engine_over(Forging(config, silent), config, strict=False).gather(first_request(config))
+
+
+def test_a_node_that_names_no_key_ends_the_run_before_any_release() -> None:
+    config = silos()
+
+    def forge(message: Message, reply: Message) -> Message:
+        if "keys" not in reply.content:
+            return reply
+        content = keys_content({int(p): k[:31] for p, k in reply.content["keys"].items()})  # type: ignore[union-attr, index, misc]
+        return Message(content, reply_to=message)
+
+    with pytest.raises(EngineError, match=r"needs the identity key of every party: .*one identity key of 32"):
+        engine_over(Forging(config, forge), config, strict=False)._parties.cohort()
+
+
+def test_a_party_that_refuses_ends_the_run_and_is_named() -> None:
+    """The server shows party 3 the keys of party 2 in place of its own."""
+    config = silos()
+
+    def swap(message: Message, reply: Message) -> Message:
+        return reply
+
+    grid = Forging(config, swap)
+    right = grid._answer
+
+    def shown(message: Message) -> Message:
+        if exchange_of(message) is Exchange.SHARES and message.metadata.dst_node_id == 3:
+            table = message.content["shown"]
+            texts = list(table["3-texts"])  # type: ignore[arg-type, call-overload]
+            table["3-texts"] = [texts[1], *texts[1:]]  # type: ignore[call-overload, index]
+        return right(message)
+
+    grid._answer = shown  # type: ignore[method-assign]
+    with pytest.raises(ProtocolError, match="party 3 refuses the exchange of shares: a party has two"):
+        engine_over(grid, config).gather(first_request(config))
+
+
+def content_of(request: SumRequest, session: Session, exchange: Exchange, party: int, own: Any) -> RecordDict:
+    records = request_content(shared_records(request), [request.shards[party - 1]])
+    return shown_content(exchange, session, {party: own}, records if exchange is Exchange.MASKED else None)
+
+
+def asked(config: Config, content: RecordDict, kind: str = EXCHANGE) -> Message:
+    grid = InProcessGrid(1, config.table())
+    message = grid.create_message(content, kind, 1, "")
+    return app(message, node_context(1, 1, config.table()))
+
+
+def test_a_node_sends_no_plain_message_in_a_secure_run() -> None:
+    config = silos()
+    request = first_request(config)
+    content = request_content(shared_records(request), request.shards[:1])
+    reply = asked(config, content, "train")
+    assert reply.has_error()
+    assert reply.error.reason == "MessageError"
+
+
+def session_of(parties: NodeParties, **changes: Any) -> Session:
+    keys = tuple(parties.keys(range(1, 8)).values())
+    return Session(**({"run": "0", "release": 0, "cohort": keys, "threshold": 5, "length": 7850} | changes))
+
+
+def parties_of(config: Config, **own: Any) -> NodeParties:
+    return NodeParties(make_worker(config.table()), "0", 5, **own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"run": "1"}, "another run than this node's"),
+        ({"run": "1/0"}, "another run than this node's"),
+        ({"threshold": 4}, "threshold is 4; it must be at least 5"),
+        ({"cohort": "swapped"}, "another identity key in this party's place"),
+        ({"cohort": "shrunken"}, "another identity key in this party's place"),
+    ],
+)
+def test_a_party_holds_the_server_to_the_run(changes: dict[str, Any], why: str) -> None:
+    parties = parties_of(silos())
+    session = session_of(parties)
+    if changes.get("cohort") == "swapped":
+        changes = {"cohort": (*session.cohort[:5], session.cohort[6], session.cohort[5])}
+    if changes.get("cohort") == "shrunken":
+        changes = {"cohort": session.cohort[:6]}
+    replies = parties.answer(Exchange.KEYS, session_of(parties, **changes), {7: None}, None)
+    assert not replies.messages
+    assert why in replies.refused[7]
+
+
+def test_a_party_joins_a_release_once_and_keeps_its_first_cohort() -> None:
+    parties = parties_of(silos())
+    session = session_of(parties)
+    assert 1 in parties.answer(Exchange.KEYS, session, {1: None}, None).messages
+    again = parties.answer(Exchange.KEYS, session, {1: None}, None)
+    assert again.refused[1] == "release 0 is not new: this party joined release 0 already"
+    other = (*session.cohort[:6], Identity.fresh().public)
+    found = parties.answer(Exchange.KEYS, session_of(parties, release=1, cohort=other), {1: None}, None)
+    assert "not the one whose identity keys" in found.refused[1]
+
+
+def test_pinned_keys_are_the_owners_not_the_servers() -> None:
+    own, peers = Identity.fresh(), [Identity.fresh().public for _ in range(6)]
+    pinned = (own.public, *peers)
+    parties = parties_of(silos(), identity=own, pinned=pinned)
+    assert parties.keys([1]) == {1: own.public}
+    session = Session("0", 0, pinned, 5, 7850)
+    forged = replace(session, cohort=(*pinned[:6], Identity.fresh().public))
+    assert "not the one" in parties.answer(Exchange.KEYS, forged, {1: None}, None).refused[1]
+    assert 1 in parties.answer(Exchange.KEYS, session, {1: None}, None).messages
+    numbered = replace(session, release=2, run="0/1")  # a second release 0, say
+    assert "another run" in parties.answer(Exchange.KEYS, numbered, {1: None}, None).refused[1]
+
+
+def test_a_request_of_another_release_is_refused_in_a_session() -> None:
+    config = silos()
+    parties, request = parties_of(config), first_request(config)
+    session = session_of(parties)
+    for exchange, why in ((Exchange.KEYS, ""), (Exchange.MASKED, "of another release than the session's")):
+        shown = read_shown(content_of(replace(request, release=3), session, exchange, 1, {}))
+        found = parties.answer(shown.exchange, shown.session, shown.parties, shown.request)
+        assert not why or why in found.refused[1]
+
+
+def test_the_exchanges_are_not_for_other_runs() -> None:
+    config = silos(secure_aggregation=False)
+    reply = asked(config, RecordDict({"parties": ConfigRecord({"numbers": [1]})}), "query.identities")
+    assert reply.error.reason == "MessageError"
+
+
+def test_messages_are_read_as_they_were_written() -> None:
+    parties = parties_of(silos())
+    session, request = session_of(parties), first_request(silos())
+    for exchange, own in (
+        (Exchange.KEYS, None),
+        (Exchange.SHARES, [b"a", b"b"]),
+        (Exchange.MASKED, {2: b"x", 5: b"yz"}),
+        (Exchange.SURVIVORS, [1, 2, 3]),
+        (Exchange.REVEAL, [b"s"]),
+    ):
+        shown = read_shown(content_of(request, session, exchange, 4, own))
+        assert (shown.exchange, shown.session, shown.parties) == (exchange, session, {4: own})
+        assert (shown.request is not None) == (exchange is Exchange.MASKED)
+    replies = Replies({1: b"m"}, {2: "no"}, {5: "few"})
+    assert read_replies(replies_content(replies), [1, 2, 5], 1) == replies
+    assert read_identity_keys(keys_content({3: bytes(32)}), [3]) == {3: bytes(32)}
+
+
+SHOWN = ("session", "shown")
+WRONG: dict[str, tuple[str, str, Any]] = {
+    "an exchange that there is not": ("session", "exchange", 9),
+    "a run that is a number": ("session", "run", 3),
+    "a release below 0": ("session", "release", -1),
+    "a cohort of texts": ("session", "cohort", ["a"]),
+    "a party twice": ("shown", "parties", [4, 4]),
+    "a party 0": ("shown", "parties", [0]),
+    "texts that are numbers": ("shown", "4-texts", [1, 2]),
+    "more texts than peers": ("shown", "4-texts", [b"a", b"b", b"c"]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_another_content_is_refused(what: str) -> None:
+    record, field, value = WRONG[what]
+    parties, request = parties_of(silos()), first_request(silos())
+    content = content_of(request, session_of(parties), Exchange.MASKED, 4, {2: b"x", 5: b"y"})
+    content[record][field] = value  # type: ignore[index, call-overload]
+    with pytest.raises(MessageError):
+        read_shown(content)
+
+
+def test_forged_replies_are_refused() -> None:
+    session = session_of(parties_of(silos()))
+    size = longest(Exchange.KEYS, session)
+    for replies, parties in (
+        (Replies({1: bytes(size + 1)}), [1]),  # longer than any message of this exchange
+        (Replies({1: b"", 2: b""}), [1]),
+        (Replies({}), [1]),
+        (Replies({1: b""}, {1: "both"}), [1]),
+        (Replies({1: "text"}), [1]),  # type: ignore[dict-item]
+        (Replies({}, {1: 3}), [1]),  # type: ignore[dict-item]
+    ):
+        with pytest.raises(MessageError):
+            read_replies(replies_content(replies), parties, size)
+    odd = read_replies(replies_content(Replies({}, {1: "a\nb" + "c" * 1000})), [1], size)
+    assert odd.refused[1].startswith("a bccc")
+    assert len(odd.refused[1]) == 300
+
+
+def test_the_longest_message_of_each_exchange_is_what_parties_send() -> None:
+    """With all parties there: the bound holds with equality but for a party's own row."""
+    config, sizes = silos(clients=4), dict[Exchange, int]()
+
+    def look(message: Message, reply: Message) -> Message:
+        if (exchange := exchange_of(message)) is not None:
+            sizes[exchange] = max(map(len, reply.content["messages"].values()))  # type: ignore[union-attr, arg-type]
+        return reply
+
+    request = first_request(config)
+    engine_over(Forging(config, look, nodes=1), config).gather(request)
+    session = Session("0", 0, tuple(Identity.fresh().public for _ in range(4)), 3, 7850)
+    for exchange, size in sizes.items():
+        assert longest(exchange, session) - 114 <= size <= longest(exchange, session)
+
+
+def test_a_masked_message_needs_the_runs_noise() -> None:
+    config = silos()
+    parties = _secure_parties(tuple(sorted(config.table().items())), (), 0)
+    request = first_request(config)
+    session = session_of(parties)
+    content = content_of(replace(request, party_stds=None), session, Exchange.MASKED, 1, {})
+    assert read_request(content).party_stds is None
+    assert asked(config, content).error.reason == "MessageError"
