@@ -155,7 +155,8 @@ def clipped_sum(
         if len(counts) == 1 and copies * (client + example * positions.shape[1]) > memory:
             own = slice(int(positions[0, 0]), int(positions[0, 0] + counts))
             mine, size = (x[own], y[own], select(seeds, own)), max(1, memory // example)
-            rows = [_vector_of_one(work, task, point, *mine, size)[None] for point in query.points]
+            limit = None if task.whole_clients else size
+            rows = [_vector_of_one(work, task, point, *mine, limit)[None] for point in query.points]
             return sum_rows(rows, query.blocks, task.layout.layer_sizes, sum_dtype)
         index = positions.to(x.device)
         batch = x[index], y[index], counts, select(seeds, index)
@@ -164,7 +165,7 @@ def clipped_sum(
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
         most = min(most, max(_LEAST_CLIENTS, _CACHED_ENTRIES // task.dimension))
-    chunks = _chunks(sizes, client, example, most, memory)
+    chunks = _chunks(sizes, client, example, most, memory, _lengths(work, task, sizes))
     return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
 
 
@@ -350,19 +351,26 @@ def _cost(
     return known[key]
 
 
+def _lengths(work: Work, task: Task, sizes: Tensor) -> Tensor:
+    """The number of examples, int64 (n,), that each client's row of a batch has with its padding."""
+    if not task.whole_clients or isinstance(work, OneGradient):
+        return padded(sizes)
+    # A loss of all examples must not see padding. Batches of one size have none.
+    return sizes if work.batch_size is None else torch.where(sizes < work.batch_size, sizes, padded(sizes))
+
+
 def _chunks(
-    sizes: Tensor, client: int, example: int, most: int, memory: int
+    sizes: Tensor, client: int, example: int, most: int, memory: int, lengths: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Chunks of the clients with examples, in order of size: ``(positions, counts)``.
 
     ``positions`` (c, longest) are the indices of each client's examples in the batch. A row is padded with
     the client's own examples, repeated cyclically, so that padding is never an input from elsewhere.
     ``counts`` (c,) are the clients' numbers of examples. All clients of a chunk have the same padded length
-    (:func:`padded`), because rounding depends on it: it must follow from a client's own size. A chunk has at
+    in ``lengths``, because rounding depends on it: it must follow from a client's own size. A chunk has at
     most ``most`` clients, and needs at most ``memory`` bytes unless it is a single client.
     """
     starts = torch.cumsum(sizes, 0) - sizes
-    lengths = padded(sizes)
     order = torch.argsort(sizes, stable=True)
     order = order[sizes[order] > 0]
     at = 0

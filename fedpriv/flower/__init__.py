@@ -6,6 +6,7 @@ A :class:`~fedpriv.flower.grid_engine.GridEngine` requests one bounded sum from 
 :class:`~fedpriv.flower.private_strategy.PrivateStrategy` trains the model of any other Flower app privately.
 With :data:`~fedpriv.flower.noise_mod.private_mod` the app's clients add the noise.
 :class:`~fedpriv.flower.silo_app.Silo` trains privately inside any other ClientApp.
+:func:`~fedpriv.flower.virtual_app.virtual_clients` makes an app whose nodes answer for many clients each.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
     from fedpriv.flower.noise_mod import PrivateMod, private_mod
     from fedpriv.flower.private_strategy import PrivateStrategy
     from fedpriv.flower.silo_app import Silo
+    from fedpriv.flower.virtual_app import virtual_clients
 
-__all__ = ["PrivateMod", "PrivateStrategy", "Silo", "private_mod"]
+__all__ = ["PrivateMod", "PrivateStrategy", "Silo", "private_mod", "virtual_clients"]
 
 _HOMES = {
     "PrivateMod": "noise_mod",
     "PrivateStrategy": "private_strategy",
     "Silo": "silo_app",
     "private_mod": "noise_mod",
+    "virtual_clients": "virtual_app",
 }
 
 # Flower and Ray report usage by default; fedpriv reports nothing. They read this when they are imported.

@@ -6,8 +6,9 @@ added to the sum when its reply arrives; no reply is kept. A query of two points
 to the same clients, and a client contributes when both replies are there.
 
 A client that is offline, fails, is late, or returns what does not fit contributes nothing. Whether that
-happened is private under add-or-remove, so that nothing is said of it, with one exception: if no reply so far
-could be used, and one had another form than it must have, the run ends and says so.
+happened is private under add-or-remove, so that nothing is said of it. There are two exceptions, for an app
+that does not work at all. While no reply could be used, the run ends and says so if one had another form than
+it must have, or if all clients that were asked failed in two releases. Then no data entered any release.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -24,12 +26,14 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import sum_rows, zeros
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.flower.app_arrays import AppArrays
-from fedpriv.flower.exchange import UnansweredError, read, replies_to
+from fedpriv.flower.exchange import FailedError, UnansweredError, read, replies_to
 from fedpriv.flower.serialization import MessageError
 from fedpriv.mechanism.grid import on_grid
 from fedpriv.mechanism.query import Query
 
 POLL_INTERVAL = 0.05  # seconds between looks for replies
+VIRTUAL = "fedpriv-arrays"  # a record in the replies of virtual clients
+_MAX_STRIKES = 2  # releases in which all clients fail
 
 # (round from 1, arrays, nodes) -> one message for each node
 Messages = Callable[[int, ArrayRecord, Sequence[int]], Iterable[Message]]
@@ -62,27 +66,36 @@ class AppEngine:
         self._grid, self._arrays, self._messages, self._nodes = grid, arrays, messages, nodes
         self._timeout, self._noisy, self._metrics = timeout, noisy, metrics
         self._fits = False  # whether any reply could be used
+        self._strikes = 0  # releases in which all clients failed
 
     def gather(self, request: SumRequest) -> PartialSum:
         """The bounded sums over the cohort's clients that answered in time.
 
-        Raises ArgumentError if no reply so far could be used because of its form.
+        Raises ArgumentError if no reply so far could be used because of its form, or all clients failed.
         """
         query, nodes = request.query, self._nodes()
         units = [int(unit) for shard in request.shards for unit in shard.ids]
         asked = [nodes[unit] for unit in units if unit < len(nodes)]
         totals = tuple(total.double() for total in zeros(query.blocks, query.points[0]))
-        sent: list[Message] = []
-        places: dict[int, int] = {}  # the number of the point, by the message
-        for number, point in enumerate(query.points):
-            sent += self._messages(request.release + 1, self._arrays.record(point), asked)
-            places |= {id(message): number for message in sent[len(places) :]}
+        batches = [
+            list(self._messages(request.release + 1, self._arrays.record(point), asked))
+            for point in query.points
+        ]
+        # The number of the point, by the message.
+        places = {id(message): number for number, batch in enumerate(batches) for message in batch}
+        # A client's messages follow each other, so that few clients have one answer out.
+        sent = [message for of_client in zip(*batches, strict=True) for message in of_client]
         rows: dict[int, dict[int, Tensor]] = {}
         trouble: MessageError | None = None
+        failed = list[str]()
         for message, reply in replies_to(self._grid, sent, self._timeout, POLL_INTERVAL):
             node, number = message.metadata.dst_node_id, places[id(message)]
             try:
+                _require_own_app(reply)
                 row = read(reply, partial(self._row, query.points[number]))
+            except FailedError as error:
+                failed.append(str(error))
+                continue
             except UnansweredError:
                 continue
             except MessageError as error:
@@ -95,10 +108,24 @@ class AppEngine:
                 self._add(totals, query, [own[number] for number in range(len(query.points))])
         if trouble is not None and not self._fits:
             raise ArgumentError(f"The app's clients do not fit this strategy: {trouble}.")
+        self._require_some(sent, failed)
         return PartialSum(totals, sum(shard.parties for shard in request.shards))
+
+    def _require_some(self, sent: Sequence[Message], failed: Sequence[str]) -> None:
+        """Raises ArgumentError if all clients failed, once more, and none has ever answered well."""
+        if self._fits or not sent or len(failed) < len(sent):
+            return
+        self._strikes += 1
+        if self._strikes >= _MAX_STRIKES:
+            raise ArgumentError(
+                f"Every client that was asked so far {failed[0]}, so that nothing could be learned; the "
+                "reason is in the clients' own logs."
+            )
 
     def _row(self, point: Tensor, content: RecordDict) -> Tensor:
         """A client's change (d,). Raises MessageError if its reply does not fit."""
+        if VIRTUAL in content:
+            raise MessageError("they are virtual clients; give the strategy virtual_clients=True")
         if len(content.array_records) != 1:
             count = len(content.array_records)
             raise MessageError(f"a reply has {count} ArrayRecords; a client must return exactly one")
@@ -119,3 +146,12 @@ class AppEngine:
 
     def close(self) -> None:
         """Nothing to release: the grid is the caller's."""
+
+
+def _require_own_app(reply: Message) -> None:
+    """Raises MessageError for the refusal of an app whose clients add noise, which says nothing of data."""
+    if reply.has_error() and reply.error.code == ErrorCode.MOD_FAILED_PRECONDITION:
+        raise MessageError(
+            "a mod of theirs refuses the message; with private_mod the strategy needs placement='local' or "
+            "'distributed'"
+        )

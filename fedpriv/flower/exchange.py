@@ -22,7 +22,8 @@ from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.serialization import MessageError
 
 _PULL_INTERVAL = 1.0  # seconds between looks for replies
-_MAX_GROUPS = 64  # requests for replies in one look
+_MAX_GROUPS = 64  # requests for replies in one look, unless a group is larger than
+_MAX_AT_ONCE = 8  # replies that are decoded, and in memory, at once
 _MAX_NAME = 100  # characters of an exception's name
 # Flower's errors for messages that expired or whose node has left.
 _UNANSWERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
@@ -115,7 +116,7 @@ def _pulled(
     pending = {message.metadata.message_id: message for message in batch}
     deadline = time.monotonic() + timeout
     while pending:
-        ids, size = list(pending), -(-len(pending) // _MAX_GROUPS)
+        ids, size = list(pending), min(_MAX_AT_ONCE, -(-len(pending) // _MAX_GROUPS))
         for first in range(0, len(ids), size):
             for reply in _pull(grid, {number: pending[number] for number in ids[first : first + size]}):
                 pending.pop(reply.metadata.reply_to_message_id, None)

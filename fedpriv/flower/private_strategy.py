@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,12 +40,15 @@ from fedpriv.flower.app_arrays import AppArrays
 from fedpriv.flower.app_config import configured, planned
 from fedpriv.flower.app_engine import AppEngine
 from fedpriv.flower.app_run import AppRun, DivergedError, Evaluate
+from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.noised_engine import NoisedEngine
+from fedpriv.flower.virtual_app import require_same_arrays
 from fedpriv.runs import checkpoints
 from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.run_dir import RunFolder, default_folder
 from fedpriv.runs.run_ledger import open_accountant
 
+_DESCRIBE_TIMEOUT = 60.0  # seconds for a node of virtual clients to describe itself
 _POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while clients connect
 
 
@@ -74,6 +78,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         client_metrics: ``"drop"``, or ``"non-private"``, which lets the metrics that clients return through
             without noise, asks them for federated evaluation, and marks every output.
         start_timeout: the seconds to wait for all N clients to connect; the run begins without those missing.
+        virtual_clients: whether the app is made by :func:`fedpriv.flower.virtual_clients`: then the N clients
+            are spread over the nodes, of which there may be any number, and a node is no unit.
         strategy: a strategy whose ``configure_train`` adds to what clients are sent (:meth:`wrap`).
         **settings: further settings of ``fedpriv simulate --help`` for sampling, privacy and optimizers, with
             their defaults: ``clip_norm`` (C, the largest Euclidean norm of the change that a client may
@@ -103,6 +109,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         frozen: Iterable[str] = (),
         client_metrics: str = "drop",
         start_timeout: float = 60.0,
+        virtual_clients: bool = False,
         strategy: FedAvg | None = None,
         **settings: Any,
     ) -> None:
@@ -119,6 +126,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
             hint = "private_mod lets no metrics leave a client"
             raise validation.fail("client_metrics", client_metrics, allowed, hint)
         self._start_timeout = validation.non_negative("start_timeout", start_timeout)
+        self._virtual = virtual_clients
+        if virtual_clients:
+            self._require_virtual(strategy)
         if resume and folder is None:
             raise validation.fail("folder", None, "be the folder of the run to resume")
         if folder is not None and not resume:
@@ -165,7 +175,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         with validation.python_names(Config.keys(), ("local-steps",)):
             self.plan = planned(self.config, arrays.layout.dimension)
             resumed = self._checkpoint() if self._resume else None
-        self._wait_for_clients(grid)
+        if self._virtual:
+            if train_config:
+                raise validation.fail("train_config", dict(train_config), "be left out with virtual_clients")
+            require_same_arrays(grid, arrays.layout, min(timeout, _DESCRIBE_TIMEOUT))
+        else:
+            self._wait_for_clients(grid)
         folder = self._open_folder()
         self._log_start(arrays, folder)
         run = AppRun(self.plan, arrays, initial_arrays, folder, evaluate_fn, self._let_through, resumed)
@@ -206,7 +221,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
             if self._let_through:
                 self._evaluate_clients(grid, progress.round, run.record, evaluate_config, timeout, result)
 
-        cohorts = replace(plan.cohorts(key), data_on_node=True)
+        cohorts = replace(plan.cohorts(key), data_on_node=not self._virtual)
+        if self._virtual:  # one shard a node, which computes its clients together
+            nodes = max(1, len(list(grid.get_node_ids())))
+            cohorts = replace(cohorts, chunk_size=math.ceil(plan.mechanism.sampler.expected_size / nodes))
         accountant = run.accountant
         parts = (plan.mechanism, run.state, until, engine, accountant, key, cohorts, observe)
         try:
@@ -216,6 +234,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
 
     def _engine(self, grid: Grid, arrays: AppArrays, timeout: float, train_config: ConfigRecord) -> Engine:
         """What gathers the clients' sums: they are bounded here, or bounded and noised by the clients."""
+
+        if self._virtual:
+            return GridEngine(grid, timeout, max(self._start_timeout, 1.0))
 
         def nodes() -> Sequence[int]:
             return self._clients(grid)
@@ -321,6 +342,16 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
             found = self.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
             if found is not None:
                 result.evaluate_metrics_clientapp[number] = found
+
+    def _require_virtual(self, strategy: FedAvg | None) -> None:
+        """Raises ArgumentError for what virtual clients cannot do."""
+        if self.plan.mechanism.placement.at_parties:
+            hint = "virtual clients add no noise; fedpriv simulate has such runs"
+            raise validation.fail("placement", self.config.placement, "be central with virtual_clients", hint)
+        if strategy is not None or self._let_through:
+            name = "strategy" if strategy is not None else "client_metrics"
+            hint = "virtual clients are sent the model alone, and return a sum alone"
+            raise validation.fail(name, "given", "be left out with virtual_clients", hint)
 
     def _until(self, num_rounds: int | None) -> int:
         rounds = self.plan.rounds

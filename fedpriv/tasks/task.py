@@ -54,7 +54,11 @@ class Task(FunctionalModel):
         loss: outputs (n, ...), labels (n, ...) -> losses (n,).
         dropout: what the model's dropout draws by.
         right_padded: whether zeros at the right of an input are no part of it, as the module says.
+        whole_clients: whether the loss is of all of a client's examples at once. Then they are neither padded
+            nor split (:mod:`fedpriv.tasks.client_loss`).
     """
+
+    whole_clients = False
 
     def __init__(self, model: nn.Module | str, loss: Loss | str = "cross-entropy") -> None:
         """A task for a module, or for a model of :mod:`fedpriv.models` by name.

@@ -331,7 +331,7 @@ def test_a_clients_vector_does_not_depend_on_its_batch_bit_for_bit(name, batch, 
 def test_clients_of_one_padded_length_have_at_most_an_eighth_of_padding(spread):
     sizes = (20 * torch.from_numpy(default_rng(3).lognormal(0, spread, 400))).long()
     lengths = {}
-    for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40):
+    for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40, client_update.padded(sizes)):
         for own, count in zip(positions, counts.tolist(), strict=True):
             assert own.unique().tolist() == list(range(int(own[0]), int(own[0]) + count))
             assert len(own) <= 1.125 * count

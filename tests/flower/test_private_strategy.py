@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
+import weakref
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,33 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, Krum, Result
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    FedMedian,
+    FedProx,
+    Krum,
+    Result,
+)
+from flwr.supercore.privacy_accounting import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    SamplingMethod,
+)
 from helpers.app_runs import NEEDS, SETTINGS, events, initial, vector
+from helpers.noising_app import NoisingGrid
 from helpers.ordinary_app import CLIENTS, FEDERATION, AppGrid, Tamper, changed, failed
 
 import fedpriv
 from fedpriv import ArgumentError
+from fedpriv.accounting import Event, epsilon
+from fedpriv.federated.engine import Shard, SumRequest
+from fedpriv.flower.accountant import FlowerAccountant
+from fedpriv.flower.app_arrays import AppArrays
+from fedpriv.flower.app_engine import AppEngine
 from fedpriv.flower.private_strategy import PrivateStrategy
+from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.optimizers import METHODS
 from fedpriv.runs.result import load_result
 
@@ -31,9 +54,18 @@ def run(
     return strategy.start(grid or AppGrid(), initial()[0], **{"timeout": 5, **(start or {})})
 
 
-@pytest.mark.parametrize("optimizer", [name for name in METHODS if name not in ("adadps", "pda-dpmd")])
-def test_an_ordinary_app_trains_as_fedprivs_own(optimizer: str, tmp_path: Path) -> None:
-    changes = {"optimizer": optimizer, **NEEDS.get(optimizer, {})}
+LEARNS = [name for name in METHODS if name not in ("adadps", "pda-dpmd")]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rounds"),
+    [
+        *((name, 4) for name in LEARNS),
+        *(pytest.param(name, 20, marks=pytest.mark.slow) for name in LEARNS),
+    ],
+)
+def test_an_ordinary_app_trains_as_fedprivs_own(optimizer: str, rounds: int, tmp_path: Path) -> None:
+    changes = {"optimizer": optimizer, "rounds": rounds, **NEEDS.get(optimizer, {})}
     result = run(tmp_path / "app", **changes)
     own = fedpriv.simulate({**FEDERATION}, folder=tmp_path / "own", **{**SETTINGS, **changes})
     trained = vector(result.arrays)
@@ -99,6 +131,113 @@ def test_a_reply_that_does_not_fit_contributes_nothing(what: str, tmp_path: Path
     assert torch.equal(vector(odd.arrays), vector(without.arrays))
     assert events(tmp_path / "odd") == events(tmp_path / "without")
     assert not torch.equal(vector(odd.arrays), vector(run(tmp_path / "all", rounds=2).arrays))
+
+
+@pytest.mark.parametrize("delay", [0.2, 5.0])
+def test_a_slow_client_counts_if_it_answers_in_time_and_never_later(delay: float, tmp_path: Path) -> None:
+    class Slow(AppGrid):
+        def __init__(self) -> None:
+            super().__init__()
+            self.since: dict[str, float] = {}
+
+        def push_messages(self, messages: Any) -> Any:
+            batch = list(messages)
+            stored = super().push_messages(batch)  # the clients answer here
+            self.since |= {message.metadata.message_id: time.monotonic() for message in batch}
+            self.slow = {m.metadata.message_id for m in batch if m.metadata.dst_node_id > CLIENTS // 2}
+            return stored
+
+        def pull_messages(self, message_ids: Any) -> Any:
+            now = time.monotonic()
+            late = {one for one in message_ids if one in self.slow and now < self.since[one] + delay}
+            return super().pull_messages([one for one in message_ids if one not in late])
+
+    settings = {"rounds": 2, "sampler": "everyone", "sampling_rate": 1.0}
+    slow = run(tmp_path / "slow", Slow(), {"timeout": 0.5}, **settings)
+    nodes = CLIENTS if delay < 0.5 else CLIENTS // 2
+    wanted = run(tmp_path / "wanted", AppGrid(nodes), {"timeout": 5}, **settings)
+    assert torch.equal(vector(slow.arrays), vector(wanted.arrays))
+    assert events(tmp_path / "slow") == events(tmp_path / "wanted")
+
+
+def test_replies_are_summed_as_they_come_and_not_kept() -> None:
+    """However many clients there are, few replies are in memory at once."""
+    initial_arrays = ArrayRecord({"w": Array(np.zeros(1000, np.float32))})
+    living, most = Counter[str](), list[int]()
+
+    class Lazy:
+        """Clients whose replies are made when they are fetched."""
+
+        def __init__(self, nodes: int) -> None:
+            self.nodes, self.sent = nodes, dict[str, Message]()
+
+        def get_node_ids(self) -> list[int]:
+            return list(range(1, self.nodes + 1))
+
+        def push_messages(self, messages: Any) -> list[str]:
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = f"{len(self.sent)}"
+                self.sent[message.metadata.message_id] = message
+            return list(self.sent)
+
+        def pull_messages(self, message_ids: Any) -> Any:
+            most.append(living["replies"])
+            for name in message_ids:
+                own = Array(np.ones(1000, np.float32))
+                living["replies"] += 1
+                weakref.finalize(own, living.subtract, ["replies"])
+                yield Message(RecordDict({"arrays": ArrayRecord({"w": own})}), reply_to=self.sent.pop(name))
+
+    AppGrid(1)  # as in a ServerApp's process
+    peaks = []
+    for nodes in (300, 1200):
+        grid, arrays = Lazy(nodes), AppArrays(initial_arrays)
+
+        def messages(number: int, record: ArrayRecord, asked: Any) -> list[Message]:
+            return [Message(RecordDict({"arrays": record}), node, "train") for node in asked]
+
+        engine = AppEngine(grid, arrays, messages, grid.get_node_ids, timeout=5)
+        query = Query((torch.zeros(1000),), (SumBlock((Term(clip_norm=1.0),)),))
+        shard = Shard(0, np.arange(nodes), parties=nodes)
+        [total] = engine.gather(SumRequest(query, 0, (shard,))).sums
+        assert float(total.norm()) == pytest.approx(nodes)
+        peaks.append(max(most))
+        most.clear()
+    assert max(peaks) <= 20
+
+
+def test_an_app_that_always_fails_ends_the_run(tmp_path: Path) -> None:
+    everyone = {"sampler": "everyone", "sampling_rate": 1.0}
+    with pytest.raises(ArgumentError, match="Every client that was asked so far failed with Flower's error"):
+        run(tmp_path / "run", AppGrid(tamper=lambda partition, reply: failed(reply)), **everyone)
+    assert len(events(tmp_path / "run")) == 2
+    one = AppGrid(tamper=lambda partition, reply: failed(reply) if partition else reply)
+    run(tmp_path / "one", one, **everyone)
+    assert len(events(tmp_path / "one")) == 4
+
+
+def test_an_app_whose_clients_would_add_noise_is_named_at_its_first_reply(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="with private_mod the strategy needs placement='local'"):
+        run(tmp_path / "run", NoisingGrid())
+
+
+def test_epsilon_is_a_tenth_of_what_flowers_wrapper_spends() -> None:
+    """At q 0.1, z 1, T 100, delta 1e-5: a certified upper bound here, a certified lower bound there."""
+    settings = {"population": 1000, "sampling_rate": 0.1, "rounds": 100, "delta": 1e-5}
+    strategy = PrivateStrategy(**settings, epsilon=7.06, optimizer="dp-sgd")
+    z = strategy.plan.mechanism.scale
+    assert 0.99 < z < 1.01
+    ours = epsilon(strategy.plan.events, 1e-5, "pld")
+    config = PrivacyConfig(1e-5, 1000, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)
+    wrapper = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), z, 1.0, 100, accountant=FlowerAccountant(config)
+    )
+    wrapper.accountant.compose(GaussianPrivacyEvent(z, 100, 1000), 100)
+    wrappers = epsilon([Event(z, "none", "add-remove", 1.0, count=100)], 1e-5, "pld")
+    assert wrapper.privacy_spent().epsilon == pytest.approx(wrappers.epsilon)
+    assert (ours.kind, wrappers.kind) == ("bound", "bound")
+    assert ours.epsilon <= 7.06
+    assert wrappers.epsilon_lower > 10 * ours.epsilon
 
 
 def test_a_huge_reply_moves_the_model_by_its_clip_norm_and_weights_are_ignored(tmp_path: Path) -> None:
