@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "fedpriv"
 # A room imports only from rooms above it in this list, and not from its neighbours in the same line.
 LAYERS = [
     {"_internal"},
-    {"rng", "parameters", "accounting", "secure_aggregation"},
+    {"rng", "parameters", "scattering", "accounting", "secure_aggregation"},
     {"mechanism", "models", "data"},
     {"optimizers", "clipping"},
     {"tasks"},

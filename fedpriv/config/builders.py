@@ -16,6 +16,7 @@ from fedpriv import data, models
 from fedpriv._internal import hints, user_code, validation
 from fedpriv.config.schema import Config
 from fedpriv.data import View
+from fedpriv.data.features import with_features
 from fedpriv.data.loaders import own_settings
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
 from fedpriv.models import weights
@@ -120,9 +121,10 @@ def make_work(config: Config) -> Work:
 
 
 def make_source(config: Config) -> data.Source:
-    """The configured data set. Raises ArgumentError or DataError where it is not to be had."""
+    """The data set with its features. Raises ArgumentError or DataError where it is not to be had."""
     own = {name: value for kind in own_settings() for name, value in config.part(kind)}
-    return data.load(config.dataset, config.data_folder or None, **own)
+    source = data.load(config.dataset, config.data_folder or None, **own)
+    return with_features(source, config.features, config.features_folder)
 
 
 def make_public(config: Config) -> PublicGradient:

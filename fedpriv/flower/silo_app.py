@@ -36,6 +36,7 @@ from fedpriv.config.builders import choose_device, make_task, make_view, make_wo
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data import Arrays, Source
+from fedpriv.data.features import with_features
 from fedpriv.data.inputs import examples_of
 from fedpriv.federated.worker import Worker
 from fedpriv.flower.error_masking import error_reply
@@ -180,7 +181,7 @@ class Silo:
     def _side(self) -> Worker:
         """Computes sums over the silo's examples."""
         config = self.plan.config
-        source = _source(self._dataset, self._module)
+        source = with_features(_source(self._dataset, self._module), config.features, config.features_folder)
         objects = {"dataset": source, "model": self._module, **({"loss": self._loss} if self._loss else {})}
         with user_code.objects(objects):
             task, view = make_task(config, source), make_view(config, source)

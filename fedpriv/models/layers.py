@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedpriv._internal import validation
 from fedpriv.models import initializers
+from fedpriv.scattering import scattering
 
 FACTORS = 100  # the length of a factor in Li 2023, appendix C.1
 
@@ -42,6 +43,14 @@ class FromZero(nn.Sequential):
         super().__init__(*layers)
         last = len(layers) - 1
         self.initializers = {f"{last}.weight": initializers.zeros, f"{last}.bias": initializers.zeros}
+
+
+class Scattering(nn.Module):
+    """Images -> their scattering features (:func:`fedpriv.scattering.scattering`); it has no parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (n, channels * 81, height / 4, width / 4) of images (n, channels, height, width)."""
+        return scattering(x)
 
 
 class Pool(nn.Module):

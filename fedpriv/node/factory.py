@@ -14,6 +14,7 @@ from fedpriv._internal import validation
 from fedpriv.config.builders import choose_device, make_source, make_task, make_view, make_work
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import ClientFile, FileView
+from fedpriv.data.features import FeatureSource
 from fedpriv.federated.worker import Units, Worker
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.rng import Key
@@ -31,6 +32,19 @@ class SiloFile:
     def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
         """See :class:`Units`. A unit of another silo, or beyond the end of the file, has no examples."""
         return self.file.units(self.silos, client_ids, device)
+
+
+@dataclass(frozen=True)
+class FeatureView:
+    """Units whose images are replaced by their features."""
+
+    units: Units
+    source: FeatureSource
+
+    def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
+        """See :class:`Units`."""
+        x, y, owner = self.units.batch(client_ids, device)
+        return data.Batch(self.source.transformed(x), y, owner)
 
 
 def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None) -> Worker:
@@ -84,7 +98,9 @@ def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
 
 
 def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own: int) -> Units:
-    file = FileView(ClientFile(node["data-file"], source), own)
-    if not config.privacy_unit.in_silos:
-        return file
-    return SiloFile(file, data.Silos(config.clients, config.examples_per_client))
+    like = source.images if isinstance(source, FeatureSource) else source
+    file = FileView(ClientFile(node["data-file"], like), own)
+    view: Units = file
+    if config.privacy_unit.in_silos:
+        view = SiloFile(file, data.Silos(config.clients, config.examples_per_client))
+    return FeatureView(view, source) if isinstance(source, FeatureSource) else view

@@ -127,6 +127,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("adadps-epsilon", 0.0),
     ("adadps-beta", 1.0),
     ("pda-horizon", -1),
+    ("features", "fourier"),
     ("work", "epochs"),
     ("local-steps", 0),
     ("local-learning-rate", math.inf),
@@ -169,7 +170,7 @@ def test_every_key_is_described_and_every_bounded_key_has_an_impossible_value() 
     assert all(field.description for field in Config.all_fields().values())
     # These are checked where they are used.
     free = {"dataset", "data-folder", "model", "loss", "initial-weights", "clip-norm-file", "device"}
-    free |= {"ledger-anchor", "ledger-anchor-command"}
+    free |= {"features-folder", "ledger-anchor", "ledger-anchor-command"}
     assert {key for key, _ in IMPOSSIBLE} | free == set(Config.keys())
 
 

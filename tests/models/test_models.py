@@ -29,6 +29,9 @@ SIZES = [
     ("mlp-no-bias-3", MNIST, 334_336),  # Koskela & Honkela 2020, 5.1
     ("cnn", MNIST, 26_010),
     ("vgg11", ((3, 32, 32), 10), 9_225_610),
+    ("normalised-linear", ((81, 7, 7), 10), 39_700),
+    ("normalised-cnn", ((81, 7, 7), 10), 81 * 9 * 64 + 64 + 64 * 9 * 10 + 10),
+    ("scattering-linear", MNIST, 39_700),  # Tramer & Boneh 2021
     ("lstm", ((20,), 18, (58,)), 58 * 64 + 4 * 128 * (64 + 128 + 2) + 128 * 18 + 18),
     ("mlp-text", ((256,), 2, (10_000,)), 160_306),  # Bu et al. 2020
     ("factors", MOVIELENS, 262_500),  # Li 2023, C.1

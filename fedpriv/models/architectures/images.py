@@ -20,7 +20,7 @@ def cnn(inputs: Inputs) -> nn.Module:
     """
     from fedpriv.models.layers import Pool
 
-    shape = _image(inputs, 14)
+    shape = image(inputs, 14)
     height, width = (((side - 2) // 2 - 4) // 2 for side in shape[1:])
     layers: list[tuple[str, nn.Module]] = [
         ("first", nn.Conv2d(shape[0], 16, 8, stride=2, padding=3)),
@@ -43,7 +43,7 @@ def vgg11(inputs: Inputs) -> nn.Module:
     As usual for images of 32x32 it has one linear layer (9,225,610 parameters for CIFAR-10) instead of the
     three for ImageNet. Larger images are supported.
     """
-    channels, height, width = _image(inputs, 32)
+    channels, height, width = image(inputs, 32)
     layers: list[tuple[str, nn.Module]] = []
     for group, outs in enumerate(_VGG_11):
         for place, out in enumerate(outs):
@@ -56,7 +56,7 @@ def vgg11(inputs: Inputs) -> nn.Module:
     return nn.Sequential(OrderedDict(layers))
 
 
-def _image(inputs: Inputs, side: int) -> tuple[int, int, int]:
+def image(inputs: Inputs, side: int) -> tuple[int, int, int]:
     """The shape (channels, height, width). Raises ArgumentError for other shapes and for smaller images."""
     shape = inputs.shape
     if len(shape) != 3 or min(shape[1:]) < side:

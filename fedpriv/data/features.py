@@ -1,0 +1,175 @@
+"""A source of fixed features in place of images: what a model learns from is computed once, and kept.
+
+The features of an example depend on that example alone, bit for bit: batches have one size, for which a trial
+found the same bits at every place, or each example is transformed by itself. They are rounded to float16, so
+that stored features are those that are computed anew.
+
+A folder for features holds a file for each block of 512 examples whose indices follow each other. A block is
+computed whole when one of its examples is asked for, so that the files do not show who took part. They hold
+what the data holds: protect them as the data.
+
+>>> from fedpriv.data.loaders import load
+>>> source = with_features(load("infinite-digits"), "scattering")
+>>> source.shape, tuple(source.batch(np.array([1000])).x.shape)
+((81, 7, 7), (1, 81, 7, 7))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv._internal import validation
+from fedpriv._internal.files import atomic
+from fedpriv._internal.lazy import numpy as np
+from fedpriv._internal.lazy import torch
+from fedpriv.data.source import DataError, Indices, Pair, Source, Target, whole
+from fedpriv.scattering import feature_shape, scattering
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FEATURES = ("none", "scattering")
+_VERSION = 1  # of the features; another one has other files
+_BATCH = 32  # examples that are transformed at once
+_BLOCK = 512  # examples of a file
+_OPEN_BLOCKS = 4096  # memory maps that stay open
+_CHECKED = 4  # examples of a stored block that are computed anew when it is first read
+
+
+def with_features(source: Source, kind: str, folder: str | Path = "") -> Source:
+    """``source`` with features in place of its inputs, or itself where ``kind`` is none.
+
+    Args:
+        source: images.
+        kind: one of FEATURES.
+        folder: where features are kept; empty: nowhere.
+
+    Raises ArgumentError where the source does not have images whose sides are multiples of 4.
+    """
+    if validation.choice("features", kind, FEATURES) == "none":
+        return source
+    if source.tokens:
+        raise validation.fail("features", kind, f"be none: {source.name} has tokens")
+    return FeatureSource(source, Path(folder) if str(folder) else None)
+
+
+class FeatureSource:
+    """The scattering features of a source's images.
+
+    Attributes:
+        images: the source of the images.
+        name, classes, tokens, target, owners, size, first: those of the images.
+        shape: the shape of an example's features.
+    """
+
+    tokens: tuple[int, ...] = ()
+
+    def __init__(self, images: Source, folder: Path | None = None) -> None:
+        """The features of ``images``, which are kept in ``folder`` if there is one."""
+        self.images = images
+        self.name, self.classes = images.name, images.classes
+        self.target: Target = images.target
+        self.owners, self.size, self.first = images.owners, images.size, images.first
+        self.shape: tuple[int, ...] = feature_shape(images.shape)
+        self.class_names = getattr(images, "class_names", ())
+        self._folder = folder
+        self._blocks: dict[int, Tensor] = {}
+        self._sizes: dict[torch.device, int] = {}
+
+    def batch(self, indices: Indices, device: torch.device | str = "cpu") -> Pair:
+        """The features of the examples at ``indices`` (n,), float32, and their labels, on ``device``."""
+        at = whole("indices", indices)
+        if self._folder is None or not len(at):
+            x, y = self.images.batch(at, device)
+            return Pair(self.transformed(x), y)
+        rows = torch.empty((len(at), *self.shape), dtype=torch.float16)
+        for number in np.unique(at // _BLOCK):
+            own = np.flatnonzero(at // _BLOCK == number)
+            rows[torch.from_numpy(own)] = self._block(int(number))[torch.from_numpy(at[own] % _BLOCK)]
+        return Pair(rows.to(device).float(), self._targets(at, device))
+
+    def labels(self, indices: Indices) -> Indices:
+        """The labels of the images."""
+        return self.images.labels(indices)
+
+    def test(self, device: torch.device | str = "cpu") -> Pair:
+        """The features of the public test examples, which stay in memory."""
+        x, y = self._test
+        return Pair(x.to(device), y.to(device))
+
+    @cached_property
+    def _test(self) -> Pair:
+        x, y = self.images.test()
+        return Pair(self.transformed(x), y)
+
+    def _targets(self, at: Indices, device: torch.device | str) -> Tensor:
+        if self.target == "label":
+            return torch.from_numpy(self.labels(at)).to(device)
+        return self.images.batch(at, device).y
+
+    def transformed(self, x: Tensor) -> Tensor:
+        """The features of images x (n, ...): float32, rounded to float16."""
+        size = self._batch_size(x)
+        rows = x.new_empty((len(x), *self.shape))
+        for start in range(0, len(x), size):
+            part = x[start : start + size]
+            padding = part[:1].expand(size - len(part), *part.shape[1:])
+            rows[start : start + size] = scattering(torch.cat([part, padding]))[: len(part)]
+        return rows.half().float()
+
+    def _batch_size(self, like: Tensor) -> int:
+        """_BATCH where an example's bits do not depend on its place in such a batch; else 1."""
+        if like.device not in self._sizes:
+            made_up = np.random.default_rng(0).uniform(0, 1, (_BATCH, *self.images.shape))
+            x = torch.as_tensor(made_up).to(like)
+            wanted = torch.cat([scattering(one[None]) for one in x])
+            turns = (0, 1, 5)
+            same = all(torch.equal(scattering(x.roll(turn, 0)), wanted.roll(turn, 0)) for turn in turns)
+            self._sizes[like.device] = _BATCH if same else 1
+        return self._sizes[like.device]
+
+    def _block(self, number: int) -> Tensor:
+        """The features of a block of indices, float16 (_BLOCK, *shape), from its file."""
+        if number not in self._blocks:
+            if len(self._blocks) >= _OPEN_BLOCKS:
+                self._blocks.clear()
+            self._blocks[number] = self._stored(number)
+        return self._blocks[number]
+
+    def _stored(self, number: int) -> Tensor:
+        assert self._folder is not None
+        path = self._folder / f"{self.name}-scattering-{self._mark}" / f"{number}.f16"
+        end = (
+            _BLOCK * (number + 1) if self.size is None else min(_BLOCK * (number + 1), self.first + self.size)
+        )
+        at = np.arange(max(_BLOCK * number, self.first), end)
+        if not path.is_file():
+            rows = np.zeros((_BLOCK, *self.shape), np.float16)
+            rows[at - _BLOCK * number] = self.transformed(self.images.batch(at).x).numpy()
+            with atomic(path) as file:
+                file.write(rows.tobytes())
+        return self._checked(path, at, number)
+
+    def _checked(self, path: Path, at: Indices, number: int) -> Tensor:
+        """The block of a file. Raises DataError if it does not hold the features of these examples."""
+        wanted = 2 * _BLOCK * int(np.prod(self.shape))
+        if path.stat().st_size != wanted:
+            raise DataError(f"{path} is damaged; remove it, and its features are computed anew")
+        rows = torch.from_numpy(np.memmap(path, np.float16, "c", shape=(_BLOCK, *self.shape)))
+        some = at[:: max(1, len(at) // _CHECKED)]
+        anew = self.transformed(self.images.batch(some).x)
+        if not torch.allclose(rows[torch.from_numpy(some - _BLOCK * number)].float(), anew, 1e-2, 1e-3):
+            raise DataError(f"{path} has the features of other data; remove its folder, or name another one")
+        return rows
+
+    @cached_property
+    def _mark(self) -> str:
+        """What the files' folder is named by, besides the source: its public numbers and test examples."""
+        x, y = self.images.test()
+        digest = hashlib.sha256(repr((_VERSION, self.size, self.first, self.images.shape)).encode())
+        for part in (x, y):
+            digest.update(np.ascontiguousarray(part.numpy()).tobytes())
+        return digest.hexdigest()[:12]

@@ -1,0 +1,96 @@
+"""A source of features: its examples, its files, and that an example's features follow from it alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.data import Arrays, DataError, features, load
+from fedpriv.data.features import with_features
+from fedpriv.scattering import scattering
+
+DIGITS = load("infinite-digits")
+
+
+def test_features_are_those_of_the_images_in_half_precision():
+    source = with_features(DIGITS, "scattering")
+    at = np.array([700, 10**9, 365])
+    x, y = source.batch(at)
+    images, labels = DIGITS.batch(at)
+    assert torch.equal(x, scattering(images).half().float())
+    assert torch.equal(y, labels)
+    assert (source.first, source.size, source.shape) == (DIGITS.first, None, (81, 7, 7))
+    test = source.test()
+    assert torch.equal(test.x[:2], scattering(DIGITS.test().x[:2]).half().float())
+    assert torch.equal(test.y, DIGITS.test().y)
+    assert with_features(DIGITS, "none") is DIGITS
+
+
+def test_the_bits_of_an_example_do_not_depend_on_its_batch():
+    source = with_features(DIGITS, "scattering")
+    at = np.arange(1000, 1045)
+    whole = source.batch(at).x
+    for some in (at[:1], at[7:8], at[::-1][:33].copy(), at[3:40]):
+        assert torch.equal(source.batch(some).x, whole[torch.from_numpy(some - 1000)])
+
+
+def test_images_are_transformed_alone_where_batches_change_bits(monkeypatch):
+    sizes = []
+
+    def by_place(x):
+        sizes.append(len(x))
+        return scattering(x) + torch.arange(len(x)).view(-1, 1, 1, 1) * 1e-3
+
+    monkeypatch.setattr(features, "scattering", by_place)
+    source = with_features(DIGITS, "scattering")
+    x = source.batch(np.arange(400, 440)).x
+    assert torch.equal(x, scattering(DIGITS.batch(np.arange(400, 440)).x).half().float())
+    assert sizes[-40:] == [1] * 40
+
+
+def test_stored_features_are_those_that_are_computed(tmp_path, monkeypatch):
+    at = np.array([700, 2000, 701, 512, 511, 700])
+    wanted = with_features(DIGITS, "scattering").batch(at)
+    source = with_features(DIGITS, "scattering", tmp_path)
+    for _ in range(2):
+        found = source.batch(at)
+        assert torch.equal(found.x, wanted.x)
+        assert torch.equal(found.y, wanted.y)
+    files = sorted(path.name for path in tmp_path.rglob("*.f16"))
+    assert files == ["0.f16", "1.f16", "3.f16"]  # whole blocks, whoever is asked for
+
+    def moved(x):
+        raise AssertionError
+
+    again = with_features(DIGITS, "scattering", tmp_path)
+    again.batch(at)
+    monkeypatch.setattr(features, "scattering", moved)
+    assert torch.equal(again.batch(at).x, wanted.x)
+
+
+def test_files_of_other_data_and_damaged_files_are_refused(tmp_path):
+    x = np.random.default_rng(0).uniform(0, 1, (600, 1, 8, 8)).astype(np.float32)
+    y = np.arange(600) % 2
+    mine = with_features(Arrays("mine", x, y, x[:3], y[:3], 2), "scattering", tmp_path)
+    assert mine.batch(np.array([599])).x.shape == (1, 81, 2, 2)
+    mine.batch(np.array([0]))
+    other = with_features(Arrays("mine", x[::-1], y, x[:3], y[:3], 2), "scattering", tmp_path)
+    with pytest.raises(DataError, match="has the features of other data"):
+        other.batch(np.array([599]))
+    path = next(tmp_path.rglob("0.f16"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="is damaged"):
+        with_features(Arrays("mine", x, y, x[:3], y[:3], 2), "scattering", tmp_path).batch(np.array([0]))
+
+
+def test_what_has_no_features_is_refused():
+    tokens = Arrays(
+        "words", np.ones((2, 3), np.int64), [0, 1], np.ones((1, 3), np.int64), [0], 2, tokens=(5,)
+    )
+    with pytest.raises(ArgumentError, match="features is 'scattering'; it must be none: words has tokens"):
+        with_features(tokens, "scattering")
+    rows = Arrays("rows", np.ones((2, 9), np.float32), [0, 1], np.ones((1, 9), np.float32), [0], 2)
+    with pytest.raises(ArgumentError, match="scattering features need images"):
+        with_features(rows, "scattering")
+    with pytest.raises(ArgumentError, match="features is 'fourier'"):
+        with_features(DIGITS, "fourier")
