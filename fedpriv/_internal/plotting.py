@@ -29,10 +29,32 @@ STYLES: tuple[tuple[str, Any, str], ...] = (
 LEVEL = "dotted: the last score without noise, where epsilon is infinite"  # the legend of ``level``
 
 
-def panels(width: float, height: float, number: int = 1) -> tuple[Figure, list[Axes]]:
-    """(a figure of this size in inches, its panels from left to right with a shared vertical axis)."""
+CUT = "cut"  # the id of the strokes of ``cut``
+
+
+def panels(
+    width: float, height: float, number: int = 1, columns: int | None = None, share: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """(a figure of this size in inches, its panels row by row, with a shared vertical axis if ``share``).
+
+    The panels are in one row, or in rows of ``columns``.
+    """
     figure = _picture()(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(1, number, sharey=True, squeeze=False)[0])
+    columns = min(columns or number, number)
+    rows = -(-number // columns)
+    found = list(figure.subplots(rows, columns, sharey=share, squeeze=False).flat)
+    for unused in found[number:]:
+        unused.remove()
+    return figure, found[:number]
+
+
+def cut(axes: Axes) -> None:
+    """Two small strokes at the foot of the vertical axis: it does not start at 0."""
+    from matplotlib.path import Path
+
+    stroke: Any = Path([(-1, -0.6), (1, 0.6)])
+    style: Any = {"color": "black", "clip_on": False, "transform": axes.transAxes, "zorder": 5}
+    axes.scatter([0, 0], [0, 0.02], marker=stroke, s=80, gid=CUT, **style)
 
 
 @cache

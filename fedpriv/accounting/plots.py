@@ -11,11 +11,15 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import plotting
 from fedpriv.accounting.events import Event, equal_parts
 from fedpriv.accounting.methods.base import METHODS, UnsupportedEvent
 from fedpriv.accounting.methods.registry import epsilons, non_decreasing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 POINTS = 40  # of a plotted curve
 
@@ -96,24 +100,31 @@ def _equal_curves(epsilon: Mapping[str, tuple[float, ...]]) -> list[list[str]]:
 
 
 def draw(found: Curves, title: str = "") -> bytes:
-    """A PNG of the curves. Bounds are solid lines; estimates are dashed lines and labelled as estimates.
-
-    The epsilon axis is logarithmic if one loose method would flatten all other curves.
-    """
+    """A PNG of the curves, by :func:`draw_on`."""
     figure, [axes] = plotting.panels(8.5, 4.5)
+    draw_on(axes, found, found.steps)
+    axes.set(xlabel="releases", title=title)
+    if found.epsilon:
+        figure.legend(loc="outside right upper")
+    return plotting.png(figure, dpi=110)
+
+
+def draw_on(axes: Axes, found: Curves, at: Sequence[float]) -> None:
+    """Draw the curves into a panel, with ``at`` as their horizontal places, one for each step.
+
+    Bounds have full lines or dashes of their own; estimates are dotted and labelled as estimates. The epsilon
+    axis is logarithmic if one loose method would flatten all other curves.
+    """
     finite = [v for values in found.epsilon.values() for v in values if 0 < v < math.inf]
     if finite and max(finite) > 20 * min(values[-1] for values in found.epsilon.values()):
         axes.set_yscale("log")
-    for methods in _equal_curves(found.epsilon):
+    for methods, (color, dashes, _) in zip(_equal_curves(found.epsilon), plotting.STYLES, strict=False):
         values = found.epsilon[methods[0]]
         estimate = METHODS[methods[0]].kind == "estimate"
         label = f"{', '.join(methods)} ({'an estimate' if estimate else 'upper bound'})"
         shown = [value if math.isfinite(value) else math.nan for value in values]
-        [line] = axes.plot(found.steps, shown, linestyle="--" if estimate else "-", label=label)
+        axes.plot(at, shown, color=color, linestyle=":" if estimate else dashes, label=label)
         for method in found.lower.keys() & set(methods):
-            axes.fill_between(found.steps, found.lower[method], values, color=line.get_color(), alpha=0.3)
-    axes.set(xlabel="releases", ylabel=f"epsilon at delta {found.delta:.3g}", title=title)
+            axes.fill_between(at, found.lower[method], values, color=color, alpha=0.3)
+    axes.set_ylabel(f"epsilon at delta {found.delta:.3g}")
     plotting.rule(axes)
-    if found.epsilon:
-        figure.legend(loc="outside right upper")
-    return plotting.png(figure, dpi=110)

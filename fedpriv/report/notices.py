@@ -93,21 +93,15 @@ def notes(plan: Plan) -> list[str]:
 
 
 def drowned(plan: Plan, dimension: int) -> list[str]:
-    """A warning where the noise may drown the signal, from public numbers alone.
+    """A warning where the noise may drown the signal, from public numbers alone (:func:`noise_to_signal`).
 
-    The noise on the mean of ``dimension`` d parameters has the norm sqrt(d) z C / m on average, the mean of
-    the clipped contributions at most C. What was tried is in simulations/defaults.
+    What was tried is in simulations/defaults.
 
     >>> from fedpriv.config.plan import make_plan
     >>> drowned(make_plan(Config.parse({"model": "logistic"})), 7850)
     []
     """
-    if plan.budget is None or plan.by_silo:
-        return []
-    mechanism = plan.mechanism
-    multiplier = min(event.noise_multiplier for event in mechanism.planned_events())
-    [std] = mechanism.placement.total_stds((multiplier,))
-    ratio = math.sqrt(dimension) * std / mechanism.sampler.expected_size
+    ratio = min(noise_to_signal(plan, dimension), default=0.0)
     if ratio <= _DROWNED:
         return []
     return [
@@ -115,6 +109,38 @@ def drowned(plan: Plan, dimension: int) -> list[str]:
         "contributions. The run may learn little; more clients, a higher sampling-rate, a larger epsilon, a "
         "smaller model or a smaller learning-rate help"
     ]
+
+
+def noise_to_signal(plan: Plan, dimension: int) -> list[float]:
+    """For each planned release, the noise's norm over the largest norm of the mean contribution.
+
+    The noise on the mean of ``dimension`` d parameters has the norm sqrt(d) z C / m on average, the mean of
+    the clipped contributions at most C. All of it is public. It is empty without noise, and where silos
+    average their own models: there no server adds up contributions.
+
+    >>> from fedpriv.config.plan import make_plan
+    >>> few = make_plan(Config.parse({"clients": 10_000, "sampling-rate": 0.01, "rounds": 2}))
+    >>> [round(ratio, 1) for ratio in noise_to_signal(few, 7850)]  # its noise grows by a factor sqrt(2)
+    [0.7, 0.9]
+    """
+    if plan.budget is None or plan.by_silo:
+        return []
+    mechanism = plan.mechanism
+    found = []
+    for release, event in zip(mechanism.planned, mechanism.planned_events(), strict=True):
+        [std] = mechanism.placement.resized(release.rate_factor).total_stds((event.noise_multiplier,))
+        expected = mechanism.sampler.resized(release.rate_factor).expected_size
+        found.append(math.sqrt(dimension) * std / expected)
+    return found
+
+
+def most_frequent(labels: Sequence[int]) -> float:
+    """The share of the most frequent label: the accuracy of guessing it.
+
+    >>> most_frequent([0, 1, 1, 2])
+    0.5
+    """
+    return max(Counter(labels).values()) / len(labels)
 
 
 def guessing(accuracy: float | None, labels: Sequence[int]) -> list[str]:
@@ -125,7 +151,7 @@ def guessing(accuracy: float | None, labels: Sequence[int]) -> list[str]:
     """
     if accuracy is None or not math.isfinite(accuracy) or not len(labels):
         return []
-    share = max(Counter(labels).values()) / len(labels)
+    share = most_frequent(labels)
     if accuracy > share + _GUESSING_STDS * math.sqrt(share * (1 - share) / len(labels)):
         return []
     return [

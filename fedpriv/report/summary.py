@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -22,12 +23,15 @@ from fedpriv.federated.stop_reason import StopReason
 from fedpriv.optimizers.user import name_of, settings_of
 from fedpriv.report import privacy_statement
 from fedpriv.report.adversaries import views
-from fedpriv.report.notices import NOT_PRIVATE, remark
+from fedpriv.report.notices import NOT_PRIVATE, noise_to_signal, remark
 from fedpriv.tasks import metrics as metrics_module
 
 _UNTRAINED = "before round 1"
 LEDGER_HEAD = "ledger head"
 ODDS = "attack odds"
+CHANCE = "accuracy of guessing"
+NOISE_TO_SIGNAL = "noise to signal"
+_MOST_RATIOS = 200  # of a schedule in a report
 
 
 def summarise(
@@ -40,6 +44,8 @@ def summarise(
     absent: Sequence[Mapping[str, Any]] = (),
     untrained: Mapping[str, float | None] | None = None,
     head: Head | None = None,
+    dimension: int | None = None,
+    chance: float | None = None,
 ) -> dict[str, Any]:
     """The content of report.json.
 
@@ -53,6 +59,8 @@ def summarise(
         absent: the absences of nodes (:mod:`fedpriv.federated.availability`).
         untrained: the scores before round 1, where they are known.
         head: where the run's ledger ends.
+        dimension: of the trained parameters, where it is known.
+        chance: the accuracy of guessing on the public test set, where the score is an accuracy.
     """
     config = plan.config
     last = dict(metrics[-1]) if metrics else {}
@@ -65,10 +73,12 @@ def summarise(
             "stopped": stopped,
             "resumed after rounds": list(resumed),
             **({_UNTRAINED: dict(untrained)} if untrained else {}),
+            CHANCE: chance,
         },
         "privacy": _privacy(plan, events, silos)
         | {availability.KEY: _absences(config, absent)}
-        | {LEDGER_HEAD: head.to_json() if head else None},
+        | {LEDGER_HEAD: head.to_json() if head else None}
+        | {NOISE_TO_SIGNAL: _noise_to_signal(plan, dimension)},
         "reproducibility": {
             "seed": config.asked_seed,
             "note": NOT_PRIVATE if config.seed >= 0 else "all that is random from OS entropy",
@@ -139,6 +149,18 @@ def _odds(plan: Plan, events: Sequence[Event]) -> dict[str, Any] | None:
     except UnsupportedEvent:
         return None
     return {"right": odds.accuracy, "found": {str(rate): bound for rate, bound in odds.found.items()}}
+
+
+def _noise_to_signal(plan: Plan, dimension: int | None) -> list[tuple[int, float]] | None:
+    """(release, :func:`fedpriv.report.notices.noise_to_signal`) wherever it changes, and of the last release;
+    None where it is not known. Of a long schedule it has equally spaced releases."""
+    ratios = noise_to_signal(plan, dimension) if dimension else []
+    if not ratios:
+        return None
+    changes = [n for n, ratio in enumerate(ratios) if n == 0 or ratio != ratios[n - 1]]
+    if len(changes) > _MOST_RATIOS:
+        changes = changes[:: math.ceil(len(changes) / _MOST_RATIOS)]
+    return [(n + 1, ratios[n]) for n in dict.fromkeys([*changes, len(ratios) - 1])]
 
 
 def versions() -> dict[str, str]:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv._internal.settings import Scalar
+from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report.adversaries import described
-from fedpriv.report.comparison import Run
+from fedpriv.report.comparison import Group, Run
 from fedpriv.tasks.metrics import Metric, shown
 
 SPENT = "epsilon spent"
+_FIRST = ("optimizer", "placement", "epsilon", "clients", "dataset", "model")
 
 
 @dataclass(frozen=True)
@@ -117,3 +119,30 @@ def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
 
 def _field(value: Any) -> Any:
     return ("true" if value else "false") if isinstance(value, bool) else value
+
+
+def of_groups(groups: Sequence[Group]) -> list[Ended]:
+    """The runs of any groups as cells, whose settings are as few as tell the groups apart.
+
+    A setting that follows from the others in these runs is left out, such as a sampler that goes with one
+    placement.
+    """
+    first = [key for key in _FIRST if any(key in group.settings for group in groups)]
+    keys, marks = list[str](), [_kind(group) for group in groups]
+    for key in dict.fromkeys([*first, *(key for group in groups for key in group.settings)]):
+        finer = [(*mark, str(group.settings.get(key))) for mark, group in zip(marks, groups, strict=True)]
+        if len(set(finer)) > len(set(marks)):
+            keys, marks = [*keys, key], finer
+    found = []
+    for group in groups:
+        settings = {key: group.settings[key] for key in keys if key in group.settings}
+        found += [Ended({**settings, "seed": run.config.seed}, run) for run in group.runs]
+    return found
+
+
+def _kind(group: Group) -> tuple[str, ...]:
+    """Whether there is noise, and where there is none, whether there is clipping."""
+    config = group.runs[0].config
+    if PLACEMENTS[config.placement].adds_noise:
+        return ("noise",)
+    return "none", str(config.table()["clip-norm"])

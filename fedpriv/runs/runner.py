@@ -39,7 +39,7 @@ from fedpriv.node import silo
 from fedpriv.node.silo import SiloEngine
 from fedpriv.optimizers.base import State
 from fedpriv.report import summary as summary_module
-from fedpriv.report.notices import guessing, remark
+from fedpriv.report.notices import guessing, most_frequent, remark
 from fedpriv.runs import checkpoints
 from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.checkpoints import Checkpoint
@@ -295,7 +295,15 @@ class _Job:
         by_silo = charged.by_silo() if self.plan.by_silo else None
         absences = [*self.absent_before, *self.absent.to_json()]
         about = stopped, by_silo, self.resumed, absences, self.untrained, charged.head
-        summary = summary_module.summarise(self.plan, charged.events, self.metrics, *about)
+        labels = self._labels()
+        summary = summary_module.summarise(
+            self.plan,
+            charged.events,
+            self.metrics,
+            *about,
+            self.task.layout.dimension,
+            most_frequent(labels) if labels else None,
+        )
         if (spent := summary_module.enforced_guarantee(summary).get("epsilon")) is not None:
             self.spending.append((self.state.step, float(spent)))  # with what was charged and gave no round
         if self.folder is not None:
@@ -315,7 +323,11 @@ class _Job:
 
     def _notes(self, stopped: StopReason) -> list[str]:
         """Notes on the last score, where the model has not diverged."""
-        _, y = self.test
-        if y.dim() != 1 or y.is_floating_point() or not self.metrics or divergence(stopped, self.metrics):
+        if not self.metrics or divergence(stopped, self.metrics):
             return []
-        return guessing(self.metrics[-1].get("accuracy"), y.tolist())
+        return guessing(self.metrics[-1].get("accuracy"), self._labels())
+
+    def _labels(self) -> list[int]:
+        """The labels of the public test set; none where its examples have no single label."""
+        _, y = self.test
+        return [] if y.dim() != 1 or y.is_floating_point() else y.tolist()

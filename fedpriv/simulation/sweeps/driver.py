@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from fedpriv._internal import plotting
 from fedpriv._internal.files import atomic
 from fedpriv.federated.stop_reason import StopReason, divergence
-from fedpriv.report import sweep_plots, sweep_results
+from fedpriv.report import sweep_results
 from fedpriv.report.comparison import read_one
+from fedpriv.report.pictures import score_by_epsilon
 from fedpriv.report.sweep_results import Ended
 from fedpriv.simulation.sweeps import plans
 from fedpriv.simulation.sweeps.cell import ended, held
@@ -243,7 +244,7 @@ def _has_metrics(folder: Path) -> bool:
 def draw(sweep: Sweep, found: Sequence[Ended]) -> Figure:
     """The picture of the cells that have ended, at least one."""
     left = len(sweep.cells) - len(found)
-    return sweep_plots.draw(found, sweep.about + (f"; {left} not ended, and not shown" if left else ""))
+    return score_by_epsilon.draw(found, sweep.about + (f"; {left} not ended, and not shown" if left else ""))
 
 
 def _write_table(folder: Path, found: Sequence[Ended]) -> None:

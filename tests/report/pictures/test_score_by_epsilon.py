@@ -4,51 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.made_up_runs import MODELS, ended, labels, texts
 
 from fedpriv._internal import plotting
-from fedpriv.config.schema import Config
-from fedpriv.report import sweep_plots, sweep_results
-from fedpriv.report.comparison import Run
-from fedpriv.report.sweep_results import Ended
-
-MODELS = "who sees the released models"
-
-
-def ended(score: float | None, epsilon: float = 3.0, **settings: Any) -> Ended:
-    """A cell with this last score; keys in capitals change what its epsilon means."""
-    meaning = {key: settings.pop(key) for key in list(settings) if key.isupper()}
-    budget = {"epsilon": epsilon, "delta": meaning.get("DELTA", 1e-5), "held by": meaning.get("HELD", "pld")}
-    view = {"against": meaning.get("AGAINST", MODELS), "gates the budget": True, "delta": budget["delta"]}
-    noise = settings.get("placement") != "none"
-    privacy = {
-        "unit": "client: a client with its single example",
-        "relation": meaning.get("RELATION", "add-remove"),
-        "budget": budget if noise else None,
-        "views": [view | {"epsilon": {budget["held by"]: {"epsilon": epsilon, "kind": "bound"}}}]
-        if noise
-        else [],
-    }
-    result = {"stopped": "rounds", "resumed after rounds": []}
-    records = [
-        {"round": n, "accuracy": score, "epsilon": epsilon * n / 20 if noise else None} for n in (7, 10, 20)
-    ]
-    config = Config.parse({"rounds": 20, "epsilon": epsilon, **settings})
-    report = {"privacy": privacy, "result": result, "remark": None}
-    if "seed" not in settings:
-        settings["seed"] = -1
-    return Ended({"epsilon": epsilon, **settings}, Run(Path("x"), config, tuple(records), report))
-
-
-def texts(figure: Any) -> str:
-    return "\n".join(text.get_text() for text in figure.texts)
-
-
-def labels(figure: Any) -> list[list[str]]:
-    return [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+from fedpriv.report import sweep_results
+from fedpriv.report.pictures import methods, score_by_epsilon
 
 
 def test_the_band_is_students_interval_of_the_mean() -> None:
@@ -57,7 +20,7 @@ def test_the_band_is_students_interval_of_the_mean() -> None:
         for epsilon, rise in ((1.0, 0.0), (4.0, 0.2))
         for seed, score in enumerate((0.5, 0.6, 0.7))
     ]
-    figure = sweep_plots.draw(cells, "6 cells, 2 settings tried")
+    figure = score_by_epsilon.draw(cells, "6 cells, 2 settings tried")
     [axes] = figure.axes
     [line] = axes.lines
     assert list(line.get_xdata()) == [1.0, 4.0]
@@ -75,7 +38,7 @@ def test_the_band_is_students_interval_of_the_mean() -> None:
 
 @pytest.mark.parametrize(("value", "mean", "half"), [([2.0], 2.0, 0.0), ([1.0, 3.0], 2.0, 12.7062)])
 def test_an_interval_of_few_runs(value: list[float], mean: float, half: float) -> None:
-    assert sweep_plots.interval(value) == pytest.approx((mean, half), abs=1e-3)
+    assert methods.interval(value) == pytest.approx((mean, half), abs=1e-3)
 
 
 def test_of_one_budget_it_is_dots_with_intervals() -> None:
@@ -84,14 +47,14 @@ def test_of_one_budget_it_is_dots_with_intervals() -> None:
         for optimizer in ("dp-sgd", "dp-adam")
         for seed, score in enumerate((0.5, 0.6))
     ] + [ended(0.9, placement="none", optimizer="dp-sgd")]
-    figure = sweep_plots.draw(cells, "5 cells, 3 settings tried")
+    figure = score_by_epsilon.draw(cells, "5 cells, 3 settings tried")
     [axes] = figure.axes
     names = [text.get_text() for text in axes.get_yticklabels()]
     assert [name.split(" (")[0] for name in names] == [
-        "optimizer=dp-sgd", "optimizer=dp-adam", "placement=none, optimizer=dp-sgd",
+        "optimizer=dp-sgd", "optimizer=dp-adam", "clipped, no noise, optimizer=dp-sgd",
     ]  # fmt: skip
     assert [container.lines[0].get_xdata()[0] for container in axes.containers] == pytest.approx([55, 55, 90])
-    assert "not private: no noise is added" in names[2]
+    assert "Runs without noise are references; they are not private." in texts(figure)
     assert "last evaluation" in axes.get_xlabel()
 
 
@@ -105,7 +68,7 @@ def test_of_one_budget_it_is_dots_with_intervals() -> None:
         ),
         ("DELTA", (1e-5, 1e-6), ["delta", "1e-05", "1e-06"]),
         ("HELD", ("pld", "rdp"), ["accounting", "pld", "rdp"]),
-        ("RELATION", ("add-remove", "replace-one"), ["neighbours", "add-remove", "replace-one"]),
+        ("RELATION", ("add-remove", "replace-one"), ["neighbouring relation", "add-remove", "replace-one"]),
     ],
 )
 def test_what_epsilon_means_is_said_where_it_differs(
@@ -116,7 +79,7 @@ def test_what_epsilon_means_is_said_where_it_differs(
         for optimizer, value in zip(("dp-sgd", "dp-adam"), values, strict=True)
         for epsilon in (1.0, 3.0)
     ]
-    text = " ".join(texts(sweep_plots.draw(cells, "4 cells, 4 settings tried")).split())
+    text = " ".join(texts(score_by_epsilon.draw(cells, "4 cells, 4 settings tried")).split())
     assert f"Epsilon does NOT mean the same for all curves. The {words[0]} differs: " in text
     for word, optimizer in zip(words[1:], ("dp-sgd", "dp-adam"), strict=True):
         assert word in text
@@ -135,7 +98,7 @@ def test_a_panel_has_at_most_eight_lines_in_styles_of_their_own() -> None:
         for clip in (0.1, 0.2, 0.5, 1.0, 2.0)
         for epsilon in (1.0, 3.0)
     ]
-    figure = sweep_plots.draw(cells, "30 cells, 30 settings tried")
+    figure = score_by_epsilon.draw(cells, "30 cells, 30 settings tried")
     assert [axes.get_title() for axes in figure.axes] == [
         "optimizer=dp-sgd", "optimizer=dp-adam", "optimizer=dp-yogi",
     ]  # fmt: skip
@@ -144,13 +107,13 @@ def test_a_panel_has_at_most_eight_lines_in_styles_of_their_own() -> None:
         styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
         assert len(styles) == len(axes.lines) == 5
     colors, dashes, markers = zip(*plotting.STYLES, strict=True)
-    assert len(set(colors)) == len(set(map(str, dashes))) == len(set(markers)) == sweep_plots.MOST_LINES == 8
+    assert len(set(colors)) == len(set(map(str, dashes))) == len(set(markers)) == methods.MOST_LINES == 8
 
 
 def test_more_lines_than_any_axis_divides_are_chunks_of_eight() -> None:
     clips = [0.1 * n for n in range(1, 12)]
     cells = [ended(0.5, epsilon, **{"clip-norm": clip}) for clip in clips for epsilon in (1.0, 3.0)]
-    figure = sweep_plots.draw(cells, "22 cells, 22 settings tried")
+    figure = score_by_epsilon.draw(cells, "22 cells, 22 settings tried")
     assert [len(axes.lines) for axes in figure.axes] == [8, 3]
 
 
@@ -159,7 +122,7 @@ def test_runs_without_noise_are_levels_and_diverged_ones_are_told() -> None:
         ended(0.9, placement="none"),
         *(ended(score, epsilon, placement="central") for epsilon, score in ((1.0, 0.5), (3.0, None))),
     ]
-    figure = sweep_plots.draw(cells, "3 cells, 3 settings tried")
+    figure = score_by_epsilon.draw(cells, "3 cells, 3 settings tried")
     level, line = figure.axes[0].lines
     assert list(level.get_ydata()) == pytest.approx([90, 90])
     assert level.get_linestyle() == ":"
@@ -178,6 +141,52 @@ def test_an_evaluation_at_an_interruption_is_no_row() -> None:
 
 def test_the_svg_is_the_same_for_the_same_figure(rendered_pictures: None) -> None:
     cells = [ended(0.5, epsilon) for epsilon in (1.0, 3.0)]
-    one, other = (plotting.svg(sweep_plots.draw(cells, "2 cells")) for _ in range(2))
+    one, other = (plotting.svg(score_by_epsilon.draw(cells, "2 cells")) for _ in range(2))
     assert one == other
     assert b"<svg" in one
+
+
+def test_references_are_in_each_panel_and_are_told_apart() -> None:
+    cells = [
+        ended(0.5, epsilon, optimizer=optimizer, **{"clip-norm": clip})
+        for optimizer in ("dp-sgd", "dp-adam")
+        for clip in (0.1, 0.2, 0.5, 1.0)
+        for epsilon in (1.0, 3.0)
+    ]
+    for clip in (1.0, math.inf):
+        cell = ended(0.9, placement="none", **{"clip-norm": clip})
+        cells.append(cell)
+        cell.settings.pop("optimizer", None)
+    figure = score_by_epsilon.draw(cells, "18 cells")
+    assert [axes.get_title() for axes in figure.axes] == ["optimizer=dp-sgd", "optimizer=dp-adam"]
+    for names in labels(figure):
+        assert [name.partition("(")[0].strip() for name in names[4:]] == [
+            methods.CLIPPED,
+            methods.NON_PRIVATE,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "guessing", "cut", "drawn"),
+    [
+        ((0.05, 0.2), 0.1, "", True),
+        ((0.9, 0.95), 0.1, "starts at 89.7 %", False),
+        ((0.5, 0.6), 0.46, "starts at", True),
+    ],
+)
+def test_the_axis_fits_the_data_and_says_where_it_is_cut(
+    scores: tuple[float, float], guessing: float, cut: str, drawn: bool
+) -> None:
+    cells = [
+        ended(score, epsilon, CHANCE=guessing) for score, epsilon in zip(scores, (1.0, 3.0), strict=True)
+    ]
+    figure = score_by_epsilon.draw(cells, "2 cells")
+    [axes] = figure.axes
+    text = " ".join(texts(figure).split())
+    assert ("axis is cut: it starts at" in text) == bool(cut)
+    assert cut in text
+    assert any(one.get_gid() == plotting.CUT for one in axes.collections) == bool(cut)
+    assert any(line.get_label() == "guessing" for line in axes.lines) == drawn
+    assert ("outside the picture" in text) != drawn
+    low, high = axes.get_ylim()
+    assert low < 100 * min(scores) < 100 * max(scores) < high

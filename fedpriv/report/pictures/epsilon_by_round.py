@@ -1,0 +1,107 @@
+"""Epsilon against rounds by accounting method: what each method says of the releases in a run's ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from fedpriv._internal import plotting
+from fedpriv.accounting import METHODS, plots
+from fedpriv.accounting.events import Event
+from fedpriv.accounting.local_view import costliest
+from fedpriv.accounting.record import parse
+from fedpriv.report.pictures import methods
+from fedpriv.report.sweep_results import Ended
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Epsilon against rounds by accounting method"
+_MOST, _COLUMNS, _POINTS = 4, 2, 20
+
+
+def draw(ended: Sequence[Ended], about: str) -> Figure | None:
+    """The picture: a panel for each of at most four different ledgers; None where no ledger has releases."""
+    found = list(_schedules(ended))
+    if not found:
+        return None
+    shown = found[:_MOST]
+    figure, all_axes = methods.grid(len(shown), columns=_COLUMNS, share=False)
+    for axes, (cell, events, rounds) in zip(all_axes, shown, strict=True):
+        by = [*METHODS.only(lambda method: method.in_reports), str(cell.meaning["accounting"])]
+        curves = plots.curves(events, float(cell.meaning["delta"]), list(dict.fromkeys(by)), _POINTS)
+        a_round = len(events) / rounds
+        plots.draw_on(axes, curves, [step / a_round for step in curves.steps])
+        if cell.budget is not None:
+            axes.axhline(cell.budget, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label="budget")
+        if axes.get_yscale() == "linear":
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel("round")
+        axes.set_title(_name(cell), fontsize=9)
+    deltas = dict.fromkeys(f"{cell.meaning['delta']:.3g}" for cell, _, _ in shown)
+    methods.finish(figure, all_axes, f"epsilon at delta {' or '.join(deltas)}")
+    lines = [
+        "Each curve is for the releases that were charged. It holds for runs that end on their own. An "
+        "estimate can understate epsilon several-fold.",
+        *methods.meaning([cell for cell, _, _ in shown]),
+    ]
+    if len(found) > len(shown):
+        lines.append(
+            f"{len(found) - len(shown)} more schedules of noise are not shown; `fedpriv account --ledger` "
+            "computes them."
+        )
+    plotting.footer(figure, lines)
+    return figure
+
+
+def _name(cell: Ended) -> str:
+    """The cell's settings; those of all cells where it has none of its own."""
+    own = {key: value for key, value in cell.settings.items() if key != "seed"}
+    budget = {} if "epsilon" in own or cell.budget is None else {"epsilon": cell.budget}
+    return fill(methods.words({**own, **budget}), 56, break_on_hyphens=False)
+
+
+def _schedules(ended: Sequence[Ended]) -> Iterator[tuple[Ended, Sequence[Event], float]]:
+    """(a cell, the releases that count for one unit, the rounds that they took) for each different ledger.
+
+    Of each method the cell with the largest budget comes first.
+    """
+    seen, told, later = set[Any](), set[Any](), []
+    for cell in sorted(ended, key=lambda cell: -(cell.budget or 0)):
+        if not cell.meaning or (events := _events(cell)) is None:
+            continue
+        mark = (events, cell.meaning["delta"], cell.meaning["accounting"], cell.meaning.get("against"))
+        if mark in seen:
+            continue
+        seen.add(mark)
+        rounds = float(cell.run.report["result"]["rounds"])
+        method = methods.words({k: v for k, v in cell.settings.items() if k not in ("epsilon", "seed")})
+        if method in told:
+            later.append((cell, events, rounds))
+        else:
+            told.add(method)
+            yield cell, events, rounds
+    yield from later
+
+
+def _events(cell: Ended) -> tuple[Event, ...] | None:
+    """The charged releases, of the silo that was charged most; None where the ledger is not there.
+
+    With a limit of participations a client takes part in at most so many. The costliest ones come first, so
+    that no client has spent more by any round.
+    """
+    path = cell.run.folder / "ledger.jsonl"
+    try:
+        record = parse(path.read_bytes(), str(path))
+    except (OSError, ValueError):
+        return None
+    events = record.events
+    if cell.run.config.by_silo:
+        events = max(record.by_silo().values(), key=lambda of: sum(e.count for e in of), default=())
+    if not events or not cell.run.report["result"]["rounds"]:
+        return None
+    most = cell.run.report["privacy"].get("max participations")
+    if most is not None and most < len(events):
+        return costliest(events, most)
+    return events

@@ -1,0 +1,121 @@
+"""The last score against the epsilon of the budget: a line for each method, and references without noise.
+
+Of one budget it is a chart of dots with intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedpriv._internal import plotting
+from fedpriv.report.pictures import methods
+from fedpriv.report.pictures.methods import Line, Point
+from fedpriv.report.sweep_results import Ended
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TITLE = "Score against epsilon"
+
+
+def draw(ended: Sequence[Ended], about: str) -> Figure:
+    """The picture.
+
+    Args:
+        ended: the cells that have ended, at least one.
+        about: how many cells and settings there are, in words.
+    """
+    measure, drawn = ended[0].measure, methods.of_one_measure(ended)
+    lines, alike = methods.lines(drawn, ("epsilon", "seed"), _points)
+    points = [point for line in lines for point in line.points]
+    budgets = sorted({point.at for point in points if point.at is not None})
+    guessing = methods.chance(drawn)
+    if len(budgets) > 1:
+        figure, axes = _curves(lines, budgets, methods.capacity(guessing))
+        ends = [end for point in points for end in point.range]
+        sentences = methods.fit(axes, measure, ends, guessing)
+        methods.finish(figure, axes, measure.axis)
+    else:
+        figure, sentences = _dots(lines), []
+        figure.axes[0].set_xlabel(f"{measure.axis}, at the last evaluation")
+        _limit(figure.axes[0], measure.fraction, guessing)
+    plotting.title(figure, [", ".join(methods.shared(drawn)), *filter(None, [alike])])
+    footer = methods.footer(drawn, points, about)
+    plotting.footer(figure, [*footer, *sentences, *methods.left_out(ended, drawn)])
+    return figure
+
+
+def _limit(axes: Axes, fraction: bool, guessing: float | None) -> None:
+    """Guessing where it is near; no axis of a share goes below 0 or above 100 %, where an interval may."""
+    low, high = axes.get_xlim()
+    if guessing is not None and low - 0.6 * (high - low) <= guessing <= high:
+        axes.axvline(guessing, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2)
+        axes.annotate("guessing", (guessing, 1), xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
+        low = min(low, guessing - 0.03 * (high - low))
+    if fraction:
+        axes.set_xlim(max(low, 0.0), min(high, 100.0))
+
+
+def _points(cells: Sequence[Ended]) -> list[Point]:
+    by_budget: dict[float | None, list[Ended]] = {}
+    for cell in cells:
+        by_budget.setdefault(cell.budget, []).append(cell)
+    return [
+        Point.of(budget, cells[0].measure.heights([cell.run.metrics[-1] for cell in by_budget[budget]]))
+        for budget in sorted(by_budget, key=lambda budget: -1 if budget is None else budget)
+    ]
+
+
+def _curves(lines: Sequence[Line], budgets: Sequence[float], most: int) -> tuple[Figure, list[Axes]]:
+    """The scores by budget, in as many panels as the lines need."""
+    from matplotlib.ticker import NullFormatter
+
+    panels = methods.panels(lines, most)
+    figure, all_axes = methods.grid(len(panels))
+    for axes, (key, part) in zip(all_axes, panels, strict=True):
+        for line, style in zip(part, plotting.STYLES, strict=False):
+            _draw_line(axes, line, line.label(key), style)
+        axes.set_xscale("log")
+        axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("epsilon of the whole budget")
+        plotting.rule(axes, whole=False)
+        if key:
+            axes.set_title(methods.words({key: part[0].settings.get(key)}), fontsize=10)
+    return figure, all_axes
+
+
+def _draw_line(axes: Axes, line: Line, label: str, style: tuple[str, Any, str]) -> None:
+    """A method's points with their band; a level across the panel where it has no budget."""
+    color, dashes, marker = style
+    points = [point for point in line.points if point.at is not None]
+    if not points:
+        [point] = line.points
+        across: Any = {"transform": axes.get_yaxis_transform(), "linestyle": ":", "marker": marker}
+        axes.plot([0.02, 0.98], [point.mean, point.mean], color=color, label=f"{label}, dotted", **across)
+        if point.half:
+            axes.axhspan(*point.range, color=color, alpha=0.12, linewidth=0)
+        return
+    at = [point.at for point in points if point.at is not None]
+    means = [point.mean for point in points]
+    axes.plot(at, means, color=color, linestyle=dashes, marker=marker, markersize=5, label=label)
+    methods.band(axes, points, color)
+    for x, point in zip(at, points, strict=True):
+        axes.vlines(x, *point.range, color=color, linewidth=1, alpha=0.7)
+
+
+def _dots(lines: Sequence[Line]) -> Figure:
+    """The scores of one budget: a dot and an interval for each method, in the order of the sweep."""
+    figure, [axes] = plotting.panels(7, 1.2 + 0.32 * len(lines))
+    for row, line in enumerate(lines):
+        color, _, marker = plotting.STYLES[row % len(plotting.STYLES)]
+        for point in line.points:
+            axes.errorbar(point.mean, row, xerr=point.half or None, color=color, fmt=marker, capsize=3)
+    axes.set_yticks(range(len(lines)), [line.label() for line in lines], fontsize=8)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.grid(alpha=0.3)
+    names = max(text.get_window_extent().width for text in axes.get_yticklabels())
+    figure.set_size_inches(5 + names / figure.dpi, figure.get_size_inches()[1])
+    return figure

@@ -1,0 +1,137 @@
+"""The other pictures, from runs whose reports are made up: each is drawn only where its data exist."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.made_up_runs import ended, labels, texts
+
+from fedpriv.accounting import Event, epsilon
+from fedpriv.accounting.ledger import Ledger
+from fedpriv.report import pictures
+from fedpriv.report.comparison import grouped
+from fedpriv.report.pictures import (
+    epsilon_by_round,
+    gain_matrix,
+    noise_to_signal,
+    population,
+    score_by_round,
+)
+from fedpriv.report.sweep_results import Ended, of_groups
+
+
+def test_the_score_by_round_has_the_interval_of_its_repetitions() -> None:
+    """Scores at round 7 are of an interruption, and not shown."""
+    cells = [ended(score, optimizer="dp-sgd", seed=seed) for seed, score in enumerate((0.4, 0.6))]
+    figure = score_by_round.draw(cells, "2 cells")
+    assert figure is not None
+    [axes] = figure.axes
+    assert list(axes.lines[0].get_xdata()) == [10, 20]
+    assert axes.lines[0].get_ydata() == pytest.approx([50, 50])
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.max() == pytest.approx(50 + 12.7062 * math.sqrt(200) / math.sqrt(2), abs=1e-2)
+    assert labels(figure)[0][0] == "epsilon=3, optimizer=dp-sgd (n = 2)"
+    once = [ended(0.4, **{"evaluate-every": 20})]
+    assert score_by_round.draw(once, "1 cell") is None
+
+
+def test_epsilon_by_round_is_what_the_methods_say_of_the_ledger(tmp_path: Path) -> None:
+    event = Event(1.0, "poisson", "add-remove", 0.1)
+    with Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
+        for _ in range(20):
+            ledger.record([event])
+    cell = ended(0.5, FOLDER=tmp_path, optimizer="dp-sgd")
+    figure = epsilon_by_round.draw([cell], "1 cell")
+    assert figure is not None
+    [axes] = figure.axes
+    curves = {str(line.get_label()).split(" (")[0]: line for line in axes.lines}
+    assert curves["pld"].get_xdata()[-1] == 20
+    assert curves["pld"].get_ydata()[-1] == pytest.approx(epsilon([event] * 20, 1e-5, "pld").epsilon)
+    assert curves["rdp"].get_ydata()[9] == pytest.approx(epsilon([event] * 10, 1e-5, "rdp").epsilon)
+    assert epsilon_by_round.draw([ended(0.5, placement="none")], "1 cell") is None
+
+
+def test_a_limit_of_participations_never_understates(tmp_path: Path) -> None:
+    """The costliest releases come first, whatever the order in which they were charged."""
+    events = [Event(z, "none", "replace-one") for z in (9.0, 8.0, 4.0, 2.0)]
+    with Ledger.create(tmp_path / "ledger.jsonl", {}) as ledger:
+        for event in events:
+            ledger.record([event])
+    cell = ended(0.5, FOLDER=tmp_path, placement="central")
+    cell.run.report["privacy"]["max participations"] = 2
+    assert epsilon_by_round._events(cell) == (events[3], events[2])
+
+
+def test_gains_are_differences_of_means_with_welchs_interval() -> None:
+    scores = {"dp-sgd": (0.5, 0.6, 0.7), "dp-adam": (0.8, 0.9, 1.0)}
+    cells = [
+        ended(score, budget, optimizer=optimizer, seed=seed, **{"learning-rate": len(optimizer)})
+        for optimizer, found in scores.items()
+        for budget in (1.0, 3.0)
+        for seed, score in enumerate(found)
+    ]
+    figure = gain_matrix.draw(cells, "12 cells")
+    assert figure is not None
+    drawn = [text.get_text() for text in figure.axes[0].texts]
+    assert drawn == ["60.0 %", "60.0 %", "+30.0\n± 22.7", "+30.0\n± 22.7"]
+    assert gain_matrix.draw(cells[:6], "6 cells") is None  # one optimizer
+    alone = [cell for cell in cells if cell.budget == 1.0]
+    assert gain_matrix.draw(alone, "6 cells") is None  # one budget
+
+
+def test_an_error_that_falls_is_a_gain() -> None:
+    measure = ended(0.5).measure
+    error = type(measure)("mse", "mean squared error")
+    matrix = {("dp-sgd", 1.0): [2.0], ("dp-adam", 1.0): [1.5]}
+    assert gain_matrix.gains(matrix, "dp-sgd", error)["dp-adam", 1.0] == (0.5, math.inf)
+    assert gain_matrix.gains(matrix, "dp-sgd", measure)["dp-adam", 1.0][0] == -0.5
+
+
+def of_population(*local: float) -> list[Ended]:
+    sizes = (1000, 10_000, 100_000)
+    return [
+        ended(score, placement=placement, clients=size, sampler=sampler)
+        for placement, sampler, scores in (("central", "poisson", (0.8,) * 3), ("local", "fixed-size", local))
+        for size, score in zip(sizes, scores, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("local", "said"),
+    [
+        ((0.2, 0.7, 0.8), "at about 32,000 clients"),  # 5 points short at 10^4, 5 too many at 10^5
+        ((0.2, 0.3, 0.4), "does not come to 5 points below central noise with up to 100,000"),
+        ((0.79, 0.79, 0.8), "with 1,000 clients already"),
+        ((0.79, 0.7, 0.8), "at about 32,000 clients"),  # it falls behind again
+    ],
+)
+def test_where_local_noise_comes_close(local: tuple[float, ...], said: str) -> None:
+    figure = population.draw(of_population(*local), "6 cells")
+    assert figure is not None
+    assert said in " ".join(texts(figure).split())
+
+
+def test_one_placement_has_no_picture_of_populations() -> None:
+    assert population.draw(of_population(0.2, 0.7, 0.8)[:3], "3 cells") is None
+
+
+def test_equal_noise_is_one_line() -> None:
+    ratios = [(1, 0.5), (20, 2.0)]
+    cells = [ended(0.5, optimizer=name, RATIOS=ratios) for name in ("dp-sgd", "dp-adam")]
+    figure = noise_to_signal.draw(cells, "2 cells")
+    assert figure is not None
+    [axes] = figure.axes
+    assert labels(figure)[0] == ["epsilon=3.0, optimizer=dp-sgd or dp-adam", "noise = largest signal"]
+    assert np.allclose(axes.lines[0].get_ydata(), [0.5, 2])
+    assert noise_to_signal.draw([ended(0.5)], "1 cell") is None
+
+
+def test_settings_that_follow_from_others_are_left_out() -> None:
+    cells = of_population(0.2, 0.7, 0.8)
+    found = of_groups(grouped([cell.run for cell in cells]))
+    assert [tuple(cell.settings) for cell in found] == [("placement", "clients", "seed")] * 6
+    names = [name for name, _, _ in pictures.drawn(found, "6 cells")]
+    assert names == ["score-by-epsilon", "population", "score-by-round"]
