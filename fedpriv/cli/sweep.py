@@ -30,7 +30,8 @@ _HELP = """Run a grid of settings, one run for each cell, and put the results in
 
 SWEEP.toml has a table [settings] for all cells, a table [grid] with a list for each axis, and may have tables
 [[override]] with `when = {KEY = VALUE}` and settings for the cells that match. All settings of `fedpriv
-simulate` can be used. All cells are checked before the first one runs.
+simulate` can be used. All cells are checked before the first one runs. A table [tune] with values for
+settings chooses them for each method first, by scores on public examples that the cells' scores leave out.
 
 Each cell is a run in a folder of its own inside --out, in a process of its own. Cells run side by side. A
 cell that fails does not stop the others. Ctrl-C ends the running cells after their rounds. The same command
@@ -63,7 +64,7 @@ def sweep(
 
         definition.cells(definition.read(file))
     with uncharged(), refusing(), shown("checking all cells", as_json):
-        from fedpriv.simulation.sweeps import driver, plans
+        from fedpriv.simulation.sweeps import plans, tuning
 
         found = plans.prepare(file)
         plans.require_folder(out, found.definition)
@@ -79,12 +80,14 @@ def sweep(
 
         kind = Silent if as_json else LiveTable if on_terminal() else Lines
         with kind(check_end) as watch:
-            board, interrupted = driver.run(found, out, jobs, watch)
-    _conclude(found, out, board, as_json)
-    if interrupted:
+            outcome = tuning.run(found, out, jobs, watch)
+    for line in tuning.lines(out):
+        say(line, err=as_json)
+    _conclude(outcome.sweep, outcome.folder, outcome.board, as_json)
+    if outcome.interrupted:
         say(f"interrupted; {_continued(file, out)}", err=as_json)
         raise typer.Exit(130)
-    if board.failed:
+    if outcome.board.failed:
         say(f"{_continued(file, out)}: it runs the failed cells again", err=as_json)
         raise typer.Exit(1)
 
@@ -136,7 +139,7 @@ def _conclude(found: Sweep, out: Path, board: Board, as_json: bool) -> None:
     if as_json:
         from fedpriv.report.sweep_results import rows
 
-        typer.echo(json.dumps({"out": str(out), **about, "rows": rows(ended)}))
+        typer.echo(json.dumps({"out": str(out), **about, "rows": rows(ended, found.tried)}))
         return
     if ended:
         groups = comparison.grouped([cell.run for cell in ended])

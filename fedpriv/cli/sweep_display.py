@@ -44,6 +44,10 @@ class Silent(Watch):
 class Lines(Silent):
     """A line for each cell that ends."""
 
+    def stage(self, text: str) -> None:
+        """As of Watch."""
+        typer.echo(text)
+
     def ended(self, board: Board, cell: str, text: str) -> None:
         """As of Watch."""
         typer.echo(line_of(board, cell, text))
@@ -55,6 +59,10 @@ class LiveTable(Silent):
     def __init__(self, check_end: Callable[[], None]) -> None:
         super().__init__(check_end)
         self._live = Live(transient=True, refresh_per_second=5)
+
+    def stage(self, text: str) -> None:
+        """As of Watch."""
+        self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, board: Board) -> None:
         """As of Watch."""

@@ -18,6 +18,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data import View
 from fedpriv.data.features import with_features
 from fedpriv.data.loaders import own_settings
+from fedpriv.data.splits import shuffled
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
 from fedpriv.models import weights
 from fedpriv.models.initializers import keep
@@ -26,6 +27,15 @@ from fedpriv.rng import Key
 from fedpriv.tasks.losses import TARGETS, Loss
 from fedpriv.tasks.public_gradient import PublicGradient, split
 from fedpriv.tasks.task import Task
+
+_PARTS = 5  # one of them is for choosing settings
+
+# What a score was measured on, by test-part.
+SCORED_ON = {
+    "all": "public test set",
+    "tuning": "the part of the public test set that is set aside for tuning",
+    "rest": "public test set without the part that is set aside for tuning",
+}
 
 
 def make_task(config: Config, source: data.Source) -> Task:
@@ -135,9 +145,24 @@ def make_public(config: Config) -> PublicGradient:
 
 
 def make_test(config: Config, source: data.Source, device: torch.device) -> data.Pair:
-    """The test examples that the model is evaluated on: not those that the optimizer learns from."""
+    """The test examples that the model is evaluated on: not those that the optimizer learns from.
+
+    Raises ArgumentError where there are too few for a part of them.
+    """
     test = source.test(device)
-    return split(test, config.public_examples)[1] if config.public_examples else test
+    rest = split(test, config.public_examples)[1] if config.public_examples else test
+    return rest if config.test_part == "all" else _part(rest, config.test_part)
+
+
+def _part(test: data.Pair, name: str) -> data.Pair:
+    """A fifth of the test examples, or the others. The order of the data plays no part in it."""
+    size = len(test.y)
+    if size < _PARTS:
+        hint = f"the data set has {size} test examples, too few for two parts"
+        raise validation.fail("test-part", name, "be all", hint)
+    rows = torch.as_tensor(shuffled(size), device=test.y.device)
+    chosen = rows[: size // _PARTS] if name == "tuning" else rows[size // _PARTS :]
+    return data.Pair(test.x[chosen], test.y[chosen])
 
 
 def make_view(config: Config, source: data.Source) -> View:

@@ -210,6 +210,11 @@ class MachineSettings(Settings):
     )
     reply_timeout: float = setting(600.0, "seconds to wait for a round's replies", gt=0, needs=_IN_RAY)
     evaluate_every: int = setting(10, "rounds between evaluations on the public test set", ge=1)
+    test_part: Literal["all", "tuning", "rest"] = setting(
+        "all",
+        "the public test examples that are scored on: all; tuning, a fixed fifth by which settings are "
+        "chosen; or the rest",
+    )
     ledger_anchor: str = setting(
         "",
         "file outside the output folder that keeps the ledger's head, so that an older ledger put back with "

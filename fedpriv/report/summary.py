@@ -16,6 +16,7 @@ from fedpriv.accounting.attack_odds import attack_odds
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.head import Head
 from fedpriv.accounting.methods.base import UnsupportedEvent
+from fedpriv.config.builders import SCORED_ON
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import availability
@@ -68,7 +69,7 @@ def summarise(
         "remark": remark(config),
         "result": {
             **metrics_module.scores(last),
-            "measured on": "public test set",
+            "measured on": SCORED_ON[config.test_part],
             "rounds": last.get("round", 0),
             "stopped": stopped,
             "resumed after rounds": list(resumed),

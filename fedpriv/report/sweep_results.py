@@ -2,7 +2,8 @@
 
 A row is a cell and one of its evaluations. The columns are the settings in which cells differ, the budget's
 ``epsilon``, what epsilon means where that differs (``unit``, ``relation``, ``delta``, ``accounting``,
-``against``), ``round``, the score by its task's name, and ``epsilon spent`` by that round.
+``against``), ``round``, the score by its task's name, ``epsilon spent`` by that round, and how many settings
+the sweep tried.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fedpriv.report.adversaries import described
 from fedpriv.report.comparison import Group, Run
 from fedpriv.tasks.metrics import Metric, shown
 
-SPENT = "epsilon spent"
+SPENT, TRIED = "epsilon spent", "settings tried"
 _FIRST = ("optimizer", "placement", "epsilon", "clients", "dataset", "model")
 
 
@@ -91,8 +92,13 @@ def differing_meanings(ended: Sequence[Ended]) -> dict[str, dict[Scalar, list[En
     return {part: values for part, values in found.items() if len(values) > 1}
 
 
-def rows(ended: Sequence[Ended]) -> list[dict[str, Any]]:
-    """The table, a dict a row; all have the same keys in the same order. What a cell has not is None."""
+def rows(ended: Sequence[Ended], tried: int) -> list[dict[str, Any]]:
+    """The table, a dict a row; all have the same keys in the same order. What a cell has not is None.
+
+    Args:
+        ended: the cells.
+        tried: how many settings the sweep tries.
+    """
     cells = [{**cell.settings, **cell.others} for cell in ended]
     keys = dict.fromkeys(key for cell in cells for key in cell if key != "epsilon")
     meanings = [part for part in differing_meanings(ended) if part not in keys]
@@ -103,7 +109,7 @@ def rows(ended: Sequence[Ended]) -> list[dict[str, Any]]:
         same |= {"epsilon": cell.budget, **{part: cell.meaning.get(part) for part in meanings}}
         for record in cell.evaluations:
             own = {key: record.get(key) if key == cell.measure.key else None for key in scores}
-            found.append({**same, "round": record["round"], **own, SPENT: record["epsilon"]})
+            found.append({**same, "round": record["round"], **own, SPENT: record["epsilon"], TRIED: tried})
     return found
 
 
@@ -115,6 +121,31 @@ def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
         writer.writeheader()
         writer.writerows({key: _field(value) for key, value in row.items()} for row in table)
     return text.getvalue()
+
+
+def as_parquet(table: Sequence[Mapping[str, Any]]) -> bytes | None:
+    """The table as a Parquet file; None where pyarrow is not installed, or the table has no rows.
+
+    A column whose values are of several types, numbers aside, is text, as in CSV.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        return None
+    if not table:
+        return None
+    columns = {key: _column([row[key] for row in table]) for key in table[0]}
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table(columns), sink)
+    return bytes(sink.getvalue())
+
+
+def _column(values: list[Any]) -> list[Any]:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if v is None else str(_field(v)) for v in values] if len(kinds) > 1 else values
 
 
 def _field(value: Any) -> Any:

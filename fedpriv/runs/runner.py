@@ -21,6 +21,7 @@ from fedpriv._internal import user_code
 from fedpriv._internal.version import __version__
 from fedpriv.accounting import METHODS
 from fedpriv.config.builders import (
+    SCORED_ON,
     choose_device,
     initial_params,
     make_model,
@@ -242,7 +243,7 @@ class _Job:
             "round": round_number,
             "releases": self.budget_gate.releases,
             **self._scores(),
-            "data": "public test set",
+            "data": SCORED_ON[self.plan.config.test_part],
             "epsilon": spent if spent != float("inf") else None,
         }
         if self.estimated:

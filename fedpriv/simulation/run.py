@@ -12,7 +12,15 @@ import numpy as np
 import torch
 
 from fedpriv._internal import user_code, validation
-from fedpriv.config.builders import choose_device, make_public, make_source, make_task, make_view, make_work
+from fedpriv.config.builders import (
+    choose_device,
+    make_public,
+    make_source,
+    make_task,
+    make_test,
+    make_view,
+    make_work,
+)
 from fedpriv.config.plan import Plan, gpu_share, make_plan, number_of_actors
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
@@ -69,7 +77,9 @@ def check(config: Config) -> Checked:
         _check_model(config, source, task, make_task(config, source))
     if config.public_examples:
         make_public(config)
-    choose_device(config.device)
+    device = choose_device(config.device)
+    if config.test_part != "all":
+        make_test(config, source, device)
     if user_code.named(config.model) and _mixes(task, source):
         note = (
             f"model {config.model} mixes examples: what it gives for one depends on those beside it; it is "

@@ -26,6 +26,7 @@ THROUGH = {"ray": "flwr", "dp-accounting": "flwr", "pydantic-core": "pydantic"}
 # Extras, which a function imports where they are installed, and says how to install them where they are not.
 OPTIONAL = {
     "pillow": {"data/datasets/pneumonia.py"},
+    "pyarrow": {"report/sweep_results.py"},
     "pandas": {"runs/result.py", "simulation/comparison.py", "simulation/sweeps/api.py"},
 }
 LOCK = (ROOT / "requirements.lock").read_text()

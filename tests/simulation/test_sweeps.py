@@ -82,6 +82,7 @@ def test_the_table_has_a_row_for_each_cell_and_evaluation(tiny: Any) -> None:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [
         "optimizer", "seed", "learning-rate", "epsilon", "round", "accuracy", "epsilon spent",
+        "settings tried",
     ]  # fmt: skip
     assert [(row["optimizer"], row["seed"], row["round"]) for row in rows] == [
         (optimizer, seed, number)

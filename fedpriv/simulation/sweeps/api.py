@@ -15,7 +15,7 @@ from fedpriv.report import sweep_results
 from fedpriv.report.sweep_results import Ended
 from fedpriv.runs.result import Result, as_frame, load_result
 from fedpriv.simulation.api import VALUES
-from fedpriv.simulation.sweeps import driver, plans
+from fedpriv.simulation.sweeps import driver, plans, tuning
 from fedpriv.simulation.sweeps.plans import Sweep
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class SweepResult:
     """The outcomes of a sweep.
 
     Attributes:
-        folder: where its cells, ``results.csv``, ``sweep.png`` and ``sweep.svg`` are.
+        folder: where its cells, ``results.csv``, ``sweep.png`` and ``sweep.svg`` are; of a sweep that ended
+            while its settings were tuned, those of the search.
         sweep: its definition, and its cells with their plans.
         failed: why cells failed, by name.
         interrupted: whether it was interrupted; the same call continues it.
@@ -46,7 +47,7 @@ class SweepResult:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of results.csv: one for each cell and evaluation."""
-        return sweep_results.rows(self.ended)
+        return sweep_results.rows(self.ended, self.sweep.tried)
 
     def __getitem__(self, cell: str) -> Result:
         """The result of a cell. Raises ArgumentError where it has not ended, KeyError where there is none."""
@@ -71,8 +72,8 @@ class SweepResult:
         return f"SweepResult({self._sentence()})"
 
     def _repr_html_(self) -> str:
-        last = [sweep_results.rows([cell])[-1] for cell in self.ended[:_SHOWN]]
-        keys = list(sweep_results.rows(self.ended)[0]) if self.ended else []
+        last = [sweep_results.rows([cell], self.sweep.tried)[-1] for cell in self.ended[:_SHOWN]]
+        keys = list(self.rows[0]) if self.ended else []
         head = "".join(f"<th>{escape(key)}</th>" for key in keys)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(_text(row.get(key)))}</td>" for key in keys) + "</tr>"
@@ -100,7 +101,8 @@ def sweep(
 
     Args:
         definition: a TOML file, or a mapping of the same form: ``settings`` for all cells, ``grid`` with a
-            list for each axis, and ``override``, a list of tables with ``when`` and settings.
+            list for each axis, ``override``, a list of tables with ``when`` and settings, and ``tune``, with
+            the values among which settings are chosen for each method first.
         folder: the sweep's folder: a new one, or one that holds this sweep.
         jobs: how many cells run side by side; 0: one for each core.
         progress: True prints a line for each cell that ends, False nothing, None prints them on a terminal
@@ -120,13 +122,16 @@ def sweep(
     validation.integer("jobs", jobs)
     told = progress or (progress is None and (sys.stderr.isatty() or "ipykernel" in sys.modules))
     with validation.python_names(Config.keys(), VALUES):
-        found, path = plans.prepare(definition), Path(folder)
-        board, interrupted = driver.run(found, path, jobs, _Lines() if told else None)
-    return SweepResult(path, found, board.failed, interrupted, tuple(driver.read_ended(found, path)))
+        found = tuning.run(plans.prepare(definition), Path(folder), jobs, _Lines() if told else None)
+    ended = tuple(driver.read_ended(found.sweep, found.folder))
+    return SweepResult(found.folder, found.sweep, found.board.failed, found.interrupted, ended)
 
 
 class _Lines(driver.Watch):
     """A line on standard error for each cell that ends."""
+
+    def stage(self, text: str) -> None:
+        sys.stderr.write(f"{text}\n")
 
     def ended(self, board: driver.Board, cell: str, text: str) -> None:
         sys.stderr.write(f"{len(board.done)}/{board.cells}  {cell}  {text}\n")

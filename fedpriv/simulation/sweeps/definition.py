@@ -19,7 +19,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,8 +29,10 @@ from fedpriv._internal import hints, validation
 from fedpriv._internal.settings import Scalar, assignments, by_key, toml_word
 from fedpriv.config.reading import read_file
 from fedpriv.config.schema import Config
+from fedpriv.simulation.sweeps import candidates
+from fedpriv.simulation.sweeps.candidates import TUNING_PART, Tuning
 
-_PARTS = ("settings", "grid", "override")
+_PARTS = ("settings", "grid", "override", "tune")
 # What a sweep decides for each cell.
 _DECIDED = {
     "out": "each cell has its own folder inside the sweep's folder",
@@ -60,7 +62,7 @@ class Override:
     @property
     def name(self) -> str:
         """The override as errors name it."""
-        return f"[[override]] when {_words(self.when)}"
+        return f"[[override]] when {words(self.when)}"
 
 
 @dataclass(frozen=True)
@@ -71,16 +73,19 @@ class Definition:
         settings: those of all cells, by key.
         grid: the values of each axis, by key.
         overrides: in the order in which they are written.
+        tuning: the settings that are chosen for each method before the cells run; None: there are none.
     """
 
     settings: Mapping[str, Scalar]
     grid: Mapping[str, Sequence[Scalar]]
     overrides: tuple[Override, ...]
+    tuning: Tuning | None = None
 
     def json(self) -> dict[str, Any]:
         """The definition as a JSON-serialisable mapping of the form that :func:`read` reads."""
         overrides = [{"when": dict(one.when), **one.settings} for one in self.overrides]
-        return {"settings": dict(self.settings), "grid": dict(self.grid), "override": overrides}
+        found = {"settings": dict(self.settings), "grid": dict(self.grid), "override": overrides}
+        return found | ({"tune": self.tuning.json()} if self.tuning else {})
 
     @property
     def overridden(self) -> tuple[str, ...]:
@@ -125,16 +130,31 @@ def read(source: str | Path | Mapping[str, Any]) -> Definition:
     found = table.get("override", [])
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise validation.fail("override", found, "be tables", "write [[override]] with two brackets")
-    overrides = tuple(_override(one, settings, grid) for one in found)
-    return Definition(settings, grid, overrides)
+    tuning = _tuning(table["tune"], settings, grid) if "tune" in table else None
+    overrides = tuple(_override(one, settings, {**grid, **(tuning.axes if tuning else {})}) for one in found)
+    if tuning and any(TUNING_PART in override.settings for override in overrides):
+        raise validation.ArgumentError(f"an [[override]] sets {TUNING_PART}, which [tune] decides")
+    return Definition(settings, grid, overrides, tuning)
 
 
-def _grid(table: Any) -> dict[str, list[Scalar]]:
+def _tuning(table: Any, settings: Mapping[str, Scalar], grid: Mapping[str, Any]) -> Tuning:
+    """What [tune] says. Raises ArgumentError where it tunes what is given, or what it may not choose."""
+    axes, how = candidates.read(table)
+    found = Tuning(_grid(axes, "[tune]"), **how)
+    for key in (*found.axes, TUNING_PART):
+        if where := [name for name, part in (("settings", settings), ("grid", grid)) if key in part]:
+            raise validation.ArgumentError(
+                f"{key} is in [{where[0]}], and [tune] decides it; keep it in one of them"
+            )
+    return found
+
+
+def _grid(table: Any, part: str = "[grid]") -> dict[str, list[Scalar]]:
     """The axes. Raises ArgumentError for one without values, or whose values repeat."""
-    _require_keys("[grid]", table)
+    _require_keys(part, table)
     grid = by_key(table)
     for key, values in grid.items():
-        name = f"[grid] {key}"
+        name = f"{part} {key}"
         if not isinstance(values, list | tuple) or not values:
             hint = (
                 "" if isinstance(values, list | tuple) else f"write [{toml_word(values)}], or use [settings]"
@@ -146,9 +166,8 @@ def _grid(table: Any) -> dict[str, list[Scalar]]:
             if any(_same(value, other) for other in values[:at]):
                 raise validation.fail(name, values, "name each value once", f"{toml_word(value)} comes twice")
     if not grid:
-        raise validation.ArgumentError(
-            "[grid] is missing; it must name at least one setting, as seed = [1, 2]"
-        )
+        example = "seed = [1, 2]" if part == "[grid]" else "learning-rate = [0.1, 1]"
+        raise validation.ArgumentError(f"{part} is missing; it must name at least one setting, as {example}")
     return {key: list(values) for key, values in grid.items()}
 
 
@@ -164,7 +183,7 @@ def _override(table: Mapping[str, Any], settings: Mapping[str, Scalar], grid: Ma
         raise validation.ArgumentError(f"{found.name} changes nothing; it must have a setting besides when")
     if axes := [key for key in found.settings if key in grid]:
         raise validation.ArgumentError(
-            f"{found.name} sets {axes[0]}, which is an axis of [grid]; an override must set other settings"
+            f"{found.name} sets {axes[0]}, which is an axis; an override must set other settings"
         )
     return found
 
@@ -195,26 +214,50 @@ def _require_scalar(name: str, value: Any) -> None:
         raise validation.fail(name, value, "be a text, a number, true or false", hint)
 
 
-def cells(definition: Definition) -> list[Cell]:
-    """The cells of a sweep, in the order of its grid.
-
-    Raises ArgumentError, which names the cell, where a cell's settings cannot be read or two cells are one.
-    """
-    points = [
+def points(definition: Definition) -> list[dict[str, Scalar]]:
+    """The combinations of the axes' values, in order. Raises ArgumentError for an override of no cell."""
+    found = [
         dict(zip(definition.grid, values, strict=True))
         for values in itertools.product(*definition.grid.values())
     ]
-    _require_matches(definition, points)
-    found: dict[str, tuple[Cell, dict[str, Scalar]]] = {}
-    for point in points:
-        values = _values(definition, point)
-        with of_cell(_words(point)):
-            config = Config.parse({"engine": "in-process", **values})
+    _require_matches(definition, found)
+    return found
+
+
+Choose = Callable[[Mapping[str, Scalar]], Mapping[str, Scalar]]
+
+
+def cells(definition: Definition, chosen: Choose = lambda point: {}) -> list[Cell]:
+    """The cells of a sweep, in the order of its grid.
+
+    Args:
+        definition: the sweep.
+        chosen: the tuned settings of a point.
+
+    Raises ArgumentError, which names the cell, where a cell's settings cannot be read or two cells are one.
+    """
+    found: dict[str, Cell] = {}
+    for point in points(definition):
+        with of_cell(words(point)):
+            config = configured(definition, {**point, **chosen(point)})
             effective = _effective(config)
-        mark = json.dumps(effective, sort_keys=True)
         differing = {key: effective[key] for key in definition.grid if key in effective}
-        found.setdefault(mark, (Cell("", differing, config), point))
-    return _named([cell for cell, _ in found.values()])
+        found.setdefault(_mark(effective), Cell("", differing, config))
+    return _named(list(found.values()))
+
+
+def configured(definition: Definition, point: Mapping[str, Scalar]) -> Config:
+    """All settings at a point, which may have tuned settings too. Raises ArgumentError as :func:`cells`."""
+    return Config.parse({"engine": "in-process", **_values(definition, point)})
+
+
+def mark(config: Config) -> str:
+    """A text that two runs share where only settings without effect differ."""
+    return _mark(_effective(config))
+
+
+def _mark(effective: Mapping[str, Scalar]) -> str:
+    return json.dumps(dict(effective), sort_keys=True)
 
 
 def _values(definition: Definition, point: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -226,7 +269,7 @@ def _values(definition: Definition, point: Mapping[str, Scalar]) -> dict[str, Sc
         for key, value in override.settings.items():
             if key in setters and not _same(values[key], value):
                 raise validation.ArgumentError(
-                    f"Cell {_words(point)} matches two overrides that contradict each other: {key} is "
+                    f"Cell {words(point)} matches two overrides that contradict each other: {key} is "
                     f"{values[key]!r} by {setters[key].name} and {value!r} by {override.name}. Make one of "
                     "them match fewer cells."
                 )
@@ -255,7 +298,7 @@ def _named(found: Sequence[Cell]) -> list[Cell]:
     found = [
         replace(cell, settings={k: v for k, v in cell.settings.items() if k in differing}) for cell in found
     ]
-    texts = [_words(cell.settings) or "cell" for cell in found]
+    texts = [words(cell.settings) or "cell" for cell in found]
     names = [re.sub(r"[^\w=,.+-]", "_", text) for text in texts]
     for at, (name, text) in enumerate(zip(names, texts, strict=True)):
         # The same name would be the same folder, also where a file system ignores case.
@@ -275,7 +318,8 @@ def of_cell(name: str) -> Iterator[None]:
         raise
 
 
-def _words(settings: Mapping[str, Scalar]) -> str:
+def words(settings: Mapping[str, Scalar]) -> str:
+    """Settings as key=value, with commas."""
     return ",".join(assignments(settings))
 
 

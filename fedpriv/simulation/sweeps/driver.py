@@ -23,7 +23,7 @@ from fedpriv.simulation.sweeps.pool import Pool
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLE, PICTURES = "results.csv", ("sweep.png", "sweep.svg")
+TABLE, PARQUET, PICTURES = "results.csv", "results.parquet", ("sweep.png", "sweep.svg")
 _LOCKS, _LOGS = "locks", "logs"
 _TICK = 0.2  # seconds between looks at what goes on
 
@@ -75,6 +75,9 @@ class Board:
 class Watch:
     """What is told of a running sweep; nothing here."""
 
+    def stage(self, text: str) -> None:
+        """A part of the sweep begins: the search for settings, or the cells."""
+
     def show(self, board: Board) -> None:
         """Called several times a second."""
 
@@ -96,7 +99,7 @@ def run(sweep: Sweep, folder: Path, jobs: int = 0, watch: Watch | None = None) -
     jobs = sweep.jobs(jobs)
     plans.claim(folder, sweep.definition)
     with held(folder / _LOCKS / "sweep.lock"):
-        for name in (TABLE, *PICTURES, plans.FILE):
+        for name in (TABLE, PARQUET, *PICTURES, plans.FILE):
             for draft in folder.glob(f".{name}.*"):  # what a kill left half written
                 draft.unlink(missing_ok=True)
         board = _board(sweep, folder)
@@ -183,7 +186,7 @@ class _Driver:
         how = self._stopped.pop(name, StopReason.INTERRUPTED)
         if how != StopReason.INTERRUPTED:
             board.done[name] = how
-            _write_table(self._folder, read_ended(self._sweep, self._folder, self._known))
+            _write_table(self._sweep, self._folder, read_ended(self._sweep, self._folder, self._known))
             self._watch.ended(board, name, self._how(name))
             return
         if self.ending and name not in board.failed:  # interrupted, and be it before its first round
@@ -227,7 +230,7 @@ def read_ended(sweep: Sweep, folder: Path, known: dict[str, Ended] | None = None
     Raises ArgumentError where a cell's files are damaged.
     """
     known = {} if known is None else known
-    cells, overridden = sweep.cells, sweep.definition.overridden
+    cells, overridden = sweep.cells, sweep.axes
     for cell in cells:
         own = folder / cell.name
         if cell.name not in known and ended(own) is not None and _has_metrics(own):
@@ -247,15 +250,20 @@ def draw(sweep: Sweep, found: Sequence[Ended]) -> Figure:
     return score_by_epsilon.draw(found, sweep.about + (f"; {left} not ended, and not shown" if left else ""))
 
 
-def _write_table(folder: Path, found: Sequence[Ended]) -> None:
-    with atomic(folder / TABLE) as file:
-        file.write(sweep_results.as_csv(sweep_results.rows(found)).encode())
+def _write_table(sweep: Sweep, folder: Path, found: Sequence[Ended]) -> None:
+    """Both forms of the table; the second one where its package is installed."""
+    table = sweep_results.rows(found, sweep.tried)
+    parquet = sweep_results.as_parquet(table)
+    for name, content in ((TABLE, sweep_results.as_csv(table).encode()), (PARQUET, parquet)):
+        if content is not None:
+            with atomic(folder / name) as file:
+                file.write(content)
 
 
 def _write(sweep: Sweep, folder: Path) -> None:
     """The table and the picture of what has ended."""
     found = read_ended(sweep, folder)
-    _write_table(folder, found)
+    _write_table(sweep, folder, found)
     if found:
         figure = draw(sweep, found)
         for name, content in zip(PICTURES, (plotting.png(figure), plotting.svg(figure)), strict=True):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import hardware, validation
 from fedpriv._internal.files import atomic, read_json, unwritable
+from fedpriv._internal.settings import Scalar
 from fedpriv._internal.version import __version__
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
@@ -19,10 +20,13 @@ from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report.notices import NOT_PRIVATE
 from fedpriv.simulation.run import Checked, check
 from fedpriv.simulation.sweeps import definition as definitions
+from fedpriv.simulation.sweeps.candidates import TUNING_PART
 from fedpriv.simulation.sweeps.definition import Cell, Definition
 from fedpriv.tasks.metrics import counted
 
 FILE = "sweep.json"
+
+Point = Mapping[str, Scalar]
 
 
 @dataclass(frozen=True)
@@ -34,22 +38,42 @@ class Sweep:
         cells: in the order of the grid.
         plans: by the cells' names; cells that differ in their seed alone share one.
         notes: what is unusual about cells, in sentences.
+        tuning_runs: how many runs chose the cells' tuned settings; 0 where nothing was tuned.
     """
 
     definition: Definition
     cells: tuple[Cell, ...]
     plans: Mapping[str, Plan]
     notes: tuple[str, ...]
+    tuning_runs: int = 0
 
     @property
     def tried(self) -> int:
-        """How many settings are tried, seeds aside."""
-        return len({tuple((k, v) for k, v in cell.settings.items() if k != "seed") for cell in self.cells})
+        """How many settings are tried, seeds aside, those that tuning did not choose among them."""
+        methods = {tuple((k, v) for k, v in cell.settings.items() if k != "seed") for cell in self.cells}
+        return len(methods) * self._candidates
+
+    @property
+    def _candidates(self) -> int:
+        tuning = self.definition.tuning
+        return len(tuning.candidates) if tuning else 1
 
     @property
     def about(self) -> str:
         """How many cells and settings there are, in words."""
-        return about(len(self.cells), self.tried)
+        found = about(len(self.cells), self.tried)
+        if not self.tuning_runs:
+            return found
+        return (
+            f"{found}, the best of {self._candidates} for each method shown, chosen in "
+            f"{counted(self.tuning_runs, 'other run')} on public test examples that no score here has"
+        )
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Settings off the axes in which cells may differ: overridden and tuned ones."""
+        tuning = self.definition.tuning
+        return (*self.definition.overridden, *(tuning.axes if tuning else ()))
 
     def jobs(self, asked: int = 0) -> int:
         """How many cells run side by side: as asked, else one for each core; one where cells run on Ray.
@@ -80,7 +104,30 @@ def prepare(source: str | Path | Mapping[str, Any]) -> Sweep:
     if not hasattr(os, "fork"):
         raise validation.ArgumentError("A sweep needs Linux or macOS: its cells are forked processes.")
     definition = definitions.read(source)
-    cells = definitions.cells(definition)
+    if definition.tuning is None:
+        return checked(definition, definitions.cells(definition))
+    _require_seeds(definition)
+    first = definition.tuning.candidates[0]
+    return checked(definition, definitions.cells(definition, lambda point: {**first, **_SCORED}))
+
+
+# What a cell is scored on where another part chose its settings.
+_SCORED = {TUNING_PART: "rest"}
+
+
+def tuned(definition: Definition, chosen: Sequence[tuple[Point, Point]], runs: int) -> Sweep:
+    """The sweep with chosen settings: (a method's place on the axes, its tuned settings) for each method."""
+    by_method = {_method(method): settings for method, settings in chosen}
+    cells = definitions.cells(definition, lambda point: {**by_method[_method(point)], **_SCORED})
+    return replace(checked(definition, cells), tuning_runs=runs)
+
+
+def _method(point: Point) -> str:
+    return _mark({key: value for key, value in point.items() if key != "seed"})
+
+
+def checked(definition: Definition, cells: list[Cell]) -> Sweep:
+    """The sweep of these cells. Raises as :func:`prepare`."""
     plans, checks, notes = dict[str, Plan](), dict[str, Checked](), dict[str, list[str]]()
     by_settings = dict[str, Plan]()
     for cell in cells:
@@ -88,16 +135,35 @@ def prepare(source: str | Path | Mapping[str, Any]) -> Sweep:
             mark = _mark({k: v for k, v in cell.config.table().items() if k != "seed"})
             plan = by_settings.get(mark) or by_settings.setdefault(mark, make_plan(cell.config))
             data = _mark(_checked_settings(cell.config))
-            checked = checks.get(data) or checks.setdefault(data, check(cell.config))
+            simulated = checks.get(data) or checks.setdefault(data, check(cell.config))
         plans[cell.name] = plan
-        for text in (*checked.warnings(plan), *checked.notes):
+        for text in (*simulated.warnings(plan), *simulated.notes):
             notes.setdefault(text, []).append(cell.name)
     return Sweep(definition, tuple(cells), plans, (*_of_all(cells), *_each_once(notes, len(cells))))
 
 
+def seeds(definition: Definition) -> list[int]:
+    """The seeds of the cells; -1 where there may be none."""
+    values = [*definition.grid.get("seed", ()), definition.settings.get("seed", -1)]
+    return [int(seed) for seed in values]
+
+
+def _require_seeds(definition: Definition) -> None:
+    """Raises ArgumentError where the search could not have seeds of its own."""
+    if any("seed" in (*override.when, *override.settings) for override in definition.overrides):
+        raise validation.ArgumentError(
+            "an [[override]] names seed; with [tune] it must not, because candidates run with other seeds"
+        )
+    assert definition.tuning is not None
+    if definition.tuning.halving and max(seeds(definition)) < 0:
+        hint = "write search = 'grid', or give a seed"
+        raise validation.fail("[tune] search", "halving", "be grid where runs have no seed", hint)
+
+
 def _checked_settings(config: Config) -> dict[str, Any]:
     """The settings that :func:`fedpriv.simulation.run.check` looks at."""
-    keys = {*DataSettings.fields(), *FederationSettings.fields(), *config.public.fields(), "device", "unit"}
+    keys = {*DataSettings.fields(), *FederationSettings.fields(), *config.public.fields()}
+    keys |= {"device", "unit", TUNING_PART}
     return {key: value for key, value in config.table().items() if key in keys}
 
 
@@ -164,7 +230,7 @@ def claim(folder: Path, definition: Definition) -> None:
 
 def _ordered(definition: Definition) -> tuple[object, ...]:
     """The definition as what names and orders its cells."""
-    return definition.settings, list(definition.grid.items()), definition.overrides
+    return definition.settings, list(definition.grid.items()), definition.overrides, definition.tuning
 
 
 def _difference(there: Definition, here: Definition) -> str:
@@ -175,4 +241,4 @@ def _difference(there: Definition, here: Definition) -> str:
                 was = f"{one[key]!r} there" if key in one else "not there"
                 now = f"{other[key]!r} here" if key in other else "not here"
                 return f"in which [{part}] {key} is {was} and {now}"
-    return "with other overrides, or axes in another order"
+    return "with other overrides, another [tune], or axes in another order"
