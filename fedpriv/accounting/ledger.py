@@ -95,19 +95,22 @@ class Ledger:
         return ledger
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str], command: str | None = None) -> tuple[Ledger, Record]:
+    def resume(
+        cls, path: str | os.PathLike[str], command: str | None = None, anchor: Path | None = None
+    ) -> tuple[Ledger, Record]:
         """(the ledger, open for more events; its content). An incomplete last line is cut off.
 
-        ``command`` is that of its anchor, if it has one. Raises LedgerError if a line was edited, if lines
-        are missing at the end, or if another process has the ledger open.
+        ``command`` is that of its anchor, if it has one, and ``anchor`` its file, where the header does not
+        say where it is. Raises LedgerError if a line was edited, if lines are missing at the end, or if
+        another process has the ledger open.
         """
         path = Path(path)
         file = _locked(open(path, "r+b"), path)  # noqa: SIM115
         try:
-            record = read(path, command=command)
+            record = read(path, anchor, command)
             file.truncate(record.size)
             file.seek(record.size)
-            ledger = cls(file, record.head, anchor_of(record.header, path, command=command))
+            ledger = cls(file, record.head, anchor_of(record.header, path, anchor, command))
             if record.size and not _ends_complete(path):
                 ledger._append(b"\n")
             ledger._sealed = record.has_head
@@ -188,14 +191,15 @@ class Ledger:
             self._seal()
 
 
-def require_not_deleted(path: str | os.PathLike[str]) -> None:
-    """Raises LedgerError if there is no ledger at ``path`` but a head of its charges."""
-    sealed = read_head(head_path(path))
-    if sealed is not None and sealed.length and not Path(path).exists():
-        raise LedgerError(
-            f"{path} was deleted: its head, {head_path(path)}, seals {sealed.length} events. Restore the "
-            f"ledger from a copy; {NO_COPY}."
-        )
+def require_not_deleted(path: str | os.PathLike[str], anchor: Path | None = None) -> None:
+    """Raises LedgerError if there is no ledger at ``path`` but a head of its charges, also at ``anchor``."""
+    for whose, where in (("head", head_path(path)), ("anchor", anchor)):
+        sealed = None if where is None else read_head(where)
+        if sealed is not None and sealed.length and not Path(path).exists():
+            raise LedgerError(
+                f"{path} was deleted: its {whose}, {where}, seals {sealed.length} events. Restore the "
+                f"ledger from a copy; {NO_COPY}."
+            )
 
 
 def _locked(file: BinaryIO, path: str | os.PathLike[str]) -> BinaryIO:

@@ -11,7 +11,7 @@ import logging
 from fedpriv._internal.allocator import tune_allocator
 
 # Each adds its commands to the app.
-from fedpriv.cli import account, audit, bench, data, optimizers, results, resume, simulate, sweep, train
+from fedpriv.cli import account, audit, bench, data, node, optimizers, results, resume, simulate, sweep, train
 from fedpriv.cli.app import app
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "bench",
     "data",
     "main",
+    "node",
     "optimizers",
     "results",
     "resume",

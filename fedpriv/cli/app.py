@@ -77,6 +77,13 @@ data_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+node_app = typer.Typer(
+    cls=Commands,
+    help="Run a data owner's node of a deployment, under the owner's policy.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(node_app, name="node")
 
 
 class OfSettings(typer.core.TyperCommand):

@@ -33,8 +33,8 @@ from fedpriv.flower.silo_serialization import changes_content, read_memories, re
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.units import Level
 from fedpriv.node.factory import SiloFile, make_worker
-from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger
-from fedpriv.node.policy import as_taken
+from fedpriv.node.ledger import NodeLedger, adds_noise, enforce_plan, open_node_ledger
+from fedpriv.node.policy import as_taken, require_clip
 from fedpriv.node.secure_parties import NodeParties
 from fedpriv.node.silo import SiloWorker, make_silo_worker
 
@@ -80,6 +80,7 @@ def answer(message: Message, context: Context) -> Message:
     side = _side(run_config, node_config)
     request = read_request(message.content)
     _require_noise(request, context.run_config)
+    require_clip(request.query, context.node_config)
     if side.own is not None:
         request = _charged(request, run_config, node_config, context.run_id)
     return Message(reply_content(side.answer(request), request.release), reply_to=message)
@@ -170,6 +171,12 @@ def _log_unused_examples(side: Worker) -> None:
     _log.warning("data-file: %s (the run's examples-per-client is %d)", what, places)
 
 
+def forget_runs() -> None:
+    """Drops what is cached of earlier runs: their data, models and plans. A long-lived node calls it."""
+    for cache in (_side, _silo_side, _node_ledger):
+        cache.cache_clear()
+
+
 @functools.lru_cache(maxsize=16)
 def _node_ledger(run_config: _Items, node_config: _Items, run_id: int) -> NodeLedger | None:
     return open_node_ledger(make_plan(Config.parse(dict(run_config))), dict(node_config), run_id)
@@ -179,6 +186,9 @@ def _charged(request: SumRequest, run_config: _Items, node_config: _Items, run_i
     """The request with the noise of this node's own plan, after charging this node's ledger."""
     budget_gate = _node_ledger(run_config, node_config, run_id)
     if budget_gate is None:
+        return request
+    if not adds_noise(budget_gate.plan):
+        budget_gate.charge_run(request.release)
         return request
     request, event = enforce_plan(budget_gate.plan, request)
     budget_gate.charge(request.release, [event])

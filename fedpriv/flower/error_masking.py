@@ -43,6 +43,11 @@ def error_reply(message: Message, error: BaseException, crashed: bool = False) -
     return Message(Error(code, type(error).__name__), reply_to=message)
 
 
+def public_text(error: BaseException) -> str:
+    """The text of one of fedpriv's errors, which contain no data; "" for any other."""
+    return str(error) if isinstance(error, _OURS) and not isinstance(error, UserCodeError) else ""
+
+
 def guarded(function: Answerer) -> Answerer:
     """``function`` whose exceptions become error replies without their text."""
 
@@ -55,9 +60,13 @@ def guarded(function: Answerer) -> Answerer:
                 raise
             of_all = message.metadata.message_type == MessageType.QUERY
             if of_all or owns_data(context.node_config) or misspelt(context.node_config):
-                ours = isinstance(error, _OURS) and not isinstance(error, UserCodeError)
-                text = f": {error}" if ours else ""
-                _log.warning("%s failed with %s%s", function.__name__, type(error).__name__, text)
+                text = public_text(error)
+                _log.warning(
+                    "%s failed with %s%s",
+                    function.__name__,
+                    type(error).__name__,
+                    f": {text}" if text else "",
+                )
             _log.debug("%s failed", function.__name__, exc_info=True)
             return error_reply(message, error)
 

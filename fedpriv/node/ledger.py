@@ -16,6 +16,14 @@ A node charges what its own message reveals to anyone who sees it, given only th
 added (:func:`answered`). It gives no credit for what it cannot verify: the noise of other parties under
 distributed noise, of which there may be fewer than the run says, and sampling, since the server draws the
 cohorts. Only at the client level a silo draws its own cohorts.
+
+A run in which the server adds the noise is answered without a ledger, or, where the owner says so
+(``accept-central``), charged whole before its first answer: all releases that the run's configuration plans,
+with the noise and the sampling that it states. This charge rests on the server's word, and its label says so
+(:data:`ON_WORD`). It is whole because a release without this node's examples counts too.
+
+The ledger's head may have a copy in another folder (``ledger-anchor``). Then a ledger that was deleted, cut
+or put back to an earlier state together with its head is refused.
 """
 
 from __future__ import annotations
@@ -24,15 +32,14 @@ import bisect
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.files import sync_folder
-from fedpriv.accounting import Budget, Ledger, LedgerError, epsilon
+from fedpriv.accounting import Budget, epsilon
 from fedpriv.accounting.events import Event, Sampling, tally
 from fedpriv.accounting.head import head_path
 from fedpriv.accounting.ledger import Record, read, require_not_deleted
@@ -41,8 +48,11 @@ from fedpriv.accounting.owner_limit import share
 from fedpriv.config.plan import Plan
 from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.sampling import Everyone
+from fedpriv.node.ledger_file import ledger_path, locked, on_disk, opened
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers import PlannedRelease
+
+ON_WORD = "on the server's word"  # the label of charges for noise that the node did not add itself
 
 _TRIAL_BYTES = 2**12  # more than a charge writes
 _TOLERANCE = 1e-6  # the largest relative difference between two machines' calibrations of one plan
@@ -99,9 +109,14 @@ def answered(plan: Plan, planned: PlannedRelease) -> Event:
     return replace(event, sampling=Sampling.NONE, rate=1.0, cohort=None, truncation=0.0)
 
 
+def adds_noise(plan: Plan) -> bool:
+    """Whether the node adds its own noise to what it sends in this run, in shares or completely."""
+    return plan.budget is not None and (plan.by_silo or plan.mechanism.placement.at_parties)
+
+
 def own_events(plan: Plan) -> tuple[Event, ...]:
     """The events of the whole run for a node that answers in every release."""
-    if plan.by_silo:
+    if plan.by_silo or not plan.mechanism.placement.at_parties:
         return plan.events
     return tuple(answered(plan, planned) for planned in plan.mechanism.planned)
 
@@ -116,6 +131,7 @@ class NodeLedger:
         run: the id of this run.
         limit: the owner's limit for all runs together, or None.
         min_noise_multiplier: the least noise multiplier of a release that the owner allows; 0 allows all.
+        anchor: a file in another folder that keeps the ledger's head, or None.
     """
 
     plan: Plan
@@ -123,6 +139,8 @@ class NodeLedger:
     run: int
     limit: Budget | None = None
     min_noise_multiplier: float = 0.0
+    anchor: Path | None = None
+    _answered: set[int] = field(default_factory=set, compare=False)  # of a run that was charged whole
 
     def charge(self, number: int, events: Sequence[Event]) -> None:
         """Records the events of round (or release) ``number`` and returns once they are on disk.
@@ -133,11 +151,43 @@ class NodeLedger:
         deleted while its head was kept. Raises LedgerError also if the disk refuses the charge, which may
         then be there or not; nothing is answered.
         """
-        with _on_disk(self.path), _locked(self.path):
-            ledger, record = _opened(self.path, {"unit": self.plan.config.unit})
+        with on_disk(self.path), locked(self.path):
+            ledger, record = opened(self.path, self.plan.config.unit, self.anchor)
             with ledger:
                 self._check(number, events, record)
                 ledger.record(events, run=str(self.run), round=number)
+
+    def charge_run(self, number: int) -> None:
+        """Charges the whole run before its first answer, on the server's word; ``number`` is the release.
+
+        Raises RefusedError, and records nothing, if the run has no such release, if this process answered it
+        before, or if the run exceeds the owner's limit or has less noise than the owner allows; LedgerError
+        as :meth:`charge` does.
+        """
+        events = own_events(self.plan)
+        if not 0 <= number < len(events):
+            raise RefusedError(f"release {number} is not in the plan of {len(events)} releases")
+        if number in self._answered:
+            raise RefusedError(f"release {number} was answered before")
+        with on_disk(self.path), locked(self.path):
+            ledger, record = opened(self.path, self.plan.config.unit, self.anchor)
+            with ledger:
+                self._check_unit(record)
+                charged = [event for _, event in self._own(record)]
+                if not same_events(charged, events[: len(charged)]):
+                    raise RefusedError("this run was charged before with another plan")
+                if rest := events[len(charged) :]:  # a crash while it was charged leaves a part
+                    self._check_owner("the run", rest, record)
+                    ledger.record(rest, run=str(self.run), rests=ON_WORD)
+        self._answered.add(number)
+
+    def _own(self, record: Record) -> list[tuple[Any, Event]]:
+        """(round, event) of this run's charges. Charges without a run belong to an earlier run."""
+        return [
+            (labels.get("round"), event)
+            for event, labels in zip(record.events, record.labels, strict=True)
+            if labels.get("run") == str(self.run)
+        ]
 
     def look_ahead(self) -> str:
         """A warning for the node's own log if the owner's limit will stop a run that has not begun, or "".
@@ -153,14 +203,14 @@ class NodeLedger:
             LedgerError: if the ledger was edited, cut or deleted, or cannot be written. A node that cannot
                 charge answers nothing, and the run would train on noise in its place.
         """
-        with _on_disk(self.path):
+        with on_disk(self.path):
             self._require_writable()
             return self._look_ahead()
 
     def _require_writable(self) -> None:
         """Raises OSError unless a charge could be put on disk now. Charges nothing."""
-        for path in (self.path, head_path(self.path)):
-            if path.exists():
+        for path in (self.path, head_path(self.path), self.anchor):
+            if path is not None and path.exists():
                 with path.open("ab") as file:
                     os.fsync(file.fileno())
         folder = self.path.parent
@@ -172,17 +222,18 @@ class NodeLedger:
 
     def _look_ahead(self) -> str:
         if not self.path.exists():
-            require_not_deleted(self.path)
+            require_not_deleted(self.path, self.anchor)
             past: tuple[Event, ...] = ()
         else:
-            with _locked(self.path):
-                record = read(self.path)
+            with locked(self.path):
+                record = read(self.path, self.anchor)
             self._check_unit(record)
-            if any(labels.get("run") == str(self.run) for labels in record.labels):
+            if self._own(record):
                 return ""  # the run has begun
             past = record.events
         silo = self.plan.config.privacy_unit.in_silos
-        if not silo and not isinstance(self.plan.mechanism.sampler, Everyone):
+        private = adds_noise(self.plan) and not isinstance(self.plan.mechanism.sampler, Everyone)
+        if not silo and private:
             return ""
         public = past if silo else ()
         reason = self._shortage(public)
@@ -235,28 +286,26 @@ class NodeLedger:
             )
 
     def _check(self, number: int, events: Sequence[Event], record: Record) -> None:
-        own = [
-            (labels.get("round"), event)
-            for event, labels in zip(record.events, record.labels, strict=True)
-            if labels.get("run") == str(self.run)  # charges without a run belong to an earlier run
-        ]
+        own = self._own(record)
         if any(charged == number for charged, _ in own):
             raise RefusedError(f"round {number} was answered before")
         self._check_unit(record)
         if not self._fits([*(event for _, event in own), *events]):
             raise RefusedError(f"round {number} would exceed the run's budget")
+        self._check_owner(f"round {number}", events, record)
+
+    def _check_owner(self, what: str, events: Sequence[Event], record: Record) -> None:
+        """Raises RefusedError if the owner's limits do not allow these events after those of the record."""
         least = min((event.noise_multiplier for event in events), default=math.inf)
         if least < self.min_noise_multiplier:
             raise RefusedError(
-                f"round {number} has a noise multiplier of {least:.4g}, below this node's "
+                f"{what} has a noise multiplier of {least:.4g}, below this node's "
                 f"min-noise-multiplier of {self.min_noise_multiplier:g}"
             )
-        if self.limit is None:
-            return
-        if not self._within([*record.events, *events]):
+        if self.limit is not None and not self._within([*record.events, *events]):
             raise RefusedError(
-                f"round {number} would exceed {self._limit_text}: {self._spent(record.events)} "
-                f"is spent, and the round costs {self._spent(events)}"
+                f"{what} would exceed {self._limit_text}: {self._spent(record.events)} is spent, and "
+                f"{'it' if what == 'the run' else 'the round'} costs {self._spent(events)}"
             )
 
     def _fits(self, events: Sequence[Event]) -> bool:
@@ -269,7 +318,7 @@ class NodeLedger:
 
 
 def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedger | None:
-    """The ledger of a node that owns its data and adds its own noise, otherwise None.
+    """The ledger of a node that owns its data, if it adds its own noise or counts the server's, else None.
 
     Args:
         plan: the run's plan.
@@ -286,13 +335,14 @@ def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedge
         return None
     limit = _limit(node)
     least = validation.non_negative("min-noise-multiplier", node.get("min-noise-multiplier", 0.0))
-    if plan.budget is None or not (plan.by_silo or plan.mechanism.placement.at_parties):
+    counted = node.get("accept-central") is True and plan.budget is not None
+    if not adds_noise(plan) and not counted:
         name = "an epsilon-limit" if limit is not None else "a min-noise-multiplier" if least else None
         if name is not None:
             raise RefusedError(f"this node has {name}, but it adds no noise itself in this run")
         return None
-    path = Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
-    return NodeLedger(plan, path, run, limit, least)
+    anchor = node.get("ledger-anchor")
+    return NodeLedger(plan, ledger_path(node), run, limit, least, Path(str(anchor)) if anchor else None)
 
 
 def _limit(node: Mapping[str, Any]) -> Budget | None:
@@ -303,32 +353,3 @@ def _limit(node: Mapping[str, Any]) -> Budget | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise validation.fail(name, value, "be a number", "give epsilon-limit and delta-limit together")
     return Budget(float(given[0]), float(given[1]))  # type: ignore[arg-type]
-
-
-def _opened(path: Path, header: Mapping[str, Any]) -> tuple[Ledger, Record]:
-    if not path.exists():
-        Ledger.create(path, header).close()
-    return Ledger.resume(path)
-
-
-@contextmanager
-def _on_disk(path: Path) -> Iterator[None]:
-    """Within this block an error of the system is a LedgerError about the ledger at ``path``."""
-    try:
-        yield
-    except OSError as error:
-        raise LedgerError(
-            f"this node's ledger {path} cannot be written ({error.strerror or type(error).__name__}); a "
-            "node answers only what it has charged, so free its disk, or set ledger-file to a file that it "
-            "may write"
-        ) from None
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Locks the ledger against other readers and writers, in this and other processes."""
-    import fcntl  # not available on Windows
-
-    with Path(f"{path}.lock").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

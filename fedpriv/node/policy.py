@@ -10,12 +10,60 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv._internal import user_code, validation
-from fedpriv._internal.settings import by_key
+from fedpriv._internal.settings import Settings, by_key, setting
+from fedpriv.mechanism.query import Query, SumBlock
 
-# Settings of nodes that own their data.
-OWNERS = ("data-file", "ledger-file", "epsilon-limit", "delta-limit", "min-noise-multiplier")
 FILES = ("relative-noise-file", "clip-norm-file")  # settings of a run that name files
-SETTINGS = (*OWNERS, "data-folder", "accept-code", "accept-seed", "partition-id", "num-partitions")
+
+
+class PlaceSettings(Settings):
+    """Which of a federation's nodes this is."""
+
+    partition_id: int = setting(0, "the number of this node, from 0", ge=0)
+    num_partitions: int = setting(0, "the number of nodes", ge=1)
+
+
+class OwnedFiles(Settings):
+    """The files of a node that owns its data."""
+
+    data_file: str = setting("", "the data file; a message from the server cannot name another")
+    ledger_file: str = setting("", "where the node's ledger is; by default beside the data file")
+    ledger_anchor: str = setting(
+        "", "a file in another folder that keeps the ledger's length and hash; an earlier ledger is refused"
+    )
+
+
+class OwnerLimits(Settings):
+    """What an owner allows all runs together, and each release."""
+
+    epsilon_limit: float = setting(0.0, "the epsilon of all runs on this data together", gt=0)
+    delta_limit: float = setting(0.0, "the delta of all runs on this data together", gt=0, lt=1)
+    min_noise_multiplier: float = setting(0.0, "the least noise multiplier of a release", ge=0)
+    max_clip_norm: float = setting(0.0, "the largest clip norm of a request for a sum", gt=0)
+
+
+class Acceptances(Settings):
+    """What a node accepts only where its owner says so."""
+
+    accept_seed: bool = setting(False, "whether a run with a seed is accepted; its noise is predictable")
+    accept_central: bool = setting(
+        False,
+        "whether runs are accepted in which the server adds the noise; each is charged whole, on its word",
+    )
+
+
+class OtherSettings(Settings):
+    """Settings that do not make a node the owner of its data."""
+
+    data_folder: str = setting("", "the folder of data sets; by default FEDPRIV_DATA")
+    accept_code: str = setting(
+        "", "which module:name of a run's model, dataset, loss and optimizer may run, separated by blanks"
+    )
+
+
+# Settings of nodes that own their data, and all settings of --node-config.
+OWNERS = (*OwnedFiles.fields(), *OwnerLimits.fields(), "accept-central")
+SETTINGS = (*OWNERS, *OtherSettings.fields(), "accept-seed", *PlaceSettings.fields())
 
 
 def owns_data(node: Mapping[str, Any]) -> bool:
@@ -68,6 +116,18 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
             if user_code.named(used.get(key)) and used[key] not in accepted:
                 raise RefusedError(
                     f"the run's {key} is code, {used[key]}; a node that owns its data runs it only if its "
-                    'owner sets accept-code="' + str(used[key]) + '"'
+                    f'owner sets accept-code="{used[key]}", or lists it in [code] of a policy'
                 )
     return used
+
+
+def require_clip(query: Query, node: Mapping[str, Any]) -> None:
+    """Raises RefusedError if a unit may weigh more in a requested sum than ``max-clip-norm``."""
+    if "max-clip-norm" not in node:
+        return
+    most = validation.finite_positive("max-clip-norm", node["max-clip-norm"])
+    asked = max((block.sensitivity for block in query.blocks if isinstance(block, SumBlock)), default=0.0)
+    if not asked <= most * (1 + 1e-9):
+        raise RefusedError(
+            f"the request's clip norm is {asked:.4g}, above this node's max-clip-norm of {most:g}"
+        )

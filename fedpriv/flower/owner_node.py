@@ -1,0 +1,116 @@
+"""``fedpriv node run``: the owner's process, which answers a SuperLink with the installed package alone.
+
+A run is accepted as a configuration, which the owner's policy (:mod:`fedpriv.node.policy_file`) must allow.
+Its messages are answered by the installed ClientApp in this process; no code of the run is imported. The
+process stays warm: data, model and plan of a run are kept from message to message.
+
+While it waits, the node asks the SuperLink for messages at intervals that grow with the time since its last
+message, from :data:`MIN_WAIT` to :data:`MAX_WAIT`: in a running federation a message waits for at most a
+fifth of the time between two messages, and an idle node asks every 3 seconds, as Flower's SuperNode does.
+
+A message that is refused, or fails, is answered with the name of the error's type only. The reason goes to
+the node's journal. An error ends neither the process nor another run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+from flwr.app import Context, RecordDict
+
+from fedpriv._internal.validation import FedprivError
+from fedpriv.flower import client_app
+from fedpriv.flower.error_masking import error_reply, public_text, raising
+from fedpriv.flower.supernode import Link, RunEndedError, Task
+from fedpriv.node.journal import ANSWERED, FAILED, REFUSED, Journal
+from fedpriv.node.policy_file import Policy
+
+MIN_WAIT, MAX_WAIT, _SHARE = 0.05, 3.0, 0.2
+
+_MOST_RUNS = 8  # whose state, or refusal, is kept in memory
+
+
+class OwnerNode:
+    """Answers the messages of a SuperLink for one policy.
+
+    Args:
+        policy: the owner's policy.
+        link: the connection.
+        journal: takes answers and refusals.
+    """
+
+    def __init__(self, policy: Policy, link: Link, journal: Journal) -> None:
+        self._policy, self._link, self._journal = policy, link, journal
+        self._runs = OrderedDict[int, Context | FedprivError]()
+        self._last = time.monotonic()
+
+    def serve(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Answers messages until ``stopped()``."""
+        while not stopped():
+            with suppress(RunEndedError):
+                if (task := self._link.next()) is not None:
+                    self.answer(task)
+                    self._last = time.monotonic()
+                    continue
+            time.sleep(wait_after(time.monotonic() - self._last))
+
+    def answer(self, task: Task) -> None:
+        """Answers one message, with its reply or with the name of an error's type.
+
+        Raises RunEndedError if its run has ended meanwhile.
+        """
+        message, stage = task.envelope.metadata, "policy"
+        try:
+            context = self._context(task.run)  # before the content is received: the policy decides
+            stage = "message"
+            with raising():
+                reply = client_app.app(task.read(), context)
+        except RunEndedError:
+            raise
+        except Exception as error:
+            event = REFUSED if isinstance(error, FedprivError) else FAILED
+            why = public_text(error) or type(error).__name__
+            self._journal.note(event, task.run, message=message.message_type, stage=stage, why=why)
+            self._link.reply(error_reply(task.envelope, error))
+        else:
+            self._link.reply(reply)
+            self._journal.note(ANSWERED, task.run, message=message.message_type, group=message.group_id)
+
+    def _context(self, number: int) -> Context:
+        """The Context of a run that the policy allows. Raises an error, the same each time, for another."""
+        if number not in self._runs:
+            try:
+                self._runs[number] = self._accepted(number)
+            except FedprivError as error:
+                self._runs[number] = error
+            if len(self._runs) > _MOST_RUNS:
+                self._runs.popitem(last=False)
+        self._runs.move_to_end(number)
+        found = self._runs[number]
+        if isinstance(found, FedprivError):
+            raise found
+        return found
+
+    def _accepted(self, number: int) -> Context:
+        run = self._link.run(number)
+        self._policy.check(run.config, run.app_hash)
+        client_app.forget_runs()
+        return Context(
+            run_id=number,
+            node_id=self._link.node,
+            node_config=self._policy.node_config,
+            state=RecordDict(),
+            run_config=run.config,
+        )
+
+
+def wait_after(seconds: float) -> float:
+    """The seconds to wait before the next look for messages, by the time since the last message.
+
+    >>> wait_after(0.1), wait_after(2.0), wait_after(3600.0)
+    (0.05, 0.4, 3.0)
+    """
+    return min(max(_SHARE * seconds, MIN_WAIT), MAX_WAIT)

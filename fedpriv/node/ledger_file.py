@@ -1,0 +1,51 @@
+"""The files of a node's ledger: where they are, and how they are opened and locked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedpriv.accounting import Ledger, LedgerError
+from fedpriv.accounting.anchor import FILE as ANCHOR
+from fedpriv.accounting.ledger import Record, require_not_deleted
+
+
+def ledger_path(node: Mapping[str, Any]) -> Path:
+    """Where the ledger of a node with this configuration is."""
+    return Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
+
+
+def opened(path: Path, unit: str, anchor: Path | None = None) -> tuple[Ledger, Record]:
+    """(a node's ledger, open for charges of this privacy unit; its content). It is created if there is none.
+
+    Raises LedgerError if it was edited, cut, put back to an earlier state or deleted.
+    """
+    if not path.exists():
+        require_not_deleted(path, anchor)
+        Ledger.create(path, {"unit": unit} | ({ANCHOR: str(anchor)} if anchor else {})).close()
+    return Ledger.resume(path, anchor=anchor)
+
+
+@contextmanager
+def on_disk(path: Path) -> Iterator[None]:
+    """Within this block an error of the system is a LedgerError about the ledger at ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise LedgerError(
+            f"this node's ledger {path} cannot be written ({error.strerror or type(error).__name__}); a "
+            "node answers only what it has charged, so free its disk, or set ledger-file to a file that it "
+            "may write"
+        ) from None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Locks the ledger against other readers and writers, in this and other processes."""
+    import fcntl  # not available on Windows
+
+    with Path(f"{path}.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
