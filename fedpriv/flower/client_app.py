@@ -172,8 +172,8 @@ def _log_unused_examples(side: Worker) -> None:
 
 
 def forget_runs() -> None:
-    """Drops what is cached of earlier runs: their data, models and plans. A long-lived node calls it."""
-    for cache in (_side, _silo_side, _node_ledger):
+    """Drops the cached data and models of earlier runs. A long-lived node calls it before a new run."""
+    for cache in (_side, _silo_side):
         cache.cache_clear()
 
 
