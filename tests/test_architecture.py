@@ -30,7 +30,7 @@ LAYERS = [
     {"node", "report"},
     {"runs"},
     {"auditing", "flower"},
-    {"bench", "simulation"},
+    {"bench", "deployment", "simulation"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -17,6 +17,7 @@ ABOUT = {
     "cli": "the commands",
     "bench": "time of a round",
     "simulation": "simulate, train, compare",
+    "deployment": "keys, checks, proxy, runs",
     "auditing": "attacks on a run",
     "flower": "server and client apps, grids",
     "runs": "loop, folder, checkpoints",

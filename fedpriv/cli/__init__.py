@@ -1,4 +1,4 @@
-"""The command line: ``fedpriv simulate | train | compare | sweep | results | audit | bench | account | ...``.
+"""The command line: ``fedpriv simulate | train | compare | sweep | results | audit | deploy | ...``.
 
 Exit codes: 0 a run ended (also at its budget, or on Ctrl-C with a valid folder), 1 something failed
 while running, 2 the request was refused before any work started.
@@ -11,7 +11,20 @@ import logging
 from fedpriv._internal.allocator import tune_allocator
 
 # Each adds its commands to the app.
-from fedpriv.cli import account, audit, bench, data, node, optimizers, results, resume, simulate, sweep, train
+from fedpriv.cli import (
+    account,
+    audit,
+    bench,
+    data,
+    deploy,
+    node,
+    optimizers,
+    results,
+    resume,
+    simulate,
+    sweep,
+    train,
+)
 from fedpriv.cli.app import app
 
 __all__ = [
@@ -20,6 +33,7 @@ __all__ = [
     "audit",
     "bench",
     "data",
+    "deploy",
     "main",
     "node",
     "optimizers",

@@ -52,8 +52,8 @@ class Commands(typer.core.TyperGroup):
 
 
 _ORDER = (
-    "simulate", "train", "compare", "sweep", "results", "resume", "audit", "bench", "account", "calibrate",
-    "optimizers", "data",
+    "simulate", "train", "compare", "sweep", "results", "resume", "audit", "deploy", "bench", "account",
+    "calibrate", "optimizers", "data", "init", "check", "enrol", "run", "status",
 )  # fmt: skip
 
 # Commands of other programs, and ours.

@@ -22,8 +22,6 @@ their cohorts need no protection. An empty cohort asks nobody and counts for not
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,21 +35,13 @@ from fedpriv.clipping import added
 from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.federated.worker import zeros
-from fedpriv.flower.exchange import SilentError, by_app, error_name, exchange, messages, read
+from fedpriv.flower.enrolment import Enrolment
+from fedpriv.flower.exchange import SilentError, by_app, exchange, messages, read
 from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.membership import Membership
 from fedpriv.flower.serialization import MessageError, read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import model_record, read_changes, training_content
-from fedpriv.flower.topology import (
-    EngineError,
-    Node,
-    assign,
-    host,
-    in_order,
-    not_ready,
-    read_node,
-    still_missing,
-    successor,
-)
+from fedpriv.flower.topology import EngineError, Node, assign, host, read_node
 from fedpriv.node.silo import ModelDelta, TrainRequest
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
@@ -59,9 +49,6 @@ SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client lev
 _Read = TypeVar("_Read")
 
 _MIN_TREE_NODES = 4  # with fewer nodes, the engine adds the replies itself
-_POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a federation assembles
-# The seconds to wait for a new node's description, and the number of attempts.
-_NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
 _DETAILS = " (details are in the nodes' own logs)"
 _MAX_STRIKES, _MAX_NAMED = 2, 20  # releases in a row in which all nodes fail, and nodes that an error names
 _ALL_FAILED = "every node failed, twice in a row"
@@ -80,6 +67,8 @@ class GridEngine:
         report: called with lines for the user: which nodes are missing at the start, and which silos do not
             answer.
         silos: whether all nodes are silos that take part in every release.
+        min_nodes: the nodes with which the run begins after ``start_timeout``; None: all.
+        enrolment: the server's record of which node is which partition, or None.
 
     Attributes:
         absences: which silos' nodes contributed nothing to which releases. It is empty if clients are
@@ -99,14 +88,17 @@ class GridEngine:
         nodes: int | None = None,
         report: Callable[[str], None] = lambda line: None,
         silos: bool = False,
+        min_nodes: int | None = None,
+        enrolment: Enrolment | None = None,
     ) -> None:
         self._grid = grid
         self._reply_timeout = validation.finite_positive("reply-timeout", reply_timeout)
-        self._start_timeout = validation.finite_positive("start-timeout", start_timeout)
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
-        self._expected, self._report, self._silos = nodes, report, silos
-        self._nodes: tuple[Node, ...] = ()
-        self._newcomers, self._silent = dict[int, Node | None](), Counter[int]()
+        self._report, self._silos = report, silos
+        exchange = lambda *arguments: self._exchange(*arguments)  # noqa: E731
+        self._members = Membership(
+            grid, exchange, start_timeout, nodes, report, silos, quorum=min_nodes, enrolment=enrolment
+        )
         self._missing = set[str]()
         self._unwell, self._strikes = dict[Node, MessageError](), 0
         self.absences = Dropouts()
@@ -252,100 +244,31 @@ class GridEngine:
             release: the release that no node answered well.
             failed: why the nodes that were asked did not.
         """
-        replies = self._query_nodes([node.id for node in self._nodes], self._start_timeout)
+        nodes = self._members.nodes
+        replies = self._members.query([node.id for node in nodes], self._members.start_timeout)
         if not any(reply.has_content() or by_app(reply) for reply in replies.values()):
             raise EngineError("no node answers any more, sampled or not (see the nodes' own logs)")
-        unwell = {node: why for node, why in self._unwell.items() if node in self._nodes} | dict(failed)
-        for node in self._nodes:
+        unwell = {node: why for node, why in self._unwell.items() if node in nodes} | dict(failed)
+        for node in nodes:
             try:
                 read(replies.get(node.id), partial(read_node, node.id))
             except MessageError as error:
                 unwell.setdefault(node, error)
         errors = [why for why in unwell.values() if not isinstance(why, SilentError)]
         self._unwell = unwell
-        self._strikes = self._strikes + 1 if errors and len(unwell) == len(self._nodes) else 0
+        self._strikes = self._strikes + 1 if errors and len(unwell) == len(nodes) else 0
         if self._strikes == _MAX_STRIKES:
             reasons = _texts({node.partition: str(why) for node, why in unwell.items()})
             raise self._error(f"{_ALL_FAILED}, up to release {release + 1}: {_joined(reasons, _MAX_NAMED)}")
 
     def assemble(self) -> tuple[Node, ...]:
-        """All nodes in the order of their partition ids. The first call waits for them.
-
-        Later calls replace nodes that have gone by nodes that were restarted.
-        """
-        if self._nodes:
-            self._replace_nodes()
-            return self._nodes
-        deadline = time.monotonic() + self._start_timeout
-        known: dict[int, Node] = {}
-        reported = -1
-        while not self._nodes:
-            new = [node for node in self._grid.get_node_ids() if node not in known]
-            described, failed = self._describe_nodes(new, self._start_timeout)
-            known.update({node.id: node for node in described})
-            if failed:
-                raise self._error(not_ready(failed, known.values(), self._expected))
-            wanted = next((node.partitions for node in known.values()), self._expected)
-            if len(known) not in (reported, wanted):
-                reported = len(known)
-                nodes = "the nodes" if wanted is None else f"{wanted} nodes"
-                self._report(f"waiting for {nodes}: {reported} connected (up to {self._start_timeout:g} s)")
-            if wanted is not None and len(known) >= wanted:
-                self._nodes = self._checked_count(in_order(known.values()))
-            elif time.monotonic() > deadline:
-                raise EngineError(still_missing(known.values(), self._start_timeout))
-            else:
-                time.sleep(_POLL_INTERVAL)
-        return self._nodes
-
-    def _replace_nodes(self) -> None:
-        """Replaces nodes that have gone by new nodes with the same partition.
-
-        A node's own ledger knows which requests it answered before. A silo that lost its optimizer's slots
-        continues with new ones (:mod:`fedpriv.node.silo`).
-        """
-        connected = set(self._grid.get_node_ids())
-        if connected.issuperset(node.id for node in self._nodes):
-            return
-        new = sorted(connected - self._newcomers.keys() - {node.id for node in self._nodes})
-        found, failed = self._describe_nodes(new, _NEWCOMER_TIMEOUT)
-        # A node that describes itself, or reports that it is not ready, is not asked again. A silent node may
-        # be starting, but a node that hangs must not delay every release.
-        self._silent.update(set(new) - failed.keys() - {node.id for node in found})
-        hung = (node for node, times in self._silent.items() if times >= _MAX_ATTEMPTS)
-        self._newcomers |= dict.fromkeys([*failed, *hung]) | {node.id: node for node in found}
-        if failed and self._silos:
-            self._report(f"of the new nodes, {not_ready(failed, (), None)}")
-        nodes = tuple(successor(node, self._newcomers, connected) for node in self._nodes)
-        if self._silos:
-            for node in set(nodes) - set(self._nodes):
-                self._report(f"partition {node.partition} has a new node")
-        self._nodes = nodes
-
-    def _checked_count(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        if self._expected not in (None, len(nodes)):
-            raise EngineError(
-                f"the federation has {len(nodes)} nodes, but the run has {self._expected} clients that own "
-                "their data; set clients and num-partitions to the same number"
-            )
-        return nodes
-
-    def _describe_nodes(self, ids: Sequence[int], timeout: float) -> tuple[list[Node], dict[int, str]]:
-        """(the nodes that described themselves, {node id: why it is not ready})."""
-        described, failed = list[Node](), dict[int, str]()
-        for node, reply in self._query_nodes(ids, timeout).items():
-            if by_app(reply):
-                failed[node] = f"failed with {error_name(reply)}"
-            elif reply.has_content():
-                try:
-                    described.append(read(reply, partial(read_node, node)))
-                except MessageError as error:
-                    failed[node] = str(error)
-        return described, failed
-
-    def _query_nodes(self, ids: Sequence[int], timeout: float) -> dict[int, Message]:
-        asked = {Node(node, -1, 0): RecordDict() for node in ids}
-        return self._exchange(asked, MessageType.QUERY, "nodes", timeout)
+        """All nodes in the order of their partition ids; see :class:`Membership`."""
+        try:
+            return self._members.assemble()
+        except EngineError as error:
+            if isinstance(self._grid, HostedGrid) and (trace := self._grid.failure()):
+                error.add_note(trace)
+            raise
 
     def _exchange(
         self, contents: Mapping[Node, RecordDict], kind: str, group: str, timeout: float
@@ -371,4 +294,4 @@ def _joined(failures: Iterable[str], most: int | None = None) -> str:
 
 
 def _by_id(contents: Mapping[Node, RecordDict]) -> dict[int, RecordDict]:
-    return {node.id: content for node, content in contents.items()}
+    return {node.id: content for node, content in contents.items() if not node.is_absent}

@@ -15,6 +15,7 @@ from fedpriv._internal.validation import FedprivError
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.flower.enrolment import of_environment
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.topology import EngineError
 from fedpriv.report.notices import remark
@@ -56,7 +57,14 @@ def _run(grid: Grid, config: Config) -> None:
     RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
     silos = config.privacy_unit.in_silos
-    engine = GridEngine(grid, reply_timeout=config.reply_timeout, nodes=nodes, report=_report, silos=silos)
+    engine = GridEngine(
+        grid,
+        reply_timeout=config.reply_timeout,
+        nodes=nodes,
+        report=_report,
+        silos=silos,
+        enrolment=of_environment() if config.nodes_own_data else None,
+    )
     engine.assemble()
     folder = RunFolder.create(out, config.overwrite)
     if folder.replaced:

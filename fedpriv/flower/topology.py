@@ -31,6 +31,16 @@ class Node:
     partition: int
     partitions: int
 
+    @classmethod
+    def absent(cls, partition: int, partitions: int) -> Node:
+        """The place of a node that has not joined yet."""
+        return cls(-1 - partition, partition, partitions)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the node has not joined yet. Flower's own ids are positive."""
+        return self.id < 0
+
 
 def assign(shards: Sequence[Shard], nodes: Sequence[Node]) -> dict[Node, list[Shard]]:
     """Each node's shards: {node: shards}. Shards without a home are assigned in contiguous ranges.

@@ -1,0 +1,147 @@
+"""Flower's command ``flwr`` for a deployment's server: registering nodes, starting and watching runs.
+
+Only the documented commands and their JSON output are used. They talk to the SuperLink's control API, which
+listens on the server's loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv._internal import validation
+from fedpriv._internal.settings import toml_value
+from fedpriv.deployment.folders import Party
+
+CONNECTION = "deployment"
+_TIMEOUT = 120.0  # seconds for one command
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+_MOST_SHOWN = 400  # characters of Flower's own error
+
+
+class FlowerError(validation.FedprivError, RuntimeError):
+    """Flower's command failed; the message has Flower's reason."""
+
+
+def environment(server: Party) -> dict[str, str]:
+    """The environment of Flower's commands: this deployment's configuration and nothing else of Flower."""
+    return {**os.environ, **_QUIET, "FLWR_HOME": str(server.folder / "flower")}
+
+
+def write_connection(server: Party) -> None:
+    """Writes Flower's configuration. It needs absolute paths, so it is written again after a move."""
+    home = server.folder / "flower"
+    home.mkdir(mode=0o700, exist_ok=True)
+    address = f"{_loopback(server)}:{server.facts['control-port']}"
+    lines = [
+        "[superlink]",
+        f'default = "{CONNECTION}"',
+        "",
+        f"[superlink.{CONNECTION}]",
+        f"address = {toml_value(address)}",
+        f"root-certificates = {toml_value(str(server.roots))}",
+    ]
+    (home / "config.toml").write_text("\n".join(lines) + "\n")
+
+
+def _loopback(server: Party) -> str:
+    """The loopback name that the certificate covers, or the first host, which must resolve to loopback."""
+    hosts = server.facts["hosts"]
+    return next((host for host in ("127.0.0.1", "localhost") if host in hosts), str(hosts[0]))
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of one of Flower's programs, of this Python's environment."""
+    program = Path(sysconfig.get_path("scripts")) / arguments[0]
+    return [str(program) if program.exists() else arguments[0], *arguments[1:]]
+
+
+def call(server: Party, *arguments: str) -> dict[str, Any]:
+    """The JSON answer of ``flwr ARGUMENTS --format json``. Raises FlowerError if Flower refuses."""
+    write_connection(server)
+    try:
+        result = subprocess.run(
+            command("flwr", *arguments, "--format", "json"),
+            env=environment(server),
+            cwd=server.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        raise FlowerError(f"`flwr {arguments[0]}` did not end within {_TIMEOUT:g} s") from None
+    answer = _json(result.stdout)
+    if result.returncode == 0 and answer.get("success"):
+        return answer
+    reason = str(answer.get("error-message") or result.stderr or result.stdout)
+    text = " ".join(reason.split())[:_MOST_SHOWN]
+    port = server.facts["control-port"]
+    hint = f"is the server started, and this its machine? Its SuperLink listens on 127.0.0.1:{port}"
+    raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text or 'no reason given'} ({hint})")
+
+
+def _json(text: str) -> dict[str, Any]:
+    """The JSON object that ends a command's output; other lines may come before it."""
+    start = text.find("{")
+    try:
+        found = json.loads(text[start:]) if start >= 0 else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def register(server: Party, public_key: Path) -> int:
+    """Registers a node's public key and returns Flower's id of the node."""
+    return int(call(server, "supernode", "register", str(public_key), CONNECTION)["node-id"])
+
+
+def unregister(server: Party, node: int) -> None:
+    """Ends a registration: the node's key opens nothing from now on."""
+    call(server, "supernode", "unregister", str(node), CONNECTION)
+
+
+def nodes(server: Party) -> dict[int, str]:
+    """{Flower's node id: its status} of the nodes that are registered."""
+    answer = call(server, "supernode", "list", CONNECTION, "--verbose")
+    states = {int(node["node-id"]): str(node["status"]) for node in answer["nodes"]}
+    return {node: state for node, state in states.items() if state not in ("unregistered", "deleted")}
+
+
+def runs(server: Party, run: int | None = None) -> list[dict[str, Any]]:
+    """Flower's records of the runs, or of one run, the newest first."""
+    only = () if run is None else ("--run-id", str(run))
+    return list(call(server, "list", CONNECTION, *only)["runs"])
+
+
+def start_run(server: Party, app: Path, settings: Sequence[str]) -> int:
+    """Starts a run of the app and returns its id."""
+    options = [part for setting in settings for part in ("--run-config", setting)]
+    return int(call(server, "run", str(app), CONNECTION, *options)["run-id"])
+
+
+def stop_run(server: Party, run: int) -> None:
+    """Asks Flower to end a run."""
+    call(server, "stop", str(run), CONNECTION)
+
+
+def follow(server: Party, run: int) -> subprocess.Popen[str]:
+    """A process that prints the run's log to its standard output until the run ends."""
+    return subprocess.Popen(
+        command("flwr", "log", str(run), CONNECTION, "--stream"),
+        env=environment(server),
+        cwd=server.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )

@@ -1,0 +1,169 @@
+"""The looks of `fedpriv deploy check` at a node."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.accounting import Budget, ledger
+from fedpriv.deployment import checks, keys
+from fedpriv.deployment.checks import FaultError, Look, State
+from fedpriv.deployment.folders import SERVER, Party
+from fedpriv.node import policy
+
+_PATIENCE = 10.0  # seconds for a connection
+# The seconds by which a node's clock may be ahead of the server's, and behind it: Flower refuses the rest.
+_AHEAD, _BEHIND, _NOTABLE = 5.0, 300.0, 3.0
+
+
+def looks(node: Party, before_start: bool = False) -> Iterator[Look]:
+    """What is looked at; ``before_start`` wants the node's own port free."""
+    yield "versions", lambda: checks.installed(node)
+    yield "authority", lambda: checks.authority(node)
+    yield "key", lambda: _key(node)
+    yield "server", lambda: _server(node)
+    yield "clock", lambda: _clock(node)
+    yield "settings", lambda: _settings(node)
+    yield "data", lambda: _data(node)
+    yield "ledger", lambda: _ledger(node)
+    yield "limits", lambda: _limits(node)
+    if before_start:
+        yield "runtime-port", lambda: _port(node)
+
+
+def _key(node: Party) -> str:
+    path = node.path("key")
+    line = keys.read_node_private(path)
+    checks.private(path)
+    beside = Path(f"{node.folder / 'node.key'}.pub")
+    if beside.is_file() and keys.read_node_public(beside) != line:
+        raise FaultError(
+            f"{path} is not the private half of {beside.name}", "put the two that belong together"
+        )
+    return keys.fingerprint(line)
+
+
+def _answered(node: Party) -> http.client.HTTPResponse:
+    """The server's answer over a connection that was checked as the node will check it."""
+    host, port = node.server_address
+    context = ssl.create_default_context(cafile=str(node.roots))
+    connection = http.client.HTTPSConnection(host, port, timeout=_PATIENCE, context=context)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse()
+    except ssl.SSLCertVerificationError as error:
+        text = f"the server at {host}:{port} has a wrong certificate: {error.verify_message}"
+        raise FaultError(
+            text, "do not connect: ask the server's operator for its ca.crt and its name"
+        ) from None
+    except (OSError, http.client.HTTPException) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        text = f"{host}:{port} cannot be reached ({why})"
+        remedy = "start the server; let this machine out to that port in the firewall"
+        # Where the whole deployment is in one folder, its server may be started after this look.
+        beside = isinstance(error, ConnectionRefusedError) and (node.folder.parent / SERVER).is_dir()
+        raise FaultError(text, remedy, State.NOTE if beside else State.WRONG) from None
+    finally:
+        connection.close()
+
+
+def _server(node: Party) -> str:
+    host, port = node.server_address
+    status = _answered(node).status
+    if status != http.client.OK:
+        raise FaultError(f"{host}:{port} answers {status}", "is this the address of the deployment's proxy?")
+    return f"{host}:{port} answers, with the right certificate"
+
+
+def _clock(node: Party) -> str:
+    try:
+        stated = _answered(node).getheader("Date")
+    except FaultError as fault:
+        raise FaultError("is compared when the server answers", fault.remedy, State.NOTE) from None
+    if stated is None:
+        raise FaultError("the server states no time", "compare the clocks yourself", State.NOTE)
+    ahead = time.time() - email.utils.parsedate_to_datetime(stated).timestamp() - 0.5  # whole seconds
+    text = f"this clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    if not -_BEHIND < ahead < _AHEAD:
+        raise FaultError(text, "set the clocks by NTP: Flower refuses messages whose time is wrong")
+    if abs(ahead) > _NOTABLE:
+        raise FaultError(text, "set the clocks by NTP", State.NOTE)
+    return "agrees with the server's"
+
+
+def _settings(node: Party) -> str:
+    settings = node.node_settings()
+    if unknown := policy.misspelt(settings):
+        raise FaultError(f"party.toml has unknown settings: {', '.join(unknown)}", "correct their names")
+    return "known"
+
+
+def _data(node: Party) -> str:
+    """The data file can be read; what is in it is not printed."""
+    stated = node.node_settings().get("data-file")
+    if not stated:
+        raise FaultError("party.toml names no data-file", "name the file of this party's examples")
+    path = Path(stated)
+    if not path.is_file():
+        remedy = "put the owner's examples there, or correct data-file in party.toml"
+        raise FaultError(f"{path} is not there", remedy)
+    if path.suffix != ".npz":
+        with path.open("rb"):
+            return f"{path} can be read"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if missing := {"x", "y"} - set(arrays.files):
+                text = f"{path} has no array {' and no array '.join(sorted(missing))}"
+                raise FaultError(text, "docs/guides/deploy.md says what the file holds")
+    except (OSError, ValueError) as error:
+        text = f"{path} cannot be read as a NumPy archive ({type(error).__name__})"
+        raise FaultError(text, "write it with numpy.savez, without pickled objects") from None
+    return f"{path} can be read"
+
+
+def _ledger(node: Party) -> str:
+    settings = node.node_settings()
+    path = Path(settings.get("ledger-file") or f"{settings.get('data-file')}.ledger.jsonl")
+    remedy = "a node answers only what it has charged: let its user write there, and keep the file for good"
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(b"\0")
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            with path.open("ab"):
+                pass
+    except OSError as error:
+        raise FaultError(f"{path} cannot be written ({error.strerror})", remedy) from None
+    if not path.exists():
+        ledger.require_not_deleted(path)
+        return f"{path} will be begun"
+    ledger.read(path)
+    return f"{path} is whole and can be written"
+
+
+def _limits(node: Party) -> str:
+    settings = node.node_settings()
+    given = [settings.get("epsilon-limit"), settings.get("delta-limit")]
+    if given == [None, None]:
+        text = "no epsilon-limit: any run's epsilon is accepted"
+        raise FaultError(text, "set epsilon-limit and delta-limit in party.toml", State.NOTE)
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
+        text = f"epsilon-limit is {given[0]} and delta-limit is {given[1]}"
+        raise FaultError(text, "set both to numbers")
+    Budget(float(given[0]), float(given[1]))  # type: ignore[arg-type]
+    return f"epsilon {given[0]:g} at delta {given[1]:g} over all runs"
+
+
+def _port(node: Party) -> str:
+    port = int(node.facts["runtime-port"])
+    checks.require_free("127.0.0.1", port, "stop what uses it, or change it in party.toml and start.sh")
+    return f"127.0.0.1:{port} is free"

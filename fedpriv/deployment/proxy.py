@@ -1,0 +1,199 @@
+"""The fleet's proxy: TLS at the address of the nodes, and behind it only the calls that nodes make.
+
+Flower's SuperLink serves nodes (``/v1/fleet/``), whoever starts runs (``/v1/control/``) and its own processes
+(``/v1/runtime/``) at one port. The SuperLink therefore listens on loopback, and the proxy passes on requests
+for the fleet's calls, which Flower authenticates by the node's key. Everything else gets 403. A request is
+read completely and written anew, so that no part of it can be taken for a second request.
+"""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import re
+import socket
+import ssl
+import threading
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from fedpriv._internal import validation
+from fedpriv.deployment.folders import Party
+
+_CALL = re.compile(r"/v1/fleet/[a-z][a-z-]{0,63}")
+_CONNECTIONS = 2048  # at a time; a node holds one or two
+_MOST_BYTES = 2**26  # of a request: Flower sends objects in parts of 5 MiB
+_PATIENCE = 120.0  # seconds without a byte until a connection is closed
+_UPSTREAM_PATIENCE = 300.0  # seconds for the SuperLink's answer
+# Headers that concern one connection and are not passed on.
+_OWN = frozenset(
+    [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "trailers",
+        "transfer-encoding",
+        "upgrade",
+        "host",
+        "content-length",
+        "expect",
+    ]
+)
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """The proxy of a deployment's server. ``serve_forever`` runs it; ``server_address`` is where.
+
+    Raises OSError if the port is taken, or a file of the certificate cannot be read.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, server: Party) -> None:
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.tls.load_cert_chain(server.path("certificate"), server.path("certificate-key"))
+        self.upstream_tls = ssl.create_default_context(cafile=str(server.roots))
+        self.upstream_tls.check_hostname = False  # loopback; the certificate is for the public name
+        self.upstream = ("127.0.0.1", int(server.facts["control-port"]))
+        self._room = threading.BoundedSemaphore(_CONNECTIONS)
+        listen = str(server.facts["listen"])
+        self.address_family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+        super().__init__((listen, int(server.facts["port"])), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """As the base class; a connection beyond the limit is closed at once."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The TLS handshake and the requests of one connection, in a thread of its own."""
+        try:
+            request.settimeout(_PATIENCE)
+            try:
+                secured = self.tls.wrap_socket(request, server_side=True)
+            except (OSError, ValueError):
+                self.shutdown_request(request)
+                return
+            super().process_request_thread(secured, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is the peer's affair."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Requests of one connection, passed on over one connection to the SuperLink."""
+
+    server: Proxy
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "fedpriv", ""
+    timeout: ClassVar[float] = _PATIENCE
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self._upstream: http.client.HTTPSConnection | None = None
+
+    def finish(self) -> None:
+        super().finish()
+        if self._upstream is not None:
+            self._upstream.close()
+
+    def do_GET(self) -> None:
+        """Whether the server is there: nothing else can be asked for so."""
+        self._answer(HTTPStatus.OK if self.path == "/health" else HTTPStatus.FORBIDDEN)
+
+    def do_POST(self) -> None:
+        """Passes on a call of the fleet's."""
+        length = self._length()
+        if length is None:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        elif not _CALL.fullmatch(self.path):
+            self._answer(HTTPStatus.FORBIDDEN)
+        elif length > _MOST_BYTES:
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        else:
+            self._pass_on(length)
+
+    def _length(self) -> int | None:
+        """The length of the request's body; None unless one length is stated, and no other framing."""
+        stated = self.headers.get_all("Content-Length", [])
+        if self.headers.get_all("Transfer-Encoding") or len(stated) != 1 or not stated[0].isdecimal():
+            return None
+        return int(stated[0])
+
+    def _pass_on(self, length: int) -> None:
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
+        try:
+            answer = self._asked(body, headers)
+            content = answer.read()
+        except (OSError, http.client.HTTPException):
+            self._close_upstream()
+            self._answer(HTTPStatus.BAD_GATEWAY)
+            return
+        self.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in _OWN:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _asked(self, body: bytes, headers: dict[str, str]) -> http.client.HTTPResponse:
+        """The SuperLink's answer; asked anew if it had closed the connection that was kept."""
+        for kept in (self._upstream is not None, False):
+            if self._upstream is None:
+                host, port = self.server.upstream
+                self._upstream = http.client.HTTPSConnection(
+                    host, port, timeout=_UPSTREAM_PATIENCE, context=self.server.upstream_tls
+                )
+            try:
+                self._upstream.request("POST", self.path, body, headers)
+                return self._upstream.getresponse()
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self._close_upstream()
+                if not kept:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _close_upstream(self) -> None:
+        if self._upstream is not None:
+            self._upstream.close()
+            self._upstream = None
+
+    def _answer(self, status: HTTPStatus) -> None:
+        """An answer without a body, after which the connection is closed."""
+        self.close_connection = True
+        self.send_response_only(status)
+        self.send_header("Date", self.date_time_string())
+        self.send_header("Content-Length", "0")
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Requests are not logged: when a node answers may depend on its data."""
+
+
+def serve(server: Party) -> None:
+    """Runs the proxy until the process ends. Raises ArgumentError if it cannot start."""
+    try:
+        proxy = Proxy(server)
+    except OSError as error:
+        where = f"{server.facts['listen']}:{server.facts['port']}"
+        reason = error.strerror or type(error).__name__
+        hint = "another program may use the port"
+        raise validation.ArgumentError(f"The proxy cannot listen at {where}: {reason} ({hint}).") from None
+    with proxy:
+        proxy.serve_forever()

@@ -1,0 +1,213 @@
+"""Runs of a deployment: started through Flower, followed to their end, and told truthfully.
+
+``flwr run`` returns 0 whatever becomes of the run. Here a run has succeeded if Flower says that its ServerApp
+completed and the run's own report says that it ended at its rounds or its budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv._internal import validation
+from fedpriv._internal.files import read_json
+from fedpriv._internal.settings import toml_value
+from fedpriv.config.schema import Config
+from fedpriv.deployment import enrol, flower_app, flower_cli
+from fedpriv.deployment.flower_cli import FlowerError
+from fedpriv.deployment.folders import Party
+from fedpriv.flower.enrolment import read_enrolment
+from fedpriv.report.summary import enforced_guarantee
+from fedpriv.runs import checkpoints
+from fedpriv.runs.run_dir import RunFolder, default_folder
+
+_RECORD = "runs.jsonl"  # of the server's folder: which run writes into which folder
+_POLL = 1.0  # seconds between looks at the run's state, beyond the second or two that flwr itself takes
+_PATIENCE = 60.0  # seconds without an answer of the SuperLink until a wait ends
+_FINISHED, _COMPLETED = "finished", "finished:completed"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run that Flower has accepted: its id, and the folder that it writes on the server's machine."""
+
+    run: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended.
+
+    Attributes:
+        status: Flower's word for it, such as ``finished:completed``.
+        details: Flower's reason, if it has one.
+        stopped: the reason of the run's own report, or "" if it wrote none.
+        success: whether the run reached its rounds or its budget.
+        epsilon: what the report states as spent, or None without a report or noise.
+    """
+
+    status: str
+    details: str
+    stopped: str
+    success: bool
+    epsilon: float | None
+
+
+def checked(server: Party, settings: Mapping[str, Any]) -> Config:
+    """The configuration of a run on this deployment. Raises ArgumentError for what it cannot run."""
+    config = Config.parse(dict(settings))
+    if not config.nodes_own_data:
+        raise validation.fail("nodes-own-data", False, "be true", "each node of a deployment owns its data")
+    if config.clients != server.nodes:
+        hint = f"the deployment has {server.nodes} nodes"
+        raise validation.fail("clients", config.clients, f"be {server.nodes}", hint)
+    missing = sorted(set(range(server.nodes)) - set(enrol.enrolled(server)))
+    if missing:
+        raise validation.ArgumentError(
+            f"Partitions {missing} have no enrolled key; `fedpriv deploy enrol {server.folder}` enrols them."
+        )
+    return config
+
+
+def start(server: Party, settings: Mapping[str, Any]) -> Started:
+    """Starts a run with these settings. Raises ArgumentError before anything starts, else FlowerError."""
+    config = checked(server, settings)
+    folder = Path(os.path.join(server.folder, config.out or default_folder()))
+    RunFolder.check(folder, config.overwrite)
+    app = server.folder / flower_app.FOLDER
+    flower_app.write(app)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "run.toml"
+        lines = [
+            f"{key} = {toml_value(value)}\n" for key, value in (dict(settings) | {"out": str(folder)}).items()
+        ]
+        file.write_text("".join(lines))
+        run = flower_cli.start_run(server, app, [str(file)])
+    with (server.folder / _RECORD).open("a") as record:
+        record.write(json.dumps({"run": run, "out": str(folder)}) + "\n")
+    return Started(run, folder)
+
+
+def wait(server: Party, started: Started, show: Callable[[str], None]) -> Ended:
+    """Waits for the run's end and shows its log meanwhile.
+
+    Raises FlowerError if the SuperLink does not answer for a minute; the run may then still go on.
+    """
+    with _followed(server, started.run, show):
+        answered = time.monotonic()
+        while True:
+            try:
+                (record,) = flower_cli.runs(server, started.run)
+                answered = time.monotonic()
+            except (FlowerError, ValueError) as error:
+                if time.monotonic() - answered > _PATIENCE:
+                    raise FlowerError(
+                        f"the SuperLink has not answered for {_PATIENCE:g} s; run {started.run} may still go "
+                        f"on: `fedpriv deploy status {server.folder}` shows it ({error})"
+                    ) from None
+                record = {}
+            if str(record.get("status", "")).startswith(_FINISHED):
+                break
+            time.sleep(_POLL)
+    return ended(record, started.folder)
+
+
+@contextlib.contextmanager
+def _followed(server: Party, run: int, show: Callable[[str], None]) -> Iterator[None]:
+    """Within the block the lines of the run's log are shown; at its end, those that are still to come."""
+    process = flower_cli.follow(server, run)
+    assert process.stdout is not None
+    lines = process.stdout
+
+    def pass_on() -> None:
+        for line in lines:
+            show(line.rstrip("\n"))
+
+    reader = threading.Thread(target=pass_on, daemon=True)
+    reader.start()
+    try:
+        yield
+        reader.join(timeout=10.0)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def ended(record: Mapping[str, Any], folder: Path) -> Ended:
+    """How a run ended, by Flower's record of it and by the run's own folder."""
+    status = str(record["status"])
+    reason = checkpoints.stopped(folder)
+    success = status == _COMPLETED and reason is not None and reason.complete
+    return Ended(status, str(record.get("status-details", "")), str(reason or ""), success, _epsilon(folder))
+
+
+def _epsilon(folder: Path) -> float | None:
+    try:
+        epsilon = enforced_guarantee(read_json((folder / "report.json").read_bytes())).get("epsilon")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if epsilon is None else float(epsilon)
+
+
+def folders(server: Party) -> dict[int, Path]:
+    """{run: its output folder} of the runs that `fedpriv deploy run` started."""
+    path = server.folder / _RECORD
+    if not path.is_file():
+        return {}
+    records = [read_json(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return {int(record["run"]): Path(record["out"]) for record in records}
+
+
+def latest(folder: Path) -> dict[str, Any]:
+    """The last record of a run's metrics: its round, its score and the epsilon spent; empty without one."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text().split("\n")[:-1]
+        return dict(read_json(lines[-1])) if lines else {}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def nodes_table(server: Party) -> list[dict[str, Any]]:
+    """Each partition's key, Flower's node id and state; "not enrolled" for one without a key."""
+    record = read_enrolment(server.enrolment) if server.enrolment.is_file() else {}
+    states = flower_cli.nodes(server)
+    rows = []
+    for partition in range(server.nodes):
+        entry = record.get(partition, {})
+        state = states.get(entry["node-id"], "unknown to Flower") if entry else "not enrolled"
+        rows.append(
+            {
+                "partition": partition,
+                "state": state,
+                "node id": entry.get("node-id"),
+                "key": entry.get("key"),
+            }
+        )
+    return rows
+
+
+def runs_table(server: Party, most: int = 10) -> list[dict[str, Any]]:
+    """The newest runs: Flower's state, the round and the epsilon of the last evaluation, the folder."""
+    known, rows = folders(server), []
+    for record in flower_cli.runs(server)[:most]:
+        folder = known.get(int(record["run-id"]))
+        last = latest(folder) if folder else {}
+        rows.append(
+            {
+                "run": int(record["run-id"]),
+                "state": record["status"],
+                "round": last.get("round"),
+                "epsilon": last.get("epsilon"),
+                "folder": str(folder) if folder else None,
+            }
+        )
+    return rows

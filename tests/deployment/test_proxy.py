@@ -1,0 +1,204 @@
+"""The fleet's proxy passes on the calls of nodes, and nothing else reaches the SuperLink."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedpriv.deployment.folders import Party, read_server
+from fedpriv.deployment.provision import Request, provision
+from fedpriv.deployment.proxy import Proxy
+
+
+class Upstream(http.server.ThreadingHTTPServer):
+    """A SuperLink's place: it notes what arrives, and answers with it."""
+
+    daemon_threads = True
+
+    def __init__(self, party: Party) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(party.path("certificate"), party.path("certificate-key"))
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.arrived: list[tuple[str, bytes, dict[str, str]]] = []
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Upstream
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.arrived.append((self.path, body, dict(self.headers)))
+        self.send_response(401 if body == b"stranger" else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("x-answer", "yes")
+        self.end_headers()
+        self.wfile.write(body[::-1])
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+class Serving:
+    """The proxy and its upstream, each in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        provision(folder, Request(1))
+        party = read_server(folder)
+        self.party = party
+        self.upstream = Upstream(party)
+        ports = {"port": 0, "control-port": self.upstream.server_address[1]}
+        self.proxy = Proxy(Party(party.folder, {**party.facts, **ports}))
+        self.port = int(self.proxy.server_address[1])
+        self.context = ssl.create_default_context(cafile=str(party.roots))
+        for server in (self.upstream, self.proxy):
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def connection(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=self.context)
+
+    def raw(self, text: bytes) -> bytes:
+        """What the proxy answers to these bytes."""
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain,
+            self.context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            secured.sendall(text)
+            return secured.recv(4096)
+
+    def close(self) -> None:
+        for server in (self.proxy, self.upstream):
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    made = Serving(tmp_path_factory.mktemp("proxy") / "deployment")
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _clean(serving: Serving) -> None:
+    serving.upstream.arrived.clear()
+
+
+def test_a_nodes_calls_pass_with_their_headers_and_bodies_over_one_connection(serving: Serving) -> None:
+    connection = serving.connection()
+    for body in (b"hello", b"x" * 3_000_000, b""):
+        connection.request("POST", "/v1/fleet/pull-messages", body, {"flwr-signature": "s"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.read(), answer.getheader("x-answer")) == (200, body[::-1], "yes")
+        path, arrived, headers = serving.upstream.arrived[-1]
+        assert (path, arrived, headers["flwr-signature"]) == ("/v1/fleet/pull-messages", body, "s")
+    connection.close()
+
+
+def test_an_error_of_the_superlink_passes_back(serving: Serving) -> None:
+    connection = serving.connection()
+    connection.request("POST", "/v1/fleet/activate-node", b"stranger")
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run",
+        "/v1/control/register-node",
+        "/v1/runtime/pull-task",
+        "/",
+        "/v1/fleet",
+        "/v1/fleet/",
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/..%2fcontrol%2fstart-run",
+        "/v1/fleet//control/start-run",
+        "/v1/fleet/pull-messages?x=/v1/control/start-run",
+        "//v1/control/start-run",
+        "https://127.0.0.1/v1/control/start-run",
+        "/v1/fleet/pull-messages/../../control/start-run",
+        "/v1/Fleet/pull-messages",
+        "/docs",
+        "/openapi.json",
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_everything_else_is_forbidden(serving: Serving, method: str, path: str) -> None:
+    connection = serving.connection()
+    connection.request(method, path, b"")
+    assert connection.getresponse().status == 403
+    connection.close()
+    assert not serving.upstream.arrived
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "CONNECT", "PATCH", "HEAD"])
+def test_other_methods_do_not_pass(serving: Serving, method: str) -> None:
+    answer = serving.raw(f"{method} /v1/fleet/get-run HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert answer.split()[1] == b"501"
+    assert not serving.upstream.arrived
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Content-Length: 0\r\nContent-Length: 40\r\n",
+        "Content-Length: +4\r\n",
+        "Content-Length: -1\r\n",
+        "",
+    ],
+)
+def test_an_ambiguous_length_is_refused_so_that_no_second_request_hides_in_a_body(
+    serving: Serving, framing: str
+) -> None:
+    hidden = "POST /v1/control/start-run HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    text = f"POST /v1/fleet/get-run HTTP/1.1\r\nHost: x\r\n{framing}\r\n{hidden}"
+    assert serving.raw(text.encode()).split()[1] == b"400"
+    assert not serving.upstream.arrived
+
+
+def test_a_request_without_tls_gets_nothing(serving: Serving) -> None:
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as plain:
+        plain.sendall(b"POST /v1/fleet/get-run HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert not plain.recv(4096).startswith(b"HTTP")
+    assert not serving.upstream.arrived
+
+
+def test_a_request_larger_than_any_of_flowers_is_refused_before_it_is_read(serving: Serving) -> None:
+    text = f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: {2**40}\r\n\r\n"
+    assert serving.raw(text.encode()).split()[1] == b"413"
+    assert not serving.upstream.arrived
+
+
+def test_the_health_page_tells_the_time_and_nothing_else(serving: Serving) -> None:
+    connection = serving.connection()
+    connection.request("GET", "/health")
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (200, b"")
+    assert {name.lower() for name, _ in answer.getheaders()} == {"date", "content-length", "connection"}
+    connection.close()
+    assert not serving.upstream.arrived
+
+
+def test_a_superlink_that_is_gone_is_a_bad_gateway(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(serving.proxy, "upstream", free.getsockname())
+        connection = serving.connection()
+        connection.request("POST", "/v1/fleet/get-run", b"")
+        assert connection.getresponse().status == 502
+        connection.close()
