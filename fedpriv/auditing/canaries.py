@@ -217,6 +217,8 @@ def _clipped(term: Term, gradients: Sequence[Floats], places: Indices) -> Floats
     norms, bound = (
         (abs(whole), term.clip_norm / LAYERS**0.5) if term.per_layer else (_norms(whole), term.clip_norm)
     )
+    if term.gamma:
+        return np.asarray(term.weight * whole * (bound / (norms + term.gamma)))
     return np.asarray(term.weight * whole * np.minimum(1.0, bound / np.maximum(norms, 1e-300)))
 
 

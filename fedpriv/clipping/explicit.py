@@ -14,6 +14,8 @@ norm before clipping. A unit adds:
 | zero | zero | +1/2 |
 | with a NaN or an infinity in any entry | zero | -1/2 |
 
+A term with a gamma (automatic clipping) multiplies each finite vector by C / (norm(A) + gamma) instead.
+
 Rows are scaled before their norms are taken in float64, so that the norms neither overflow nor underflow.
 A unit's term therefore exceeds |w| C only by float rounding: in float32 by less than 2**-21 relative (the
 rounding of the factor and of each product). C = infinity means no clipping; the sum is then unbounded.
@@ -90,16 +92,19 @@ def sum_rows_loop(
                     total += 0.5 if finite and peak * relative <= block.threshold else -0.5
                 elif finite:
                     parts = torch.split(vector, list(layers)) if term.per_layer else (vector,)
-                    clipped = [_clip_one(part, term.bound(len(layers))) for part in parts]
+                    clipped = [_clip_one(part, term, len(layers)) for part in parts]
                     total += term.weight * torch.cat(clipped)
         totals.append(total.to(rows[0].dtype))
     return tuple(totals)
 
 
-def _clip_one(vector: Tensor, bound: float) -> Tensor:
+def _clip_one(vector: Tensor, term: Term, layers: int) -> Tensor:
     """One finite vector (k,), clipped."""
+    bound = term.bound(layers)
     peak = float(vector.abs().max()) if vector.numel() else 0.0
     relative = float(torch.linalg.vector_norm(vector / peak)) if peak else 0.0
+    if term.gamma:
+        return (vector / peak) * (bound / (relative + term.gamma / peak)) if peak else vector
     return vector if peak * relative <= bound else (vector / peak) * (bound / relative)
 
 
@@ -129,19 +134,19 @@ def _sum_block(rows: Sequence[Tensor], block: Block, layers: Sequence[int], dtyp
             continue
         vector = term.combine(rows)
         parts = torch.split(vector, list(layers), 1) if term.per_layer else (vector,)
-        total += term.weight * torch.cat(_clipped_sums(parts, term.bound(len(layers)), dtype))
+        total += term.weight * torch.cat(_clipped_sums(parts, term, len(layers), dtype))
     return total
 
 
-def _clipped_sums(parts: Sequence[Tensor], bound: float, dtype: torch.dtype) -> list[Tensor]:
-    """The sum of each part (n, k), clipped to the bound. A unit with a NaN or infinity in any part adds zero
+def _clipped_sums(parts: Sequence[Tensor], term: Term, layers: int, dtype: torch.dtype) -> list[Tensor]:
+    """The sum of each part (n, k), clipped. A unit with a NaN or infinity in any part adds zero
     to all parts."""
     safe = [scaled_rows(part) for part in parts]
     finite = torch.stack([each for _, _, each in safe]).all(0)
     sums = []
     for vectors, unit, _ in safe:
         relative = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
-        factors = torch.where(finite, unit.clamp(max=bound / relative), 0.0)
+        factors = torch.where(finite, term.factors(relative, layers, unit), 0.0)
         sums.append(factors.to(dtype) @ vectors.to(dtype))
     return sums
 
@@ -172,6 +177,9 @@ def count_bits(norms: Tensor, finite: Tensor, threshold: float) -> Tensor:
 
 
 def clip_factors(norms: Tensor, terms: Sequence[Term], layers: int = 1) -> Tensor:
-    """sum_k w_k min(1, C_k / norm), float64 (n,), for terms of one vector with these norms."""
-    parts = [(term.bound(layers) / norms).clamp_(max=1.0).mul_(term.weight) for term in terms]
+    """sum_k w_k min(1, C_k / norm), float64 (n,), for terms of one vector with these norms.
+
+    With automatic clipping it is sum_k w_k C_k / (norm + gamma_k).
+    """
+    parts = [term.factors(norms, layers).mul_(term.weight) for term in terms]
     return functools.reduce(Tensor.add_, parts)

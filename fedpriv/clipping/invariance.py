@@ -209,6 +209,7 @@ def _structure(query: Query) -> Hashable:
             (
                 term.at,
                 term.per_layer,
+                term.gamma > 0,
                 term.divisor is not None and divisors.setdefault(id(term.divisor), len(divisors)),
             )
             for term in (block.terms if isinstance(block, SumBlock) else (block.term,))

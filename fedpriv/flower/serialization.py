@@ -290,6 +290,7 @@ def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
         "weight": float(term.weight),
         "at": [float(coefficient) for coefficient in term.at],
         "per-layer": term.per_layer,
+        "gamma": float(term.gamma),
     }
     if term.divisor is not None:
         table["divisor"] = f"divisor-{sum(name.startswith('divisor-') for name in arrays)}"
@@ -320,7 +321,8 @@ def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> T
     at = tuple(_float(coefficient) for coefficient in table["at"])
     if not isinstance(table["per-layer"], bool):
         raise MessageError("a term's 'per-layer' must be true or false")
-    return Term(_float(table["clip-norm"]), _float(table["weight"]), at, divisor, table["per-layer"])
+    gamma = _float(table["gamma"])
+    return Term(_float(table["clip-norm"]), _float(table["weight"]), at, divisor, table["per-layer"], gamma)
 
 
 def _read_block(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> Block:

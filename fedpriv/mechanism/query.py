@@ -47,6 +47,8 @@ class Term:
         per_layer: clip the part of A of each of the model's L layers to C / sqrt(L), instead of all of A to C
             (McMahan et al. 2018, "Learning differentially private recurrent language models", section 4).
             The sensitivity is the same.
+        gamma: 0 clips, A min(1, C / norm(A)). A positive number scales every vector instead: A C / (norm(A) +
+            gamma), the automatic clipping of Bu et al. 2022, whose bound is C, too.
     """
 
     clip_norm: float
@@ -54,10 +56,14 @@ class Term:
     at: tuple[float, ...] = (1.0,)
     divisor: Tensor | None = None
     per_layer: bool = False
+    gamma: float = 0.0
 
     def __post_init__(self) -> None:
         validation.positive("clip-norm", self.clip_norm)
         check_range("clip-norm", self.clip_norm)
+        if validation.non_negative("clip-gamma", self.gamma):
+            check_range("clip-gamma", self.gamma, unless=None)
+            check_range("clip-norm with automatic clipping", self.clip_norm, unless=None)
         if self.weight:
             check_range("term weight", abs(validation.real("term weight", self.weight)), unless=None)
             check_range("term weight times clip-norm", self.sensitivity)
@@ -72,6 +78,17 @@ class Term:
     def bound(self, layers: int) -> float:
         """The clip norm of each part of A, for a model with ``layers`` layers: C, or C / sqrt(L)."""
         return self.clip_norm / math.sqrt(layers) if self.per_layer else self.clip_norm
+
+    def factors(self, norms: Tensor, layers: int = 1, unit: Tensor | float = 1.0) -> Tensor:
+        """What vectors of these norms are multiplied by, times ``unit`` (...).
+
+        ``norms`` (...) are those of the vectors over ``unit``. A zero vector has a factor that is not finite
+        only where gamma is 0.
+        """
+        bound = self.bound(layers)
+        if self.gamma:
+            return bound / (norms + self.gamma / unit)
+        return (bound / norms).clamp(max=unit)
 
     def combine(self, vectors: Sequence[Tensor]) -> Tensor:
         """A before clipping, from the vectors (..., d) at the query's points."""

@@ -13,6 +13,7 @@ from fedpriv.optimizers.adp_sgd import (
     adp_sgd,
     predicted_gain,
 )
+from fedpriv.optimizers.automatic_clipping import AutomaticClipping
 from fedpriv.optimizers.averaging import ExponentialMovingAverage
 from fedpriv.optimizers.base import WRAPPERS, BaseOptimizer, PlannedRelease, PrivateOptimizer, State
 from fedpriv.optimizers.dp2 import Dp2, ExtraQuery, dp2
@@ -65,6 +66,7 @@ __all__ = [
     "Adam",
     "AdaptiveAdpSgd",
     "AdaptiveClipping",
+    "AutomaticClipping",
     "BaseOptimizer",
     "BuildContext",
     "Calibrated",

@@ -25,8 +25,10 @@ from fedpriv.optimizers.base import OptimizerWrapper, State, Wrapper, register_w
 class PerLayerSettings(Settings):
     """The settings of per-layer clipping."""
 
-    clipping: Literal["flat", "per-layer"] = setting(
-        "flat", "clip whole vectors to C, or each of the model's L layers to C / sqrt(L)"
+    clipping: Literal["flat", "per-layer", "automatic"] = setting(
+        "flat",
+        "clip whole vectors to C; or each of the model's L layers to C / sqrt(L); or scale every vector to "
+        "about C",
     )
 
 
@@ -53,7 +55,7 @@ def _per_layer(block: Block) -> Block:
 register_wrapper(
     Wrapper(
         key="clipping",
-        summary="`per-layer`: clips the part of each layer to C / sqrt(L)",
-        paper="McMahan et al. 2018",
+        summary="`per-layer`: clips each layer to C / sqrt(L); `automatic`: scales vectors to about C",
+        paper="McMahan et al. 2018; Bu et al. 2022",
     )
 )

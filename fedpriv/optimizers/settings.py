@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClippingSettings
+from fedpriv.optimizers.automatic_clipping import AutomaticClippingSettings
 from fedpriv.optimizers.averaging import AveragingSettings
 from fedpriv.optimizers.per_layer import PerLayerSettings
 from fedpriv.optimizers.regularised import RegulariserSettings
@@ -53,7 +54,12 @@ class CommonSettings(Settings):
 
 
 class SharedSettings(
-    AveragingSettings, RegulariserSettings, AdaptiveClippingSettings, PerLayerSettings, CommonSettings
+    AveragingSettings,
+    RegulariserSettings,
+    AdaptiveClippingSettings,
+    AutomaticClippingSettings,
+    PerLayerSettings,
+    CommonSettings,
 ):
     """Those of the wrappers, and the common ones."""
 

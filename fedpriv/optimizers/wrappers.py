@@ -6,6 +6,7 @@ import math
 
 from fedpriv._internal import validation
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
+from fedpriv.optimizers.automatic_clipping import AutomaticClipping
 from fedpriv.optimizers.averaging import ExponentialMovingAverage
 from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer
 from fedpriv.optimizers.per_layer import PerLayer
@@ -21,6 +22,8 @@ def wrapped(optimizer: PrivateOptimizer, context: BuildContext) -> PrivateOptimi
         optimizer = AdaptiveClipping(optimizer, *adaptive)
     if common.clipping == "per-layer":
         optimizer = PerLayer(optimizer)
+    if common.clipping == "automatic":
+        optimizer = AutomaticClipping(optimizer, common.clip_gamma)
     if common.regulariser != "none":
         kind = L2 if common.regulariser == "l2" else Nonconvex
         optimizer = Regularised(optimizer, kind(common.regularisation))
@@ -45,8 +48,10 @@ def check(method: Method, context: BuildContext) -> None:
         if math.isinf(common.clip_norm):
             allowed = "be finite where it adapts: it is where C starts"
             raise validation.fail("clip-norm", common.clip_norm, allowed)
-        if common.clipping == "per-layer":
+        if common.clipping != "flat":
             raise validation.fail("clipping", common.clipping, "be flat where the clip norm adapts")
+    if common.clipping == "automatic" and math.isinf(common.clip_norm):
+        raise validation.fail("clip-norm", common.clip_norm, "be finite with clipping automatic")
     if common.regulariser != "none" and context.local_steps:
         raise validation.fail("regulariser", common.regulariser, "be none with work local-steps")
     if common.averaging < 0:

@@ -115,6 +115,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("srm-smoothness", 0.0),
     ("srm-n0", 0.0),
     ("srm-random-iterate", 1),
+    ("clip-gamma", 0.0),
     ("regulariser", "l1"),
     ("regularisation", 0.0),
     ("averaging", 1.0),

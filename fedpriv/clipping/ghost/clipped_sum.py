@@ -140,9 +140,11 @@ def terms_of(blocks: Sequence[Block]) -> Iterator[Term]:
 
 
 def smallest_bound(blocks: Sequence[Block]) -> float:
-    """The smallest norm that a term is clipped at or a bit compares with."""
+    """The smallest norm that a term is clipped at, that it adds to norms, or that a bit compares with."""
     return min(
-        min(term.clip_norm for term in block.terms) if isinstance(block, SumBlock) else block.threshold
+        min(term.gamma or term.clip_norm for term in block.terms)
+        if isinstance(block, SumBlock)
+        else block.threshold
         for block in blocks
     )
 
