@@ -56,7 +56,7 @@ class _Cohorts(CohortSampler):
         shards, left, kept = super().draw(release, rate_factor), self.most_parties, list[Shard]()
         for shard in shards:
             ids = shard.ids[shard.ids != self.left_out]
-            gone = len(shard.ids) - len(ids) if self.silo_size is None else 0
+            gone = len(shard.ids) - len(ids) if self.silo_starts is None else 0
             if self.most_parties:
                 gone = shard.parties - min(shard.parties, left)
                 ids = ids[: shard.parties - gone]

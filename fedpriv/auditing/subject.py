@@ -36,6 +36,13 @@ _SUSPECTED_OF_OWN = (1.0, 0.25, 0.0625, 0.001)
 _INITIAL_STD = 0.1  # of the initial parameters
 
 Made = Callable[[Config], Any]
+_PARTITION = (  # what the audit's silos, which are equal, do without
+    "partition",
+    "client_sizes",
+    "dirichlet_alpha",
+    "labels_per_client",
+    "partition_seed",
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,9 @@ def require_auditable(config: Config, own_data: bool = False) -> None:
     if config.sampler == CyclicPoisson.name:
         hint = "the audit's tests of noise and cohorts are for independent noise"
         raise validation.fail("sampler", config.sampler, "be another for an audit", hint)
+    if config.silo_sampling != "same-rate":
+        hint = "the audit's silos are equal"
+        raise validation.fail("silo-sampling", config.silo_sampling, "be same-rate for an audit", hint)
     if own_data:
         return _require_own_data(config)
     for key in config.method.clip_norms:
@@ -146,6 +156,9 @@ def _require_own_data(config: Config) -> None:
     """Raises ArgumentError for what an audit of a run's own data cannot watch."""
     if config.nodes_own_data:
         raise validation.fail("nodes-own-data", True, "be false for an audit", "the auditor needs the data")
+    if config.privacy_unit.in_silos and config.partitioning.several:
+        hint = "the audit swaps examples of equal silos"
+        raise validation.fail("partition", config.partition, "be one-example for an audit", hint)
     if config.by_silo and not config.in_process:
         hint = "silos' steps in other processes cannot be watched"
         raise validation.fail("engine", config.engine, "be in-process for an audit at level client", hint)
@@ -163,6 +176,7 @@ def canaries_plan(config: Config, canaries: int, view: View) -> Plan:
     if config.privacy_unit.in_silos:
         clients = min(config.clients, count)
         changes |= {"clients": clients, "examples_per_client": -(-count // clients)}
+        changes |= {key: Config.model_fields[key].default for key in _PARTITION}
     return make_plan(config.changed(**changes))
 
 

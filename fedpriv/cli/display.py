@@ -31,7 +31,8 @@ def announce(plan: Plan, folder: Path, resumed: Checkpoint | None, checked: Chec
     who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients}{_each(config)} on"
     rounds, added = counted(plan.rounds, "round"), noise(config.placement)
     if plan.by_silo:
-        each = counted(config.examples_per_client, "example")
+        low, high = int(config.silo_sizes.min()), int(config.silo_sizes.max())
+        each = counted(high, "example") if low == high else f"{low} to {counted(high, 'example')}"
         who = f"{counted(config.clients, 'silo')} of {each} on"
         rounds = f"{rounds} of {counted(config.silo_steps, 'private step')}"
         added = f"{added} in each silo"

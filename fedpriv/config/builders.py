@@ -170,8 +170,9 @@ def make_view(config: Config, source: data.Source) -> View:
 
     Raises ArgumentError where the source has fewer examples than the clients need.
     """
+    silos = config.privacy_unit.in_silos
     population = data.population(
-        "silos" if config.privacy_unit.in_silos else config.partition,
+        config.partition if config.partitioning.several or not silos else "silos",
         source,
         clients=config.clients,
         examples_per_client=config.examples_per_client,
@@ -180,7 +181,9 @@ def make_view(config: Config, source: data.Source) -> View:
         labels_per_client=config.labels_per_client,
         seed=config.partition_seed,
     )
-    return View(source, population.units() if isinstance(population, data.Silos) else population)
+    if isinstance(population, data.Silos):
+        return View(source, population.units())
+    return View(source, data.SiloSlots(population, config.silo_sizes) if silos else population)
 
 
 def choose_device(name: str) -> torch.device:

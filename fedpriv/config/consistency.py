@@ -55,8 +55,9 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         )
     if config.ledger_anchor and config.ledger_anchor_command:
         raise validation.fail("ledger-anchor", config.ledger_anchor, "be empty with ledger-anchor-command")
-    if config.privacy_unit.in_silos and config.partitioning.several:
-        raise validation.fail("partition", config.partition, "be one-example where the unit is an example")
+    if config.privacy_unit.in_silos and config.partitioning.several and config.nodes_own_data:
+        hint = "a node's data is what its file holds"
+        raise validation.fail("partition", config.partition, "be one-example with nodes-own-data", hint)
     if config.privacy_unit.in_silos and config.trains_locally:
         raise validation.fail("work", config.work, "be gradient where the unit is an example")
 

@@ -1,14 +1,20 @@
-"""How clients come to their examples."""
+"""How clients come to their examples, and how many slots for examples silos have."""
 
 from __future__ import annotations
 
+import functools
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
+from fedpriv._internal import validation
+from fedpriv._internal.lazy import numpy as np
+from fedpriv.data.partitioning.client_sizes import Sizes
+
 if TYPE_CHECKING:
-    from fedpriv.data import Source
+    from fedpriv.data import Indices, Source
 
 _ALL = "a client with all its examples"
+_MOST_UNEQUAL = 10**6  # silos of unequal sizes: their sizes are listed
 
 
 class Partitioning(StrEnum):
@@ -49,3 +55,25 @@ class Partitioning(StrEnum):
         if self.natural and source.owners is not None:
             return int(source.owners.max()) + 1
         return None if self.several else source.size
+
+
+@functools.lru_cache(maxsize=16)
+def silo_sizes(kind: str, mean: int, seed: int, silos: int) -> Indices:
+    """The public number of slots of each silo, (silos,), read-only; it depends on public numbers alone.
+
+    Args:
+        kind: the setting ``client-sizes``.
+        mean: the setting ``examples-per-client``: of equal silos the slots of each, else their mean.
+        seed: the setting ``partition-seed``.
+        silos: the number of silos.
+
+    Raises ArgumentError for more silos of unequal sizes than can be listed.
+
+    >>> silo_sizes("equal", 7, 0, 3).tolist()
+    [7, 7, 7]
+    """
+    if kind != "equal" and silos > _MOST_UNEQUAL:
+        raise validation.fail("clients", silos, f"be at most {_MOST_UNEQUAL} silos of unequal sizes")
+    sizes = Sizes(kind, mean).of(seed, np.arange(silos))
+    sizes.flags.writeable = False
+    return sizes

@@ -7,14 +7,17 @@ contradict each other are refused with one line that says which and what to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+import numpy as np
 
 from fedpriv._internal import hardware, user_code, validation
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.local_view import costliest
+from fedpriv.accounting.parallel_composition import costs_no_more
 from fedpriv.config import consistency
 from fedpriv.config.bands import with_bands
 from fedpriv.config.context import build_context
@@ -35,6 +38,21 @@ _PARTY_CHUNK, _CHUNKS = 128, (16, 512)  # clients: below, calls cost; above, not
 
 
 @dataclass(frozen=True)
+class SiloSchedule:
+    """The releases of silos that are alike, at the client level.
+
+    Attributes:
+        mechanism: that of one of these silos alone.
+        events: its planned events of the whole run.
+        silos: the numbers of these silos, ascending.
+    """
+
+    mechanism: Mechanism
+    events: tuple[Event, ...]
+    silos: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """One run, decided.
 
@@ -46,6 +64,8 @@ class Plan:
         units: N, the public number of privacy units.
         max_participations: K of the local placement (rounds where there is no cap), else None.
         configured: the optimizer that the configuration names, as ``make_plan`` built it.
+        silo_samplers: the sampler of each silo at the client level, by the silo's public size; ``mechanism``
+            has that of the silo with the largest rate, which loses most.
     """
 
     config: Config
@@ -54,6 +74,7 @@ class Plan:
     units: int
     max_participations: int | None
     configured: PrivateOptimizer | None = field(default=None, compare=False)
+    silo_samplers: Mapping[int, Sampler] = field(default_factory=dict)
 
     @property
     def optimizer_object(self) -> PrivateOptimizer | None:
@@ -71,8 +92,29 @@ class Plan:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """The gate's events of the whole run; at the client level those of each silo."""
+        """The gate's events of the whole run; at the client level those of the silo that loses most."""
         return self.mechanism.planned_events()
+
+    @cached_property
+    def schedules(self) -> tuple[SiloSchedule, ...]:
+        """The events of all silos at the client level, the costliest first, and who follows them."""
+        sizes, found = self.config.silo_sizes, dict[Sampler, list[int]]()
+        for size, sampler in self.silo_samplers.items():
+            found.setdefault(sampler, []).extend(np.flatnonzero(sizes == size).tolist())
+        schedules = [
+            SiloSchedule(mechanism, mechanism.planned_events(), tuple(sorted(silos)))
+            for sampler, silos in found.items()
+            for mechanism in [replace(self.mechanism, sampler=sampler)]
+        ]
+        return tuple(sorted(schedules, key=lambda one: (one.events != self.events, one.silos)))
+
+    def schedule_of(self, silo: int) -> SiloSchedule:
+        """The schedule of one silo at the client level."""
+        return self._schedule_of[silo]
+
+    @cached_property
+    def _schedule_of(self) -> dict[int, SiloSchedule]:
+        return {silo: schedule for schedule in self.schedules for silo in schedule.silos}
 
     @property
     def rounds(self) -> int:
@@ -114,11 +156,12 @@ class Plan:
     def cohorts(self, key: Key, silo: int | None = None) -> CohortSampler:
         """The run's cohort source, or at the client level that of ``silo``."""
         silos = self.config.privacy_unit.in_silos
+        mechanism = self.mechanism if silo is None else self.schedule_of(silo).mechanism
         return CohortSampler(
-            sampler=self.mechanism.sampler,
+            sampler=mechanism.sampler,
             key=key,
             chunk_size=self.chunk_size,
-            silo_size=self.config.examples_per_client if silos else None,
+            silo_starts=np.concatenate([[0], np.cumsum(self.config.silo_sizes)]) if silos else None,
             silo=silo,
             max_participations=self.max_participations if self.capped else None,
             data_on_node=self.config.nodes_own_data,
@@ -149,10 +192,37 @@ def make_plan(
     consistency.check_optimizer(config, build_context(config, dimension=dimension))
     if not config.by_silo:
         return _make_plan(config, rate_is_default, dimension)
-    # Silos are equal in their public numbers and disjoint: the plan of each is that of a run over it alone.
-    steps = config.rounds * config.silo_steps
-    alone = {"level": "aggregation", "silo_steps": 1, "clients": 1, "rounds": steps}
-    return replace(_make_plan(config.model_copy(update=alone)), config=config, units=config.units)
+    return _plan_of_silos(config)
+
+
+def _plan_of_silos(config: Config) -> Plan:
+    """The plan of silos, which are disjoint: that of a run over the silo alone that loses most.
+
+    All silos have its noise multiplier. Of silos with equal multipliers, the one with the largest sampling
+    rate loses most.
+    """
+    alone = {size: _alone(config, size) for size in np.unique(config.silo_sizes).tolist()}
+    samplers = {size: make_sampler(one, size, one.delta) for size, one in alone.items()}
+    worst = max(samplers, key=lambda size: samplers[size].event(1.0).rate)
+    plan = replace(_make_plan(alone[worst]), config=config, units=config.units, silo_samplers=samplers)
+    for sampler in samplers.values():  # what only some of the silos cannot do is refused here, too
+        config.method.check_sampler(config.own, sampler, build_context(alone[worst]))
+    if not all(costs_no_more(schedule.events, plan.events) for schedule in plan.schedules):
+        hint = "rounding gives no silo the largest sampling rate in every release; use sampler poisson"
+        raise validation.fail("client-sizes", config.client_sizes, f"be equal with {config.optimizer}", hint)
+    return plan
+
+
+def _alone(config: Config, size: int) -> Config:
+    """The run over one silo of this public size alone."""
+    rate = config.sampling_rate
+    if config.silo_sampling == "same-size":
+        rate = min(1.0, rate * config.examples_per_client / size)
+    changes = {"level": "aggregation", "silo_steps": 1, "clients": 1, "partition": "one-example"}
+    changes |= {"client_sizes": "equal", "examples_per_client": size, "silo_sampling": "same-rate"}
+    return config.model_copy(
+        update=changes | {"sampling_rate": rate, "rounds": config.rounds * config.silo_steps}
+    )
 
 
 def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | None = None) -> Plan:
@@ -237,7 +307,7 @@ def _colluders(config: Config) -> int:
 
 def _known(config: Config) -> int:
     """How many units' part in cohorts the colluding parties know."""
-    return _colluders(config) * config.units_of_party
+    return config.units_of_parties(_colluders(config))
 
 
 def _relation(config: Config, kind: SamplerKind) -> Relation:

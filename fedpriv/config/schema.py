@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic.fields import FieldInfo
 
 from fedpriv._internal import hints, user_code, validation
+from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.settings import (
     Needs,
     Scalar,
@@ -35,7 +36,7 @@ from fedpriv._internal.settings import (
     snake,
     toml_value,
 )
-from fedpriv.config.federation import Partitioning
+from fedpriv.config.federation import Partitioning, silo_sizes
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings, PrivacySettings
 from fedpriv.mechanism import settings as mechanism
 from fedpriv.mechanism.placement import PLACEMENTS, DistributedSettings
@@ -47,7 +48,7 @@ from fedpriv.optimizers.registry import BuildContext, users_of
 from fedpriv.optimizers.settings import WRAPPER_KEYS
 
 if TYPE_CHECKING:
-    import numpy as np
+    from fedpriv.data import Indices
 
 _Group = TypeVar("_Group", bound=Settings)
 
@@ -163,18 +164,30 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
 
     @property
     def units(self) -> int:
-        """The public number of privacy units: clients, or the examples of all silos."""
-        return self.clients * self.units_of_party
+        """The public number of privacy units: clients, or the slots for examples of all silos."""
+        return self.units_of_parties(self.clients)
 
     @property
     def privacy_unit(self) -> PrivacyUnit:
         """What neighbouring data sets differ in."""
         return PrivacyUnit(self.unit)
 
+    def units_of_parties(self, parties: int) -> int:
+        """How many privacy units so many clients or silos hold at most."""
+        if self.unequal_silos:
+            return int(np.sort(self.silo_sizes)[self.clients - parties :].sum())
+        return parties * self.privacy_unit.of_party(self.examples_per_client)
+
     @property
-    def units_of_party(self) -> int:
-        """How many privacy units a client or silo holds."""
-        return self.privacy_unit.of_party(self.examples_per_client)
+    def unequal_silos(self) -> bool:
+        """Whether silos have unequal public sizes."""
+        return self.privacy_unit.in_silos and self.partitioning.assigned and self.client_sizes != "equal"
+
+    @property
+    def silo_sizes(self) -> Indices:
+        """The public number of slots for examples of each silo, (clients,)."""
+        kind = self.client_sizes if self.unequal_silos else "equal"
+        return silo_sizes(kind, self.examples_per_client, self.partition_seed, self.clients)
 
     @property
     def partitioning(self) -> Partitioning:

@@ -23,6 +23,10 @@ _PARTITION = "a partition other than one-example and natural"
 _ASSIGNED = Needs(_PARTITION, lambda run: Partitioning(run["partition"]).assigned)
 _SEVERAL = Needs(_PARTITION, lambda run: _ASSIGNED.holds(run) or _SILOS.holds(run))
 _LOCAL_STEPS = needs(work="local-steps")
+_UNEQUAL = Needs(
+    "level=client and client-sizes other than equal",
+    lambda run: run["level"] == "client" and _ASSIGNED.holds(run) and run["client-sizes"] != "equal",
+)
 
 
 class DataSetSettings(Settings):
@@ -63,7 +67,7 @@ class ModelSettings(Settings):
     )
     examples_per_client: int = setting(
         1,
-        "mean number of examples of a client or silo",
+        "mean number of examples of a client; of a silo the public number of examples that it may use",
         ge=1,
         needs=_SEVERAL,
     )
@@ -97,6 +101,12 @@ class ClientSettings(Settings):
     )
     silo_steps: int = setting(
         1, "level client: K, private steps per silo and round", ge=1, needs=needs(level="client")
+    )
+    silo_sampling: Literal["same-rate", "same-size"] = setting(
+        "same-rate",
+        "level client: every silo samples at sampling-rate; or (same-size) as many examples a step as a silo "
+        "of the mean size",
+        needs=_UNEQUAL,
     )
     sampler: str = setting("poisson", "how units are sampled for a release", words=SAMPLERS)
     sampling_rate: float = setting(0.01, "q, the expected fraction of sampled units", gt=0, le=1)

@@ -12,6 +12,7 @@ from fedpriv.data.files import MissingDataError, data_folder
 from fedpriv.data.inputs import as_source
 from fedpriv.data.loaders import load, names
 from fedpriv.data.partitioning.populations import OneExample, Population, Silos, population
+from fedpriv.data.partitioning.silo_slots import SiloSlots
 from fedpriv.data.source import DataError, Indices, Pair, Source
 from fedpriv.data.view import Batch, View
 
@@ -24,6 +25,7 @@ __all__ = [
     "OneExample",
     "Pair",
     "Population",
+    "SiloSlots",
     "Silos",
     "Source",
     "View",

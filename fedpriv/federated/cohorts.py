@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ class CohortSampler:
         key: the server's key.
         chunk_size: the expected number of clients per shard. It fixes the number of shards, and with it the
             layout of the parties' noise, for every cohort size and number of nodes.
-        silo_size: examples per silo if units are examples of silos, else None.
+        silo_starts: if units are examples of silos, the first unit of each silo and the end of the last,
+            (silos + 1,), else None.
         silo: the only silo whose units are sampled (the sampler's population is that silo), or None.
         max_participations: after this many cohorts, a client sends noise only; None: no cap.
         data_on_node: whether each client is a separate node (a deployment): one shard per client.
@@ -31,7 +33,7 @@ class CohortSampler:
     sampler: Sampler
     key: Key
     chunk_size: int
-    silo_size: int | None = None
+    silo_starts: Indices | None = None
     silo: int | None = None
     max_participations: int | None = None
     data_on_node: bool = False
@@ -48,8 +50,8 @@ class CohortSampler:
         sampler = self.sampler.resized(rate_factor).at(release)
         ids = sampler.draw(self.key.generator("cohort", release))
         active = self._below_cap(ids)
-        if self.silo_size is not None:
-            return self._by_silo(active)
+        if self.silo_starts is not None:
+            return self._by_silo(active, self.silo_starts)
         usual = math.ceil(sampler.expected_size / self.chunk_size)
         pieces = len(ids) if self.data_on_node else min(usual, len(ids))
         # The whole cohort is split, including capped clients: they are parties that send noise only.
@@ -69,12 +71,11 @@ class CohortSampler:
         self._taken.update(active)
         return np.array(active, dtype=np.int64)
 
-    def _by_silo(self, ids: Indices) -> tuple[Shard, ...]:
-        assert self.silo_size is not None
+    def _by_silo(self, ids: Indices, starts: Indices) -> tuple[Shard, ...]:
         if self.silo is not None:
-            return (Shard(0, ids + self.silo * self.silo_size, parties=1, home=self.silo),)
-        silos = -(-self.sampler.population // self.silo_size)
-        edges = np.searchsorted(ids, np.arange(silos + 1, dtype=np.int64) * self.silo_size)
+            return (Shard(0, ids + starts[self.silo], parties=1, home=self.silo),)
+        edges = np.searchsorted(ids, starts)
         return tuple(
-            Shard(silo, ids[edges[silo] : edges[silo + 1]], parties=1, home=silo) for silo in range(silos)
+            Shard(silo, ids[low:high], parties=1, home=silo)
+            for silo, (low, high) in enumerate(itertools.pairwise(edges))
         )

@@ -14,9 +14,10 @@ Charges: a silo makes rounds * K releases, numbered consecutively (round r has r
 calibrated to ``planned(rounds * K)`` over its own examples. All silos are requested in every round and
 charged with all K events before the request is sent. A silo that fails stays charged. (Requesting only some
 silos would not amplify, since the server knows which ones.) Silos are disjoint, so they compose in parallel
-(:mod:`fedpriv.accounting.parallel_composition`): the total cost is that of the costliest silo. Silos have
-equal public sizes, hence equal schedules and equal weights in the mean. Under replace-one this holds if the
-replacement is in the same silo.
+(:mod:`fedpriv.accounting.parallel_composition`): the total cost is that of the costliest silo. Under
+replace-one this holds if the replacement is in the same silo. Silos have public sizes. All have one noise
+multiplier. Where their sampling rates differ, it is calibrated to the silo with the largest rate, and every
+silo is charged with its own events. Their changes have equal weights in the mean.
 
 State: the optimizer's slots (moments, clip norm, preconditioner, DP-SRM's estimate and its point) stay on the
 silo's node from round to round, while the parameters are replaced by the server's theta. The step number, and
@@ -61,7 +62,8 @@ class TrainRequest:
     Attributes:
         params: theta (d,), the server's model.
         round: the round's number, from 0.
-        events: the events that each silo was charged with, one per step.
+        events: the events that the silo with the largest sampling rate was charged with, one per step. The
+            plan has those of the other silos.
         silos: the numbers of the requested silos.
     """
 
@@ -90,16 +92,20 @@ class SiloEngine(Protocol):
 
 
 class SiloBudgetGate(BudgetGate, Protocol):
-    """A budget gate for one silo's schedule, whose ledger names all silos that follow it."""
+    """A budget gate for the costliest silo's schedule, whose ledger names all silos and has their events."""
 
     def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
         """Charges the releases of each of the silos. They compose in parallel, so the cost is that of one."""
 
+    def record(self, events: Sequence[Event], silos: Sequence[int], costliest: Sequence[Event]) -> None:
+        """Records the releases of silos that lose no more than by the ``costliest`` silo's events."""
 
-def round_events(plan: Plan, number: int) -> tuple[Event, ...]:
-    """The K events of a silo in round ``number``."""
-    steps = plan.config.silo_steps
-    return plan.events[number * steps : (number + 1) * steps]
+
+def round_events(plan: Plan, number: int, events: Sequence[Event] | None = None) -> tuple[Event, ...]:
+    """The K events of a silo in round ``number``: of its ``events`` of the whole run, by default of those of
+    the silo that loses most."""
+    steps, events = plan.config.silo_steps, plan.events if events is None else events
+    return tuple(events[number * steps : (number + 1) * steps])
 
 
 def run(
@@ -121,7 +127,10 @@ def run(
             events = round_events(plan, number)
             if not budget_gate.affords(events):
                 return Outcome(state, charged, StopReason.BUDGET)
-            budget_gate.charge(events, silos)  # on disk before any request is sent
+            first, *others = plan.schedules
+            for schedule in others:  # all are on disk before any request is sent
+                budget_gate.record(round_events(plan, number, schedule.events), schedule.silos, events)
+            budget_gate.charge(events, first.silos)
             charged += len(events)
             changes = trainer.train(TrainRequest(state.params, number, events, silos))
             state = state.advanced(averaged(state.params, changes), {})
@@ -191,8 +200,8 @@ class SiloWorker:
 
     def _change(self, request: TrainRequest, silo: int) -> Tensor:
         """theta_K - theta of one silo after its K steps."""
-        mechanism, memory = self.plan.mechanism, self.memories[silo]
-        events = round_events(self.plan, request.round)
+        schedule, memory = self.plan.schedule_of(silo), self.memories[silo]
+        mechanism, events = schedule.mechanism, round_events(self.plan, request.round, schedule.events)
         if self.budget_gate is not None:
             self.budget_gate.charge(request.round, events)
         memory.round = request.round + 1  # also if an error follows

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedpriv.accounting import METHODS, PrivacyGuarantee, UnsupportedEvent, api, epsilon
 from fedpriv.accounting.events import Event, Relation, Sampling
-from fedpriv.accounting.parallel_composition import compose
+from fedpriv.accounting.parallel_composition import compose, of_each
 from fedpriv.config.plan import Plan
 
 Table = dict[str, dict[str, Any]]
@@ -170,4 +170,27 @@ def _of_silos(
     found = [view(_OTHER_SILOS, stays=True)]
     if relation is Relation.REPLACE_ONE and len(silos) > 1:
         found.append(view(_MOVED, stays=False))
+    return found
+
+
+def each_silo(plan: Plan, silos: Mapping[str, Sequence[Event]]) -> list[dict[str, Any]]:
+    """Each silo's own epsilon by the budget's method: silos with similar sampling rates are together.
+
+    Sizes and rates are public numbers. For several silos the epsilon is a bound for each of them.
+    """
+    if plan.budget is None:
+        return []
+    sizes, found = plan.config.silo_sizes, []
+    for names, guarantee in of_each(silos, plan.budget.delta, plan.budget.method):
+        own = sizes[[int(name) for name in names]]
+        rates = [silos[name][0].rate for name in names]
+        found.append(
+            {
+                "silos": [int(name) for name in names],
+                "examples": [int(own.min()), int(own.max())],
+                "rate": [min(rates), max(rates)],
+                "epsilon": api.number(guarantee.epsilon),
+                "kind": guarantee.kind,
+            }
+        )
     return found

@@ -33,6 +33,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
     lines += ["## What is protected", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(summary)), ""]
     lines += _guarantees(privacy, result)
+    lines += _each_silo(privacy)
     lines += ["## What is not covered", "", *(f"- {text}" for text in privacy["not covered"]), ""]
     lines += ["## Versions", "", ", ".join(f"{k} {v}" for k, v in summary["versions"].items()), ""]
     return "\n".join(lines)
@@ -106,6 +107,8 @@ def _silo_rows(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     if silos is None:
         return []
     size = metrics.counted(silos["examples of each"], "example")
+    if "smallest" in silos:
+        size = f"{silos['smallest']} to {metrics.counted(silos['largest'], 'example')}"
     each = f"{metrics.counted(silos['number'], 'silo')} of {size}, disjoint"
     steps = f"{metrics.counted(silos['private steps a round'], 'private step')} per round in each silo"
     return [("who takes private steps", f"{each}; {steps}; the server averages the silos' model changes")]
@@ -210,6 +213,32 @@ def _guarantees(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[s
             value, lower = (_figure(cell.get(key)) for key in ("epsilon", "epsilon_lower"))
             lines.append(f"| {against} | {METHODS[method].label} | {value} | {lower} | {cell['kind']} |")
     return [*lines, ""]
+
+
+def _each_silo(privacy: Mapping[str, Any]) -> list[str]:
+    """Each silo's own epsilon, where silos sample at different rates."""
+    found = (privacy["silos"] or {}).get("epsilon of each")
+    if not found:
+        return []
+    lines = [
+        "## Each silo's own epsilon",
+        "",
+        "All silos have one noise multiplier, and smaller sampling rates lose less. The enforced guarantee "
+        "is that of the silo that loses most. For several silos in a row, epsilon is a bound for each.",
+        "",
+        "| silos | examples (public) | sampling rate | epsilon | kind |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found:
+        who = ", ".join(map(str, one["silos"][:8])) + (", ..." if len(one["silos"]) > 8 else "")
+        sizes, rates = (_ends(one[key]) for key in ("examples", "rate"))
+        lines.append(f"| {who} | {sizes} | {rates} | {_figure(one['epsilon'])} | {one['kind']} |")
+    return [*lines, ""]
+
+
+def _ends(ends: list[float]) -> str:
+    low, high = ends
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
 def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:

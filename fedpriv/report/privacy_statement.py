@@ -117,7 +117,10 @@ def unit(plan: Plan) -> str:
 def sampling(plan: Plan) -> str:
     """How the cohort of each release is sampled."""
     text = plan.mechanism.sampler.description
-    return f"{text}; each silo samples its own cohort and keeps it secret" if plan.by_silo else text
+    if not plan.by_silo:
+        return text
+    whose = " in the silo that loses most" if len(plan.schedules) > 1 else ""
+    return f"{text}{whose}; each silo samples its own cohort and keeps it secret"
 
 
 def not_covered(plan: Plan) -> list[str]:
@@ -139,6 +142,11 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             "a person with several examples: each example is a separate unit, and the guarantee for the "
             "person is weaker, since their epsilons add up, and delta grows, too"
+        )
+    if plan.config.privacy_unit.in_silos and plan.config.partitioning.several:
+        notes.append(
+            "which examples a silo holds, and which of them it uses if it has more than its public number: "
+            "this is fixed before the run and counts as public"
         )
     if plan.config.partitioning.natural:
         notes.append(

@@ -23,7 +23,7 @@ from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.optimizers.user import name_of, settings_of
 from fedpriv.report import privacy_statement
-from fedpriv.report.adversaries import views
+from fedpriv.report.adversaries import each_silo, views
 from fedpriv.report.notices import NOT_PRIVATE, noise_to_signal, remark
 from fedpriv.tasks import metrics as metrics_module
 
@@ -118,7 +118,7 @@ def _privacy(
     config, budget = plan.config, plan.budget
     return {
         "level": config.level,
-        "silos": _silos(config) if plan.by_silo else None,
+        "silos": _silos(plan, silos) if plan.by_silo else None,
         "unit": privacy_statement.unit(plan),
         "units": plan.units,
         "relation": _relation(events, plan),
@@ -181,12 +181,19 @@ def _participations(plan: Plan, events: Sequence[Event]) -> int | None:
     return len(events)
 
 
-def _silos(config: Config) -> dict[str, int]:
-    return {
+def _silos(plan: Plan, silos: Mapping[str, Sequence[Event]] | None) -> dict[str, Any]:
+    config = plan.config
+    sizes = config.silo_sizes
+    found = {
         "number": config.clients,
         "examples of each": config.examples_per_client,
         "private steps a round": config.silo_steps,
     }
+    if config.unequal_silos:
+        found |= {"smallest": int(sizes.min()), "largest": int(sizes.max())}
+    if len(plan.schedules) == 1 or silos is None or plan.budget is None:
+        return found
+    return {**found, "epsilon of each": each_silo(plan, silos)}
 
 
 def _absences(config: Config, absent: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from fedpriv.accounting import Accountant, Ledger, epsilon
 from fedpriv.accounting.accountant import CHECKPOINTS
 from fedpriv.accounting.events import Event, equal_parts
+from fedpriv.accounting.parallel_composition import costs_no_more
 from fedpriv.accounting.record import Record, parse, require_reaches
 from fedpriv.config.plan import Plan
 
@@ -81,6 +82,16 @@ class RunAccountant:
         self._ledger.record(events, **({"silos": list(silos)} if silos else {}))
         for event in events:
             self._book(event)
+
+    def record(self, events: Sequence[Event], silos: Sequence[int], costliest: Sequence[Event]) -> None:
+        """Record the events of other silos on disk. ``costliest`` are those that the accountant is charged
+        with for the same releases.
+
+        Raises ValueError, and records nothing, if a silo loses more by these events than by ``costliest``.
+        """
+        if not costs_no_more(events, costliest):
+            raise ValueError("the accountant would hold less than the costliest silo loses")
+        self._ledger.record(events, silos=list(silos))
 
     def _book(self, event: Event) -> None:
         self._follows = self._is_next(event)

@@ -294,12 +294,13 @@ class _Job:
         self._save()  # first: what follows may take seconds
         charged = self.budget_gate.charged_on_disk()
         by_silo = charged.by_silo() if self.plan.by_silo else None
+        events = charged.events if by_silo is None else by_silo.get(str(self.plan.schedules[0].silos[0]), ())
         absences = [*self.absent_before, *self.absent.to_json()]
         about = stopped, by_silo, self.resumed, absences, self.untrained, charged.head
         labels = self._labels()
         summary = summary_module.summarise(
             self.plan,
-            charged.events,
+            events,
             self.metrics,
             *about,
             self.task.layout.dimension,

@@ -323,7 +323,8 @@ def _plain(value: Any) -> Any:
 def _configured(values: Mapping[str, Any], objects: Mapping[str, Any]) -> Config:
     """The configuration; by default a data set in memory has as many clients as examples, or as owners."""
     config, source = Config.parse(values), objects.get("dataset")
-    if "clients" in values or source is None or config.privacy_unit.in_silos:
+    silos = config.privacy_unit.in_silos and not config.partitioning.natural
+    if "clients" in values or source is None or silos:
         return config
     number = config.partitioning.clients_of(source)
     return config if number is None else config.changed(clients=number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpriv.accounting import Event, UnsupportedEvent, epsilon, parallel_composition
-from fedpriv.accounting.parallel_composition import compose
+from fedpriv.accounting.parallel_composition import compose, costs_no_more, of_each
 
 DELTA = 1e-5
 
@@ -57,3 +57,26 @@ def test_no_silo_and_mixed_relations() -> None:
     assert compose({"a": []}, DELTA, stays=False).epsilon == 0
     with pytest.raises(UnsupportedEvent, match="add-remove and replace-one"):
         compose({"a": events(1.0, "add-remove"), "b": events(1.0, "replace-one")}, DELTA)
+
+
+def release(rate: float, z: float = 2.0, count: int = 1) -> Event:
+    return Event(z, "poisson", "add-remove", rate=rate, count=count)
+
+
+def test_smaller_rates_cost_no_more_whatever_the_order() -> None:
+    low, high = [release(0.1), release(0.2)], [release(0.3), release(0.1)]
+    assert costs_no_more(low, high)
+    assert not costs_no_more(high, low)
+    assert costs_no_more(low, low[::-1])
+    assert costs_no_more([release(0.1, count=10**9)], [release(0.2, count=10**9)])
+    for other in ([release(0.3)], [release(0.3), release(0.3, z=3.0)], [release(0.3), release(0.05)]):
+        assert not costs_no_more(low, other)  # fewer releases, other noise, a smaller rate
+
+
+def test_silos_without_an_order_are_all_accounted_for() -> None:
+    silos = {"a": [release(0.3), release(0.1)], "b": [release(0.2), release(0.2)]}
+    silos["c"] = [release(0.1, count=2)]
+    own = {name: epsilon(events, DELTA).epsilon for name, events in silos.items()}
+    assert compose(silos, DELTA).epsilon == pytest.approx(max(own.values()), rel=1e-9)
+    found = {name: each.epsilon for names, each in of_each(silos, DELTA) for name in names}
+    assert found == pytest.approx(own, rel=1e-9)

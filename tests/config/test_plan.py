@@ -95,7 +95,14 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"placement": "distributed", "min-replies": 90}, "the smallest size of the Poisson cohorts"),
     ({"placement": "distributed", "sampler": "fixed-size", "min-replies": 101}, "min-replies is 101"),
     ({"placement": "distributed", "sampling-rate": 0.002}, "practically never empty"),
-    ({**SILOS, "partition": "iid"}, "partition is 'iid'; it must be one-example"),
+    (
+        {**SILOS, "partition": "iid", "nodes-own-data": True},
+        "partition is 'iid'; it must be one-example with nodes-own-data",
+    ),
+    (
+        {**SILOS, "partition": "iid", "client-sizes": "uniform", "silo-sampling": "same-size"},
+        "silo-sampling is 'same-size', which needs level=client and client-sizes other than equal",
+    ),
     ({**SILOS, "work": "local-steps"}, "work is 'local-steps'; it must be gradient"),
     ({"examples-per-client": 5}, "examples-per-client is 5, which needs a partition"),
     ({"client-sizes": "uniform"}, "client-sizes is 'uniform', which needs a partition"),

@@ -53,6 +53,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("partition-seed", -1),
     ("level", "server"),
     ("silo-steps", 0),
+    ("silo-sampling", "same"),
     ("noise-bands", -1),
     ("unit", "user"),
     ("sampler", "shuffle"),
