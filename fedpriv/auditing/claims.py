@@ -134,6 +134,10 @@ class Charged:
         """See :class:`fedpriv.accounting.accountant.BudgetGate`."""
         return self._gate.affords(events)
 
+    def record(self, events: Sequence[Event], silos: Sequence[int], costliest: Sequence[Event]) -> None:
+        """See :class:`fedpriv.node.silo.SiloBudgetGate`. An audit has equal silos and does not call it."""
+        self._gate.record(events, silos, costliest)
+
     def charge(self, events: Sequence[Event], silos: Sequence[int] = ()) -> None:
         """See :class:`fedpriv.accounting.accountant.BudgetGate`. The ledger's file is read afterwards."""
         self._gate.charge(events, *((silos,) if silos else ()))
