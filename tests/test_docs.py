@@ -211,7 +211,7 @@ def test_the_first_guides_commands_run_in_an_empty_folder(empty: Path) -> None:
     }
     assert scores["mine"] > 0.85
     assert scores["limit"] > 0.9
-    assert (empty / "results.png").exists()
+    assert (empty / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The command line: ``fedpriv simulate | train | compare | sweep | results | audit | deploy | ...``.
+"""The command line: ``fedpriv simulate | train | compare | sweep | report | audit | deploy | ...``.
 
 Exit codes: 0 a run ended (also at its budget, or on Ctrl-C with a valid folder), 1 something failed
 while running, 2 the request was refused before any work started.
@@ -19,7 +19,7 @@ from fedpriv.cli import (
     deploy,
     node,
     optimizers,
-    results,
+    report,
     resume,
     simulate,
     sweep,
@@ -37,7 +37,7 @@ __all__ = [
     "main",
     "node",
     "optimizers",
-    "results",
+    "report",
     "resume",
     "simulate",
     "sweep",

@@ -52,14 +52,14 @@ class Commands(typer.core.TyperGroup):
 
 
 _ORDER = (
-    "simulate", "train", "compare", "sweep", "results", "resume", "audit", "deploy", "bench", "account",
+    "simulate", "train", "compare", "sweep", "report", "resume", "audit", "deploy", "bench", "account",
     "calibrate", "optimizers", "data", "init", "check", "enrol", "run", "status",
 )  # fmt: skip
 
 # Commands of other programs, and ours.
 _MEANT = {
-    "download": "fetch", "epsilon": "account", "fit": "train", "grid": "sweep", "plot": "results",
-    "run": "simulate",
+    "download": "fetch", "epsilon": "account", "fit": "train", "grid": "sweep", "plot": "report",
+    "results": "report", "run": "simulate",
 }  # fmt: skip
 
 app = typer.Typer(

@@ -35,11 +35,11 @@ SPREAD = "the sample standard deviation of a row's runs"
 
 
 class UnfinishedError(validation.ArgumentError):
-    """A folder's run has not ended or was not evaluated; ``why`` is the reason."""
+    """The run in ``folder`` has not ended or was not evaluated; ``why`` is the reason."""
 
     def __init__(self, folder: Path, wanted: str, why: str) -> None:
         super().__init__(str(validation.fail("FOLDER", str(folder), f"hold a run that {wanted}", why)))
-        self.why = why
+        self.folder, self.why = folder, why
 
 
 @dataclass(frozen=True)
@@ -142,42 +142,39 @@ class Group:
         }
 
 
-def read(folders: Sequence[str | Path], report: Callable[[str], None] = lambda line: None) -> list[Group]:
+def read(
+    folders: Sequence[str | Path], left_out: Callable[[UnfinishedError], None] = lambda error: None
+) -> list[Group]:
     """The runs in these folders in groups: one group for all repetitions that ended on their own, and one for
     each other run.
 
     A folder that is not a run's output folder is searched recursively. An unfinished run found by the search
-    is left out, and ``report`` is called with a line about it.
+    is left out, and ``left_out`` is called with the reason.
 
     Raises:
-        ArgumentError: if there is no run, a run is damaged, a named run is unfinished or was not evaluated,
-            or two runs have different metrics.
+        ArgumentError: if there is no run, one is damaged, or a named one is unfinished or was not evaluated.
         OSError: if a folder cannot be read.
     """
-    found = _found(folders, report)
+    found = _found(folders, left_out)
     if not found:
         raise validation.ArgumentError("FOLDER is missing; name output folders of runs")
-    made = grouped(found)
-    measures = {group.measure.words for group in made}
-    if len(measures) > 1:
-        raise validation.fail("FOLDER", " and ".join(sorted(measures)), "be runs that are scored alike")
-    return made
+    return grouped(found)
 
 
 def grouped(found: Sequence[Run]) -> list[Group]:
     """The runs in groups, as :func:`read` gives them."""
     groups: dict[tuple[tuple[tuple[str, Any], ...], Path | None], list[Run]] = {}
-    for run, settings in zip(found, _differences([run.config for run in found]), strict=True):
+    for run, settings in zip(found, differences([run.config for run in found]), strict=True):
         key = (tuple(settings.items()), None if run.whole else run.folder)
         groups.setdefault(key, []).append(run)
     return [Group(dict(settings), tuple(runs)) for (settings, _), runs in groups.items()]
 
 
-def _found(folders: Sequence[str | Path], report: Callable[[str], None]) -> list[Run]:
+def _found(folders: Sequence[str | Path], left_out: Callable[[UnfinishedError], None]) -> list[Run]:
     """The runs in the folders, without duplicates."""
     found: dict[Path, Run | None] = {}
     for given in map(Path, folders):
-        for folder in _of_runs(given):
+        for folder in run_folders(given):
             place = folder.resolve()
             if folder != given and place in found:
                 continue
@@ -187,7 +184,7 @@ def _found(folders: Sequence[str | Path], report: Callable[[str], None]) -> list
                 if folder == given:
                     raise
                 found[place] = None
-                report(f"{folder} is left out: {error.why}")
+                left_out(error)
     runs = [run for run in found.values() if run]
     if found and not runs:
         named = ", ".join(map(str, folders))
@@ -196,7 +193,7 @@ def _found(folders: Sequence[str | Path], report: Callable[[str], None]) -> list
     return runs
 
 
-def _differences(configs: Sequence[Config]) -> list[dict[str, Any]]:
+def differences(configs: Sequence[Config]) -> list[dict[str, Any]]:
     """For each configuration, the settings in which it differs from the others, by key.
 
     Settings that a run does not use are left out. A setting with the same value in all runs that use it is
@@ -222,7 +219,11 @@ def _used(config: Config) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in idle}
 
 
-def _of_runs(folder: Path) -> list[Path]:
+def run_folders(folder: Path) -> list[Path]:
+    """The folder if it is a run's, else the folders of runs below it.
+
+    Raises ArgumentError where there is none, OSError for a folder that cannot be read.
+    """
     if not folder.is_dir():
         raise validation.fail("FOLDER", str(folder), "be an existing folder")
     if _holds_run(folder):
@@ -258,12 +259,8 @@ def read_one(folder: Path) -> Run:
         ) from None
     try:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
-        run = Run(
-            folder,
-            config,
-            tuple(read_json(line) for line in lines),
-            read_json((folder / "report.json").read_bytes()),
-        )
+        report = read_json((folder / "report.json").read_bytes())  # a run that goes on has half a line
+        run = Run(folder, config, tuple(read_json(line) for line in lines), report)
         _ = run.ended, run.gate, run.report["remark"]
         _ = [(record["round"], record["epsilon"]) for record in run.metrics]
     except FileNotFoundError as error:

@@ -158,17 +158,27 @@ def of_groups(groups: Sequence[Group]) -> list[Ended]:
     A setting that follows from the others in these runs is left out, such as a sampler that goes with one
     placement.
     """
-    first = [key for key in _FIRST if any(key in group.settings for group in groups)]
-    keys, marks = list[str](), [_kind(group) for group in groups]
-    for key in dict.fromkeys([*first, *(key for group in groups for key in group.settings)]):
-        finer = [(*mark, str(group.settings.get(key))) for mark, group in zip(marks, groups, strict=True)]
-        if len(set(finer)) > len(set(marks)):
-            keys, marks = [*keys, key], finer
+    keys = telling([group.settings for group in groups], [_kind(group) for group in groups])
     found = []
     for group in groups:
         settings = {key: group.settings[key] for key in keys if key in group.settings}
         found += [Ended({**settings, "seed": run.config.seed}, run) for run in group.runs]
     return found
+
+
+def telling(settings: Sequence[Mapping[str, Any]], known: Sequence[tuple[str, ...]] = ()) -> list[str]:
+    """The keys that tell these settings apart, the most important first; ``known`` tells some apart already.
+
+    >>> telling([{"placement": "central", "sampler": "a"}, {"placement": "local", "sampler": "b"}])
+    ['placement']
+    """
+    first = [key for key in _FIRST if any(key in own for own in settings)]
+    keys, marks = list[str](), list(known) or [()] * len(settings)
+    for key in dict.fromkeys([*first, *(key for own in settings for key in own)]):
+        finer = [(*mark, str(own.get(key))) for mark, own in zip(marks, settings, strict=True)]
+        if len(set(finer)) > len(set(marks)):
+            keys, marks = [*keys, key], finer
+    return keys
 
 
 def _kind(group: Group) -> tuple[str, ...]:

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 from helpers.small import small
-from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
 from fedpriv.node.factory import make_worker
-from fedpriv.report import comparison, comparison_plots
+from fedpriv.report import comparison
 from fedpriv.report.comparison_table import table
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
@@ -103,7 +102,7 @@ def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path
     cut = unfinished(runs, tmp_path / "cut")
     text = (cut / "config.toml").read_text().replace("nodes-own-data = false", "nodes-own-data = true")
     (cut / "config.toml").write_text(text.replace('engine = "in-process"', 'engine = "ray"'))
-    for command in ("results", "resume"):
+    for command in ("report", "resume"):
         result = CliRunner().invoke(app, [command, str(cut)])
         assert result.exit_code == 2
         assert "a deployment's run cannot be resumed" in result.stderr
@@ -114,7 +113,7 @@ def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path
 def name_of(*changes: dict[str, object]) -> list[str]:
     return [
         ", ".join(f"{key}={value}" for key, value in settings.items())
-        for settings in comparison._differences([small(**change) for change in changes])
+        for settings in comparison.differences([small(**change) for change in changes])
     ]
 
 
@@ -187,48 +186,6 @@ def test_stopped_runs_are_not_averaged_and_cost_their_budget(runs: Path, tmp_pat
     assert groups[1].name == "optimizer=dp-sgd (interrupted)"
 
 
-@pytest.fixture
-def drawn(rendered_pictures: None, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved, in order."""
-    figures: list[Figure] = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (save(self, *a, **k), figures.append(self)))
-    return figures
-
-
-def test_the_picture_has_means_and_a_side_for_budgets(runs: Path, drawn: list[Figure]) -> None:
-    groups = comparison.read([runs])
-    comparison_plots.picture(groups)
-    by_round, by_budget = drawn[0].axes
-    assert len(by_round.lines) == 4
-    [sgd] = [group for group in groups if len(group.runs) == 3]
-    at = groups.index(sgd)
-    assert by_round.lines[at].get_xdata()[0] == 0  # the score before round 1
-    data = sgd.json()
-    assert by_round.lines[at].get_ydata()[-1] == pytest.approx(100 * data["mean"])
-    [band] = by_round.collections
-    ends = band.get_paths()[0].vertices
-    ends = ends[ends[:, 0] == ends[:, 0].max()][:, 1]
-    assert (max(ends) - min(ends)) / 2 == pytest.approx(100 * data["spread"])  # as in the table
-    assert "+- standard deviation of runs" in by_round.get_ylabel()
-    assert sum("ESTIMATE" in line.get_label() for line in by_round.lines) == 1
-    points = [part.lines[0] for part in by_budget.containers]
-    assert sorted(point.get_xdata()[0] for point in points) == [1, 3, 3]  # budgets, not what was spent so far
-    [mean] = [p.get_ydata()[0] for p in points if p.get_color() == f"C{at}"]
-    assert mean == pytest.approx(100 * data["mean"])
-    [level] = [line for line in by_budget.lines if line.get_linestyle() == ":"]
-    [plain] = [group for group in groups if group.runs[0].config.placement == "none"]
-    assert list(level.get_ydata()) == pytest.approx([100 * plain.json()["mean"]] * 2)  # it has no epsilon
-    assert "dotted: the last score without noise" in by_budget.get_xlabel()
-    assert (
-        "epsilon of the whole budget,\nagainst anyone who sees the released models" in by_budget.get_xlabel()
-    )
-    assert all("spent" not in axes.get_xlabel() for axes in (by_round, by_budget))
-    comparison_plots.picture([plain])
-    assert len(drawn[1].axes) == 1
-    assert drawn[1].get_suptitle() == "not private: no noise is added"
-
-
 def changed(group: comparison.Group, name: object, **report: object) -> comparison.Group:
     """The group under another name, with its report's views against another adversary."""
     [run] = group.runs[:1]
@@ -236,55 +193,6 @@ def changed(group: comparison.Group, name: object, **report: object) -> comparis
     for view in result["privacy"]["views"]:
         view |= report
     return replace(group, settings={"learning-rate": name}, runs=(replace(run, report=result),))
-
-
-def labels_of(figure: Figure) -> list[str]:
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-
-
-def test_the_plot_names_adversaries_and_runs_that_are_not_private(runs: Path, drawn: list[Figure]) -> None:
-    plain, adam = comparison.read([runs / "open", runs / "adam"])
-    local = changed(adam, "local", against="the server, for the unit that lost most")
-    comparison_plots.picture([plain, adam, local])
-    labels = labels_of(drawn[0])
-    assert labels[0].endswith(" (not private: no noise is added)")
-    assert labels[1].endswith(" (against anyone who sees the released models)")
-    assert labels[2] == "learning-rate=local (against the server)"
-    [axes] = drawn[0].axes
-    assert axes.get_xlabel() == "round (each private run's whole budget: epsilon 3)"
-    comparison_plots.picture([plain, of_budget(adam, 1.0), local])
-    assert "whole budget,\nagainst the adversary named in the legend" in drawn[1].axes[1].get_xlabel()
-    assert not drawn[0].get_suptitle()  # the others are private
-
-
-@pytest.mark.parametrize(("count", "many"), [(20, False), (21, True), (56, True)])
-def test_a_picture_of_many_stays_readable(count: int, many: bool, runs: Path, drawn: list[Figure]) -> None:
-    """What matplotlib cannot lay out, it warns of, and warnings are errors here."""
-    adam, plain = comparison.read([runs / "adam", runs / "open"])
-    groups = [changed(adam, f"{'a long name, ' * 9}{number}") for number in range(count - 1)]
-    comparison_plots.picture([*groups, changed(plain, "open")])
-    [figure] = drawn
-    axes = figure.axes[0]
-    inside = axes.get_window_extent()
-    assert inside.width > 300
-    assert inside.height > 15 * (count if many else 20)
-    [legend] = figure.legends
-    assert not inside.overlaps(legend.get_window_extent())
-    assert figure.bbox.width >= legend.get_window_extent().width
-    if many:
-        assert labels_of(figure) == ["without noise", "against anyone who sees the released models"]
-        ends = [float(part.lines[0].get_xdata()[0]) for part in axes.containers]
-        names = [text.get_text() for text in axes.get_yticklabels()]
-        assert len(names) == count
-        scores = [100 * group.json()["mean"] for group in (plain, adam)]
-        assert ends == pytest.approx(scores)
-        first = "open" if scores[0] > scores[1] else "a long name"
-        assert names[0].startswith(f"learning-rate={first}")
-        assert sum("epsilon 3" in name or "epsilon 2.9" in name for name in names) == count - 1
-        assert sum("not private" in name for name in names) == 1
-    else:
-        styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
-        assert len(styles) == count
 
 
 def test_remarks_name_their_runs(runs: Path) -> None:
@@ -335,7 +243,7 @@ def test_folders_without_a_finished_run_are_refused_in_one_line(runs: Path, tmp_
         (broken, "hold an intact report.json"),
         (old, f"{old}'; it must hold a config.toml of this version (unknown key 'rondes'"),
     ):
-        result = CliRunner().invoke(app, ["results", str(runs / "adam"), str(folder)])
+        result = CliRunner().invoke(app, ["report", str(runs / "adam"), str(folder)])
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         assert message in result.stderr
     with pytest.raises(ArgumentError, match="FOLDER is missing"):
@@ -353,19 +261,19 @@ def unfinished(runs: Path, folder: Path) -> Path:
 def test_unfinished_runs_are_skipped_with_a_note(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "adam", tmp_path / "all" / "done")
     cut = unfinished(runs, tmp_path / "all" / "cut")
-    result = CliRunner().invoke(app, ["results", str(tmp_path / "all")])
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "all")])
     assert result.exit_code == 0, result.output
     hint = f"`fedpriv resume {cut}` continues an interrupted run"
-    note = f"NOTE: {cut} is left out: it has no report.json; {hint}"
+    note = f"NOTE: {cut} is only in the chart: it has no report.json; {hint}"
     assert result.stdout.splitlines()[0] == note
-    document = CliRunner().invoke(app, ["results", str(tmp_path / "all"), "--json"])
+    document = CliRunner().invoke(app, ["report", str(tmp_path / "all"), "--json"])
     assert len(json.loads(document.stdout)) == 1
     assert document.stderr.splitlines() == [note]
     (cut / "report.json").write_text((runs / "adam" / "report.json").read_text())
     (cut / "metrics.jsonl").write_text("")
-    message: list[str] = []
-    comparison.read([tmp_path / "all", tmp_path / "all"], message.append)
-    assert message == [f"{cut} is left out: its metrics.jsonl is empty; {hint}"]
+    errors: list[comparison.UnfinishedError] = []
+    comparison.read([tmp_path / "all", tmp_path / "all"], errors.append)
+    assert [(error.folder, error.why) for error in errors] == [(cut, f"its metrics.jsonl is empty; {hint}")]
     for folders in ([cut], [tmp_path / "all", cut]):
         with pytest.raises(ArgumentError, match="must hold a run that was evaluated"):
             comparison.read(folders)
@@ -387,17 +295,17 @@ def test_an_unreadable_folder_is_reported(
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", guarded)
-    result = CliRunner().invoke(app, ["results", str(tmp_path)])
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert (result.exit_code, result.stderr) == (2, f"fedpriv: {shut}: Permission denied\n")
 
 
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("here.pdf", "--out is '{1}'; it must end in .png"),
-        (".", "--out is '{1}'; it must be a PNG file, not a folder"),
+        ("here.pdf", "--out is '{1}'; it must end in .html (--pictures FOLDER writes PNG and SVG files)"),
+        (".", "--out is '{1}'; it must be an HTML file, not a folder"),
         (
-            "afile/x.png",
+            "afile/x.html",
             "--out is '{1}'; it must be a file in a folder to write to ({0}/afile is not a folder)",
         ),
     ],
@@ -405,44 +313,13 @@ def test_an_unreadable_folder_is_reported(
 def test_an_unwritable_plot_is_refused_before_runs_are_read(out: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
     where = tmp_path / out
-    result = CliRunner().invoke(app, ["results", "nowhere", "--out", str(where)])
+    result = CliRunner().invoke(app, ["report", "nowhere", "--out", str(where)])
     assert (result.exit_code, result.stderr) == (2, f"fedpriv: {message.format(tmp_path, where)}\n")
-
-
-def of_budget(group: comparison.Group, epsilon: float) -> comparison.Group:
-    """The group as if this had been its budget."""
-    [run] = group.runs
-    report = json.loads(json.dumps(run.report))
-    report["privacy"]["budget"]["epsilon"] = epsilon
-    return replace(group, settings={"epsilon": epsilon}, runs=(replace(run, report=report),))
-
-
-@pytest.mark.parametrize(("largest", "scale"), [(4.9, "linear"), (5.1, "log")])
-def test_budgets_far_apart_are_on_a_logarithmic_axis_and_scores_on_a_whole_one(
-    largest: float, scale: str, runs: Path, drawn: list[Figure]
-) -> None:
-    [adam] = comparison.read([runs / "adam"])
-    comparison_plots.picture([of_budget(adam, 0.1), of_budget(adam, largest)])
-    by_round, by_budget = drawn[0].axes
-    assert (by_budget.get_xscale(), by_round.get_xscale()) == (scale, "linear")
-    assert by_round.get_ylim() == by_budget.get_ylim() == (0, 100)
-    assert list(by_budget.lines[0].get_xdata()) == [0.1, largest]  # one line: they differ in epsilon alone
-    comparison_plots.picture([of_budget(adam, 0.1), of_budget(adam, 0.1)])
-    assert len(drawn[1].axes) == 1  # one budget: nothing to compare
-
-
-def test_a_picture_of_many_has_all_of_them_however_many_adversaries(runs: Path, drawn: list[Figure]) -> None:
-    [adam] = comparison.read([runs / "adam"])
-    comparison_plots.picture([changed(adam, number, against=f"party {number}") for number in range(23)])
-    [axes] = drawn[0].axes
-    assert sum(len(part.lines[0].get_xdata()) for part in axes.containers) == 23
-    styles = {(part.lines[0].get_color(), part.lines[0].get_marker()) for part in axes.containers}
-    assert len(styles) == 23
 
 
 @pytest.mark.usefixtures("rendered_pictures")
 def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["results", str(runs), "--out", str(tmp_path / "all.png")])
+    result = CliRunner().invoke(app, ["report", str(runs), "--out", str(tmp_path / "all.html")])
     assert result.exit_code == 0
     lines = [line.removeprefix("NOTE: ") for line in result.stdout.splitlines() if line.startswith("NOTE: ")]
     assert len(lines) == 3
@@ -450,7 +327,7 @@ def test_the_command_prints_a_table_or_json_and_draws(runs: Path, tmp_path: Path
     [noiseless] = [line for line in lines if line.endswith(": not private: no noise is added")]
     assert "placement=none" in noiseless
     assert lines[2].startswith("The number after +- is the sample standard deviation")
-    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
-    document = json.loads(CliRunner().invoke(app, ["results", str(runs), "--json"]).stdout)
+    assert (tmp_path / "all.html").read_text().startswith("<!DOCTYPE html>")
+    document = json.loads(CliRunner().invoke(app, ["report", str(runs), "--json"]).stdout)
     assert len(document) == 4
     assert {len(row["folders"]) for row in document} == {1, 3}

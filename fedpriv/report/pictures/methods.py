@@ -111,10 +111,10 @@ def lines(
         but: the settings that tell the points of a line apart, or repetitions.
         points: what a method's cells give.
     """
-    by_method: dict[tuple[tuple[str, Any], ...], list[Ended]] = {}
+    by_method: dict[tuple[str, tuple[tuple[str, Any], ...]], list[Ended]] = {}
     for cell in ended:
-        by_method.setdefault(_method(cell, but), []).append(cell)
-    groups = [Group(dict(key), tuple(cell.run for cell in cells)) for key, cells in by_method.items()]
+        by_method.setdefault((reference(cell.run.config), _method(cell, but)), []).append(cell)
+    groups = [Group(dict(key), tuple(cell.run for cell in cells)) for (_, key), cells in by_method.items()]
     alike, own = remarks(groups)
     return [
         Line(
@@ -260,7 +260,7 @@ def shared(ended: Sequence[Ended]) -> list[str]:
         {config.optimizer for config in tables},
         {f"{config.placement} noise" for config in tables if PLACEMENTS[config.placement].adds_noise},
     ]
-    return [next(iter(values)) for values in texts if len(values) == 1]
+    return [plain(next(iter(values))) for values in texts if len(values) == 1]
 
 
 def footer(ended: Sequence[Ended], points: Sequence[Point], about: str) -> list[str]:
@@ -313,5 +313,11 @@ def _value(value: Any) -> str:
 
 
 def words(settings: Mapping[str, Any]) -> str:
-    """Settings as key=value; a dash for one that has no effect."""
-    return ", ".join(assignments({key: "-" if value is None else value for key, value in settings.items()}))
+    """Settings as key=value; a dash for one that has no effect. A dollar sign begins no formula."""
+    text = ", ".join(assignments({key: "-" if value is None else value for key, value in settings.items()}))
+    return plain(text)
+
+
+def plain(text: str) -> str:
+    """Text for matplotlib, which takes what is between two dollar signs as a formula."""
+    return text.replace("$", r"\$")
