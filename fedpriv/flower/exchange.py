@@ -21,7 +21,8 @@ from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.serialization import MessageError
 
-_PULL_INTERVAL = 1.0  # seconds between looks for replies
+_PULL_INTERVAL = 1.0  # the most seconds between looks for replies
+_FIRST_PULL, _SHARE = 0.1, 0.2  # the seconds before the second look, and later a share of the time since then
 _MAX_GROUPS = 64  # requests for replies in one look, unless a group is larger than
 _MAX_AT_ONCE = 8  # replies that are decoded, and in memory, at once
 _MAX_NAME = 100  # characters of an exception's name
@@ -78,7 +79,8 @@ def replies_to(
         grid: the grid of the nodes.
         batch: the messages.
         timeout: the seconds to wait.
-        interval: the seconds between looks for replies.
+        interval: the seconds between looks for replies; None: a fifth of the time since the messages were
+            sent, at most a second. So waiting adds little to a quick round, and looks are few in a slow one.
     """
     stored = set(grid.push_messages(batch))  # Flower leaves out a message that it could not store
     sent = [message for message in batch if message.metadata.message_id in stored]
@@ -114,17 +116,19 @@ def _pulled(
 ) -> Iterator[Message]:
     """The replies to these messages that arrive in time; an error in place of one that cannot be decoded."""
     pending = {message.metadata.message_id: message for message in batch}
-    deadline = time.monotonic() + timeout
+    begin = time.monotonic()
     while pending:
         ids, size = list(pending), min(_MAX_AT_ONCE, -(-len(pending) // _MAX_GROUPS))
         for first in range(0, len(ids), size):
             for reply in _pull(grid, {number: pending[number] for number in ids[first : first + size]}):
                 pending.pop(reply.metadata.reply_to_message_id, None)
                 yield reply
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begin
+        if waited > timeout:
             return
         if pending:
-            time.sleep(_PULL_INTERVAL if interval is None else interval)
+            growing = min(max(_FIRST_PULL, _SHARE * waited), _PULL_INTERVAL)
+            time.sleep(growing if interval is None else interval)
 
 
 def _pull(grid: Grid, batch: Mapping[str, Message]) -> list[Message]:

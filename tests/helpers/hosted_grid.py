@@ -76,6 +76,12 @@ class Federation:
         local = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
         self._start(f"supernode-{partition}", ["flower-supernode", *local, "--node-config", config])
 
+    def owner_node(self, name: str, policy: Path) -> subprocess.Popen[bytes]:
+        """Set up and start ``fedpriv node run`` with this policy."""
+        made = subprocess.run([str(SCRIPTS / "fedpriv"), "node", "init", str(policy)], env=self._env)
+        assert made.returncode == 0
+        return self._start(name, ["fedpriv", "node", "run", str(policy)])
+
     def run(
         self,
         run_config: Mapping[str, object],
