@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from fedpriv.accounting import METHODS
@@ -17,7 +17,6 @@ from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import replaced
 from fedpriv.runs.runner import Status
-from fedpriv.simulation.compare import name
 from fedpriv.simulation.run import Checked
 from fedpriv.tasks.metrics import counted, shown
 
@@ -77,37 +76,20 @@ def engine_start(config: Config) -> str:
     return f"starting {counted(number_of_actors(config), 'Ray actor')}"
 
 
-def follow(bar: Bar, run: str = "", before: int = 0, total: int = 0) -> Show:
-    """What to call after each round, to show it on the bar.
-
-    Args:
-        bar: where.
-        run: the run's name, where there are several.
-        before: the rounds of the runs before this one.
-        total: the rounds of all runs; 0: of this one.
-    """
-    prefix = f"{run}: " if run else ""
+def follow(bar: Bar) -> Show:
+    """What to call after each round, to show it on the bar."""
 
     def show(status: Status) -> None:
-        label = f"{prefix}round {status.round}/{status.rounds}"
+        label = f"round {status.round}/{status.rounds}"
         spent = "" if status.budget is None else f"epsilon {status.epsilon_text(status.spent)}"
-        bar.advance(before + status.round, total or status.rounds, label, spent)
+        bar.advance(status.round, status.rounds, label, spent)
         if status.evaluated == status.round:
             score, epsilon = status.measure.labelled(status.score), status.epsilon_text(status.epsilon)
             bar.write(f"{label}  {score}  epsilon {epsilon}")
         if status.round == status.rounds:
-            bar.wait(f"{prefix}writing the report")
+            bar.wait("writing the report")
 
     return show
-
-
-def follow_all(bar: Bar, plans: Sequence[Plan]) -> dict[str, Show]:
-    """What to call after each round of the runs of a comparison, by their names."""
-    total, before, found = sum(plan.config.rounds for plan in plans), 0, dict[str, Show]()
-    for plan in plans:
-        found[name(plan)] = follow(bar, name(plan), before, total)
-        before += plan.config.rounds
-    return found
 
 
 def conclude(plan: Plan, result: Result, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""``fedpriv simulate`` and ``fedpriv compare``."""
+"""``fedpriv simulate``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from fedpriv.cli.app import (
     app,
     ending_cleanly,
     note,
-    print_table,
     refusing,
-    say,
     uncharged,
 )
 from fedpriv.cli.progress import shown
 from fedpriv.config.reading import read_assignment, read_file
 from fedpriv.config.schema import Config
-from fedpriv.mechanism.placement import PLACEMENTS
 
 if TYPE_CHECKING:
     from fedpriv.config.plan import Plan
@@ -177,94 +174,3 @@ def _of_file(path: Path) -> dict[str, Any]:
     if "=" in path.name and not path.exists():
         raise validation.fail("CONFIG", str(path), "be an existing TOML file", f"write --set {path}")
     return read_file(path)
-
-
-@app.command(
-    cls=OfSettings,
-    short_help="Compare placements of the noise at one budget.",
-    help="""Run the same federation under each placement of the noise at the same budget.
-
-Each placement spends the budget against the adversary that it defends against. The table shows epsilon
-against the server and against those who see the models. Settings are those of `fedpriv simulate`. The
-placement `client` stands for level=client: each silo adds noise to its own steps.
-
-All runs are on the same data, so their epsilons add up; the output gives the total. The run without noise
-(`none`) is not private: do not publish its model. Leave it out (--placements) if the data is.
-
-\b
-Examples:
-  fedpriv compare
-  fedpriv compare --placements none,central,local --set epsilon=8
-""",
-)
-def compare(
-    config_file: ConfigFile = None,
-    settings: Settings = None,
-    placements: Annotated[
-        str, typer.Option(help=f"Comma-separated: {', '.join(PLACEMENTS)}, client.")
-    ] = ",".join(PLACEMENTS),
-    out: Out = None,
-    seed: Seed = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    with refusing():  # before the slow imports of a run
-        config = Config.parse(given(config_file, settings, out, seed, overwrite))
-    with uncharged(), refusing(), shown(_PREPARING, as_json):
-        from fedpriv.cli import display
-        from fedpriv.federated.stop_reason import divergence
-        from fedpriv.report.notices import remark
-        from fedpriv.runs.run_dir import RunFolder, default_folder, replaced
-        from fedpriv.simulation import compare as comparison
-        from fedpriv.simulation.run import check
-
-        checked = check(config)
-        names = [
-            validation.choice("--placements", name.strip(), comparison.COMPARED)
-            for name in placements.split(",")
-        ]
-        chosen = comparison.plans(config, list(dict.fromkeys(names)))
-        folder = RunFolder.create(config.out or default_folder(), config.overwrite)
-    for text in (
-        *_each_once({comparison.name(plan): checked.warnings(plan) for plan in chosen if plan.budget}),
-        *checked.notes,
-        *filter(None, (replaced(folder.path / comparison.name(plan)) for plan in chosen)),
-    ):
-        note(text, err=as_json)
-    with refusing(1), shown("first round", as_json) as bar, ending_cleanly() as check_end:
-        follow = display.follow_all(bar, chosen)
-
-        def after_round(placement: str, status: Status) -> None:
-            follow[placement](status)
-            check_end()
-
-        def begin(placement: str) -> None:
-            bar.wait(f"{placement}: {display.engine_start(config)}")
-
-        rows = comparison.compare(chosen, folder, after_round, begin)
-    if as_json:
-        for sentence in comparison.adding_up(rows):
-            note(sentence, err=True)
-        typer.echo(json.dumps([row.json() for row in rows]))
-        return
-    typer.echo()
-    if left := comparison.left_out(chosen, rows):
-        say(left, bold=True)
-    print_table(comparison.header(rows), [comparison.cells(row) for row in rows])
-    for row in rows:
-        diverged = divergence(row.result.stopped, row.result.metrics)
-        for found in (remark(row.plan.config), diverged, *row.result.notes):
-            if found:
-                say(f"{row.placement}: {found}", bold=True)
-    for sentence in comparison.notes(rows):
-        say(sentence)
-    say(f"{folder.path}/compare.png shows the test score against rounds")
-
-
-def _each_once(notes: dict[str, list[str]]) -> list[str]:
-    """The notes on several runs, each once; one that is not on all of them begins with their names."""
-    found = []
-    for text in dict.fromkeys(text for of_run in notes.values() for text in of_run):
-        runs = [name for name, of_run in notes.items() if text in of_run]
-        found.append(text if len(runs) == len(notes) else f"{', '.join(runs)}: {text}")
-    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, cast
@@ -333,3 +333,10 @@ class _Job:
         """The labels of the public test set; none where its examples have no single label."""
         _, y = self.test
         return [] if y.dim() != 1 or y.is_floating_point() else y.tolist()
+
+
+def notes_on(stopped: StopReason, metrics: Sequence[Mapping[str, Any]], y: torch.Tensor) -> list[str]:
+    """Notes on the last score by what the test examples' y are; none where the model has diverged."""
+    if y.dim() != 1 or y.is_floating_point() or not metrics or divergence(stopped, metrics):
+        return []
+    return guessing(metrics[-1].get("accuracy"), y.tolist())

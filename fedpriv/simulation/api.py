@@ -32,7 +32,7 @@ from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
 from fedpriv.simulation import compare as comparisons
-from fedpriv.simulation import run
+from fedpriv.simulation import compare_runs, run
 from fedpriv.simulation.comparison import Comparison
 from fedpriv.tasks.losses import Loss
 
@@ -183,20 +183,25 @@ def compare(
     loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     folder: str | Path | None = None,
+    seeds: int = 0,
     progress: Progress = None,
     **changes: Any,
 ) -> Comparison:
     """Run the same federation under several placements of the noise, at the same budget.
 
     Args:
-        settings, dataset, model, loss, optimizer, folder, progress, **changes: as of :func:`simulate`.
+        settings, dataset, model, loss, optimizer, progress, **changes: as of :func:`simulate`.
         placements: of none, central, distributed and local; ``client`` is the level where silos train by
             themselves, and ``secure-aggregation`` is distributed noise with it.
+        folder: the output folder; None keeps everything in memory. The same call continues a comparison that
+            was interrupted or killed: runs that have ended are not run again.
+        seeds: how many runs of each placement there are, with the seeds from ``seed`` on (1 where there is
+            none), for means and their intervals; 0: one run each.
 
     Returns:
         the comparison, with a :class:`Result` for each placement: ``comparison["central"]``.
 
-    Raises as :func:`simulate` does.
+    Raises as :func:`simulate` does, and ArgumentError for a setting that no compared placement uses.
 
     >>> few = {"model": "logistic", "clients": 500, "sampling_rate": 0.1, "rounds": 2, "engine": "in-process"}
     >>> found = compare(few, placements=["none", "central"])
@@ -213,9 +218,14 @@ def compare(
             validation.choice("placements", placement, comparisons.COMPARED)
         run.check(config)
         plans = comparisons.plans(config, list(dict.fromkeys(placements)))
-        target = None if folder is None else RunFolder.create(folder, config.overwrite)
+        named = {key for key in values if key not in objects}
+        compare_runs.require_used({key: values[key] for key in named}, config, plans)
+        found = compare_runs.as_sweep(config, plans, compare_runs.seeds_of(config, seeds))
+        if folder is not None:
+            compare_runs.begin(folder, found, config.overwrite)
         with _showing(progress) as show:
-            rows = comparisons.compare(plans, target, lambda placement, status: show(status))
+            path = None if folder is None else Path(folder)
+            rows = compare_runs.run_here(found, path, lambda name, status: show(status))
         return Comparison(tuple(rows), comparisons.left_out(plans, rows))
 
 

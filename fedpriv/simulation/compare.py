@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
@@ -27,17 +27,15 @@ from fedpriv.accounting.record import parse
 from fedpriv.accounting.totals import neighbours
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, DistributedSettings, LocalSettings
 from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
-from fedpriv.report.notices import remark
+from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE, remark
+from fedpriv.report.pictures.methods import interval
 from fedpriv.report.summary import round_0
 from fedpriv.runs.result import MODEL, Result
 from fedpriv.runs.run_dir import RunFolder
-from fedpriv.runs.runner import Status
-from fedpriv.simulation.run import simulate
-from fedpriv.tasks.metrics import counted, scores, shown
+from fedpriv.tasks.metrics import Metric, counted, scores, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,20 +53,40 @@ _AGAINST = {
 
 @dataclass(frozen=True)
 class Row:
-    """One placement's outcome."""
+    """One placement's outcome: a run, or repetitions with several seeds."""
 
     placement: str
     plan: Plan
-    result: Result
+    results: tuple[Result, ...]
+
+    @property
+    def result(self) -> Result:
+        """The first run; of several, the first one that somebody stopped, if there is one."""
+        cut = [result for result in self.results if not result.stopped.complete]
+        return (*cut, *self.results)[0]
+
+    @property
+    def spread(self) -> dict[str, tuple[float, float]]:
+        """(mean, half the width of its 95 % interval) of each score of several runs that none diverged in."""
+        finals = [scores(result.metrics[-1]) if result.metrics else {} for result in self.results]
+        values = {key: [final.get(key) for final in finals] for key in finals[0]}
+        known = {key: [v for v in column if v is not None] for key, column in values.items()}
+        return {key: interval(column) for key, column in known.items() if len(column) == len(finals)}
 
     def json(self) -> dict[str, Any]:
         """The row as report data."""
-        final = self.result.metrics[-1] if self.result.metrics else {}
+        final = scores(self.result.metrics[-1] if self.result.metrics else {})
+        several: dict[str, Any] = {}
+        if len(self.results) > 1:
+            final = {key: self.spread[key][0] if key in self.spread else None for key in final}
+            halves = {key: half for key, (_, half) in self.spread.items()}
+            several = {"runs": len(self.results), "95 % interval, half": halves}
         return {
             "placement": self.placement,
             "defends against": _AGAINST[self.placement],
             "neighbours": self.result.report["privacy"]["relation"] if self.plan.budget else None,
-            **scores(final),
+            **final,
+            **several,
             "epsilon against the server": self._view("the server"),
             "epsilon against who sees the models": self._view("who sees the released models"),
             "epsilon is": self._kind(),
@@ -129,42 +147,35 @@ def _placed(config: Config, placement: str) -> Config:
     return config.changed(**changes)
 
 
-def compare(
-    chosen: Sequence[Plan],
-    folder: RunFolder | None = None,
-    show: Callable[[str, Status], None] = lambda placement, status: None,
-    begin: Callable[[str], None] = lambda placement: None,
-) -> list[Row]:
-    """Run all plans; each has its own folder inside ``folder``, which also gets the table and picture.
-
-    ``begin`` is called with a run's name before its engine starts, ``show`` after each of its rounds.
-    """
-    rows = []
-    for plan in chosen:
-        placement = name(plan)
-        begin(placement)
-        own = RunFolder.create(folder.path / placement, overwrite=True) if folder else None
-        result = simulate(plan.config, lambda s, p=placement: show(p, s), own, plan)  # type: ignore[misc]
-        rows.append(Row(placement, plan, result))
-        if result.stopped == StopReason.INTERRUPTED:
-            break
-    if folder is not None:
+def write(folder: RunFolder, rows: Sequence[Row], chosen: Sequence[Plan]) -> None:
+    """The table and the picture of a comparison; of one without any result, nothing."""
+    if rows:
         folder.write("compare.json", json.dumps([row.json() for row in rows], indent=2) + "\n")
         folder.write("compare.md", markdown(rows, left_out(chosen, rows)))
         folder.write("compare.png", picture(rows))
-    return rows
 
 
 def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
     """Which runs ended before their end, and which were not begun, in a line; nothing where all are whole."""
     cut = [
-        f"{row.result.stopped.short}: {row.placement} was last scored at round "
-        f"{row.result.metrics[-1]['round'] if row.result.metrics else 0} of {row.plan.config.rounds}"
+        f"{result.stopped.short}: {row.placement}{_of_seed(row, result)} was last scored at round "
+        f"{result.metrics[-1]['round'] if result.metrics else 0} of {row.plan.config.rounds}"
         for row in rows
-        if not row.result.stopped.complete
+        for result in row.results
+        if not result.stopped.complete
     ]
-    missing = [name(plan) for plan in chosen[len(rows) :]]
+    ran = {row.placement for row in rows}
+    missing = [name(plan) for plan in chosen if name(plan) not in ran]
+    most = max((len(row.results) for row in rows), default=1)
+    few = [
+        f"{row.placement} has {len(row.results)} of {most} runs" for row in rows if len(row.results) < most
+    ]
+    cut += few
     return "; ".join([*cut, *([f"not run: {', '.join(missing)}"] if missing else [])])
+
+
+def _of_seed(row: Row, result: Result) -> str:
+    return f" (seed {result.config.seed})" if len(row.results) > 1 else ""
 
 
 def name(plan: Plan) -> str:
@@ -178,7 +189,7 @@ def markdown(rows: Sequence[Row], left: str = "") -> str:
     """The comparison as a Markdown table; ``left`` says what is not in it."""
     lines = ["# Central against local noise", ""]
     lines += [f"> **{left}**\n"] if left else []
-    lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remark(row.plan.config))]
+    lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remarks(row))]
     head = header(rows)
     lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
     lines += [" | ".join(["", *cells(row), ""]).strip() for row in rows]
@@ -187,10 +198,33 @@ def markdown(rows: Sequence[Row], left: str = "") -> str:
     return "\n".join([*lines, ""])
 
 
+def remarks(row: Row) -> str:
+    """Why a row's runs are not private; empty where they are. It names the seeds of several."""
+    if len(row.results) == 1:
+        return remark(row.result.config) or ""
+    placed = PLACEMENTS[row.plan.config.placement].adds_noise
+    seeds = ", ".join(str(result.config.seed) for result in row.results)
+    return "; ".join([*([] if placed else [NO_NOISE]), f"{NOT_PRIVATE} (seeds {seeds})"])
+
+
 def notes(rows: Sequence[Row]) -> list[str]:
     """What holds for all rows, and how long clients give data under local noise, in sentences."""
     budget = next((row.plan.budget for row in rows if row.plan.budget), None)
     texts = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
+    if any(len(row.results) > 1 for row in rows):
+        counts = sorted({len(row.results) for row in rows})
+        runs = " to ".join(dict.fromkeys(map(str, (counts[0], counts[-1]))))
+        texts.append(
+            f"Scores are means of {runs} runs; +- is half the width of the 95 % confidence interval of the "
+            "mean, by Student's t."
+        )
+    relations = {row.placement: row.json()["neighbours"] for row in rows if row.plan.budget}
+    if len(set(relations.values())) > 1:
+        named = "; ".join(f"{placement} {relation}" for placement, relation in relations.items())
+        texts.append(
+            f"The neighbouring relations differ ({named}), so equal epsilons are not equal promises: under "
+            "replace-one the same noise gives a larger epsilon."
+        )
     for row in rows:
         if row.placement == Distributed.name:
             texts.append(
@@ -216,13 +250,13 @@ def adding_up(rows: Sequence[Row]) -> list[str]:
                 f"The run {row.placement} is NOT PRIVATE: no noise is added. Do not publish {model} or its "
                 "scores if the data is private: nothing bounds what they reveal."
             )
-    if len(private) < 2:
+    if sum(len(row.results) for row in private) < 2:
         return texts
     unit, delta = (
         private[0].plan.config.unit,
         max(row.plan.budget.delta for row in private if row.plan.budget),
     )
-    schedules = [_charged(row) for row in private]
+    schedules = [events for row in private for events in _charged(row)]
     events = tuple(under_one_relation([event for events in schedules for event in events]))
     names = ", ".join(row.placement for row in private)
     try:
@@ -237,10 +271,14 @@ def adding_up(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _charged(row: Row) -> tuple[Event, ...]:
-    """The run's releases as they count for one unit; all planned ones if somebody stopped it."""
-    events = parse(row.result.ledger, row.placement).events
-    return row.plan.of_worst_client(events if row.result.stopped.complete else row.plan.events)
+def _charged(row: Row) -> list[tuple[Event, ...]]:
+    """Each run's releases as they count for one unit; all planned ones if somebody stopped it."""
+    return [
+        row.plan.of_worst_client(
+            parse(result.ledger, row.placement).events if result.stopped.complete else row.plan.events
+        )
+        for result in row.results
+    ]
 
 
 @lru_cache(maxsize=4)
@@ -263,6 +301,8 @@ def cells(row: Row) -> list[str]:
     data = row.json()
     measure = shown(data)
     score = measure.text(data[measure.key]) if measure.key in data else ""
+    if len(row.results) > 1 and measure.key in row.spread:
+        score += f" +- {measure.text(row.spread[measure.key][1])}"
     views = ("the server", "who sees the models")
     epsilons = [_cell(data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
     name = row.placement if row.plan.budget else f"{row.placement} (NOT PRIVATE)"
@@ -281,27 +321,44 @@ def picture(rows: Sequence[Row]) -> bytes:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """The score against rounds; each line says what its whole budget is, and against whom it holds."""
+    """The score against rounds; each line says what its whole budget is, and against whom it holds.
+
+    Of several runs the line is the mean, and the band its 95 % confidence interval.
+    """
     figure, [axes] = plotting.panels(7.5, 4.5)
     measure = shown(next((row.result.metrics[-1] for row in rows if row.result.metrics), {}))
     every: list[float] = []
+    differ = len({row.json()["neighbours"] for row in rows if row.plan.budget}) > 1
     for row in rows:
-        records = [*round_0(row.result.report), *row.result.metrics]
-        heights = measure.heights(records)
-        every += heights
+        rounds, heights, halves = _course(row, measure)
+        lowest, highest = ([h + sign * d for h, d in zip(heights, halves, strict=True)] for sign in (-1, 1))
+        every += highest
         budget = row.plan.budget
         kind = ", an ESTIMATE" if budget and row.json()["epsilon is"] == "estimate" else ""
         against = "not private"
         if budget:
             against = f"epsilon {budget.epsilon:g} against {_AGAINST[row.placement]}{kind}"
+            against += f", {row.json()['neighbours']}" if differ else ""
+        against += f"; n = {len(row.results)}" if len(row.results) > 1 else ""
         label = f"{row.placement} ({against})"
-        rounds = [m["round"] for m in records]
         axes.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
+        if any(halves):
+            axes.fill_between(rounds, lowest, highest, color=_COLORS[row.placement], alpha=0.15, linewidth=0)
     axes.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
     plotting.rule(axes, whole=True)
     plotting.legend(figure, axes)
     config = rows[0].plan.config
     title = f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
-    seeded = [remark(config.changed(placement="central")) or ""] if config.seed >= 0 else []
+    seeds = [str(result.config.seed) for result in rows[0].results if result.config.seed >= 0]
+    seeded = [f"{NOT_PRIVATE} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})"] if seeds else []
     plotting.title(figure, [title, *seeded])
     return figure
+
+
+def _course(row: Row, measure: Metric) -> tuple[list[int], list[float], list[float]]:
+    """(rounds at which all runs were evaluated, mean scores, half widths of their 95 % intervals)."""
+    records_of = [[*round_0(result.report), *result.metrics] for result in row.results]
+    by_round = [{record["round"]: record for record in records} for records in records_of]
+    rounds = sorted(set.intersection(*map(set, by_round)))
+    points = [interval(measure.heights([records[at] for records in by_round])) for at in rounds]
+    return rounds, [mean for mean, _ in points], [half for _, half in points]

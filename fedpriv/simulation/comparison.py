@@ -29,7 +29,7 @@ class Comparison:
 
     @property
     def results(self) -> dict[str, Result]:
-        """The results by placement."""
+        """The results by placement; of several runs of a placement, the first one."""
         return {row.placement: row.result for row in self.rows}
 
     def __getitem__(self, placement: str) -> Result:
@@ -61,5 +61,5 @@ class Comparison:
 
     def _notes(self) -> list[str]:
         """What goes with the table: what is left out, what is not private, what holds for all rows."""
-        remarks = [f"{row.placement}: {text}" for row in self.rows if (text := row.result.report["remark"])]
+        remarks = [f"{row.placement}: {text}" for row in self.rows if (text := comparisons.remarks(row))]
         return [*([self.left_out] if self.left_out else []), *remarks, *comparisons.notes(self.rows)]

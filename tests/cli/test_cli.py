@@ -276,7 +276,24 @@ def test_compare_prints_one_table_and_leaves_every_run(tmp_path: Path) -> None:
     assert "central: reproducible, not private (seed 1)" in result.stdout
     assert "at most 1 release and sends noise only after that (max-participations=1;" in result.stdout
     assert "Budget of each: epsilon 3 at delta" in result.stdout
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"central", "local", *COMPARISON_FILES}
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names > {"central", "local", "results.csv", *COMPARISON_FILES}
+    stamp = (tmp_path / "out" / "central" / "ledger.jsonl").stat().st_mtime_ns
+    again = call(
+        "compare",
+        *SETTINGS,
+        "--placements",
+        "central,local",
+        "--out",
+        tmp_path / "out",
+        "--seed",
+        1,
+        "--json",
+    )
+    assert [row["placement"] for row in json.loads(again.stdout)] == ["central", "local"]
+    assert (tmp_path / "out" / "central" / "ledger.jsonl").stat().st_mtime_ns == stamp
+    unused = refused("compare", *SETTINGS, "--placements", "central", "--set", "max-participations=3")
+    assert "max-participations is 3; it must be left out: none of central uses it" in unused
     assert "--placements is 'centre'" in refused("compare", *SETTINGS, "--placements", "centre")
 
 
@@ -608,9 +625,8 @@ def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
     assert again.exit_code == 0, again.output
 
 
-@pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_ctrl_c_ends_after_the_round_whenever_it_comes(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes while round 3 is gathered, in code that swallows every exception."""
     gather, handler = Worker.gather, signal.getsignal(signal.SIGINT)
@@ -622,16 +638,11 @@ def test_ctrl_c_ends_after_the_round_whenever_it_comes(
         return gather(self, request)
 
     monkeypatch.setattr(Worker, "gather", interrupted)
-    result = call(command, *SETTINGS, "--out", tmp_path / "out")
+    result = call("simulate", *SETTINGS, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    folder = tmp_path / "out" / ("" if command == "simulate" else "none")
-    report = json.loads((folder / "report.json").read_text())
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["result"]["stopped"] == "interrupted"
     assert (report["result"]["rounds"], report["privacy"]["releases"]) == (3, 3)
-    if command == "compare":
-        text = "; not run: central, distributed, local"
-        assert text in result.stdout
-        assert text in (tmp_path / "out" / "compare.md").read_text()
     assert signal.getsignal(signal.SIGINT) is handler
 
 

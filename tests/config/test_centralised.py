@@ -25,7 +25,7 @@ from fedpriv.optimizers import METHODS
 from fedpriv.report import markdown
 from fedpriv.report import summary as summary_module
 from fedpriv.runs.run_dir import FILES, RunFolder
-from fedpriv.simulation import compare
+from fedpriv.simulation import compare, compare_runs
 from fedpriv.simulation.run import check, simulate
 
 DIGITS = 1437  # training examples of the embedded set
@@ -247,7 +247,8 @@ def test_every_kind_of_data_is_learned_and_reported(
     assert last < 0.7 * first if key == "mse" else last > max(0.6, first)
     assert f"Test {words} " in (tmp_path / "out" / "report.md").read_text()
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILES)
-    rows = compare.compare(compare.plans(config.changed(rounds=2), ["none", "central"]))
+    chosen = compare.plans(config.changed(rounds=2), ["none", "central"])
+    rows = compare_runs.run_here(compare_runs.as_sweep(config, chosen))
     assert f"| test {words} |" in compare.markdown(rows)
     assert compare.picture(rows).startswith(b"\x89PNG")
 

@@ -56,14 +56,14 @@ def run(folder: Path, config: Config, lock: Path, show: Callable[[Status], None]
                 if status.round < status.rounds:  # after its last round the cell has ended
                     check_end()
 
-            plan, checkpoint = _prepared(folder, config)
+            plan, checkpoint = prepared(folder, config)
             engine = make_engine(plan.config)
             output = RunFolder(folder) if checkpoint else RunFolder.create(folder, overwrite=True)
             check_end()
             return execute(plan, engine, output, after_round, checkpoint).stopped
 
 
-def _prepared(folder: Path, config: Config) -> tuple[Plan, Checkpoint | None]:
+def prepared(folder: Path, config: Config) -> tuple[Plan, Checkpoint | None]:
     """The cell's plan, and what it is resumed from; None where it begins."""
     plan = make_plan(config)
     if not _charged(folder):

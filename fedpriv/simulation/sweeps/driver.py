@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TABLE, PARQUET, PICTURES = "results.csv", "results.parquet", ("sweep.png", "sweep.svg")
-_LOCKS, _LOGS = "locks", "logs"
+LOCKS, _LOGS = "locks", "logs"
 _TICK = 0.2  # seconds between looks at what goes on
 
 
@@ -98,7 +98,7 @@ def run(sweep: Sweep, folder: Path, jobs: int = 0, watch: Watch | None = None) -
     """
     jobs = sweep.jobs(jobs)
     plans.claim(folder, sweep.definition)
-    with held(folder / _LOCKS / "sweep.lock"):
+    with held(folder / LOCKS / "sweep.lock"):
         for name in (TABLE, PARQUET, *PICTURES, plans.FILE):
             for draft in folder.glob(f".{name}.*"):  # what a kill left half written
                 draft.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ def run(sweep: Sweep, folder: Path, jobs: int = 0, watch: Watch | None = None) -
             if board.waiting:
                 interrupted = _run(sweep, folder, jobs, board, watch or Watch())
         finally:
-            _write(sweep, folder)
+            write(sweep, folder)
         return board, interrupted
 
 
@@ -158,7 +158,7 @@ class _Driver:
         cell, lock, log = self._cells[name], f"{name}.lock", self._log(name)
         self._board.running[name] = Running()
         settings = cell.config.table()
-        self._pool.start(name, self._folder / name, self._folder / _LOCKS / lock, log, settings)
+        self._pool.start(name, self._folder / name, self._folder / LOCKS / lock, log, settings)
 
     def follow(self) -> None:
         """Take the messages that there are."""
@@ -260,7 +260,7 @@ def _write_table(sweep: Sweep, folder: Path, found: Sequence[Ended]) -> None:
                 file.write(content)
 
 
-def _write(sweep: Sweep, folder: Path) -> None:
+def write(sweep: Sweep, folder: Path) -> None:
     """The table and the picture of what has ended."""
     found = read_ended(sweep, folder)
     _write_table(sweep, folder, found)

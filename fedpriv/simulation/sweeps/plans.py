@@ -223,9 +223,14 @@ def claim(folder: Path, definition: Definition) -> None:
     """Write the sweep's definition into its folder, if it is not there."""
     require_folder(folder, definition)
     if not (folder / FILE).is_file():
-        content = {"fedpriv": __version__, "definition": definition.json()}
-        with atomic(folder / FILE) as file:
-            file.write((json.dumps(content, indent=2) + "\n").encode())
+        write(folder, definition)
+
+
+def write(folder: Path, definition: Definition) -> None:
+    """Write the sweep's definition into its folder, whatever is there."""
+    content = {"fedpriv": __version__, "definition": definition.json()}
+    with atomic(folder / FILE) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def _ordered(definition: Definition) -> tuple[object, ...]:
