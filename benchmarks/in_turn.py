@@ -13,6 +13,9 @@
 - ``clipped-sum``: one clipped sum of 250 per-example gradients of MNIST's size, on one thread;
 - ``accounting``: epsilon by PLD of 5,000 different noise multipliers (benchmarks/accounting.py, "distinct").
 
+``--cpu`` counts the processor seconds of a side's processes, Ray's included, in place of the wall's clock. It
+is for machines that other programs keep busy. What two cores do at the same time counts twice.
+
 ``--set`` is for both sides, ``--set-before`` for the first alone. Without ``--before`` both sides are this
 checkout.
 
@@ -25,6 +28,7 @@ measurements, and the median over turns of the ratio of the two sides' medians, 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -45,17 +49,20 @@ def clipped_sum(changes: dict[str, Any]) -> Callable[[], Any]:
     import torch
 
     from fedpriv import models
+    from fedpriv._internal.allocator import tune_allocator
     from fedpriv.clipping import sum_gradients
     from fedpriv.mechanism.query import Query, SumBlock, Term
     from fedpriv.tasks.task import Task
 
     torch.set_num_threads(1)
+    tune_allocator()  # as the program does
     task = Task(models.build(changes.get("model", "cnn")))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(250, 1, 28, 28, generator=generator)
     y = torch.randint(10, (250,), generator=generator)
     query = Query((0.01 * torch.randn(task.dimension, generator=generator),), (SumBlock((Term(1.0),)),))
-    return lambda: sum_gradients(task, query, x, y, None)
+    exact = changes.get("noise-draws") != "fast"  # whose units are added in float64
+    return lambda: sum_gradients(task, query, x, y, None, exact=exact)
 
 
 def accounting() -> Callable[[], Any]:
@@ -74,20 +81,38 @@ def accounting() -> Callable[[], Any]:
     return compute
 
 
-def serve(compute: Callable[[], Any], repeats: int, turns: int) -> None:
+def processor_seconds() -> float:
+    """The processor time of this process and its descendants so far (Linux)."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # a process may have ended
+            children.setdefault(int(stat.read_text().rsplit(")", 1)[1].split()[1]), []).append(
+                int(stat.parent.name)
+            )
+    waiting, nanoseconds = [os.getpid()], 0
+    while waiting:
+        process = waiting.pop()
+        waiting += children.get(process, [])
+        for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):
+                nanoseconds += int(thread.read_text().split()[0])
+    return 1e-9 * nanoseconds
+
+
+def serve(compute: Callable[[], Any], repeats: int, turns: int, clock: Callable[[], float]) -> None:
     """One side: for each line of standard input, measure and print the seconds as JSON."""
     for _ in range(turns + 1):
         taken = []
         for _ in range(repeats):
-            started = time.perf_counter()
+            started = clock()
             compute()
-            taken.append(time.perf_counter() - started)
+            taken.append(clock() - started)
         print(json.dumps(taken), flush=True)
         sys.stdin.readline()
 
 
-def serve_rounds(changes: dict[str, Any], rounds: int, turns: int) -> None:
-    """As ``serve``, for whole rounds."""
+def serve_rounds(changes: dict[str, Any], rounds: int, turns: int, clock: Callable[[], float]) -> None:
+    """As ``serve``, for whole rounds; the mean of a turn if processor seconds are counted."""
     from fedpriv.accounting import Ledger
     from fedpriv.config.builders import initial_params, make_source, make_task
     from fedpriv.config.plan import make_plan
@@ -97,21 +122,31 @@ def serve_rounds(changes: dict[str, Any], rounds: int, turns: int) -> None:
     from fedpriv.flower.grids.ray import RayGrid
     from fedpriv.runs.budget import RunAccountant
 
-    common = {"clients": 10**6, "sampling-rate": 250 / 10**6, "rounds": rounds * (turns + 1), "actors": 2}
+    # The seed gives both sides cohorts of the same sizes.
+    common = {
+        "clients": 10**6,
+        "sampling-rate": 250 / 10**6,
+        "rounds": rounds * (turns + 1),
+        "actors": 2,
+        "seed": 0,
+    }
     config = Config.parse({**common, "cpus-per-actor": 1.0, **changes})
     plan = make_plan(config)
     engine = GridEngine(RayGrid(2, plan.config.table(), num_cpus=config.cpus_per_actor))
-    key, taken, started = plan.key(), list[float](), time.perf_counter()
+    key, taken, started = plan.key(), list[float](), clock()
     params = initial_params(make_task(config, make_source(config)), key)
 
     def observe(progress: Any) -> None:
         nonlocal started
-        taken.append(time.perf_counter() - started)
+        if clock is not processor_seconds:  # looking at all processes takes longer than a round
+            taken.append(clock() - started)
         if progress.round % rounds == 0:
-            print(json.dumps(taken), flush=True)
+            print(json.dumps(taken or [(clock() - started) / rounds]), flush=True)
             taken.clear()
             sys.stdin.readline()
-        started = time.perf_counter()
+            started = clock()
+        elif clock is not processor_seconds:
+            started = clock()
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -149,20 +184,23 @@ def main() -> None:
     parser.add_argument("--measure", choices=("round", "clipped-sum", "accounting"), default="round")
     parser.add_argument("--rounds", type=int, default=10, help="measurements a turn")
     parser.add_argument("--turns", type=int, default=40)
+    parser.add_argument("--cpu", action="store_true", help="processor seconds of all processes")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
         changes = dict(pair.split("=", 1) for pair in given.set)
+        clock = processor_seconds if given.cpu else time.perf_counter
         if given.measure == "round":
-            serve_rounds(changes, given.rounds, given.turns)
+            serve_rounds(changes, given.rounds, given.turns, clock)
         else:
             compute = clipped_sum(changes) if given.measure == "clipped-sum" else accounting()
-            serve(compute, given.rounds, given.turns)
+            serve(compute, given.rounds, given.turns, clock)
         return
     # Each side runs its own checkout's copy of this file: modules move between the two.
     this = Path(__file__).resolve().parent.parent
     sides: dict[str, subprocess.Popen[str]] = {}
     common = ["--measure", given.measure, "--rounds", str(given.rounds), "--turns", str(given.turns)]
+    common += ["--cpu"] if given.cpu else []
     of_both = [f"--set={pair}" for pair in given.set]
     of_first = [f"--set={pair}" for pair in given.set_before]
     trees = (given.before.resolve() if given.before else this), this

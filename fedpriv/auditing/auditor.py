@@ -16,6 +16,8 @@ The number of right guesses is used in two ways:
   the number of right guesses is binomial. A number that is too large, at a given confidence, is a violation.
   The factor on all noise at which the observed number would be exactly the allowed one gives a measured
   epsilon.
+- **Many runs.** A small run has too few units for one attack. It is repeated, with a guess about one coin in
+  each run, so that guesses are independent whatever the mechanism does.
 - **Lower bound from one run.** For any mechanism, (epsilon, delta)-differential privacy bounds the number of
   right guesses about m coins (:mod:`fedpriv.auditing.one_run`). This gives a lower bound on epsilon that
   needs no assumption on the mechanism but is far from tight.
@@ -35,29 +37,22 @@ An audit can find a mechanism that protects less than it claims. It cannot prove
 
 from __future__ import annotations
 
-import math
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special, stats
 
 from fedpriv._internal import validation
-from fedpriv.accounting import Event, Ledger, advantage, epsilon, scaled, tally
-from fedpriv.accounting.events import ever_drawn
+from fedpriv.accounting import Ledger
 from fedpriv.auditing import claims
-from fedpriv.auditing.attack_curve import RATES, AttackCurve
-from fedpriv.auditing.audited_units import Floats
-from fedpriv.auditing.f_dp import proved_by_curves
 from fedpriv.auditing.finding import Finding
+from fedpriv.auditing.judgement import Attack, joined, judged
 from fedpriv.auditing.neighbours import Neighbours
 from fedpriv.auditing.noise_tests import Residuals
-from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
 from fedpriv.auditing.silos import WatchedSilos
 from fedpriv.auditing.subject import (
     Subject,
@@ -67,13 +62,11 @@ from fedpriv.auditing.subject import (
     with_canaries,
     with_own_data,
 )
-from fedpriv.auditing.trade_off import TradeOff
-from fedpriv.auditing.views import AUTO, View, claimed, view_of
+from fedpriv.auditing.views import AUTO, View, view_of
 from fedpriv.auditing.watched import Watched
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.loop import Outcome, Progress, run
-from fedpriv.federated.stop_reason import StopReason
 from fedpriv.node import silo
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
@@ -88,6 +81,7 @@ def audit(
     confidence: float = 0.99,
     observe: Callable[[int], None] = lambda rounds: None,
     view: str = AUTO,
+    runs: int = 1,
 ) -> Finding:
     """Audits a configuration: runs it with canaries as units, and evaluates the guesses about them.
 
@@ -99,10 +93,12 @@ def audit(
         observe: called after each round with the number of rounds so far.
         view: what the adversary sees (:class:`fedpriv.auditing.views.View`); "auto" is the server's
             view under local noise, and otherwise that of the released models.
+        runs: how often a small run is repeated, with a guess about one canary each time; 1: one run, with
+            guesses about all of them.
 
     Raises ArgumentError for a run without noise, with public examples, or that claims nothing of this view.
     """
-    return audit_plan(canaries_plan(config, canaries, view_of(config, view)), confidence, observe, view)
+    return audit_plan(canaries_plan(config, canaries, view_of(config, view)), confidence, observe, view, runs)
 
 
 def audit_plan(
@@ -110,12 +106,13 @@ def audit_plan(
     confidence: float = 0.99,
     observe: Callable[[int], None] = lambda rounds: None,
     view: str = AUTO,
+    runs: int = 1,
 ) -> Finding:
     """Audits a plan, for example one with a custom optimizer, with one canary for each of its units.
 
     Args:
         plan: with noise.
-        confidence, observe, view: as in :func:`audit`.
+        confidence, observe, view, runs: as in :func:`audit`.
 
     An interrupted run is judged by the events in its ledger.
 
@@ -123,8 +120,12 @@ def audit_plan(
     """
     validation.between("confidence", confidence, 0, 1)
     require_auditable(plan.config)
-    subject = with_canaries(plan, view_of(plan.config, view), _key(plan))
-    return _finding(subject, confidence, observe)
+    validation.integer("runs", runs, minimum=1)
+    seen = view_of(plan.config, view)
+    if runs > 1:
+        subjects = (with_canaries(plan, seen, key) for key in _keys(plan, runs))
+        return _finding_of_many(subjects, confidence, observe)
+    return _finding(with_canaries(plan, seen, _key(plan)), confidence, observe)
 
 
 def audit_own_data(
@@ -134,6 +135,7 @@ def audit_own_data(
     confidence: float = 0.99,
     observe: Callable[[int], None] = lambda rounds: None,
     view: str = AUTO,
+    runs: int = 1,
 ) -> Finding:
     """Audits a run with its own data, model and engine: a coin leaves out, or replaces, some of its units.
 
@@ -142,12 +144,19 @@ def audit_own_data(
         make_engine: starts the engine that the configuration names.
         canaries: the number of units whose coins are guessed; 0: up to 200, and fewer for large models.
         confidence, observe, view: as in :func:`audit`.
+        runs: how often a small run is repeated in this process, with one coin each time, for a unit that is
+            drawn anew.
 
     Raises ArgumentError for a run without noise, on nodes with their own data, or that claims nothing of this
     view; and as :func:`fedpriv.simulate` does.
     """
     validation.between("confidence", confidence, 0, 1)
+    validation.integer("runs", runs, minimum=1)
     seen, plan = view_of(config, view), own_plan(config, canaries)
+    if runs > 1:
+        _require_repeatable(config, canaries)
+        subjects = (with_own_data(plan, seen, key, 1, make_engine) for key in _keys(plan, runs))
+        return _finding_of_many(subjects, confidence, observe)
     subject = with_own_data(plan, seen, _key(plan), canaries, make_engine)
     try:
         return _finding(subject, confidence, observe)
@@ -159,54 +168,40 @@ def _key(plan: Plan) -> Key:
     return Key.of(plan.config.asked_seed if plan.config.seed >= 0 else secrets.randbits(128))
 
 
+def _keys(plan: Plan, runs: int) -> list[Key]:
+    """A key of its own for each run."""
+    return [Key.of(int(seed)) for seed in _key(plan).generator("audit").integers(2**63, size=runs)]
+
+
+def _require_repeatable(config: Config, canaries: int) -> None:
+    """Raises ArgumentError for what an audit of many runs cannot repeat."""
+    if canaries > 1:
+        hint = "of many runs each has one unit with a coin"
+        raise validation.fail("canaries", canaries, "be 0 or 1 with several runs", hint)
+    if not config.in_process:
+        hint = "other processes would repeat the noise of a seed"
+        raise validation.fail("engine", config.engine, "be in-process with several runs", hint)
+
+
 def _finding(subject: Subject, confidence: float, observe: Callable[[int], None]) -> Finding:
     """Runs the subject and evaluates the guesses."""
-    plan, there, count = subject.plan, subject.there, len(subject.there)
-    assert plan.budget is not None
-    scores, residuals, charged, stopped = _run(subject, observe)
-    events = claimed(subject.view, plan, charged)
-    delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
-    claim = epsilon(events, delta).epsilon
-    each = 1 - (1 - confidence) / len(scores)
-    right = (scores > 0) == there
-    correct = int(right.sum(1).max())
-    if subject.own_data:  # what one unit adds depends on the others, so that guesses are not independent
-        by_chance = one_run_p_value(count, count, correct, claim, delta)
-    else:
-        by_chance = float(stats.binom.sf(correct - 1, count, allowed))
-    point, least, most = _rates(correct, count, each)
-    measured = partial(_measured, events, delta)
-    surest = np.argsort(-abs(scores), axis=1)
-    curve, trade_off = AttackCurve.of(scores[0], there), TradeOff.of(events)
-    return Finding(
-        view=subject.view,
-        own_data=subject.own_data,
-        canaries=count,
-        releases=sum(event.count for event in charged),
-        right=correct,
-        allowed=allowed,
-        p_value=min(1.0, len(scores) * by_chance),
-        noise_p_value=residuals.p_value,
-        oddest=residuals.oddest,
-        confidence=confidence,
-        delta=delta,
-        claimed=claim,
-        measured=measured(point),
-        measured_least=measured(least),
-        measured_most=measured(most),
-        proved=max(proved_epsilon(one[order], delta, each) for one, order in zip(right, surest, strict=True)),
-        proved_by_curves=proved_by_curves(events, right[0][surest[0]], delta, confidence),
-        true_rates={rate: (curve.true_rate(rate), trade_off.most_true(rate)) for rate in RATES},
-        stopped=stopped,
-        curve=curve,
-        claim=trade_off,
-    )
+    return judged(subject, _run(subject, observe), confidence)
 
 
-def _run(
-    subject: Subject, observe: Callable[[int], None]
-) -> tuple[Floats, Residuals, tuple[Event, ...], StopReason]:
-    """Runs the subject: (the adversaries' scores, the auditor's tests, charged events, how the run ended)."""
+def _finding_of_many(
+    subjects: Iterable[Subject], confidence: float, observe: Callable[[int], None]
+) -> Finding:
+    """Runs subjects that differ in their keys alone, and evaluates a guess about one coin of each."""
+    runs = list[Attack]()
+    for number, subject in enumerate(subjects):
+        found = _run(subject, observe, probed=not number)
+        coin = number % len(subject.there)  # whatever the coins say
+        runs.append(replace(found, scores=found.scores[:, [coin]], there=subject.there[[coin]]))
+    return judged(subject, joined(runs), confidence)
+
+
+def _run(subject: Subject, observe: Callable[[int], None], probed: bool = True) -> Attack:
+    """Runs the subject; ``probed`` says whether steps are repeated on neighbouring data, too."""
     plan, start = subject.plan, subject.start
     silos = range(plan.config.clients) if plan.by_silo else (None,)
     with tempfile.TemporaryDirectory() as folder:
@@ -228,9 +223,11 @@ def _run(
         residuals.join(tests)
     if sum(event.count for event in events) < outcome.releases:
         residuals.fault("a release that is not in the ledger")
-    for one in watched[:_PROBED_SILOS]:
+    for one in watched[: _PROBED_SILOS if probed else 0]:
         _compare_neighbours(subject, one, residuals)
-    return scores, residuals, events, outcome.stopped
+    # What one unit adds depends on the others, so that guesses about units of one run are not independent.
+    independent = not subject.own_data
+    return Attack(scores, subject.there, residuals, events, outcome.stopped, independent)
 
 
 def _loop(subject: Subject, watched: Sequence[Watched], observe: Callable[[Progress], None]) -> Outcome:
@@ -251,32 +248,3 @@ def _compare_neighbours(subject: Subject, watched: Watched, residuals: Residuals
         for found in neighbours.faults(kept.state, kept.releases):
             residuals.fault(found)
         residuals.take(neighbours.few_parties(kept.state, kept.releases))
-
-
-def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:
-    """(the rate of right guesses, its one-sided Clopper-Pearson bounds)."""
-    least = float(special.betaincinv(right, of - right + 1, 1 - confidence)) if right else 0.0
-    most = float(special.betaincinv(right + 1, of - right, confidence)) if right < of else 1.0
-    return right / of, least, most
-
-
-def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
-    """Epsilon of the events with their noise scaled by the factor that allows exactly this rate.
-
-    It is infinite if no factor does: canaries that were never sampled cannot be guessed at any noise.
-    """
-
-    def excess(log_factor: float) -> float:
-        return advantage([scaled(event, math.exp(log_factor)) for event in events]) - (2 * rate - 1)
-
-    if 2 * rate - 1 >= ever_drawn(tally(events)):
-        return math.inf
-    low, high = 0.0, 0.0
-    while excess(low) < 0:
-        low -= _LOG_STEP
-        if low < -_MAX_LOG_FACTOR:
-            return math.inf
-    while high < _MAX_LOG_FACTOR and excess(high) > 0:
-        high += _LOG_STEP
-    factor = high if excess(high) > 0 else optimize.brentq(excess, low, high, xtol=1e-3)
-    return epsilon([scaled(event, math.exp(factor)) for event in events], delta).epsilon

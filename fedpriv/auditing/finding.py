@@ -19,6 +19,7 @@ class Finding:
     Attributes:
         view: what the adversary sees.
         own_data: whether units are the run's own, with its model and engine, and not canaries.
+        runs: 1, or the number of runs, each with one coin.
         canaries: m, the number of canaries, or own units, whose coins were guessed.
         releases: the number of releases in the ledger.
         right: the number of right guesses of the best adversary, out of m.
@@ -42,6 +43,7 @@ class Finding:
 
     view: View
     own_data: bool
+    runs: int
     canaries: int
     releases: int
     right: int

@@ -61,6 +61,10 @@ def audit(
             "noise, else models."
         ),
     ] = "auto",
+    runs: Annotated[
+        int,
+        typer.Option(help="Repeat a small run so often, with a guess about one unit each time; 1: one run."),
+    ] = 1,
     confidence: Annotated[
         float, typer.Option(help="Confidence of the verdict and of each bound, in (0, 1).")
     ] = 0.99,
@@ -87,9 +91,9 @@ def audit(
             from fedpriv.simulation.run import check, make_engine
 
             check(config)
-            finding = audit_own_data(config, make_engine, canaries, confidence, observe, view)
+            finding = audit_own_data(config, make_engine, canaries, confidence, observe, view, runs)
         else:
-            finding = run_audit(config, canaries, confidence, observe, view)
+            finding = run_audit(config, canaries, confidence, observe, view, runs)
     if picture is not None:
         with refusing():
             picture.write_bytes(finding.picture())
@@ -110,6 +114,8 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
         f"of the run's own {unit} with a coin each" if found.own_data else f"canaries in place of {unit}"
     )
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
+    if found.runs > 1:
+        planted = f"runs, with a coin for one of the {unit} in each"
     cut = "" if found.stopped.complete else f" ({found.stopped.short})"
     verdict = f"VIOLATED: the run leaks more than its ledger says, {surely}"
     if not found.leaks:
@@ -130,8 +136,9 @@ def _lines(config: Config, found: Finding) -> tuple[str, ...]:
         f"(p-value {found.noise_p_value:.2g})",
         _measured(found),
         f"attack at false positive rates of {_rates(found)}",
-        f"proved by this run alone: epsilon is at least {found.proved:.3g}, and at least "
-        f"{found.proved_by_curves:.3g} if the noise is the ledger's times one factor",
+        f"proved by {'these runs' if found.runs > 1 else 'this run'} alone: epsilon is at least "
+        f"{found.proved:.3g}, and at least {found.proved_by_curves:.3g} if the noise is the ledger's times "
+        "one factor",
         verdict,
     )
 

@@ -241,6 +241,7 @@ def audit(
     canaries: int = 0,
     confidence: float = 0.99,
     view: str = "auto",
+    runs: int = 1,
     **changes: Any,
 ) -> Finding:
     """Attack a run with these settings, and see whether it leaks more than its ledger says.
@@ -256,6 +257,8 @@ def audit(
         confidence: of the verdict and of each bound, in (0, 1).
         view: what the adversary sees: models (each released answer), last-model, server (each message) or
             parties (that collude); auto is server under local noise, else models.
+        runs: how often a small run is repeated, with a guess about one unit each time; 1: one run, with
+            guesses about all of its canaries.
 
     Returns:
         the finding: ``violated`` says whether the run leaks more than its ledger says. An audit that finds
@@ -272,12 +275,12 @@ def audit(
         if own_data:
             config = _configured(values, objects)
             run.check(config)
-            return auditor.audit_own_data(config, run.make_engine, canaries, confidence, view=view)
+            return auditor.audit_own_data(config, run.make_engine, canaries, confidence, view=view, runs=runs)
         for name in ("dataset", "model", "loss"):
             if not isinstance(given[name], str | None):
                 hint = "canaries stand in for data and model; own_data=True audits yours"
                 raise validation.fail(name, "...", "be left out", hint)
-        return auditor.audit(Config.parse(values), canaries, confidence, view=view)
+        return auditor.audit(Config.parse(values), canaries, confidence, view=view, runs=runs)
 
 
 @contextmanager

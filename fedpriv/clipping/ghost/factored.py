@@ -26,6 +26,8 @@ from torch import Tensor
 
 from fedpriv.clipping.ghost.norms import accurate_norms, safe_norms
 
+_WIDENED = 2**17  # entries of formed gradients that are copied to float64 at once, on a CPU
+
 
 class Factored(Protocol):
     """The gradients of n examples for one parameter, at one point or combined over several.
@@ -92,8 +94,7 @@ class Rows:
 
     def total(self, factors: Tensor) -> Tensor:
         """See :class:`Factored`."""
-        rows = self.formed.flatten(1).to(factors.dtype)
-        return restored((factors @ rows).view(self.formed.shape[1:]), self.order)
+        return restored(_weighted(factors, self.formed.flatten(1)).view(self.formed.shape[1:]), self.order)
 
     def scaled(self, coefficient: float) -> Rows:
         """See :class:`Factored`."""
@@ -180,6 +181,16 @@ class Split:
     @property
     def _sizes(self) -> list[int]:
         return [part.shape[self.axis] for part in self.parts]
+
+
+def _weighted(factors: Tensor, rows: Tensor) -> Tensor:
+    """sum over i of factors_i rows_i, in the factors' dtype; wider copies of rows stay in the cache."""
+    if rows.dtype == factors.dtype or rows.device.type != "cpu":
+        return factors @ rows.to(factors.dtype)
+    total, step = factors.new_zeros(rows.shape[1]), max(1, _WIDENED // max(1, rows.shape[1]))
+    for part, own in zip(rows.split(step), factors.split(step), strict=True):
+        total.addmv_(part.to(factors.dtype).t(), own)
+    return total
 
 
 def restored(permuted: Tensor, order: tuple[int, ...]) -> Tensor:

@@ -300,3 +300,14 @@ def test_norms_of_deltas_that_a_weight_would_overflow_are_unknown(places):
     for divisor in (None, torch.ones(2, 3)):
         known = outer(delta, a, (2, 3)).squares(divisor).isfinite()
         assert known.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("width", [3, 3000, 2**18])
+def test_float64_totals_of_float32_rows_are_those_of_wider_copies(width: int) -> None:
+    """Rows are widened in strips; the last strip may be shorter, and a row may be longer than a strip."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(51 if width < 2**18 else 3, width, generator=generator)
+    factors = torch.rand(len(rows), generator=generator, dtype=torch.float64)
+    total = Rows(rows).total(factors)
+    assert total.dtype == torch.float64
+    torch.testing.assert_close(total, factors @ rows.double(), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,145 @@
+"""Evaluates the guesses of an attack: the verdict, the measured epsilon and the lower bounds.
+
+Guesses about coins of one run, or of many runs with one coin each, are compared with what the ledger's events
+allow. Guesses of different runs are independent whatever the mechanism does. Those of one run are so if the
+units do not interfere, as canaries do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special, stats
+
+from fedpriv.accounting import Event, advantage, epsilon, scaled, tally
+from fedpriv.accounting.events import ever_drawn
+from fedpriv.auditing.attack_curve import RATES, AttackCurve
+from fedpriv.auditing.audited_units import Floats
+from fedpriv.auditing.f_dp import proved_by_curves
+from fedpriv.auditing.finding import Finding
+from fedpriv.auditing.noise_tests import Residuals
+from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
+from fedpriv.auditing.subject import Subject
+from fedpriv.auditing.trade_off import TradeOff
+from fedpriv.auditing.views import claimed
+from fedpriv.federated.stop_reason import StopReason
+
+_MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
+
+
+@dataclass(frozen=True)
+class Attack:
+    """The result of one run, or of many runs with one coin each.
+
+    Attributes:
+        scores: each adversary's log likelihood ratios of the coins (a, m).
+        there: the coins, bool (m,).
+        residuals: the auditor's tests.
+        charged: the events in the ledger of one run.
+        stopped: how the run ended, or the first that did not end as planned.
+        independent: whether guesses about different coins are independent.
+        runs: the number of runs.
+    """
+
+    scores: Floats
+    there: NDArray[np.bool_]
+    residuals: Residuals
+    charged: tuple[Event, ...]
+    stopped: StopReason
+    independent: bool
+    runs: int = 1
+
+
+def joined(attacks: Sequence[Attack]) -> Attack:
+    """The attacks on many runs of one configuration, as one attack on independent coins."""
+    first = attacks[0]
+    for other in attacks[1:]:
+        first.residuals.join(other.residuals)
+    shortest = min(attacks, key=lambda attack: sum(event.count for event in attack.charged))
+    return replace(
+        first,
+        scores=np.concatenate([attack.scores for attack in attacks], axis=1),
+        there=np.concatenate([attack.there for attack in attacks]),
+        charged=shortest.charged,
+        stopped=next((one.stopped for one in attacks if not one.stopped.complete), first.stopped),
+        independent=True,
+        runs=len(attacks),
+    )
+
+
+def judged(subject: Subject, attack: Attack, confidence: float) -> Finding:
+    """The finding about an attack on the subject, or on subjects like it."""
+    plan, there, count, scores = subject.plan, attack.there, len(attack.there), attack.scores
+    assert plan.budget is not None
+    events = claimed(subject.view, plan, attack.charged)
+    delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
+    claim = epsilon(events, delta).epsilon
+    each = 1 - (1 - confidence) / len(scores)
+    right = (scores > 0) == there
+    correct = int(right.sum(1).max())
+    if attack.independent:
+        by_chance = float(stats.binom.sf(correct - 1, count, allowed))
+    else:
+        by_chance = one_run_p_value(count, count, correct, claim, delta)
+    point, least, most = _rates(correct, count, each)
+    measured = partial(_measured, events, delta)
+    surest = np.argsort(-abs(scores), axis=1)
+    curve, trade_off = AttackCurve.of(scores[0], there), TradeOff.of(events)
+    return Finding(
+        view=subject.view,
+        own_data=subject.own_data,
+        runs=attack.runs,
+        canaries=count,
+        releases=sum(event.count for event in attack.charged),
+        right=correct,
+        allowed=allowed,
+        p_value=min(1.0, len(scores) * by_chance),
+        noise_p_value=attack.residuals.p_value,
+        oddest=attack.residuals.oddest,
+        confidence=confidence,
+        delta=delta,
+        claimed=claim,
+        measured=measured(point),
+        measured_least=measured(least),
+        measured_most=measured(most),
+        proved=max(proved_epsilon(one[order], delta, each) for one, order in zip(right, surest, strict=True)),
+        proved_by_curves=proved_by_curves(events, right[0][surest[0]], delta, confidence),
+        true_rates={rate: (curve.true_rate(rate), trade_off.most_true(rate)) for rate in RATES},
+        stopped=attack.stopped,
+        curve=curve,
+        claim=trade_off,
+    )
+
+
+def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:
+    """(the rate of right guesses, its one-sided Clopper-Pearson bounds)."""
+    least = float(special.betaincinv(right, of - right + 1, 1 - confidence)) if right else 0.0
+    most = float(special.betaincinv(right + 1, of - right, confidence)) if right < of else 1.0
+    return right / of, least, most
+
+
+def _measured(events: Sequence[Event], delta: float, rate: float) -> float:
+    """Epsilon of the events with their noise scaled by the factor that allows exactly this rate.
+
+    It is infinite if no factor does: canaries that were never sampled cannot be guessed at any noise.
+    """
+
+    def excess(log_factor: float) -> float:
+        return advantage([scaled(event, math.exp(log_factor)) for event in events]) - (2 * rate - 1)
+
+    if 2 * rate - 1 >= ever_drawn(tally(events)):
+        return math.inf
+    low, high = 0.0, 0.0
+    while excess(low) < 0:
+        low -= _LOG_STEP
+        if low < -_MAX_LOG_FACTOR:
+            return math.inf
+    while high < _MAX_LOG_FACTOR and excess(high) > 0:
+        high += _LOG_STEP
+    factor = high if excess(high) > 0 else optimize.brentq(excess, low, high, xtol=1e-3)
+    return epsilon([scaled(event, math.exp(factor)) for event in events], delta).epsilon
