@@ -188,7 +188,7 @@ def _weighted(factors: Tensor, rows: Tensor) -> Tensor:
     if rows.dtype == factors.dtype or rows.device.type != "cpu":
         return factors @ rows.to(factors.dtype)
     total, step = factors.new_zeros(rows.shape[1]), max(1, _WIDENED // max(1, rows.shape[1]))
-    for part, own in zip(rows.split(step), factors.split(step), strict=True):
+    for part, own in zip(torch.split(rows, step), torch.split(factors, step), strict=True):
         total.addmv_(part.to(factors.dtype).t(), own)
     return total
 
