@@ -16,9 +16,10 @@ from fedpriv import data, models
 from fedpriv._internal import hints, user_code, validation
 from fedpriv.config.schema import Config
 from fedpriv.data import View
-from fedpriv.data.features import with_features
+from fedpriv.data.features import FeatureSource, with_features
 from fedpriv.data.loaders import own_settings
 from fedpriv.data.splits import shuffled
+from fedpriv.federated.augmentation import Augmentation
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
 from fedpriv.models import weights
 from fedpriv.models.initializers import keep
@@ -166,7 +167,8 @@ def _part(test: data.Pair, name: str) -> data.Pair:
 
 
 def make_view(config: Config, source: data.Source) -> View:
-    """Unit numbers -> examples, for the configured unit and partition.
+    """Unit numbers -> examples, for the configured unit and partition: images, where variants of them have
+    features.
 
     Raises ArgumentError where the source has fewer examples than the clients need.
     """
@@ -181,9 +183,31 @@ def make_view(config: Config, source: data.Source) -> View:
         labels_per_client=config.labels_per_client,
         seed=config.partition_seed,
     )
+    if config.augmentation_copies and isinstance(source, FeatureSource):
+        source = source.images
     if isinstance(population, data.Silos):
         return View(source, population.units())
     return View(source, data.SiloSlots(population, config.silo_sizes) if silos else population)
+
+
+def make_augmentation(config: Config, source: data.Source) -> Augmentation | None:
+    """The variants of a client's images; None where there are none.
+
+    Raises ArgumentError unless the source has images.
+    """
+    if not config.augmentation_copies:
+        return None
+    images = source.images if isinstance(source, FeatureSource) else source
+    if images.tokens or len(images.shape) != 3:
+        hint = f"{source.name} has no images (channels, height, width)"
+        raise validation.fail("augmentation-copies", config.augmentation_copies, "be 0", hint)
+    return Augmentation(
+        config.augmentation_copies,
+        config.augmentation_shift,
+        config.augmentation_flip,
+        config.augmentation_deform,
+        source.transformed if isinstance(source, FeatureSource) else None,
+    )
 
 
 def choose_device(name: str) -> torch.device:

@@ -22,6 +22,7 @@ _SILOS = Needs("unit=example", lambda run: PrivacyUnit(run["unit"]).in_silos, st
 _PARTITION = "a partition other than one-example and natural"
 _ASSIGNED = Needs(_PARTITION, lambda run: Partitioning(run["partition"]).assigned)
 _SEVERAL = Needs(_PARTITION, lambda run: _ASSIGNED.holds(run) or _SILOS.holds(run))
+_AUGMENTED = Needs("augmentation-copies of at least 1", lambda run: bool(run["augmentation-copies"]))
 _LOCAL_STEPS = needs(work="local-steps")
 _UNEQUAL = Needs(
     "level=client and client-sizes other than equal",
@@ -126,6 +127,30 @@ class ClientSettings(Settings):
     )
 
 
+class AugmentationSettings(Settings):
+    """Random variants of a client's images."""
+
+    augmentation_copies: int = setting(
+        0,
+        "K: a client's vector is the mean over K random variants of each of its images, before the clip; 0: "
+        "no augmentation",
+        ge=0,
+        needs=needs(work="gradient"),
+    )
+    augmentation_shift: int = setting(
+        2, "the most pixels that a variant is moved along each side", ge=0, needs=_AUGMENTED
+    )
+    augmentation_flip: bool = setting(
+        False, "whether half of the variants are mirrored, left to right", needs=_AUGMENTED
+    )
+    augmentation_deform: float = setting(
+        0.0,
+        "strength of InfiniteMNIST's deformations of a variant, for grey images of 28x28 pixels; 0: none",
+        ge=0,
+        needs=_AUGMENTED,
+    )
+
+
 class BudgetSettings(Settings):
     """The privacy unit and the budget."""
 
@@ -167,7 +192,7 @@ if TYPE_CHECKING:
     class DataSettings(ModelSettings, DataSetSettings):
         """Data and model."""
 
-    class FederationSettings(ClientSettings):
+    class FederationSettings(AugmentationSettings, ClientSettings):
         """Clients, sampling, rounds, and the computation of a client."""
 
     class PrivacySettings(NoiseSettings, PartySettings, BudgetSettings):
@@ -178,7 +203,11 @@ else:  # with the settings that data sets, samplers and placements have of their
         "DataSettings", "Data and model.", DataSetSettings, *loaders.own_settings(), ModelSettings
     )
     FederationSettings = joined(
-        "FederationSettings", ClientSettings.__doc__, ClientSettings, *own_settings(SAMPLERS)
+        "FederationSettings",
+        ClientSettings.__doc__,
+        ClientSettings,
+        AugmentationSettings,
+        *own_settings(SAMPLERS),
     )
     PrivacySettings = joined(
         "PrivacySettings",

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fedpriv import clipping, data
 from fedpriv._internal import validation
-from fedpriv.clipping.dropout import example_seeds
+from fedpriv.clipping.dropout import example_seeds, hash_seeds
+from fedpriv.federated.augmentation import Augmentation
 from fedpriv.federated.client_update import MEMORY, Work, clipped_sum
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.mechanism.grid import on_grid
@@ -26,6 +27,8 @@ from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.mechanism.release import add_party_noise
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
+
+_VARIANTS = -1  # what examples' seeds are hashed with, so that variants are drawn apart from dropout
 
 
 class Units(Protocol):
@@ -52,6 +55,7 @@ class Worker:
             (:mod:`fedpriv.mechanism.grid`); a huge clip norm, as used for no clipping, would make it coarse.
         exact: whether noise is exact (:mod:`fedpriv.mechanism.rounded_gaussian`); units are then added in
             float64.
+        augmentation: the variants that examples are replaced by; None: they stay as they are.
     """
 
     task: Task
@@ -64,6 +68,7 @@ class Worker:
     unit_memory: int = 1
     noisy: bool = True
     exact: bool = False
+    augmentation: Augmentation | None = None
 
     def answer(self, request: SumRequest) -> PartialSum:
         """The bounded sums (float64) over the request's shards, with the parties' noise if they add it."""
@@ -94,6 +99,9 @@ class Worker:
 
     def _units_sums(self, query: Query, ids: data.Indices, seed: int) -> tuple[Tensor, ...]:
         x, y, owner = self.view.batch(ids, self.device)
+        if self.augmentation is not None and len(x):
+            drawn = hash_seeds(_seeds(seed, ids, owner.cpu()), _VARIANTS)
+            x, y, owner = self.augmentation.batch(x, y, owner, drawn)
         seeds = _seeds(seed, ids, owner.cpu()) if self.task.dropout.draws else None
         arguments = (self.work, self.task, query, x, y, owner, len(ids))
         return clipped_sum(*arguments, memory=self.memory, seeds=seeds, exact=self.exact)

@@ -32,7 +32,7 @@ from torch.utils.data import Dataset
 from fedpriv._internal import hints, user_code, validation
 from fedpriv._internal.settings import by_key
 from fedpriv.accounting import Budget
-from fedpriv.config.builders import choose_device, make_task, make_view, make_work
+from fedpriv.config.builders import choose_device, make_augmentation, make_task, make_view, make_work
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data import Arrays, Source
@@ -185,6 +185,7 @@ class Silo:
         objects = {"dataset": source, "model": self._module, **({"loss": self._loss} if self._loss else {})}
         with user_code.objects(objects):
             task, view = make_task(config, source), make_view(config, source)
+            augmentation = make_augmentation(config, source)
         return Worker(
             task=task,
             work=make_work(config),
@@ -193,6 +194,7 @@ class Silo:
             device=choose_device(config.device),
             memory=config.memory_budget * 2**20,
             exact=config.exact_noise,
+            augmentation=augmentation,
         )
 
 

@@ -11,7 +11,14 @@ import torch
 
 from fedpriv import data
 from fedpriv._internal import validation
-from fedpriv.config.builders import choose_device, make_source, make_task, make_view, make_work
+from fedpriv.config.builders import (
+    choose_device,
+    make_augmentation,
+    make_source,
+    make_task,
+    make_view,
+    make_work,
+)
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.data.features import FeatureSource
@@ -74,6 +81,7 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
         unit_memory=_unit_memory(config, source),
         noisy=PLACEMENTS[config.placement].adds_noise,
         exact=config.exact_noise,
+        augmentation=make_augmentation(config, source),
     )
 
 
@@ -82,6 +90,7 @@ def _unit_memory(config: Config, source: data.Source) -> int:
     each = 1
     if config.divided:  # a finite source is divided completely
         each = -(-source.size // config.clients) if source.size else config.examples_per_client
+    each *= max(1, config.augmentation_copies)
     return _COPIES * each * math.prod(source.shape) * (8 if source.tokens else 4)
 
 
@@ -103,4 +112,6 @@ def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own:
     view: Units = file
     if config.privacy_unit.in_silos:
         view = SiloFile(file, data.Silos(config.clients, config.examples_per_client))
-    return FeatureView(view, source) if isinstance(source, FeatureSource) else view
+    if isinstance(source, FeatureSource) and not config.augmentation_copies:
+        return FeatureView(view, source)
+    return view

@@ -14,6 +14,7 @@ import torch
 from fedpriv._internal import user_code, validation
 from fedpriv.config.builders import (
     choose_device,
+    make_augmentation,
     make_public,
     make_source,
     make_task,
@@ -71,6 +72,7 @@ def check(config: Config) -> Checked:
     _check_divided(config, source)
     task = make_task(config, source)
     make_work(config)
+    make_augmentation(config, source)
     if user_code.named(config.dataset):
         _check_data(config, source, make_source(config))
     if user_code.named(config.model):
