@@ -29,7 +29,7 @@ _INIT = """Make the certificates, keys, settings and start scripts of a deployme
 
 FOLDER must be new: keys are never written over. Without --certificate a test authority signs the server's
 certificate. Without --node-public-key each node gets a key pair; with it, a node's private key never leaves
-its owner: put its path into the node's party.toml.
+its owner, who puts its path into the node's policy.toml.
 
 \b
 Examples:
@@ -210,36 +210,17 @@ def proxy(folder: Folder) -> None:
         fleet.serve(server)
 
 
-@deploy_app.command("node-config", short_help="Print a node's settings as flower-supernode takes them.")
-def node_config(folder: Folder) -> None:
-    """Print a node's settings as `flower-supernode --node-config` takes them. The node's start.sh uses it."""
-    with refusing():
-        from fedpriv._internal.settings import toml_value
-
-        settings = _node(folder).node_settings()
-    typer.echo(" ".join(f"{key}={toml_value(value)}" for key, value in settings.items()))
-
-
 def _server(folder: Path) -> Party:
     from fedpriv.deployment.folders import read_server
 
     return read_server(folder)
 
 
-def _node(folder: Path) -> Party:
-    from fedpriv.deployment.folders import read_party
-
-    party = read_party(folder)
-    if party.is_server:
-        raise validation.fail("FOLDER", str(folder), "be a node's folder", "it is the server's")
-    return party
-
-
 _CHECK = """Say what is missing or wrong on this machine before anything starts, and what to do.
 
 Of the whole deployment's folder it looks at every party, of a party's folder at that one. It looks at
 versions, certificates, names, dates, keys and who can read them, ports, the way to the server, clocks, the
-data file, the ledger and the limits. It changes and charges nothing.
+data file, the ledger and the owner's policy. It changes and charges nothing.
 
 Exit codes: 0 nothing is wrong (there may be notes), 1 something is.
 """

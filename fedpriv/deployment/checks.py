@@ -75,8 +75,9 @@ def looked(party: Party, looks: Iterator[Look]) -> Iterator[Finding]:
 _REMEDY = {
     "certificate": "give the party the files that belong together, or make a new deployment",
     "authority": "copy the server's ca.crt into this folder",
-    "key": "put the node's own private key there, and name it as `key` in party.toml",
-    "ledger": "repair it before the node answers anything; docs/guides/deploy.md says how",
+    "key": "put the node's own private key there, and name it as private-key in policy.toml",
+    "ledger": "restore the ledger and its anchor from a copy before the node answers anything",
+    "policy": "correct policy.toml; `fedpriv node policy` checks it",
 }
 
 

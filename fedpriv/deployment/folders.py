@@ -2,7 +2,7 @@
 
     FOLDER/authority/   the test authority's key, which no machine needs
     FOLDER/server/      certificate and key, the nodes' public keys, Flower's configuration, the app
-    FOLDER/node-K/      the node's key, the authority's certificate, the owner's settings
+    FOLDER/node-K/      the node's key, the authority's certificate, the owner's policy
 
 Each party's ``party.toml`` states its facts. Paths in it are relative to the party's folder, or absolute.
 """
@@ -18,9 +18,10 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv._internal.version import __version__
 from fedpriv.config.reading import read_file
+from fedpriv.node.policy_file import Policy, read_policy
 
 SERVER, AUTHORITY, PARTY_FILE = "server", "authority", "party.toml"
-NODE_SETTINGS = "node-config"  # the table of the owner's settings in a node's party.toml
+POLICY_FILE = "policy.toml"  # of a node: where everything is, and what its owner allows
 
 
 def node_folder(partition: int) -> str:
@@ -58,7 +59,7 @@ class Party:
     @property
     def roots(self) -> Path:
         """The certificates of the authorities that the server's certificate is checked against."""
-        return self.path("root-certificates")
+        return self.path("root-certificates") if self.is_server else Path(self.policy["root-certificates"])
 
     @property
     def public_keys(self) -> tuple[Path, ...]:
@@ -75,28 +76,25 @@ class Party:
         """(host, port) at which nodes reach the server."""
         if self.is_server:
             return str(self.facts["hosts"][0]), int(self.facts["port"])
-        host, _, port = str(self.facts["server"]).rpartition(":")
+        host, _, port = str(self.policy["superlink"]).rpartition(":")
         return host.strip("[]"), int(port)
 
     def path(self, fact: str) -> Path:
         """The path that a fact names."""
         return self.folder / str(self.facts[fact])  # an absolute path stays as it is
 
-    def node_settings(self) -> dict[str, Any]:
-        """A node's configuration for Flower: its place, and its owner's settings with absolute paths."""
-        settings = dict(self.facts.get(NODE_SETTINGS, {}))
-        for key in ("data-file", "ledger-file", "data-folder"):
-            if settings.get(key):
-                settings[key] = str((self.folder / str(settings[key])).absolute())
-        return {"partition-id": int(self.facts["partition"]), "num-partitions": self.nodes, **settings}
+    @property
+    def policy(self) -> Policy:
+        """What a node's owner decided. Raises ArgumentError for a file that is missing or wrong."""
+        return read_policy(self.folder / POLICY_FILE)
 
 
 _SERVER_FACTS = {
     "hosts": list, "listen": str, "port": int, "control-port": int, "certificate": str,
-    "certificate-key": str,
+    "certificate-key": str, "root-certificates": str,
 }  # fmt: skip
-_NODE_FACTS = {"partition": int, "server": str, "key": str, "runtime-port": int}
-_FACTS = {"party": str, "nodes": int, "root-certificates": str, "versions": dict}
+_NODE_FACTS = {"partition": int}
+_FACTS = {"party": str, "nodes": int, "versions": dict}
 
 
 def read_party(folder: Path) -> Party:

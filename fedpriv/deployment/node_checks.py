@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.accounting import Budget, ledger
 from fedpriv.deployment import checks, keys
 from fedpriv.deployment.checks import FaultError, Look, State
 from fedpriv.deployment.folders import SERVER, Party
-from fedpriv.node import policy
+from fedpriv.node.setup import require_set_up
 
 _PATIENCE = 10.0  # seconds for a connection
 # The seconds by which a node's clock may be ahead of the server's, and behind it: Flower refuses the rest.
@@ -25,25 +24,34 @@ _AHEAD, _BEHIND, _NOTABLE = 5.0, 300.0, 3.0
 
 
 def looks(node: Party, before_start: bool = False) -> Iterator[Look]:
-    """What is looked at; ``before_start`` wants the node's own port free."""
+    """What is looked at; ``before_start`` wants the ledger made."""
     yield "versions", lambda: checks.installed(node)
+    yield "policy", lambda: _policy(node)
     yield "authority", lambda: checks.authority(node)
     yield "key", lambda: _key(node)
     yield "server", lambda: _server(node)
     yield "clock", lambda: _clock(node)
-    yield "settings", lambda: _settings(node)
     yield "data", lambda: _data(node)
-    yield "ledger", lambda: _ledger(node)
-    yield "limits", lambda: _limits(node)
-    if before_start:
-        yield "runtime-port", lambda: _port(node)
+    yield "ledger", lambda: _ledger(node, before_start)
+
+
+def _policy(node: Party) -> str:
+    """The owner's policy is whole, for this place, and its code is the one that it names."""
+    policy = node.policy
+    place = policy["partition-id"], policy["num-partitions"]
+    if place != (node.facts["partition"], node.nodes):
+        text = f"policy.toml says partition {place[0]} of {place[1]}"
+        raise FaultError(text, f"the key is enrolled for partition {node.facts['partition']} of {node.nodes}")
+    policy.require_code()
+    limits = policy["run-epsilon"], policy["epsilon-limit"], policy["delta-limit"]
+    return "epsilon {:g} a run, {:g} in all (delta {:g})".format(*limits)
 
 
 def _key(node: Party) -> str:
-    path = node.path("key")
+    path = Path(node.policy["private-key"])
     line = keys.read_node_private(path)
     checks.private(path)
-    beside = Path(f"{node.folder / 'node.key'}.pub")
+    beside = node.folder / "node.key.pub"
     if beside.is_file() and keys.read_node_public(beside) != line:
         raise FaultError(
             f"{path} is not the private half of {beside.name}", "put the two that belong together"
@@ -99,21 +107,11 @@ def _clock(node: Party) -> str:
     return "agrees with the server's"
 
 
-def _settings(node: Party) -> str:
-    settings = node.node_settings()
-    if unknown := policy.misspelt(settings):
-        raise FaultError(f"party.toml has unknown settings: {', '.join(unknown)}", "correct their names")
-    return "known"
-
-
 def _data(node: Party) -> str:
     """The data file can be read; what is in it is not printed."""
-    stated = node.node_settings().get("data-file")
-    if not stated:
-        raise FaultError("party.toml names no data-file", "name the file of this party's examples")
-    path = Path(stated)
+    path = Path(node.policy["data-file"])
     if not path.is_file():
-        remedy = "put the owner's examples there, or correct data-file in party.toml"
+        remedy = "put the owner's examples there, or correct data-file in policy.toml"
         raise FaultError(f"{path} is not there", remedy)
     if path.suffix != ".npz":
         with path.open("rb"):
@@ -129,9 +127,21 @@ def _data(node: Party) -> str:
     return f"{path} can be read"
 
 
-def _ledger(node: Party) -> str:
-    settings = node.node_settings()
-    path = Path(settings.get("ledger-file") or f"{settings.get('data-file')}.ledger.jsonl")
+def _ledger(node: Party, before_start: bool) -> str:
+    """The ledger and its anchor are there, whole and writable."""
+    policy = node.policy
+    for path in (policy.ledger, policy.anchor):
+        if path.exists() or path.parent.exists():
+            _require_writable(path)
+    made = f"`fedpriv node init {policy.path}` makes it, once"
+    if not policy.ledger.exists() and not policy.anchor.exists():
+        state = State.WRONG if before_start else State.NOTE
+        raise FaultError(f"{policy.ledger} is not made yet", made, state)
+    require_set_up(policy)
+    return f"{policy.ledger} is whole and can be written"
+
+
+def _require_writable(path: Path) -> None:
     remedy = "a node answers only what it has charged: let its user write there, and keep the file for good"
     try:
         with tempfile.TemporaryFile(dir=path.parent) as file:
@@ -143,27 +153,3 @@ def _ledger(node: Party) -> str:
                 pass
     except OSError as error:
         raise FaultError(f"{path} cannot be written ({error.strerror})", remedy) from None
-    if not path.exists():
-        ledger.require_not_deleted(path)
-        return f"{path} will be begun"
-    ledger.read(path)
-    return f"{path} is whole and can be written"
-
-
-def _limits(node: Party) -> str:
-    settings = node.node_settings()
-    given = [settings.get("epsilon-limit"), settings.get("delta-limit")]
-    if given == [None, None]:
-        text = "no epsilon-limit: any run's epsilon is accepted"
-        raise FaultError(text, "set epsilon-limit and delta-limit in party.toml", State.NOTE)
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
-        text = f"epsilon-limit is {given[0]} and delta-limit is {given[1]}"
-        raise FaultError(text, "set both to numbers")
-    Budget(float(given[0]), float(given[1]))  # type: ignore[arg-type]
-    return f"epsilon {given[0]:g} at delta {given[1]:g} over all runs"
-
-
-def _port(node: Party) -> str:
-    port = int(node.facts["runtime-port"])
-    checks.require_free("127.0.0.1", port, "stop what uses it, or change it in party.toml and start.sh")
-    return f"127.0.0.1:{port} is free"

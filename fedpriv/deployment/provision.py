@@ -11,10 +11,9 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv._internal.settings import toml_value
 from fedpriv.deployment import flower_app, keys, scripts
-from fedpriv.deployment.folders import AUTHORITY, NODE_SETTINGS, PARTY_FILE, SERVER, node_folder, versions
+from fedpriv.deployment.folders import AUTHORITY, PARTY_FILE, POLICY_FILE, SERVER, node_folder, versions
 
 _LOOPBACK = ("127.0.0.1", "localhost")
-_RUNTIME_PORT = 9094  # of the first node; the others follow
 _MOST_NODES = 10_000
 _LAST_PORT = 65535
 
@@ -171,29 +170,11 @@ def _node(folder: Path, partition: int, request: Request, roots: bytes) -> Path:
     keys.write_new(node / "ca.crt", roots)
     host = request.hosts[0]
     address = f"[{host}]:{request.port}" if ":" in host else f"{host}:{request.port}"
-    facts = {
-        "party": name,
-        "partition": partition,
-        "nodes": request.nodes,
-        "server": address,
-        "root-certificates": "ca.crt",
-        "key": "node.key",
-        "runtime-port": _RUNTIME_PORT + partition,
-    }
-    (node / PARTY_FILE).write_text(_facts(facts) + _OWNER)
+    (node / PARTY_FILE).write_text(_facts({"party": name, "partition": partition, "nodes": request.nodes}))
+    (node / POLICY_FILE).write_text(scripts.node_policy(address, partition, request.nodes))
     (node / f"fedpriv-{name}.service").write_text(scripts.node_unit(name))
-    _script(node, scripts.node_script(address, "ca.crt", "node.key", _RUNTIME_PORT + partition))
+    _script(node, scripts.node_script())
     return node
-
-
-_OWNER = f"""
-# The owner's settings; docs/guides/deploy.md explains them. Set both limits to bound all runs together.
-[{NODE_SETTINGS}]
-data-file = "data.npz"
-ledger-file = "ledger.jsonl"
-# epsilon-limit = 8.0
-# delta-limit = 1e-5
-"""
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

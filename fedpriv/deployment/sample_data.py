@@ -20,7 +20,7 @@ def write(nodes: Sequence[Party], examples: int) -> list[Path]:
 
     Raises ArgumentError, and writes nothing, if a file is there already.
     """
-    files = [Path(node.node_settings()["data-file"]) for node in nodes]
+    files = [Path(node.policy["data-file"]) for node in nodes]
     if there := [str(path) for path in files if path.exists()]:
         raise validation.fail("data-file", there, "be a new file", "an owner's data is never written over")
     source = data.load(DATASET)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from fedpriv._internal.settings import toml_value
+
 _QUIET = """\
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}
@@ -39,15 +41,12 @@ wait -n  # one has ended: end the other, too
 
 _NODE = """\
 #!/usr/bin/env bash
-# Starts this node. Its owner's settings are in party.toml, in the table [node-config].
+# Starts this node. What it may answer, and where its files are, is in policy.toml, which is its owner's.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
-export FLWR_HOME="$PWD/flower"
 {quiet}
 fedpriv deploy check . --before-start
-exec flower-supernode --superlink {server} --root-certificates {roots} \\
-    --auth-supernode-private-key {key} --host 127.0.0.1 --port {port} \\
-    --node-config "$(fedpriv deploy node-config .)"
+exec fedpriv node run policy.toml
 """
 
 _UNIT = """\
@@ -79,6 +78,35 @@ UMask=0077
 WantedBy=multi-user.target
 """
 
+_POLICY = """\
+# What this node is, and what it may answer: its owner's decision. `fedpriv node policy` shows and checks it.
+# Paths are relative to this folder, or absolute. `fedpriv node init policy.toml` makes the ledger, once.
+[node]
+superlink = {server}
+root-certificates = "ca.crt"
+private-key = "node.key"
+partition-id = {partition}
+num-partitions = {nodes}
+data-file = "data.npz"
+ledger-file = "ledger/ledger.jsonl"
+ledger-anchor = "anchor/ledger-head"
+
+[limits]
+run-epsilon = 3.0
+epsilon-limit = 20.0
+delta-limit = 1e-4
+min-noise-multiplier = 0.1
+max-clip-norm = 1.0
+accept-central = true
+
+[allow]
+dataset = ["infinite-digits"]
+model = ["logistic"]
+optimizer = ["dp-sgd", "dynamic-dp-sgd"]
+placement = ["central", "local", "distributed"]
+unit = ["example"]
+"""
+
 _RUN = """\
 # {comment}
 nodes-own-data = true
@@ -103,10 +131,9 @@ def server_script(certificate: str, key: str, roots: str, control: int) -> str:
     return _SERVER.format(quiet=_QUIET, certificate=certificate, key=key, roots=roots, control=control)
 
 
-def node_script(server: str, roots: str, key: str, port: int) -> str:
+def node_script() -> str:
     """A node's ``start.sh``."""
-    server, roots, key = map(shlex.quote, (server, roots, key))
-    return _NODE.format(quiet=_QUIET, server=server, roots=roots, key=key, port=port)
+    return _NODE.format(quiet=_QUIET)
 
 
 def server_units() -> dict[str, str]:
@@ -123,6 +150,11 @@ def server_units() -> dict[str, str]:
 def node_unit(name: str) -> str:
     """The systemd unit of a node."""
     return _UNIT.format(what=name, home=f"/etc/fedpriv/{name}", argument="", after="")
+
+
+def node_policy(server: str, partition: int, nodes: int) -> str:
+    """A node's ``policy.toml`` as its owner receives it, to be edited; the server is HOST:PORT."""
+    return _POLICY.format(server=toml_value(server), partition=partition, nodes=nodes)
 
 
 def example_runs(nodes: int) -> dict[str, str]:

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv.accounting.head import head_path
 from fedpriv.cli import app
 from fedpriv.deployment import checks, keys, node_checks, server_checks
 from fedpriv.deployment.checks import Finding, State
 from fedpriv.deployment.folders import Party, read_parties
 from fedpriv.deployment.provision import Request, provision
+from fedpriv.node.policy_file import read_policy
+from fedpriv.node.setup import set_up
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     provision(tmp_path / "d", Request(2, port=ports[0], control_port=ports[1]))
     for node in ("node-0", "node-1"):
         np.savez(tmp_path / "d" / node / "data.npz", x=np.zeros((3, 28, 28), np.uint8), y=np.zeros(3))
+        set_up(read_policy(tmp_path / "d" / node / "policy.toml"))
     return tmp_path / "d"
 
 
@@ -41,10 +43,9 @@ def found(folder: Path, party: str, before_start: bool = False) -> dict[str, Fin
 
 
 def edit(folder: Path, party: str, before: str, after: str) -> None:
-    path = folder / party / "party.toml"
-    text = path.read_text()
-    assert before in text
-    path.write_text(text.replace(before, after))
+    """Changes a party's facts, or a node's policy."""
+    (path,) = (path for path in (folder / party).glob("p*.toml") if before in path.read_text())
+    path.write_text(path.read_text().replace(before, after))
 
 
 def test_a_new_deployment_has_nothing_wrong(folder: Path) -> None:
@@ -97,23 +98,18 @@ FAULTS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "a swapped key": ("node-0", "key", _swapped_node_key),
     "a public node key": ("node-0", "key", lambda f: (f / "node-0/node.key").chmod(0o640)),
     "no key": ("node-0", "key", lambda f: (f / "node-0/node.key").unlink()),
-    "a misspelt setting": (
-        "node-0", "settings", lambda f: edit(f, "node-0", "# epsilon-limit", "epsilon_limit")
-    ),
+    "a misspelt limit": ("node-0", "policy", lambda f: edit(f, "node-0", "epsilon-limit", "epsilon_limit")),
+    "no limit": ("node-0", "policy", lambda f: edit(f, "node-0", "epsilon-limit = 20.0", "")),
+    "another place": ("node-0", "policy", lambda f: edit(f, "node-0", "on-id = 0", "on-id = 1")),
     "no data": ("node-0", "data", lambda f: (f / "node-0/data.npz").unlink()),
     "data that is none": ("node-0", "data", lambda f: (f / "node-0/data.npz").write_bytes(b"x" * 50)),
     "data without labels": ("node-0", "data", lambda f: np.savez(f / "node-0/data.npz", x=np.zeros(3))),
     "pickled data": (
         "node-0", "data", lambda f: np.savez(f / "node-0/data.npz", x=np.array([{}]), z=np.zeros(1))
     ),
-    "no folder for the ledger": (
-        "node-0", "ledger", lambda f: edit(f, "node-0", '"ledger.jsonl"', '"/nowhere/ledger.jsonl"')
-    ),
-    "a damaged ledger": ("node-0", "ledger", lambda f: (f / "node-0/ledger.jsonl").write_text("{}\n")),
-    "a deleted ledger": (
-        "node-0", "ledger", lambda f: head_path(f / "node-0/ledger.jsonl").write_text("0 0\n")
-    ),
-    "half a limit": ("node-0", "limits", lambda f: edit(f, "node-0", "# epsilon-limit", "epsilon-limit")),
+    "a damaged ledger": ("node-0", "ledger", lambda f: (f / "node-0/ledger/ledger.jsonl").write_text("{}\n")),
+    "a deleted ledger": ("node-0", "ledger", lambda f: (f / "node-0/ledger/ledger.jsonl").unlink()),
+    "a lost anchor": ("node-0", "ledger", lambda f: (f / "node-0/anchor/ledger-head").write_text("")),
     "no server": ("node-0", "server", lambda f: (f / "server").rename(f / "elsewhere")),
 }  # fmt: skip
 
@@ -173,6 +169,13 @@ def test_a_clock_that_flower_would_refuse_is_found(
     assert found(folder, "node-0")["clock"].state is state
 
 
+def test_a_ledger_that_is_not_made_yet_keeps_a_node_from_starting_alone(folder: Path) -> None:
+    for file in ("ledger/ledger.jsonl", "ledger/ledger.jsonl.head", "anchor/ledger-head"):
+        (folder / "node-0" / file).unlink()
+    assert found(folder, "node-0")["ledger"].state is State.NOTE
+    assert found(folder, "node-0", before_start=True)["ledger"].state is State.WRONG
+
+
 def test_a_folder_that_is_no_deployment_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["deploy", "check", str(tmp_path)])
     assert result.exit_code == 2
@@ -181,4 +184,4 @@ def test_a_folder_that_is_no_deployment_is_refused(tmp_path: Path) -> None:
 
 def test_json_has_all_findings(folder: Path) -> None:
     result = CliRunner().invoke(app, ["deploy", "check", str(folder), "--party", "node-1", "--json"])
-    assert {one["subject"] for one in json.loads(result.output)} >= {"key", "data", "ledger", "limits"}
+    assert {one["subject"] for one in json.loads(result.output)} >= {"key", "data", "ledger", "policy"}

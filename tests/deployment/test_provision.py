@@ -40,10 +40,10 @@ def test_the_certificate_is_issued_for_the_hosts(made: Path) -> None:
 
 def test_each_node_has_a_key_of_its_own_that_the_server_knows(made: Path) -> None:
     server, *nodes = read_parties(made)
-    lines = [keys.read_node_private(node.path("key")) for node in nodes]
+    lines = [keys.read_node_private(Path(node.policy["private-key"])) for node in nodes]
     assert lines == [keys.read_node_public(path) for path in server.public_keys]
     assert len(set(lines)) == 3
-    assert [node.node_settings()["partition-id"] for node in nodes] == [0, 1, 2]
+    assert [node.policy["partition-id"] for node in nodes] == [0, 1, 2]
     assert nodes[0].server_address == ("fl.hospital.example", 9443)
 
 
@@ -103,7 +103,9 @@ def test_the_example_runs_are_valid_and_for_all_nodes(made: Path) -> None:
     files = [path for path in (made / "server").glob("*.toml") if path.name != "party.toml"]
     assert len(files) == 3
     for path in files:
-        assert Config.parse(tomllib.loads(path.read_text())).clients == 3
+        settings = tomllib.loads(path.read_text())
+        assert Config.parse(settings).clients == 3
+        read_parties(made, "node-0")[0].policy.check(settings)  # as each node's owner receives it
 
 
 def test_the_app_has_all_settings_and_imports_the_installed_package() -> None:
@@ -181,5 +183,3 @@ def test_the_command_makes_and_shows_the_folders(tmp_path: Path) -> None:
     assert "node-1" in result.output
     again = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), "--nodes", "2"])
     assert again.exit_code == 2
-    printed = CliRunner().invoke(app, ["deploy", "node-config", str(tmp_path / "d/node-1")])
-    assert printed.output.startswith("partition-id=1 num-partitions=2 data-file=")
