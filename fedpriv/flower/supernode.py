@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
@@ -74,6 +76,10 @@ class Task:
     def run(self) -> int:
         """The number of the message's run."""
         return int(self.envelope.metadata.run_id)
+
+
+class LinkError(validation.FedprivError, RuntimeError):
+    """The SuperLink no longer serves this node."""
 
 
 class RunEndedError(Exception):
@@ -184,9 +190,11 @@ def connected(superlink: str, root_certificates: str, private_key: str) -> Itera
         root_certificates: the path of the CA's certificate; "" connects without TLS.
         private_key: the path of the node's key; "" makes a key for this connection.
 
-    Raises ArgumentError for files that are no certificate or key. Exits the process as Flower's SuperNode
-    does if the SuperLink refuses the node.
+    Raises ArgumentError for files that are no certificate or key, and LinkError if the SuperLink stops
+    serving the node, such as after its key was revoked. Exits the process as Flower's SuperNode does if the
+    SuperLink refuses the node at first.
     """
+    logging.getLogger("flwr").propagate = False  # it has a handler of its own; else its lines come twice
     certificates = _read("root-certificates", root_certificates) if root_certificates else None
     keys = None if not private_key else _keys(private_key)
     failure: BaseException | None = None
@@ -195,6 +203,10 @@ def connected(superlink: str, root_certificates: str, private_key: str) -> Itera
             yield Link(callbacks)
         except Exception as error:  # the context manager of Flower logs errors and drops them
             failure = error
+    if isinstance(failure, httpx.HTTPError):
+        status = getattr(getattr(failure, "response", None), "status_code", None)
+        why = "it does not accept the node's key (401); was it revoked?" if status == 401 else failure
+        raise LinkError(f"the SuperLink {superlink} no longer serves this node: {why}") from None
     if failure is not None:
         raise failure
 

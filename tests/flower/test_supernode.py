@@ -6,10 +6,13 @@ import hashlib
 import io
 import subprocess
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.fab import Fab
@@ -20,7 +23,7 @@ from flwr.supercore.run import RunNotRunningException
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.serialization import MessageError
-from fedpriv.flower.supernode import FLWR, Link, RunEndedError, _keys, fused_config
+from fedpriv.flower.supernode import FLWR, Link, LinkError, RunEndedError, _keys, connected, fused_config
 
 
 def test_the_module_fits_the_installed_version_of_flower() -> None:
@@ -151,3 +154,18 @@ def test_a_key_is_an_ecdsa_key_without_a_passphrase(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError) as error:
             _keys(str(tmp_path / name))
         assert "SECRET" not in str(error.value)
+
+
+def test_a_revoked_key_ends_the_node_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    response = httpx.Response(401, request=httpx.Request("POST", "https://127.0.0.1/v1/fleet/pull-messages"))
+
+    @contextmanager
+    def connection(*arguments: object) -> Iterator[tuple[Any, ...]]:
+        with suppress(Exception):  # as Flower's does
+            yield (1,) + (response.raise_for_status,) * 7
+
+    monkeypatch.setattr("fedpriv.flower.supernode.http_request_response", connection)
+    said = r"no longer serves this node: .*was it revoked"
+    with pytest.raises(LinkError, match=said) as error, connected("127.0.0.1:1", "", "") as link:
+        link.next()
+    assert "\n" not in str(error.value)
