@@ -14,6 +14,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import secrets
+from collections.abc import Callable
 from dataclasses import replace
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -24,7 +26,7 @@ from fedpriv._internal.allocator import tune_allocator
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import FileView
-from fedpriv.federated.engine import SumRequest
+from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.secure_serialization import keys_content, read_identities, read_shown, replies_content
@@ -35,7 +37,7 @@ from fedpriv.mechanism.units import Level
 from fedpriv.node.factory import SiloFile, make_worker
 from fedpriv.node.ledger import NodeLedger, adds_noise, enforce_plan, open_node_ledger
 from fedpriv.node.policy import as_taken, require_clip
-from fedpriv.node.secure_parties import NodeParties
+from fedpriv.node.secure_parties import NodeParties, pinned
 from fedpriv.node.silo import SiloWorker, make_silo_worker
 
 tune_allocator()  # this module is the program that a node's process runs
@@ -45,6 +47,8 @@ app = ClientApp()
 _log = logging.getLogger("fedpriv.config.builders")
 
 _Items = tuple[tuple[str, UserConfigValue], ...]
+
+_PROCESS = secrets.token_hex(8)  # by which the server sees whether one process answers all messages
 
 
 @app.query()  # type: ignore[untyped-decorator]
@@ -105,7 +109,8 @@ def train(message: Message, context: Context) -> Message:
 def identify(message: Message, context: Context) -> Message:
     """Replies with the public identity keys of this node's parties in secure aggregation."""
     parties = _secure_parties(*_configs(context), context.run_id)
-    return Message(keys_content(parties.keys(read_identities(message.content))), reply_to=message)
+    keys = parties.keys(read_identities(message.content))
+    return Message(keys_content(keys, _PROCESS), reply_to=message)
 
 
 @app.train("secure")  # type: ignore[untyped-decorator]
@@ -116,6 +121,7 @@ def answer_securely(message: Message, context: Context) -> Message:
     shown = read_shown(message.content)
     if shown.request is not None:
         _require_noise(shown.request, context.run_config)
+        require_clip(shown.request.query, context.node_config)
     replies = parties.answer(shown.exchange, shown.session, shown.parties, shown.request)
     return Message(replies_content(replies), reply_to=message)
 
@@ -149,7 +155,22 @@ def _secure_parties(run_config: _Items, node_config: _Items, run_id: int) -> Nod
     plan = make_plan(Config.parse(dict(run_config)))
     if not plan.config.aggregates_securely:
         raise MessageError("this run does not aggregate securely")
-    return NodeParties(_side(run_config, node_config), str(run_id), plan.mechanism.placement.min_replies)
+    side, threshold = _side(run_config, node_config), plan.mechanism.placement.min_replies
+    if side.own is None:
+        return NodeParties(side, str(run_id), threshold)
+    silo = _Charged(side, lambda request: _charged(request, run_config, node_config, run_id))
+    return NodeParties(silo, str(run_id), *pinned(dict(node_config), threshold, plan.config.clients))
+
+
+class _Charged:
+    """Answers for a silo whose ledger is charged first, with the noise of the node's own plan."""
+
+    def __init__(self, side: Worker, charged: Callable[[SumRequest], SumRequest]) -> None:
+        self._side, self._charged = side, charged
+
+    def answer(self, request: SumRequest) -> PartialSum:
+        """See :class:`~fedpriv.federated.secure_engine.Silos`."""
+        return self._side.answer(self._charged(request))
 
 
 def _log_unused_examples(side: Worker) -> None:
@@ -190,7 +211,7 @@ def _charged(request: SumRequest, run_config: _Items, node_config: _Items, run_i
     if not adds_noise(budget_gate.plan):
         budget_gate.charge_run(request.release)
         return request
-    request, event = enforce_plan(budget_gate.plan, request)
+    request, event = enforce_plan(budget_gate.plan, request, budget_gate.colluders)
     budget_gate.charge(request.release, [event])
     return request
 

@@ -104,11 +104,6 @@ class GridEngine:
         self.absences = Dropouts()
 
     @property
-    def hosted(self) -> bool:
-        """Whether the grid hosts its nodes on the user's own machines."""
-        return isinstance(self._grid, HostedGrid)
-
-    @property
     def run_id(self) -> int:
         """The id of the run, by which the nodes know it."""
         return int(self._grid.run.run_id)

@@ -55,9 +55,18 @@ def read_identities(content: RecordDict) -> list[int]:
     return _numbers(config_record(content, "parties"), "numbers")
 
 
-def keys_content(keys: Mapping[int, bytes]) -> RecordDict:
-    """A node's reply with its parties' identity keys."""
-    return RecordDict({"keys": ConfigRecord({str(party): key for party, key in keys.items()})})
+def keys_content(keys: Mapping[int, bytes], process: str) -> RecordDict:
+    """A node's reply with its parties' identity keys, and a name of the process that answers."""
+    own = ConfigRecord({str(party): key for party, key in keys.items()})
+    return RecordDict({"keys": own, "process": ConfigRecord({"name": process})})
+
+
+def read_process(content: RecordDict) -> str:
+    """The name of the process that answered. Raises MessageError for another content."""
+    name = config_record(content, "process").get("name")
+    if not isinstance(name, str):
+        raise MessageError("a reply does not name the process that answered")
+    return name
 
 
 def read_identity_keys(content: RecordDict, parties: Sequence[int]) -> dict[int, bytes]:
@@ -136,6 +145,7 @@ def replies_content(replies: Replies) -> RecordDict:
         "messages": replies.messages,
         "refused": replies.refused,
         "too-few": replies.too_few,
+        "absent": dict.fromkeys(replies.absent, True),
     }
     return RecordDict({name: ConfigRecord(_by_name(table)) for name, table in tables.items()})
 
@@ -150,17 +160,18 @@ def read_replies(content: RecordDict, parties: Sequence[int], longest: int) -> R
 
     Raises MessageError unless each party replied once, with a message or a reason.
     """
-    records = [config_record(content, name) for name in ("messages", "refused", "too-few")]
+    records = [config_record(content, name) for name in ("messages", "refused", "too-few", "absent")]
     names = {str(party): party for party in parties}
     if sorted(name for record in records for name in record) != sorted(names):
         raise MessageError("a reply does not have one answer for each of its parties")
-    messages, *reasons = ({names[name]: value for name, value in record.items()} for record in records)
+    tables = [{names[name]: value for name, value in record.items()} for record in records]
+    messages, *reasons, absent = tables
     if not all(isinstance(value, bytes) and len(value) <= longest for value in messages.values()):
         raise MessageError("a message of secure aggregation is not bytes, or too long")
     if not all(isinstance(value, str) for table in reasons for value in table.values()):
         raise MessageError("a refusal has no reason")
     refused, few = ({party: _printable(text) for party, text in table.items()} for table in reasons)
-    return Replies(messages, refused, few)
+    return Replies(messages, refused, few, sorted(absent))
 
 
 def _printable(text: Any) -> str:

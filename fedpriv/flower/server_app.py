@@ -17,11 +17,13 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.enrolment import of_environment
 from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.secure_parties import secured_over
 from fedpriv.flower.topology import EngineError
 from fedpriv.report.notices import remark
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs.run_dir import RunFolder, default_folder
 from fedpriv.runs.runner import Status, execute
+from fedpriv.secure_aggregation.errors import ProtocolError
 
 app = ServerApp()
 
@@ -48,9 +50,9 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(grid: Grid, config: Config) -> None:
     plan = make_plan(config)
-    if config.aggregates_securely:
-        hint = "only `fedpriv simulate` and `fedpriv compare` have it yet"
-        raise validation.fail("secure-aggregation", True, "be false under Flower", hint)
+    if config.aggregates_securely and not config.nodes_own_data:
+        allowed = "be false on Flower's simulation engine, whose nodes keep no keys from message to message"
+        raise validation.fail("secure-aggregation", True, allowed, "`fedpriv simulate` has it")
     if note := remark(config):
         _report(f"NOTE: {note}")
     out = config.out or default_folder()
@@ -66,12 +68,13 @@ def _run(grid: Grid, config: Config) -> None:
         enrolment=of_environment() if config.nodes_own_data else None,
     )
     engine.assemble()
+    gathering = secured_over(config, engine) if config.aggregates_securely else engine
     folder = RunFolder.create(out, config.overwrite)
     if folder.replaced:
         _report(f"NOTE: {folder.replaced}")
     try:
-        result = execute(plan, engine, folder, _print)
-    except EngineError:
+        result = execute(plan, gathering, folder, _print)
+    except (EngineError, ProtocolError):
         _report(f"stopped: {StopReason.FAILED}{_spent(folder, plan)}; results are in {folder.path}")
         raise
     _report(f"stopped: {result.stopped}; results are in {folder.path}")

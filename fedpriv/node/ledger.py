@@ -14,7 +14,8 @@ the limit, for one example (or client) added or removed, whichever relation the 
 
 A node charges what its own message reveals to anyone who sees it, given only the noise that the node itself
 added (:func:`answered`). It gives no credit for what it cannot verify: the noise of other parties under
-distributed noise, of which there may be fewer than the run says, and sampling, since the server draws the
+distributed noise, of which there may be fewer than the run says (unless the node aggregates securely with
+pinned peers), and sampling, since the server draws the
 cohorts. Only at the client level a silo draws its own cohorts.
 
 A run in which the server adds the noise is answered without a ledger, or, where the owner says so
@@ -70,8 +71,10 @@ def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
     )
 
 
-def enforce_plan(plan: Plan, request: SumRequest) -> tuple[SumRequest, Event]:
+def enforce_plan(plan: Plan, request: SumRequest, colluders: int = 0) -> tuple[SumRequest, Event]:
     """(the request with this party's noise according to the plan, the event of answering it).
+
+    ``colluders`` is as for :func:`answered`.
 
     Raises RefusedError if the plan has no such release, or if the request names another noise.
     """
@@ -93,19 +96,28 @@ def enforce_plan(plan: Plan, request: SumRequest) -> tuple[SumRequest, Event]:
         math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(asked, stds, strict=True)
     ):
         raise RefusedError("the request's noise differs from the noise that the plan has this party add")
-    return replace(request, party_stds=stds), answered(plan, planned)
+    return replace(request, party_stds=stds), answered(plan, planned, colluders)
 
 
-def answered(plan: Plan, planned: PlannedRelease) -> Event:
+def answered(plan: Plan, planned: PlannedRelease, colluders: int = 0) -> Event:
     """The event that a node charges for answering a planned release: its own noise, without sampling.
 
     There is no credit for sampling. A node that is a sampled unit does not know about the releases without
     it, on which amplification relies. In a silo the server names the examples of a release.
+
+    With secure aggregation the server sees the sum of at least the threshold of nodes, whose keys the owner
+    has pinned. Then the shares of the others count too, but for those of ``colluders`` of them, or of as many
+    as the run assumes, if these are more.
     """
     mechanism, factor = plan.mechanism, planned.rate_factor
-    own = mechanism.placement.resized(factor).party_stds((mechanism.scale * planned.relative_noise,))
+    placement = mechanism.placement.resized(factor)
+    own = placement.party_stds((mechanism.scale * planned.relative_noise,))
     assert own is not None
-    event = mechanism.event(own[0], factor)
+    multiplier = own[0]
+    if plan.config.aggregates_securely:
+        honest = placement.min_replies - max(colluders, plan.config.colluding_parties)
+        multiplier *= math.sqrt(max(honest, 1))
+    event = mechanism.event(multiplier, factor)
     return replace(event, sampling=Sampling.NONE, rate=1.0, cohort=None, truncation=0.0)
 
 
@@ -114,11 +126,14 @@ def adds_noise(plan: Plan) -> bool:
     return plan.budget is not None and (plan.by_silo or plan.mechanism.placement.at_parties)
 
 
-def own_events(plan: Plan) -> tuple[Event, ...]:
-    """The events of the whole run for a node that answers in every release."""
+def own_events(plan: Plan, colluders: int = 0) -> tuple[Event, ...]:
+    """The events of the whole run for a node that answers in every release.
+
+    ``colluders`` is as for :func:`answered`.
+    """
     if plan.by_silo or not plan.mechanism.placement.at_parties:
         return plan.events
-    return tuple(answered(plan, planned) for planned in plan.mechanism.planned)
+    return tuple(answered(plan, planned, colluders) for planned in plan.mechanism.planned)
 
 
 @dataclass(frozen=True)
@@ -132,6 +147,7 @@ class NodeLedger:
         limit: the owner's limit for all runs together, or None.
         min_noise_multiplier: the least noise multiplier of a release that the owner allows; 0 allows all.
         anchor: a file in another folder that keeps the ledger's head, or None.
+        colluders: how many other nodes the owner takes to work with the server (:func:`answered`).
     """
 
     plan: Plan
@@ -140,6 +156,7 @@ class NodeLedger:
     limit: Budget | None = None
     min_noise_multiplier: float = 0.0
     anchor: Path | None = None
+    colluders: int = 0
     _answered: set[int] = field(default_factory=set, compare=False)  # of a run that was charged whole
 
     def charge(self, number: int, events: Sequence[Event]) -> None:
@@ -164,7 +181,7 @@ class NodeLedger:
         before, or if the run exceeds the owner's limit or has less noise than the owner allows; LedgerError
         as :meth:`charge` does.
         """
-        events = own_events(self.plan)
+        events = own_events(self.plan, self.colluders)
         if not 0 <= number < len(events):
             raise RefusedError(f"release {number} is not in the plan of {len(events)} releases")
         if number in self._answered:
@@ -245,7 +262,7 @@ class NodeLedger:
         """Why the limit does not suffice for the run after these events, or "" if it does."""
         if self.limit is None:
             return ""
-        planned = own_events(self.plan)
+        planned = own_events(self.plan, self.colluders)
         if self._within([*past, *planned]):
             return ""
         step, what = (self.plan.config.silo_steps, "round") if self.plan.by_silo else (1, "release")
@@ -311,7 +328,7 @@ class NodeLedger:
     def _fits(self, events: Sequence[Event]) -> bool:
         """Whether a run with these events spends at most the plan's budget."""
         budget = self.plan.budget
-        planned = tally(own_events(self.plan))
+        planned = tally(own_events(self.plan, self.colluders))
         if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
             return True  # a part of the planned events, which were calibrated to the budget
         return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon
@@ -323,8 +340,8 @@ def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedge
     Args:
         plan: the run's plan.
         node: the node's configuration: ``data-file``; ``ledger-file``, by default the data file's name plus
-            ``.ledger.jsonl``; the owner's ``epsilon-limit`` and ``delta-limit``, both or neither; and
-            ``min-noise-multiplier``.
+            ``.ledger.jsonl``; the owner's ``epsilon-limit`` and ``delta-limit``, both or neither;
+            ``min-noise-multiplier``; and ``colluding-peers``.
         run: the run's id.
 
     Raises:
@@ -341,8 +358,10 @@ def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedge
         if name is not None:
             raise RefusedError(f"this node has {name}, but it adds no noise itself in this run")
         return None
-    anchor = node.get("ledger-anchor")
-    return NodeLedger(plan, ledger_path(node), run, limit, least, Path(str(anchor)) if anchor else None)
+    name = node.get("ledger-anchor")
+    anchor = Path(str(name)) if name else None
+    colluders = validation.integer("colluding-peers", node.get("colluding-peers", 1))
+    return NodeLedger(plan, ledger_path(node), run, limit, least, anchor, colluders)
 
 
 def _limit(node: Mapping[str, Any]) -> Budget | None:

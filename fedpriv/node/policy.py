@@ -52,6 +52,19 @@ class Acceptances(Settings):
     )
 
 
+class PeerSettings(Settings):
+    """What an owner decides about secure aggregation."""
+
+    identity_key: str = setting("", "the file of this node's identity key, for secure aggregation")
+    peer_keys: str = setting("", "the file of all nodes' public identity keys, a line a partition")
+    min_parties: int = setting(
+        0, "the least number of nodes in a secure sum; 0: more than two thirds of all", ge=0
+    )
+    colluding_peers: int = setting(
+        1, "how many other nodes may work with the server: the noise of as many is not credited", ge=0
+    )
+
+
 class OtherSettings(Settings):
     """Settings that do not make a node the owner of its data."""
 
@@ -63,7 +76,13 @@ class OtherSettings(Settings):
 
 # Settings of nodes that own their data, and all settings of --node-config.
 OWNERS = (*OwnedFiles.fields(), *OwnerLimits.fields(), "accept-central")
-SETTINGS = (*OWNERS, *OtherSettings.fields(), "accept-seed", *PlaceSettings.fields())
+SETTINGS = (
+    *OWNERS,
+    *PeerSettings.fields(),
+    *OtherSettings.fields(),
+    "accept-seed",
+    *PlaceSettings.fields(),
+)
 
 
 def owns_data(node: Mapping[str, Any]) -> bool:

@@ -35,6 +35,7 @@ from fedpriv.node.policy import (
     OtherSettings,
     OwnedFiles,
     OwnerLimits,
+    PeerSettings,
     PlaceSettings,
     RefusedError,
     as_taken,
@@ -59,7 +60,15 @@ class RunLimits(Settings):
     max_releases: int = setting(100_000, "the most releases of one run, which a node plans in memory", ge=1)
 
 
-NODE = joined("NodeTable", "The table [node].", ConnectionSettings, PlaceSettings, OwnedFiles, OtherSettings)
+NODE = joined(
+    "NodeTable",
+    "The table [node].",
+    ConnectionSettings,
+    PlaceSettings,
+    OwnedFiles,
+    PeerSettings,
+    OtherSettings,
+)
 LIMITS = joined("LimitsTable", "The table [limits].", RunLimits, OwnerLimits, Acceptances)
 
 _PATHS = (
@@ -69,6 +78,8 @@ _PATHS = (
     "journal-file",
     *OwnedFiles.fields(),
     "data-folder",
+    "identity-key",
+    "peer-keys",
 )
 _REQUIRED = {
     "node": ("superlink", "partition-id", "num-partitions", "data-file"),
@@ -129,7 +140,7 @@ class Policy:
     @property
     def node_config(self) -> dict[str, Any]:
         """The policy as the configuration of a node (:data:`fedpriv.node.policy.SETTINGS`)."""
-        groups = (PlaceSettings, OwnedFiles, OtherSettings, OwnerLimits, Acceptances)
+        groups = (PlaceSettings, OwnedFiles, PeerSettings, OtherSettings, OwnerLimits, Acceptances)
         config = {key: self[key] for group in groups for key in group.fields()}
         config = {key: value for key, value in config.items() if value != "" and value is not False}
         if self.code:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from fedpriv._internal import validation
 from fedpriv.federated.engine import SumRequest
 from fedpriv.federated.secure_engine import Silos, message
 from fedpriv.secure_aggregation.aggregation import Participant
 from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
-from fedpriv.secure_aggregation.keys import Identity, Session
+from fedpriv.secure_aggregation.keys import KEY, Identity, Session
 from fedpriv.secure_aggregation.messages import Exchange
 from fedpriv.secure_aggregation.party import Member
+from fedpriv.secure_aggregation.threshold import MAX_PARTIES
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,13 @@ class Replies:
         messages: {party: its signed message}.
         refused: {party: why it refuses what the server shows}.
         too_few: {party: why it stops, as fewer parties than the threshold are left}.
+        absent: the parties that take no part in the release, since the node joined or was restarted later.
     """
 
     messages: dict[int, bytes] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     too_few: dict[int, str] = field(default_factory=dict)
+    absent: list[int] = field(default_factory=list)
 
 
 class NodeParties:
@@ -60,6 +65,7 @@ class NodeParties:
         self._identity, self._pinned = identity, pinned
         self._identities = dict[int, Identity]()
         self._participants = dict[tuple[str, int], Participant]()
+        self._joined = dict[tuple[str, int], int]()  # the last release that each party was asked to join
 
     def keys(self, parties: Sequence[int]) -> dict[int, bytes]:
         """The public identity keys of these parties, {party: 32 bytes}."""
@@ -78,6 +84,10 @@ class NodeParties:
         """
         replies = Replies()
         for party, own in sorted(shown.items()):
+            name = (session.run, party)
+            if exchange is not Exchange.KEYS and self._joined.get(name) != session.release:
+                replies.absent.append(party)
+                continue
             try:
                 replies.messages[party] = self._reply(exchange, session, party, own, request)
             except TooFewError as error:
@@ -97,6 +107,8 @@ class NodeParties:
             return message(self._silos, request, party)
 
         shown = session if exchange is Exchange.KEYS else own
+        if exchange is Exchange.KEYS:
+            self._joined[session.run, party] = session.release
         return self._participant(session, party).answer(exchange, shown, masked)
 
     def _participant(self, session: Session, party: int) -> Participant:
@@ -116,3 +128,59 @@ class NodeParties:
         if self._identity is not None:
             return self._identity
         return self._identities.setdefault(party, Identity.fresh())
+
+
+def pinned(node: Mapping[str, Any], threshold: int, nodes: int) -> tuple[int, Identity, tuple[bytes, ...]]:
+    """(the least threshold, the node's identity, the pinned keys of all nodes) by the owner's settings.
+
+    Args:
+        node: the node's configuration: ``identity-key``, ``peer-keys``, ``partition-id`` and ``min-parties``.
+        threshold: that of the run's plan.
+        nodes: the number of nodes in the run.
+
+    Raises ArgumentError if a file is missing or wrong, or does not fit the node's place.
+    """
+    for key in ("identity-key", "peer-keys"):
+        if not node.get(key):
+            raise validation.ArgumentError(
+                f"the run aggregates securely, and this node has no {key}; `fedpriv deploy init` makes it"
+            )
+    identity = read_identity(Path(str(node["identity-key"])))
+    peers = read_peers(Path(str(node["peer-keys"])))
+    if len(peers) != nodes:
+        raise validation.fail(
+            "peer-keys", str(node["peer-keys"]), f"have a line for each of the {nodes} nodes"
+        )
+    place = int(node["partition-id"])
+    if not 0 <= place < nodes or peers[place] != identity.public:
+        raise validation.fail(
+            "peer-keys", str(node["peer-keys"]), f"have this node's own key in line {place + 1}"
+        )
+    least = validation.integer("min-parties", node.get("min-parties", 0))
+    if threshold < least:
+        raise validation.fail("min-replies of the run", threshold, f"be at least min-parties, {least}")
+    return max(threshold, least), identity, peers
+
+
+def read_identity(path: Path) -> Identity:
+    """The identity in a file of 64 hexadecimal digits. Raises ArgumentError for another file."""
+    return Identity.from_bytes(_keys("identity-key", path, most=1)[0])
+
+
+def read_peers(path: Path) -> tuple[bytes, ...]:
+    """The public keys in a file with 64 hexadecimal digits a line. Raises ArgumentError for another file."""
+    return tuple(_keys("peer-keys", path))
+
+
+def _keys(name: str, path: Path, most: int = MAX_PARTIES) -> list[bytes]:
+    lines = "one line" if most == 1 else f"1 to {most} lines"
+    allowed = f"be a readable file with {lines} of {2 * KEY} hexadecimal digits"
+    try:
+        with path.open("rb") as file:
+            words = file.read((2 * KEY + 2) * most + 1).decode("ascii").split()
+        keys = [bytes.fromhex(word) for word in words]
+    except (OSError, ValueError):  # the text of an error could quote a key
+        keys = []
+    if not 1 <= len(keys) <= most or any(len(key) != KEY for key in keys):
+        raise validation.fail(name, str(path), allowed)
+    return keys

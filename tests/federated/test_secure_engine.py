@@ -295,7 +295,6 @@ def test_the_report_has_a_row_for_each_adversary() -> None:
         ({"clients": 65}, r"clients is 65; it must lie in \[2, 64\] with secure-aggregation"),
         ({"clients": 1}, r"clients is 1; it must lie in \[2, 64\]|secure-aggregation"),
         ({"noise_draws": "fast"}, "be false unless noise-draws is exact"),
-        ({"nodes_own_data": True}, "be false with nodes-own-data"),
         ({"min_replies": 4}, "min-replies is 4; it must be 0 or at least 5, more than two thirds"),
         ({"colluding_parties": 3}, "colluding-parties is 3; it must be at most 2 with min-replies 5 of 7"),
         ({"placement": "central"}, "secure-aggregation is True, which needs placement=distributed"),
@@ -322,7 +321,7 @@ def test_a_share_of_few_steps_is_refused() -> None:
 
 
 def test_flower_and_timed_rounds_refuse_it_before_anything_is_sent() -> None:
-    with pytest.raises(ArgumentError, match="secure-aggregation is True; it must be false under Flower"):
+    with pytest.raises(ArgumentError, match="be false on Flower's simulation engine"):
         server_app._run(None, silos())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="it must be false where rounds are timed"):
         timed_engine(silos(), Stopwatch())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +15,15 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from helpers.small import small
 
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting.ledger import read
+from fedpriv.config.builders import make_source
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
+from fedpriv.data.client_files import write_client_file
 from fedpriv.federated.engine import SumRequest
-from fedpriv.flower.client_app import _secure_parties, app
+from fedpriv.flower import client_app
+from fedpriv.flower.client_app import _configs, _secure_parties, app
 from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.grids.base import HostedGrid, node_context
@@ -34,7 +42,8 @@ from fedpriv.flower.secure_serialization import (
 from fedpriv.flower.serialization import MessageError, read_request, request_content, shared_records
 from fedpriv.flower.topology import EngineError
 from fedpriv.node.factory import make_worker
-from fedpriv.node.secure_parties import NodeParties, Replies
+from fedpriv.node.ledger import answered
+from fedpriv.node.secure_parties import NodeParties, Replies, pinned
 from fedpriv.rng import Key
 from fedpriv.runs.runner import execute
 from fedpriv.secure_aggregation.errors import ProtocolError
@@ -55,7 +64,7 @@ def silos(**changes: object) -> Config:
 
 def first_request(config: Config) -> SumRequest:
     plan = make_plan(config)
-    mechanism, worker = plan.mechanism, make_worker(config.table())
+    mechanism, worker = plan.mechanism, make_worker(config.table() | {"nodes-own-data": False})
     query = mechanism.optimizer.query(mechanism.optimizer.init(torch.zeros(worker.task.dimension)))
     stds = mechanism.placement.party_stds(query.noise_stds(mechanism.scale))
     return SumRequest(query, 0, plan.cohorts(Key.from_seed(1)).draw(0), stds)
@@ -176,11 +185,11 @@ def test_a_node_that_names_no_key_ends_the_run_before_any_release() -> None:
     def forge(message: Message, reply: Message) -> Message:
         if "keys" not in reply.content:
             return reply
-        content = keys_content({int(p): k[:31] for p, k in reply.content["keys"].items()})  # type: ignore[union-attr, index, misc]
+        content = keys_content({int(p): k[:31] for p, k in reply.content["keys"].items()}, "p")  # type: ignore[union-attr, index, misc]
         return Message(content, reply_to=message)
 
     with pytest.raises(EngineError, match=r"needs the identity key of every party: .*one identity key of 32"):
-        engine_over(Forging(config, forge), config, strict=False)._parties.cohort()
+        engine_over(Forging(config, forge), config, strict=False)
 
 
 def test_a_party_that_refuses_ends_the_run_and_is_named() -> None:
@@ -309,9 +318,9 @@ def test_messages_are_read_as_they_were_written() -> None:
         shown = read_shown(content_of(request, session, exchange, 4, own))
         assert (shown.exchange, shown.session, shown.parties) == (exchange, session, {4: own})
         assert (shown.request is not None) == (exchange is Exchange.MASKED)
-    replies = Replies({1: b"m"}, {2: "no"}, {5: "few"})
-    assert read_replies(replies_content(replies), [1, 2, 5], 1) == replies
-    assert read_identity_keys(keys_content({3: bytes(32)}), [3]) == {3: bytes(32)}
+    replies = Replies({1: b"m"}, {2: "no"}, {5: "few"}, [6])
+    assert read_replies(replies_content(replies), [1, 2, 5, 6], 1) == replies
+    assert read_identity_keys(keys_content({3: bytes(32)}, "p"), [3]) == {3: bytes(32)}
 
 
 SHOWN = ("session", "shown")
@@ -379,3 +388,160 @@ def test_a_masked_message_needs_the_runs_noise() -> None:
     content = content_of(replace(request, party_stds=None), session, Exchange.MASKED, 1, {})
     assert read_request(content).party_stds is None
     assert asked(config, content).error.reason == "MessageError"
+
+
+NODES = 4
+OWNED: dict[str, Any] = SILOS | {
+    "clients": NODES, "dataset": "infinite-digits", "nodes_own_data": True, "seed": 5,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_processes() -> None:
+    """Nodes of this process begin as new ones."""
+    for cache in (client_app._secure_parties, client_app._node_ledger, client_app._side):
+        cache.cache_clear()
+
+
+def keys_of(identities: list[Identity], place: int, folder: Path) -> dict[str, str]:
+    """The files of a node's own identity key and of all nodes' public ones."""
+    own, peers = folder / f"identity-{place}", folder / "peers"
+    own.write_text(identities[place].secret.private_bytes_raw().hex() + "\n")
+    peers.write_text("".join(identity.public.hex() + "\n" for identity in identities))
+    return {"identity-key": str(own), "peer-keys": str(peers)}
+
+
+def owners(config: Config, folder: Path, **more: object) -> list[dict[str, Any]]:
+    """The configurations of nodes, each with a data file, a ledger and keys of its own."""
+    source, identities = make_source(config), [Identity.fresh() for _ in range(NODES)]
+    nodes = []
+    for place in range(NODES):
+        path = folder / f"{place}.npz"
+        write_client_file(path, source, np.arange(place * 20, place * 20 + 20) + source.first)
+        node = {"partition-id": place, "num-partitions": NODES, "data-file": str(path), "accept-seed": True}
+        limits = {"epsilon-limit": 50.0, "delta-limit": 1e-3}
+        nodes.append(node | keys_of(identities, place, folder) | limits | more)
+    return nodes
+
+
+class Owned(InProcessGrid):
+    """Nodes that own their data; one that fails replies with its error's type, as in a deployment."""
+
+    def __init__(self, config: Config, nodes: list[dict[str, Any]]) -> None:
+        super().__init__(NODES, config.table())
+        for place, own in enumerate(nodes, 1):
+            self._contexts[place].node_config = own
+
+    def _answer(self, message: Message) -> Message:
+        return self._app(message, self._contexts[message.metadata.dst_node_id])
+
+
+def owned_run(config: Config, nodes: list[dict[str, Any]]) -> Any:
+    return execute(make_plan(config), engine_over(Owned(config, nodes), config, strict=False))
+
+
+def test_nodes_that_own_their_data_aggregate_securely_and_charge_the_sum(tmp_path: Path) -> None:
+    """A node's ledger has the run's own multiplier: what the server sees is the sum of n_min - c shares."""
+    config = small(**OWNED)
+    result = owned_run(config, owners(config, tmp_path))
+    assert result.report["privacy"]["releases"] == 2
+    scale = make_plan(config).mechanism.scale
+    for place in range(NODES):
+        events = read(tmp_path / f"{place}.npz.ledger.jsonl").events
+        assert [event.noise_multiplier for event in events] == pytest.approx([scale] * 2)
+        assert not any(event.sampling.samples for event in events)
+
+
+def test_the_noise_of_more_colluders_than_the_run_assumes_is_not_credited(tmp_path: Path) -> None:
+    config = small(**OWNED)
+    plan = make_plan(config)
+    assert (plan.mechanism.placement.min_replies, config.colluding_parties) == (3, 1)
+    owned_run(config, owners(config, tmp_path, **{"colluding-peers": 2}))
+    share = plan.mechanism.scale / 2**0.5  # of 3 - 1 shares
+    assert read(tmp_path / "0.npz.ledger.jsonl").events[0].noise_multiplier == pytest.approx(share)
+    assert answered(plan, plan.mechanism.planned[0], 3).noise_multiplier == pytest.approx(share)
+
+
+def test_a_node_whose_limit_does_not_suffice_is_not_ready(tmp_path: Path) -> None:
+    config = small(**OWNED)
+    nodes = owners(config, tmp_path)
+    nodes[2] |= {"epsilon-limit": 0.1, "delta-limit": 1e-5}
+    with pytest.raises(EngineError, match="node 3 failed with RefusedError; it is of partition 2"):
+        owned_run(config, nodes)
+
+
+def test_a_node_that_cannot_charge_is_missing_from_the_sum(tmp_path: Path) -> None:
+    config = small(**OWNED)
+    engine = engine_over(Owned(config, owners(config, tmp_path)), config, strict=False)
+    (tmp_path / "1.npz.ledger.jsonl").mkdir()
+    assert engine.gather(first_request(config)).parties == 3
+    [absence] = engine.absences.to_json()
+    assert (absence["partition"], absence["why"]) == (1, ["silent in the exchange of masked"])
+
+
+def test_a_release_that_a_node_has_charged_is_not_masked_again(tmp_path: Path) -> None:
+    """Also after a restart, when its memory of joined releases is gone: its ledger remembers."""
+    config = small(**OWNED)
+    grid = Owned(config, owners(config, tmp_path))
+    request = first_request(config)
+    assert engine_over(grid, config, strict=False).gather(request).parties == NODES
+    client_app._secure_parties.cache_clear()
+    assert engine_over(grid, config, strict=False).gather(request).parties == 0
+    assert len(read(tmp_path / "0.npz.ledger.jsonl").events) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"identity-key": ""}, "the run aggregates securely, and this node has no identity-key"),
+        ({"peer-keys": ""}, "the run aggregates securely, and this node has no peer-keys"),
+        (
+            {"identity-key": "nothing"},
+            "identity-key is 'nothing'; it must be a readable file",
+        ),
+        ({"partition-id": 1}, "have this node's own key in line 2"),
+        ({"min-parties": 4}, "min-replies of the run is 3; it must be at least min-parties, 4"),
+    ],
+)
+def test_a_node_without_its_keys_is_not_ready(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    [node, *_] = owners(small(**OWNED), tmp_path)
+    assert pinned(node | {"min-parties": 3}, 3, NODES)[0] == 3
+    with pytest.raises(ArgumentError, match=re.escape(why)):
+        pinned(node | change, 3, NODES)
+    with pytest.raises(ArgumentError, match="have a line for each of the 5 nodes"):
+        pinned(node, 3, 5)
+
+
+def test_nodes_that_start_a_process_for_each_message_are_refused_before_any_charge(tmp_path: Path) -> None:
+    config, numbers = small(**OWNED), itertools.count()
+    nodes = owners(config, tmp_path)
+
+    class Processes(Owned):
+        def _answer(self, message: Message) -> Message:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(client_app, "_PROCESS", str(next(numbers)))
+                return super()._answer(message)
+
+    with pytest.raises(EngineError, match="start `fedpriv node run` in its place"):
+        engine_over(Processes(config, nodes), config, strict=False)
+    assert not list(tmp_path.glob("*.ledger.jsonl"))
+
+
+def test_a_node_that_is_restarted_within_a_release_is_absent_and_no_tamperer(tmp_path: Path) -> None:
+    config, restarted = small(**OWNED), list[int]()
+    nodes = owners(config, tmp_path)
+
+    class Restarting(Owned):
+        def _answer(self, message: Message) -> Message:
+            if exchange_of(message) is Exchange.SHARES and not restarted:
+                restarted.append(message.metadata.dst_node_id)
+                context = self._contexts[restarted[0]]
+                parties = _secure_parties(*_configs(context), context.run_id)
+                parties._joined.clear()
+                parties._participants.clear()
+            return super()._answer(message)
+
+    engine = engine_over(Restarting(config, nodes), config, strict=False)
+    request = first_request(config)
+    assert engine.gather(request).parties == 3
+    assert engine.gather(replace(request, release=1)).parties == 4  # it takes part in the next release

@@ -42,6 +42,8 @@ def test_a_policy_is_the_configuration_of_a_node(tmp_path: Path) -> None:
         "min-noise-multiplier": 0.1,
         "max-clip-norm": 1.0,
         "accept-central": True,
+        "min-parties": 0,
+        "colluding-peers": 1,
     }
     assert set(policy.node_config) <= set(SETTINGS)
     assert policy.ledger == tmp_path / "data/silo.npz.ledger.jsonl"

@@ -100,10 +100,6 @@ def _check_secure(context: PlacementContext) -> None:
         raise validation.fail(
             SECURE, True, "be false unless noise-draws is exact", "messages are whole steps"
         )
-    if context.nodes_own_data:
-        raise validation.fail(
-            SECURE, True, "be false with nodes-own-data", "deployed nodes do not have it yet"
-        )
     smallest = smallest_threshold(context.silos)
     threshold = context.min_replies or smallest
     if threshold < smallest:
