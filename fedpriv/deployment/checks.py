@@ -74,6 +74,7 @@ def looked(party: Party, looks: Iterator[Look]) -> Iterator[Finding]:
 
 _REMEDY = {
     "certificate": "give the party the files that belong together, or make a new deployment",
+    "loopback": "restore the three loopback files of the server's folder, or make a new deployment",
     "authority": "copy the server's ca.crt into this folder",
     "key": "put the node's own private key there, and name it as private-key in policy.toml",
     "ledger": "restore the ledger and its anchor from a copy before the node answers anything",

@@ -41,22 +41,16 @@ def write_connection(server: Party) -> None:
     """Writes Flower's configuration. It needs absolute paths, so it is written again after a move."""
     home = server.folder / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
-    address = f"{_loopback(server)}:{server.facts['control-port']}"
+    address = f"127.0.0.1:{server.facts['control-port']}"
     lines = [
         "[superlink]",
         f'default = "{CONNECTION}"',
         "",
         f"[superlink.{CONNECTION}]",
         f"address = {toml_value(address)}",
-        f"root-certificates = {toml_value(str(server.roots))}",
+        f"root-certificates = {toml_value(str(server.loopback_roots))}",
     ]
     (home / "config.toml").write_text("\n".join(lines) + "\n")
-
-
-def _loopback(server: Party) -> str:
-    """The loopback name that the certificate covers, or the first host, which must resolve to loopback."""
-    hosts = server.facts["hosts"]
-    return next((host for host in ("127.0.0.1", "localhost") if host in hosts), str(hosts[0]))
 
 
 def command(*arguments: str) -> list[str]:

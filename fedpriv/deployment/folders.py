@@ -67,6 +67,11 @@ class Party:
         return tuple(self.folder / "node-keys" / f"{node_folder(k)}.pub" for k in range(self.nodes))
 
     @property
+    def loopback_roots(self) -> Path:
+        """The authority of the certificate with which the SuperLink answers on the server's loopback."""
+        return self.folder / "loopback-ca.crt"
+
+    @property
     def enrolment(self) -> Path:
         """The server's record of which key is which partition."""
         return self.folder / "enrolment.json"

@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedpriv._internal import validation
 
 _AUTHORITY_DAYS, _SERVER_DAYS = 730, 365
+LOOPBACK_DAYS = 3650  # of the certificate that only this machine sees
 _EARLIER = datetime.timedelta(minutes=10)  # a certificate is valid on a machine whose clock is slow
 _PRIVATE, _PUBLIC = 0o600, 0o644
 _NODE_CURVES = {"secp256r1": "nistp256", "secp384r1": "nistp384", "secp521r1": "nistp521"}
@@ -49,23 +50,23 @@ def write_new(path: Path, content: bytes, private: bool = False) -> None:
         file.write(content)
 
 
-def make_authority(name: str) -> Authority:
+def make_authority(name: str, days: int = _AUTHORITY_DAYS) -> Authority:
     """A new certificate authority, for two years."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(name)
-    builder = _certificate(subject, subject, key.public_key(), _AUTHORITY_DAYS)
+    builder = _certificate(subject, subject, key.public_key(), days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     return Authority(builder.sign(key, hashes.SHA256()), key)
 
 
 def make_server_certificate(
-    authority: Authority, hosts: Sequence[str]
+    authority: Authority, hosts: Sequence[str], days: int = _SERVER_DAYS
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """(a server's certificate for these host names and addresses, its private key), for a year."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate.subject
-    builder = _certificate(_named(hosts[0]), issuer, key.public_key(), _SERVER_DAYS)
+    builder = _certificate(_named(hosts[0]), issuer, key.public_key(), days)
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     for extension, critical in (

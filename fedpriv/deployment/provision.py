@@ -111,6 +111,7 @@ def _made(folder: Path, request: Request) -> list[Path]:
     for path in (server, server / "node-keys"):
         path.mkdir(mode=0o700)
     roots = _server_files(folder, server, request)
+    (folder / "compose.yaml").write_text(scripts.compose(request.nodes, request.port))
     flower_app.write(server / flower_app.FOLDER)
     for name, content in scripts.example_runs(request.nodes).items():
         (server / name).write_text(content)
@@ -128,6 +129,7 @@ def _server_files(folder: Path, server: Path, request: Request) -> bytes:
         roots = _test_certificates(folder, server, request.hosts)
         certificate, key = "server.crt", "server.key"
     keys.write_new(server / "ca.crt", roots)
+    _loopback_certificate(server)
     facts = {
         "party": SERVER,
         "nodes": request.nodes,
@@ -140,8 +142,17 @@ def _server_files(folder: Path, server: Path, request: Request) -> bytes:
         "root-certificates": "ca.crt",
     }
     (server / PARTY_FILE).write_text(_facts(facts))
-    _script(server, scripts.server_script(certificate, key, "ca.crt", request.control_port))
+    _script(server, scripts.server_script(request.control_port))
     return roots
+
+
+def _loopback_certificate(server: Path) -> None:
+    """Writes the SuperLink's certificate, which only this machine sees; nobody keeps its authority."""
+    authority = keys.make_authority("fedpriv loopback", keys.LOOPBACK_DAYS)
+    certificate, key = keys.make_server_certificate(authority, _LOOPBACK, keys.LOOPBACK_DAYS)
+    keys.write_new(server / "loopback-ca.crt", keys.pem(authority.certificate))
+    keys.write_new(server / "loopback.crt", keys.pem(certificate))
+    keys.write_new(server / "loopback.key", keys.private_pem(key), private=True)
 
 
 def _test_certificates(folder: Path, server: Path, hosts: Sequence[str]) -> bytes:
@@ -159,7 +170,8 @@ def _test_certificates(folder: Path, server: Path, hosts: Sequence[str]) -> byte
 def _node(folder: Path, partition: int, request: Request, roots: bytes) -> Path:
     name = node_folder(partition)
     node = folder / name
-    node.mkdir(mode=0o700)
+    for path in (node, node / "ledger", node / "anchor"):
+        path.mkdir(mode=0o700)
     if request.public_keys:
         public = keys.read_node_public(request.public_keys[partition])
     else:

@@ -57,8 +57,7 @@ class Proxy(http.server.ThreadingHTTPServer):
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self.tls.load_cert_chain(server.path("certificate"), server.path("certificate-key"))
-        self.upstream_tls = ssl.create_default_context(cafile=str(server.roots))
-        self.upstream_tls.check_hostname = False  # loopback; the certificate is for the public name
+        self.upstream_tls = ssl.create_default_context(cafile=str(server.loopback_roots))
         self.upstream = ("127.0.0.1", int(server.facts["control-port"]))
         self._room = threading.BoundedSemaphore(_CONNECTIONS)
         listen = str(server.facts["listen"])

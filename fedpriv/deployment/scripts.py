@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from fedpriv._internal.settings import toml_value
 
 _QUIET = """\
@@ -21,7 +19,7 @@ export FLWR_HOME="$PWD/flower" FEDPRIV_ENROLMENT="$PWD/enrolment.json"
 {quiet}
 superlink() {{
     exec flower-superlink --host 127.0.0.1 --port {control} --enable-supernode-auth --database state.db \\
-        --ssl-certfile {certificate} --ssl-keyfile {key} --ssl-ca-certfile {roots} \\
+        --ssl-certfile loopback.crt --ssl-keyfile loopback.key --ssl-ca-certfile loopback-ca.crt \\
         --disable-runtime-dependency-installation
 }}
 proxy() {{
@@ -125,10 +123,9 @@ evaluate-every = 1
 """
 
 
-def server_script(certificate: str, key: str, roots: str, control: int) -> str:
-    """The server's ``start.sh``."""
-    certificate, key, roots = map(shlex.quote, (certificate, key, roots))
-    return _SERVER.format(quiet=_QUIET, certificate=certificate, key=key, roots=roots, control=control)
+def server_script(control: int) -> str:
+    """The server's ``start.sh``; ``control`` is the SuperLink's port."""
+    return _SERVER.format(quiet=_QUIET, control=control)
 
 
 def node_script() -> str:
@@ -183,3 +180,37 @@ def example_runs(nodes: int) -> dict[str, str]:
             }
         ),
     }
+
+
+_SERVICE = """\
+  {name}:
+    image: fedpriv
+    read_only: true
+    user: "10001:10001"
+    cap_drop: [ALL]
+    security_opt: ["no-new-privileges:true"]
+    tmpfs: [/tmp]
+    restart: unless-stopped
+    volumes:
+{volumes}"""
+
+
+def compose(nodes: int, port: int) -> str:
+    """A ``compose.yaml`` that starts all parties on one machine, each on a read-only root."""
+    server = _SERVICE.format(name="server", volumes="      - ./server:/party\n")
+    services = [server + f'    ports: ["{port}:{port}"]\n']
+    for partition in range(nodes):
+        name = f"node-{partition}"
+        volumes = (
+            f"      - ./{name}:/party:ro\n"
+            f"      - ./{name}/ledger:/party/ledger\n      - ./{name}/anchor:/party/anchor\n"
+        )
+        services.append(_SERVICE.format(name=name, volumes=volumes) + "    depends_on: [server]\n")
+    return _COMPOSE_HEAD + "services:\n" + "".join(services)
+
+
+_COMPOSE_HEAD = """\
+# All parties on one machine: `docker compose up`. Make the deployment with --host server --listen 0.0.0.0,
+# and let the container's user own it: `chown -R 10001:10001 .`. deploy/Dockerfile builds the image. Nothing
+# but the mounted folders can be written: keep those of the ledgers and of the server for good.
+"""

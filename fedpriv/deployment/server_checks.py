@@ -18,6 +18,7 @@ def looks(server: Party, before_start: bool = False) -> Iterator[Look]:
     yield "versions", lambda: checks.installed(server)
     yield "authority", lambda: checks.authority(server)
     yield "certificate", lambda: _certificate(server)
+    yield "loopback", lambda: _loopback(server)
     yield "host names", lambda: _hosts(server)
     yield "node keys", lambda: _node_keys(server)
     yield "enrolment", lambda: _enrolment(server)
@@ -34,6 +35,16 @@ def _certificate(server: Party) -> str:
     checks.private(key)
     keys.require_issued(chain, keys.read_certificates(server.roots), server.roots)
     return checks.dates(chain[0], "server's certificate")
+
+
+def _loopback(server: Party) -> str:
+    """The certificate of the SuperLink, which only this machine sees."""
+    path, key = server.folder / "loopback.crt", server.folder / "loopback.key"
+    chain = keys.read_certificates(path)
+    keys.require_server_key(chain[0], key)
+    checks.private(key)
+    keys.require_issued(chain, keys.read_certificates(server.loopback_roots), server.loopback_roots)
+    return checks.dates(chain[0], "SuperLink's certificate")
 
 
 def _hosts(server: Party) -> str:
@@ -106,8 +117,9 @@ def _port(server: Party, host: str, fact: str, before_start: bool) -> str:
 
 
 def _is_ours(server: Party, host: str, port: int) -> bool:
-    """Whether what listens there has a certificate of this deployment's authority."""
+    """Whether what listens there has a certificate of one of this deployment's authorities."""
     context = ssl.create_default_context(cafile=str(server.roots))
+    context.load_verify_locations(str(server.loopback_roots))
     context.check_hostname = False
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     try:

@@ -88,6 +88,7 @@ FAULTS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "another authority": ("server", "certificate", _other_certificate),
     "another server key": ("server", "certificate", _other_server_key),
     "a public server key": ("server", "certificate", lambda f: (f / "server/server.key").chmod(0o644)),
+    "no loopback key": ("server", "loopback", lambda f: (f / "server/loopback.key").unlink()),
     "no certificate": ("server", "certificate", lambda f: (f / "server/server.crt").unlink()),
     "another host": ("server", "host names", lambda f: edit(f, "server", '["127.0.0.1"', '["fl.example"')),
     "one key for two": ("server", "node keys", _one_key_for_two),

@@ -10,6 +10,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
+from helpers.hosted_grid import ROOT
 from typer.testing import CliRunner
 
 from fedpriv._internal.validation import ArgumentError
@@ -48,8 +50,8 @@ def test_each_node_has_a_key_of_its_own_that_the_server_knows(made: Path) -> Non
 
 
 def test_private_files_are_for_their_owner_alone(made: Path) -> None:
-    private = [made / "authority/ca.key", made / "server/server.key", *made.glob("node-*/node.key")]
-    assert len(private) == 5
+    private = [made / "authority/ca.key", *made.glob("server/*.key"), *made.glob("node-*/node.key")]
+    assert len(private) == 6
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
     folders = [path for path in made.iterdir() if path.is_dir()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
@@ -125,7 +127,7 @@ def test_a_real_certificate_and_the_nodes_own_keys_are_used_by_path(made: Path, 
     provision(folder, Request(3, HOSTS, "::", 9444, 8001, *files, public))
     server, *nodes = read_parties(folder)
     assert server.path("certificate") == files[0].absolute()
-    assert not list(folder.rglob("*.key"))
+    assert [path.name for path in folder.rglob("*.key")] == ["loopback.key"]
     assert [keys.read_node_public(path) for path in server.public_keys] == [
         keys.read_node_public(path) for path in public
     ]
@@ -183,3 +185,33 @@ def test_the_command_makes_and_shows_the_folders(tmp_path: Path) -> None:
     assert "node-1" in result.output
     again = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), "--nodes", "2"])
     assert again.exit_code == 2
+
+
+def test_the_compose_file_has_all_parties_on_a_read_only_root(made: Path) -> None:
+    compose = yaml.safe_load((made / "compose.yaml").read_text())
+    assert set(compose["services"]) == {"server", "node-0", "node-1", "node-2"}
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True
+        assert service["user"] == "10001:10001"
+        assert service["cap_drop"] == ["ALL"]
+        assert all((made / volume.split(":")[0]).parent.is_dir() for volume in service["volumes"]), name
+    assert compose["services"]["node-0"]["volumes"][0].endswith(":ro")  # the key and the policy
+    assert any(volume.endswith("/party/ledger") for volume in compose["services"]["node-0"]["volumes"])
+    assert "ports" not in compose["services"]["node-0"]
+
+
+def test_the_image_is_built_from_the_checkout_and_runs_as_an_ordinary_user() -> None:
+    """A container runtime is not needed for what the file promises in its text."""
+    lines = (ROOT / "deploy/Dockerfile").read_text().splitlines()
+    words = [line.split()[0] for line in lines if line and not line.startswith(("#", " "))]
+    assert words[-4:] == ["USER", "WORKDIR", "HEALTHCHECK", "ENTRYPOINT"]
+    assert "USER 10001:10001" in lines
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for line in lines:
+        if line.startswith("COPY") and "--from" not in line:
+            *sources, _ = line.split()[1:]
+            assert all((ROOT / source).exists() and source in allowed for source in sources)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    forced = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {*forced, "fedpriv", project["project"]["readme"], "LICENSE"} <= set(allowed)
+    assert not any("http" in line or "git+" in line for line in lines)

@@ -26,7 +26,7 @@ class Upstream(http.server.ThreadingHTTPServer):
     def __init__(self, party: Party) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(party.path("certificate"), party.path("certificate-key"))
+        context.load_cert_chain(party.folder / "loopback.crt", party.folder / "loopback.key")
         self.socket = context.wrap_socket(self.socket, server_side=True)
         self.arrived: list[tuple[str, bytes, dict[str, str]]] = []
 
