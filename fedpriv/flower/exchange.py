@@ -49,7 +49,12 @@ class UnreadableError(MessageError):
 
 
 def exchange(
-    grid: Grid, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float
+    grid: Grid,
+    contents: Mapping[int, RecordDict],
+    kind: str,
+    group: str,
+    timeout: float,
+    interval: float | None = None,
 ) -> dict[int, Message]:
     """Sends each node its content and returns the replies that arrive in time, by node id.
 
@@ -59,6 +64,7 @@ def exchange(
         kind: Flower's message type.
         group: a label of the messages: the release, or the round.
         timeout: the seconds to wait, and the messages' time to live.
+        interval: the seconds between looks for replies.
     """
     if not contents:
         return {}
@@ -66,7 +72,7 @@ def exchange(
     if isinstance(grid, HostedGrid):
         received = _believed(batch, grid.send_and_receive(batch, timeout=timeout))
     else:
-        received = replies_to(grid, batch, timeout)
+        received = replies_to(grid, batch, timeout, interval)
     return {message.metadata.dst_node_id: reply for message, reply in received}
 
 

@@ -69,6 +69,7 @@ class GridEngine:
         silos: whether all nodes are silos that take part in every release.
         min_nodes: the nodes with which the run begins after ``start_timeout``; None: all.
         enrolment: the server's record of which node is which partition, or None.
+        poll_interval: the seconds between looks for replies; None: one, which spares a deployment's server.
 
     Attributes:
         absences: which silos' nodes contributed nothing to which releases. It is empty if clients are
@@ -90,9 +91,11 @@ class GridEngine:
         silos: bool = False,
         min_nodes: int | None = None,
         enrolment: Enrolment | None = None,
+        poll_interval: float | None = None,
     ) -> None:
         self._grid = grid
         self._reply_timeout = validation.finite_positive("reply-timeout", reply_timeout)
+        self._poll_interval = poll_interval
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
         self._report, self._silos = report, silos
         exchange = lambda *arguments: self._exchange(*arguments)  # noqa: E731
@@ -269,7 +272,7 @@ class GridEngine:
         self, contents: Mapping[Node, RecordDict], kind: str, group: str, timeout: float
     ) -> dict[int, Message]:
         """Sends one message per node and returns the received replies by node id."""
-        return exchange(self._grid, _by_id(contents), kind, group, timeout)
+        return exchange(self._grid, _by_id(contents), kind, group, timeout, self._poll_interval)
 
     def close(self) -> None:
         """Ends the nodes of a hosted grid. Flower ends its own grids itself."""

@@ -38,7 +38,7 @@ from fedpriv.federated.loop import Progress, advance
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.app_arrays import AppArrays
 from fedpriv.flower.app_config import configured, planned
-from fedpriv.flower.app_engine import AppEngine
+from fedpriv.flower.app_engine import POLL_INTERVAL, AppEngine
 from fedpriv.flower.app_run import AppRun, DivergedError, Evaluate
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.noised_engine import NoisedEngine
@@ -197,7 +197,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
                 raise
             run.finish(stopped)
         result.arrays, result.evaluate_metrics_serverapp = run.record, run.evaluations
-        log(INFO, "fedpriv: %s; results are in %s", stopped.sentence, folder.path)
+        log(INFO, "fedpriv: %s; results are in %s", stopped.sentence, folder.path.resolve())
         return result
 
     def _rounds(
@@ -236,7 +236,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         """What gathers the clients' sums: they are bounded here, or bounded and noised by the clients."""
 
         if self._virtual:
-            return GridEngine(grid, timeout, max(self._start_timeout, 1.0))
+            patience = max(self._start_timeout, 1.0)
+            return GridEngine(grid, timeout, patience, poll_interval=POLL_INTERVAL)
 
         def nodes() -> Sequence[int]:
             return self._clients(grid)
@@ -395,7 +396,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
             raise validation.fail("population", self.population, "count every client", hint)
 
     def _log_start(self, arrays: AppArrays, folder: RunFolder) -> None:
-        log(INFO, "Starting %s, private run in %s:", type(self).__name__, folder.path)
+        log(INFO, "Starting %s, private run in %s:", type(self).__name__, folder.path.resolve())
         self.summary()
         log(INFO, "fedpriv: clients count alike; their num-examples are ignored")
         if arrays.kept:

@@ -19,10 +19,10 @@ bit for bit, whoever is beside it.
 
 from __future__ import annotations
 
-import functools
 import json
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv.federated.client_update import LocalSteps
 from fedpriv.federated.worker import Worker
-from fedpriv.flower.app_engine import VIRTUAL
+from fedpriv.flower.app_engine import POLL_INTERVAL, VIRTUAL
 from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.exchange import by_app, error_name, exchange
 from fedpriv.flower.serialization import MessageError, read_request, reply_content
@@ -75,25 +75,54 @@ def virtual_clients(
     work = LocalSteps(steps, learning_rate, batch_size)
 
     def decorate(loss: ClientLoss) -> ClientApp:
-        @functools.cache
-        def worker() -> Worker:
-            module = model if isinstance(model, nn.Module) else model()
-            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-            return Worker(ClientTask(module, loss), work, _Clients(examples), Key.fresh(), device, exact=True)
-
-        return _app(worker)
+        maker, app = _Maker(model, loss, work, examples), ClientApp()
+        app.query()(_DescribeNode(maker))
+        app.train()(_Answer(maker))
+        return app
 
     return decorate
 
 
-def _app(worker: Callable[[], Worker]) -> ClientApp:
-    app = ClientApp()
+@dataclass(frozen=True)
+class _Maker:
+    """Makes a node's worker, once a process.
 
-    @app.query()  # type: ignore[untyped-decorator]
-    @guarded
-    def describe_node(message: Message, context: Context) -> Message:
-        """Replies with the node's place and its model's arrays, once a client's loss could be computed."""
-        own = worker()
+    Flower's simulation engine pickles an app for every message. So what an app has must be picklable, and a
+    process finds its worker by the app's ``name``.
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    loss: ClientLoss
+    work: LocalSteps
+    examples: Callable[[int], tuple[Any, Any]]
+    name: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def worker(self) -> Worker:
+        """The worker of this process."""
+        if self.name not in _workers:
+            module = self.model if isinstance(self.model, nn.Module) else self.model()
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            task, clients = ClientTask(module, self.loss), _Clients(self.examples)
+            _workers[self.name] = Worker(task, self.work, clients, Key.fresh(), device, exact=True)
+        return _workers[self.name]
+
+
+_workers: dict[str, Worker] = {}
+
+
+@dataclass(frozen=True)
+class _DescribeNode:
+    """Replies with the node's place and its model's arrays, once a client's loss could be computed."""
+
+    maker: _Maker
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """The reply; an error names its type alone."""
+        return guarded(self.describe_node)(message, context)
+
+    def describe_node(self, message: Message, context: Context) -> Message:
+        """The reply."""
+        own = self.maker.worker()
         x, y, _ = own.view.batch(np.zeros(1, np.int64), own.device)
         point = torch.zeros(own.task.dimension, device=own.device)
         with own.task.dropout.seeded(torch.zeros(len(x), dtype=torch.int64, device=own.device)):
@@ -102,18 +131,25 @@ def _app(worker: Callable[[], Worker]) -> ClientApp:
         arrays = ConfigRecord({"shapes": json.dumps(_shapes(own.task.layout))})
         return Message(RecordDict({"node": ConfigRecord(node), VIRTUAL: arrays}), reply_to=message)
 
-    @app.train()  # type: ignore[untyped-decorator]
-    @guarded
-    def answer(message: Message, context: Context) -> Message:
-        """Replies with one bounded sum per block over all of the message's clients."""
+
+@dataclass(frozen=True)
+class _Answer:
+    """Replies with one bounded sum per block over all of the message's clients."""
+
+    maker: _Maker
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """The reply; an error names its type alone."""
+        return guarded(self.answer)(message, context)
+
+    def answer(self, message: Message, context: Context) -> Message:
+        """The reply."""
         if "query" not in message.content:  # a strategy that takes the node for a client
             return Message(RecordDict({VIRTUAL: ConfigRecord()}), reply_to=message)
         request = read_request(message.content)
         if request.party_stds is not None:
             raise MessageError("virtual clients add no noise")
-        return Message(reply_content(worker().answer(request), request.release), reply_to=message)
-
-    return app
+        return Message(reply_content(self.maker.worker().answer(request), request.release), reply_to=message)
 
 
 @dataclass(frozen=True)
@@ -154,7 +190,9 @@ def require_same_arrays(grid: Grid, layout: Layout, timeout: float) -> None:
     those of ``layout``. If no node is connected yet, or it is silent, nothing is known.
     """
     for node in sorted(grid.get_node_ids())[:1]:
-        reply = exchange(grid, {node: RecordDict()}, MessageType.QUERY, "nodes", timeout).get(node)
+        reply = exchange(grid, {node: RecordDict()}, MessageType.QUERY, "nodes", timeout, POLL_INTERVAL).get(
+            node
+        )
         if reply is None:
             return
         if by_app(reply):

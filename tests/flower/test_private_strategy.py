@@ -410,6 +410,13 @@ def test_errors_come_before_any_client_is_asked(changes: dict[str, Any], text: s
     assert text in str(error.value)
 
 
+def test_a_strategy_needs_a_population_and_wraps_no_krum() -> None:
+    with pytest.raises(TypeError, match="'population'"):
+        PrivateStrategy(**SETTINGS)
+    with pytest.raises(ArgumentError, match="strategy is 'Krum'; it must be FedAvg"):
+        PrivateStrategy.wrap(Krum(), population=CLIENTS, **SETTINGS)
+
+
 def test_bad_starts_are_refused_before_any_client_is_asked(tmp_path: Path) -> None:
     grid = AppGrid()
     with pytest.raises(ArgumentError, match="num_rounds is 9; it must be at most rounds=4"):
@@ -426,6 +433,7 @@ def test_bad_starts_are_refused_before_any_client_is_asked(tmp_path: Path) -> No
     ("what", "text"),
     [
         ("lacks an array", "its arrays lack"),
+        ("has another array", "its arrays also have more"),
         ("has another shape", "has another shape"),
         ("holds integers", "must hold"),
     ],

@@ -153,3 +153,13 @@ def test_an_example_function_that_does_not_pair_x_and_y_tells_no_number() -> Non
 def test_arrays_are_those_of_the_model() -> None:
     assert list(initial()[0]) == [name for name, _ in model().named_parameters()]
     assert isinstance(initial()[0], ArrayRecord)
+
+
+def test_an_app_can_be_pickled_for_each_message_and_a_process_keeps_its_worker() -> None:
+    """As Flower's simulation engine does with cloudpickle."""
+    from helpers.virtual_app import app
+    from ray import cloudpickle
+
+    copies = [cloudpickle.loads(cloudpickle.dumps(app)) for _ in range(2)]
+    makers = [copy._registered_funcs["train.default"].maker for copy in copies]
+    assert makers[0].worker() is makers[1].worker()
