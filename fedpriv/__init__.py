@@ -7,7 +7,7 @@ import torch.
   federation under several placements of the noise, :func:`audit` attacks a run, :func:`resume` continues one.
 - :func:`account` computes epsilon, :func:`calibrate` the noise for a budget.
 - :class:`Config` holds all settings of a run; :class:`Result` is what a run returns, and :func:`load_result`
-  opens the folder of an earlier run.
+  opens the folder of an earlier run. A :class:`Callback` follows a run while it goes on.
 - ``optimizers``, ``data``, ``accounting`` and ``clipping`` are the packages with the parts.
 
 >>> import fedpriv
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from fedpriv._internal.validation import ArgumentError, FedprivError
     from fedpriv.accounting.answers import account, calibrate
     from fedpriv.config.schema import Config
+    from fedpriv.runs.callbacks import Callback
     from fedpriv.runs.result import Result, load_result
     from fedpriv.simulation.api import audit, compare, resume, simulate, train
     from fedpriv.simulation.sweeps.api import sweep
 
 __all__ = [
     "ArgumentError",
+    "Callback",
     "Config",
     "FedprivError",
     "Result",
@@ -62,6 +64,7 @@ _PACKAGES = ("accounting", "clipping", "data", "optimizers")
 # Where each of the other names is.
 _HOMES = {
     "ArgumentError": "_internal.validation",
+    "Callback": "runs.callbacks",
     "Config": "config.schema",
     "FedprivError": "_internal.validation",
     "Result": "runs.result",

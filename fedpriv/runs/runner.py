@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -43,45 +43,13 @@ from fedpriv.report import summary as summary_module
 from fedpriv.report.notices import guessing, most_frequent, remark
 from fedpriv.runs import checkpoints
 from fedpriv.runs.budget import RunAccountant
+from fedpriv.runs.callbacks import Callback, GuardedCallbacks
 from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import MODEL, Result, TrainedModel, report_files
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.run_ledger import open_accountant
+from fedpriv.runs.status import Status as Status
 from fedpriv.tasks import metrics as metrics_module
-
-
-@dataclass(frozen=True)
-class Status:
-    """What a progress display may show: all of it public or released.
-
-    Attributes:
-        round, rounds: the round that ended, of how many.
-        evaluated: the round of the last evaluation, 0 before it.
-        score, epsilon: as of then; None before it, and epsilon without noise. The score of a model that has
-            diverged is NaN.
-        budget: the budget's epsilon, or None without noise.
-        spent: no less than the epsilon spent by now, and cheap; None without noise.
-        measure: what the score is.
-        estimated: whether epsilon is an estimate, and no bound.
-    """
-
-    round: int
-    rounds: int
-    evaluated: int
-    score: float | None
-    epsilon: float | None
-    budget: float | None
-    spent: float | None = None
-    measure: metrics_module.Metric = metrics_module.METRICS[0]
-    estimated: bool = False
-
-    def epsilon_text(self, epsilon: float | None) -> str:
-        """An epsilon of this run against its budget, always with three figures that count."""
-        if self.budget is None:
-            return "infinite"
-        figures = ".3f" if self.budget >= 0.1 else ".2e"
-        estimated = " (an ESTIMATE)" if self.estimated else ""
-        return f"{'-' if epsilon is None else format(epsilon, figures)} of {self.budget:g}{estimated}"
 
 
 def execute(
@@ -90,6 +58,7 @@ def execute(
     folder: RunFolder | None = None,
     show: Callable[[Status], None] = lambda status: None,
     resumed: Checkpoint | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Run a plan on an engine; the engine is closed at the end, also after errors.
 
@@ -100,6 +69,7 @@ def execute(
         folder: where outputs go; None keeps them in memory (the ledger then is a temporary file).
         show: called after each round.
         resumed: what the run in ``folder`` resumes from; None for a new run.
+        callbacks: called with public values; an error in one of them does not end the run.
 
     Returns:
         the result; ``stopped`` is DIVERGED where an evaluation found parameters that are not finite: more
@@ -109,7 +79,8 @@ def execute(
     """
     with closing(engine):
         absent = getattr(engine, "absences", Dropouts())
-        job = _Job(plan, absent, folder, show, resumed)  # first: where it fails, no ledger is begun
+        guarded = GuardedCallbacks(callbacks)
+        job = _Job(plan, absent, folder, show, resumed, guarded)  # first: where it fails, no ledger is begun
         with open_accountant(plan, folder, resumed) as budget_gate:
             job.begin(budget_gate)
             try:
@@ -118,11 +89,13 @@ def execute(
                 stopped = StopReason.INTERRUPTED
             except BaseException as error:
                 try:
-                    job.finish(StopReason.FAILED)
+                    guarded.on_end(job.finish(StopReason.FAILED))
                 except Exception as another:
                     error.add_note(f"and its report could not be written: {another}")
                 raise
-            return job.finish(stopped)
+            result = job.finish(stopped)
+        guarded.on_end(result)  # the ledger is closed and every file is written
+        return replace(result, notes=(*result.notes, *guarded.notes))
 
 
 def _remark(plan: Plan) -> dict[str, str]:
@@ -146,8 +119,10 @@ class _Job:
         folder: RunFolder | None,
         show: Callable[[Status], None],
         resumed: Checkpoint | None,
+        callbacks: GuardedCallbacks,
     ) -> None:
         self.plan, self.absent, self.folder, self.show = plan, absent, folder, show
+        self.callbacks = callbacks
         self.estimated = plan.budget is not None and METHODS[plan.budget.method].kind == "estimate"
         self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
         self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
@@ -221,19 +196,19 @@ class _Job:
         if self.plan.budget is not None:
             budget, spent = self.plan.budget.epsilon, self.budget_gate.progress()
             self.spending.append((progress.round, spent))
-        self.show(
-            Status(
-                progress.round,
-                self.plan.rounds,
-                last.get("round", 0),
-                score,
-                last.get("epsilon"),
-                budget,
-                spent,
-                measure,
-                self.estimated,
-            )
+        status = Status(
+            progress.round,
+            self.plan.rounds,
+            last.get("round", 0),
+            score,
+            last.get("epsilon"),
+            budget,
+            spent,
+            measure,
+            self.estimated,
         )
+        self.show(status)
+        self.callbacks.on_round(status)
         if evaluated and not bool(torch.isfinite(progress.state.params).all()):
             raise _DivergedError
 
@@ -255,6 +230,7 @@ class _Job:
         if self.folder is not None:
             self.folder.append("metrics.jsonl", record)
             self._save()
+        self.callbacks.on_evaluation(record)
 
     def _scores(self) -> dict[str, float | None]:
         """The model's scores on the public test set. One that has diverged has none: JSON has no NaN."""

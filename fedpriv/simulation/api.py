@@ -28,6 +28,7 @@ from fedpriv.data import Source
 from fedpriv.data.inputs import as_source
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.optimizers.base import PrivateOptimizer
+from fedpriv.runs.callbacks import Callback
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
@@ -54,6 +55,7 @@ def simulate(
     optimizer: Optimizer | None = None,
     folder: str | Path | None = None,
     progress: Progress = None,
+    callbacks: Sequence[Callback] = (),
     **changes: Any,
 ) -> Result:
     """Run a simulated federation on this machine.
@@ -76,6 +78,8 @@ def simulate(
         folder: the output folder, as of ``fedpriv simulate --out``; None keeps everything in memory.
         progress: True shows a line that counts the rounds, False nothing, None shows it on a terminal and
             in a notebook; a function is called with a :class:`~fedpriv.runs.runner.Status` after each round.
+        callbacks: :class:`fedpriv.Callback` objects that follow the run. They get public values only, and an
+            error in one of them does not end the run.
         **changes: all other settings of ``fedpriv simulate --help``, such as ``clients=1000``,
             ``sampling_rate=0.1``, ``epsilon=3`` or ``seed=1``, which makes the run reproducible and not
             private.
@@ -97,7 +101,7 @@ def simulate(
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(settings, given, changes) as (values, objects):
         config = _configured(values, objects)
-        return _run(config, folder, progress)
+        return _run(config, folder, progress, callbacks)
 
 
 def resume(
@@ -109,6 +113,7 @@ def resume(
     loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     progress: Progress = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Continue a run that was interrupted, failed or was killed, from its output folder.
 
@@ -117,7 +122,7 @@ def resume(
     Args:
         folder: the output folder of the run.
         dataset, model, loss, optimizer: the objects that the run was given, where it was given any.
-        progress: as of :func:`simulate`.
+        progress, callbacks: as of :func:`simulate`.
 
     Returns:
         the result of the whole run.
@@ -136,7 +141,7 @@ def resume(
             )
         plan, checkpoint, checked = run.resumed(path)
         with _showing(progress) as show:
-            result = execute(plan, run.make_engine(plan.config), RunFolder(path), show, checkpoint)
+            result = execute(plan, run.make_engine(plan.config), RunFolder(path), show, checkpoint, callbacks)
     return _with_notes(result, *checked.notes)
 
 
@@ -148,12 +153,13 @@ def train(
     optimizer: Optimizer | None = None,
     folder: str | Path | None = None,
     progress: Progress = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Result:
     """Train without a federation: one party holds all examples, and one example is the privacy unit.
 
     Args:
-        model, dataset, loss, optimizer, folder, progress: as of :func:`simulate`.
+        model, dataset, loss, optimizer, folder, progress, callbacks: as of :func:`simulate`.
         **settings: all other settings of ``fedpriv train --help``, such as ``epsilon=3``, ``delta=1e-5``,
             ``sampling_rate=0.01`` and ``rounds=500``, which is the number of steps.
 
@@ -170,7 +176,7 @@ def train(
     """
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
     with _prepared(None, given, settings) as (values, _):
-        return _run(centralised.resolve(values), folder, progress)
+        return _run(centralised.resolve(values), folder, progress, callbacks)
 
 
 def compare(
@@ -343,12 +349,14 @@ def _configured(values: Mapping[str, Any], objects: Mapping[str, Any]) -> Config
     return config if number is None else config.changed(clients=number)
 
 
-def _run(config: Config, folder: str | Path | None, progress: Progress) -> Result:
+def _run(
+    config: Config, folder: str | Path | None, progress: Progress, callbacks: Sequence[Callback]
+) -> Result:
     checked = run.check(config)
     plan = make_plan(config)
     target = None if folder is None else RunFolder.create(folder, config.overwrite)
     with _showing(progress) as show:
-        result = run.simulate(config, show, target, plan)
+        result = run.simulate(config, show, target, plan, callbacks)
     before = checked.warnings(plan) if plan.budget else ()
     earlier = [target.replaced] if target and target.replaced else []
     return _with_notes(result, *before, *checked.notes, *earlier)

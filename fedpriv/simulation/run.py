@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from fedpriv.node.silo import SiloEngine, make_silo_worker
 from fedpriv.parameters import Layout
 from fedpriv.report import notices
 from fedpriv.runs import checkpoints
+from fedpriv.runs.callbacks import Callback
 from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
@@ -194,6 +195,7 @@ def simulate(
     show: Callable[[Status], None] = lambda status: None,
     folder: RunFolder | str | Path | None = None,
     plan: Plan | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Run the configured federation on this machine.
 
@@ -202,6 +204,7 @@ def simulate(
         show: called after each round with what may be shown.
         folder: where outputs go, made where a path is given; None keeps them in memory.
         plan: the configuration's plan, where it was made before, and the configuration checked.
+        callbacks: called with public values (:mod:`fedpriv.runs.callbacks`).
 
     Raises ArgumentError or DataError, before any work, as :func:`check` and ``make_plan`` do.
     """
@@ -213,7 +216,7 @@ def simulate(
         plan = make_plan(config)
     if isinstance(folder, str | Path):
         folder = RunFolder.create(folder, plan.config.overwrite)
-    return execute(plan, make_engine(plan.config), folder, show)
+    return execute(plan, make_engine(plan.config), folder, show, callbacks=callbacks)
 
 
 def resumed(folder: Path) -> tuple[Plan, Checkpoint, Checked]:
