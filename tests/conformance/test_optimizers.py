@@ -72,7 +72,8 @@ def made(target: str, name: str, clip_norm: float = 1.0) -> PrivateOptimizer:
 
 def outcome_of(mechanism: Mechanism, target: Target, seed: int = 1, silo_size: int | None = None) -> Outcome:
     """A run on the target's data of this seed."""
-    cohorts = CohortSampler(mechanism.sampler, KEY, 12, silo_size=silo_size)
+    starts = None if silo_size is None else np.arange(0, mechanism.sampler.population + 1, silo_size)
+    cohorts = CohortSampler(mechanism.sampler, KEY, 12, silo_starts=starts)
     return run(mechanism, target.start, target.engine(target.data(seed)), CountingGate(), KEY, cohorts)
 
 

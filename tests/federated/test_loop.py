@@ -298,7 +298,7 @@ def test_a_step_of_two_releases_is_begun_only_where_both_can_be_made(
 
 
 def test_silos_get_their_own_units_and_all_reply() -> None:
-    cohorts = CohortSampler(Poisson(50, 0.2), KEY, 7, silo_size=10)
+    cohorts = CohortSampler(Poisson(50, 0.2), KEY, 7, silo_starts=10 * np.arange(6))
     shards = cohorts.draw(0)
     assert [(shard.index, shard.home, shard.parties) for shard in shards] == [(s, s, 1) for s in range(5)]
     assert all((shard.ids // 10 == shard.home).all() for shard in shards)
@@ -306,8 +306,9 @@ def test_silos_get_their_own_units_and_all_reply() -> None:
 
 
 def test_the_only_silo_draws_its_own_units_under_the_federations_numbers() -> None:
-    one = CohortSampler(Poisson(10, 0.5), KEY, 7, silo_size=10).draw(3)
-    fourth = CohortSampler(Poisson(10, 0.5), KEY, 7, silo_size=10, silo=4).draw(3)
+    one = CohortSampler(Poisson(10, 0.5), KEY, 7, silo_starts=np.array([0, 10])).draw(3)
+    starts = 10 * np.arange(6)
+    fourth = CohortSampler(Poisson(10, 0.5), KEY, 7, silo_starts=starts, silo=4).draw(3)
     assert [(c.index, c.home, c.parties) for c in (*one, *fourth)] == [(0, 0, 1), (0, 4, 1)]
     assert fourth[0].ids.tolist() == [40 + i for i in one[0].ids.tolist()]
 
