@@ -17,7 +17,9 @@ from fedpriv.accounting.ledger import read
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.node.journal import read_journal
+from fedpriv.node.ledger import answered
 from fedpriv.node.policy_file import Policy, read_policy
+from fedpriv.secure_aggregation.keys import Identity
 
 SHORT = {"rounds": 3, "examples-per-client": 500, "delta": 1e-5}
 
@@ -26,13 +28,21 @@ SHORT = {"rounds": 3, "examples-per-client": 500, "delta": 1e-5}
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, list[Policy]]]:
     folder = tmp_path_factory.mktemp("owners")
     python("deploy/make_client_files.py", str(folder / "data"), "--examples", "500")
+    identities = [Identity.fresh() for _ in range(2)]
+    (folder / "peers").write_text("".join(f"{identity.public.hex()}\n" for identity in identities))
     policies = []
     with Federation(folder / "flower") as started:
         for partition in range(2):
             own = folder / f"owner-{partition}"
             own.mkdir()
+            (own / "identity").write_text(identities[partition].secret.private_bytes_raw().hex())
             path = write_policy(
                 own,
+                ('["local", "central"]', '["local", "central", "distributed"]'),
+                (
+                    "insecure = true",
+                    f'insecure = true\nidentity-key = "identity"\npeer-keys = "{folder}/peers"',
+                ),
                 ("127.0.0.1:8000", f"127.0.0.1:{started.port}"),
                 ("partition-id = 1\nnum-partitions = 5", f"partition-id = {partition}\nnum-partitions = 2"),
                 ("data/silo.npz", f"{folder}/data/client-{partition}.npz"),
@@ -60,6 +70,23 @@ def test_owners_nodes_train_a_model(
     assert read(tmp_path / "run" / "ledger.jsonl").events == plan.events
     for policy, count in zip(policies, before, strict=True):
         assert len(read(policy.ledger, policy.anchor).events) == count + 3
+
+
+@pytest.mark.slow
+def test_owners_nodes_aggregate_securely(federation: tuple[Federation, list[Policy]], tmp_path: Path) -> None:
+    """The server learns the sum alone, and each node charges the noise of the sum that it can rely on."""
+    started, policies = federation
+    before = [len(read(policy.ledger, policy.anchor).events) for policy in policies]
+    config = settings("local") | {"placement": "distributed", "secure-aggregation": True}
+    log = started.run(config | {"out": str(tmp_path / "run")})
+    assert "stopped: rounds" in log, log + started.log("superlink") + started.log("node-0")
+    plan = make_plan(Config.parse(config))
+    assert read(tmp_path / "run" / "ledger.jsonl").events == plan.events
+    for policy, count in zip(policies, before, strict=True):
+        charged = read(policy.ledger, policy.anchor).events[count:]
+        assert charged == tuple(answered(plan, planned, 1) for planned in plan.mechanism.planned)
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert "no message (secure aggregation)" in report
 
 
 THIEF = {
