@@ -226,7 +226,7 @@ def test_an_own_optimizers_commands_run(empty: Path) -> None:
 @pytest.mark.slow
 def test_the_sweep_of_its_guide_runs(empty: Path) -> None:
     name = "docs/guides/sweep.md"
-    [text] = code_of(name, "toml")
+    text, _ = code_of(name, "toml")
     (empty / "sweep.toml").write_text(text)
     run_commands(commands_of(name), [])
     with (empty / "runs/sweep/results.csv").open() as file:

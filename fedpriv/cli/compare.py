@@ -55,6 +55,7 @@ Examples:
   fedpriv compare
   fedpriv compare --placements none,central,local --set epsilon=8
   fedpriv compare --seeds 5 --out runs/noise
+  fedpriv compare --placements central,distributed,local --dry-run
 """,
 )
 def compare(
@@ -70,6 +71,9 @@ def compare(
     ] = 0,
     jobs: Annotated[int, typer.Option(help="Runs side by side; 0: one for each core.")] = 0,
     overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the noise and the epsilons, and run nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     with refusing():  # before the slow imports of a run
@@ -90,6 +94,9 @@ def compare(
         ]
         chosen = comparison.plans(config, list(dict.fromkeys(names)))
         compare_runs.require_used(values, config, chosen)
+        if dry_run:
+            _show_noise(chosen, as_json)
+            return
         sweep = compare_runs.as_sweep(config, chosen, compare_runs.seeds_of(config, seeds))
         jobs, folder = sweep.jobs(jobs), Path(config.out or default_folder())
         removed = compare_runs.begin(folder, sweep, config.overwrite)
@@ -112,6 +119,19 @@ def compare(
     if interrupted or board.failed:
         say(again, err=as_json)
         raise typer.Exit(130 if interrupted else 1)
+
+
+def _show_noise(chosen: list[Plan], as_json: bool) -> None:
+    """The noise and the epsilons of the plans."""
+    from fedpriv.simulation import noise_table
+
+    rows = noise_table.rows(chosen)
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    print_table(noise_table.HEADER, [noise_table.cells(row) for row in rows])
+    for sentence in (*noise_table.NOTES, "Nothing was run."):
+        say(sentence)
 
 
 def _conclude(rows: list[Row], chosen: list[Plan], folder: Path, as_json: bool) -> None:

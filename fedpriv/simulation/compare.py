@@ -44,7 +44,7 @@ SILOS = "client"  # the client level: silos add all the noise to steps of their 
 COMPARED = (*PLACEMENTS, SILOS, SECURE)
 _PALETTE = ("tab:gray", "tab:blue", "tab:green", "tab:red", "tab:orange", "tab:brown", "tab:pink", "tab:cyan")
 _COLORS = {SILOS: "tab:purple", SECURE: "tab:olive", **dict(zip(PLACEMENTS, cycle(_PALETTE), strict=False))}
-_AGAINST = {
+AGAINST = {
     **{name: placement.against for name, placement in PLACEMENTS.items()},
     SILOS: "all but its own silo",
     SECURE: "the server, and who sees the models",
@@ -83,7 +83,7 @@ class Row:
             several = {"runs": len(self.results), "95 % interval, half": halves}
         return {
             "placement": self.placement,
-            "defends against": _AGAINST[self.placement],
+            "defends against": AGAINST[self.placement],
             "neighbours": self.result.report["privacy"]["relation"] if self.plan.budget else None,
             **final,
             **several,
@@ -98,19 +98,23 @@ class Row:
         for view in self.result.report["privacy"]["views"]:
             # At the client level the first view is against all of them at once.
             if self.plan.by_silo or view["against"].startswith(against):
-                return float(self._answered(view)["epsilon"])
+                return float(answered(view, self.plan.config.accounting)["epsilon"])
         return None
-
-    def _answered(self, view: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The view's epsilon by the budget's method, or by the first that supports this view."""
-        cells: Mapping[str, Mapping[str, Any]] = view["epsilon"]
-        own = cells.get(self.plan.config.accounting, {})
-        return own if "epsilon" in own else next(cell for cell in cells.values() if "epsilon" in cell)
 
     def _kind(self) -> str | None:
         """A bound or an estimate; an estimate where any of the row's is."""
-        kinds = {self._answered(view)["kind"] for view in self.result.report["privacy"]["views"]}
+        kinds = {
+            answered(view, self.plan.config.accounting)["kind"]
+            for view in self.result.report["privacy"]["views"]
+        }
         return "estimate" if "estimate" in kinds else next(iter(kinds), None)
+
+
+def answered(view: Mapping[str, Any], accounting: str) -> Mapping[str, Any]:
+    """A view's epsilon by the budget's method, or by the first that supports this view."""
+    cells: Mapping[str, Mapping[str, Any]] = view["epsilon"]
+    own = cells.get(accounting, {})
+    return own if "epsilon" in own else next(cell for cell in cells.values() if "epsilon" in cell)
 
 
 def plans(config: Config, placements: Sequence[str] = tuple(PLACEMENTS)) -> list[Plan]:
@@ -337,7 +341,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         kind = ", an ESTIMATE" if budget and row.json()["epsilon is"] == "estimate" else ""
         against = "not private"
         if budget:
-            against = f"epsilon {budget.epsilon:g} against {_AGAINST[row.placement]}{kind}"
+            against = f"epsilon {budget.epsilon:g} against {AGAINST[row.placement]}{kind}"
             against += f", {row.json()['neighbours']}" if differ else ""
         against += f"; n = {len(row.results)}" if len(row.results) > 1 else ""
         label = f"{row.placement} ({against})"

@@ -1,0 +1,58 @@
+"""The simulations that answer questions: their sweep files can be run, and a short form of each is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.scripts import SIMULATIONS, script
+
+import fedpriv
+from fedpriv.simulation.sweeps.definition import cells, read
+
+QUESTIONS = ("central_vs_local", "silos", "cohorts", "optimizers", "non_iid")
+FILES = [path for name in QUESTIONS for path in sorted((SIMULATIONS / name).glob("*.toml"))]
+SHORT = {"dataset": "digits", "rounds": 2, "evaluate-every": 2}
+
+
+def named(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_the_file_can_be_read_and_tunes_all_methods_alike(path: Path) -> None:
+    definition = read(path)
+    assert definition.tuning is not None
+    assert len(cells(definition)) >= 9
+    assert len(definition.grid["seed"]) >= 3
+    assert named(path).partition("/")[2] in (path.parent / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_short_form_runs(name: str, tmp_path: Path) -> None:
+    """Two rounds on the digits that come with the package, the first values of each axis, and one seed."""
+    table: dict[str, Any] = tomllib.loads((SIMULATIONS / name / "sweep.toml").read_text())
+    settings, grid = {**table["settings"], **SHORT}, table["grid"]
+    if "clients" in grid:
+        grid["clients"] = [1000]
+    elif settings.get("unit") != "example":
+        settings["clients"] = 1000 if settings.get("partition", "one-example") == "one-example" else 50
+    grid = {key: values[:2] if key != "seed" else [1] for key, values in grid.items()}
+    if "placement" in grid:
+        grid["placement"] = ["none", "local"]
+    tune = {key: values if isinstance(values, dict) else values[:2] for key, values in table["tune"].items()}
+    tune["learning-rate"] = [0.1, 1.0]
+    parts = {"settings": settings, "grid": grid, "tune": tune, "override": table.get("override", [])}
+    found = fedpriv.sweep(parts, tmp_path / "out", progress=False)
+    assert found.failed == {}
+    assert len(found.ended) == len(found.sweep.cells)
+
+
+def test_the_noise_of_local_messages_falls_with_the_square_root_of_the_cohort() -> None:
+    rows = script("central_vs_local/noise.py").table((50, 200))
+    noise = {(row["placement"], row["cohort"]): row["noise on the mean"] for row in rows}
+    assert noise["central", 50] / noise["central", 200] == pytest.approx(4, rel=0.01)
+    assert noise["local", 50] / noise["local", 200] == pytest.approx(2, rel=0.01)
