@@ -25,6 +25,7 @@ from fedpriv.cli import (
     simulate,
     sweep,
     train,
+    view,
 )
 from fedpriv.cli.app import app
 
@@ -44,6 +45,7 @@ __all__ = [
     "simulate",
     "sweep",
     "train",
+    "view",
 ]
 
 

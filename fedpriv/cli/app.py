@@ -52,8 +52,8 @@ class Commands(typer.core.TyperGroup):
 
 
 _ORDER = (
-    "simulate", "train", "compare", "sweep", "report", "resume", "audit", "deploy", "bench", "account",
-    "calibrate", "optimizers", "data", "init", "check", "enrol", "run", "status",
+    "simulate", "train", "compare", "sweep", "report", "view", "resume", "audit", "deploy", "bench",
+    "account", "calibrate", "optimizers", "data", "init", "check", "enrol", "run", "status",
 )  # fmt: skip
 
 # Commands of other programs, and ours.
