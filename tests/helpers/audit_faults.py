@@ -1,12 +1,16 @@
 """How many units an audit needs to find each fault of its tests.
 
-    python tests/helpers/audit_faults.py            # prints a Markdown table; some minutes
+    python tests/helpers/audit_faults.py                # prints a Markdown table; an hour
+    python tests/helpers/audit_faults.py --as-tested    # with the numbers of the tests; at once
 
-A fault counts as found by a number of units if the audits of three seeds all find it.
+A fault counts as found by a number of units if the audits of three seeds all find it. The tests find each
+fault with one seed; their numbers of units are enough, and perhaps more than enough. Faults of secure
+aggregation are in the second table alone: they are in messages, and any number of units finds them.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -17,11 +21,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from auditing import test_auditor, test_neighbours, test_views
+from auditing import test_auditor, test_neighbours, test_protocol, test_views
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.auditing.auditor import audit
-from fedpriv.auditing.views import view_of
+from fedpriv.auditing.views import View, view_of
 from fedpriv.federated.worker import Worker
 from helpers.patching import patched
 from helpers.small import small
@@ -61,14 +65,35 @@ def found(view: str, settings: dict[str, Any], owner: Any, name: str, wrong: Any
     return True
 
 
-def main() -> None:
-    """Prints the table."""
-    print("| fault | adversary | units that find it |\n|---|---|---|")
+def as_tested() -> Iterator[tuple[str, str, str]]:
+    """(fault, adversary, the units in its test) of all tests, those of one adversary together."""
+    rows = [(fault, view, settings) for fault, view, settings, *_ in faults()]
+    told = [
+        (fault, view_of(small(**settings), view).sees, f"{small(**settings).units:,}")
+        for fault, view, settings in rows
+    ]
+    units = f"{small(**test_protocol.RUN).units:,}"
+    told += [(fault, View.PROTOCOL.sees, units) for fault in test_protocol.FAULTS]
+    adversaries = list(dict.fromkeys(row[1] for row in told))
+    yield from sorted(told, key=lambda row: adversaries.index(row[1]))
+
+
+def measured() -> Iterator[tuple[str, str, str]]:
+    """(fault, adversary, the smallest of SIZES that finds it)."""
     for title, view, settings, owner, name, wrong in faults():
         sizes = (units for units in SIZES if found(view, settings, owner, name, wrong, units))
         enough = next(sizes, None)
         seen = view_of(small(**settings), view).sees
-        print(f"| {title} | {seen} | {f'{enough:,}' if enough else 'none of these numbers'} |", flush=True)
+        yield title, seen, f"{enough:,}" if enough else "none of these numbers"
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--as-tested", action="store_true", help="the numbers of units in the tests")
+    print("| fault | adversary | units that find it |\n|---|---|---|")
+    for row in as_tested() if parser.parse_args().as_tested else measured():
+        print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":
