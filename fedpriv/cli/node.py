@@ -1,4 +1,4 @@
-"""``fedpriv node init | run | policy | status``."""
+"""``fedpriv node init | run | policy | status | identity``."""
 
 from __future__ import annotations
 
@@ -42,6 +42,19 @@ def node_init(policy: PolicyFile) -> None:
         owner = read_policy(policy)
         events = set_up(owner)
     say(f"ledger {owner.ledger}, with {events} events; its length and hash are kept in {owner.anchor} too")
+
+
+@node_app.command(
+    "identity", help="Make this node's identity key for secure aggregation, and print its public half."
+)
+def node_identity(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file of the secret key.")],
+) -> None:
+    from fedpriv.node.secure_parties import make_identity
+
+    with refusing():
+        public = make_identity(file)
+    typer.echo(public)
 
 
 @node_app.command("policy", help="Check a policy file, and show what it allows.")

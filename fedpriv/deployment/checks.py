@@ -78,6 +78,7 @@ _REMEDY = {
     "authority": "copy the server's ca.crt into this folder",
     "key": "put the node's own private key there, and name it as private-key in policy.toml",
     "ledger": "restore the ledger and its anchor from a copy before the node answers anything",
+    "peers": "put the owners' public identity keys into peers.txt, a line a partition, the same everywhere",
     "policy": "correct policy.toml; `fedpriv node policy` checks it",
 }
 

@@ -16,7 +16,9 @@ import numpy as np
 from fedpriv.deployment import checks, keys
 from fedpriv.deployment.checks import FaultError, Look, State
 from fedpriv.deployment.folders import SERVER, Party
+from fedpriv.node.secure_parties import pinned
 from fedpriv.node.setup import require_set_up
+from fedpriv.secure_aggregation.threshold import smallest_threshold
 
 _PATIENCE = 10.0  # seconds for a connection
 # The seconds by which a node's clock may be ahead of the server's, and behind it: Flower refuses the rest.
@@ -29,6 +31,7 @@ def looks(node: Party, before_start: bool = False) -> Iterator[Look]:
     yield "policy", lambda: _policy(node)
     yield "authority", lambda: checks.authority(node)
     yield "key", lambda: _key(node)
+    yield "peers", lambda: _peers(node)
     yield "server", lambda: _server(node)
     yield "clock", lambda: _clock(node)
     yield "data", lambda: _data(node)
@@ -45,6 +48,16 @@ def _policy(node: Party) -> str:
     policy.require_code()
     limits = policy["run-epsilon"], policy["epsilon-limit"], policy["delta-limit"]
     return "epsilon {:g} a run, {:g} in all (delta {:g})".format(*limits)
+
+
+def _peers(node: Party) -> str:
+    """The keys for secure aggregation fit the node's place."""
+    policy = node.policy
+    if not policy["identity-key"] and not policy["peer-keys"]:
+        return "no keys for secure aggregation"
+    checks.private(Path(policy["identity-key"]))
+    least, _, peers = pinned(policy.node_config, smallest_threshold(node.nodes), node.nodes)
+    return f"{len(peers)} identity keys; at least {least} nodes in a secure sum"
 
 
 def _key(node: Party) -> str:

@@ -12,6 +12,8 @@ from fedpriv._internal import validation
 from fedpriv._internal.settings import toml_value
 from fedpriv.deployment import flower_app, keys, scripts
 from fedpriv.deployment.folders import AUTHORITY, PARTY_FILE, POLICY_FILE, SERVER, node_folder, versions
+from fedpriv.node.secure_parties import make_identity
+from fedpriv.secure_aggregation.threshold import MAX_PARTIES, MIN_PARTIES
 
 _LOOPBACK = ("127.0.0.1", "localhost")
 _MOST_NODES = 10_000
@@ -46,6 +48,11 @@ class Request:
     def real_certificate(self) -> bool:
         """Whether the server has a certificate already."""
         return self.certificate is not None
+
+    @property
+    def identifies(self) -> bool:
+        """Whether identity keys for secure aggregation are made; owners with own keys make these, too."""
+        return not self.public_keys and MIN_PARTIES <= self.nodes <= MAX_PARTIES
 
     def check(self) -> None:
         """Raises ArgumentError or KeyFileError for what cannot be provisioned, before anything is made."""
@@ -117,7 +124,12 @@ def _made(folder: Path, request: Request) -> list[Path]:
         (server / name).write_text(content)
     for name, content in scripts.server_units().items():
         (server / name).write_text(content)
-    return [server, *(_node(folder, partition, request, roots) for partition in range(request.nodes))]
+    nodes = [_node(folder, partition, request, roots) for partition in range(request.nodes)]
+    if request.identifies:
+        peers = "".join(f"{make_identity(node / 'identity.key')}\n" for node in nodes)
+        for node in nodes:
+            keys.write_new(node / "peers.txt", peers.encode())
+    return [server, *nodes]
 
 
 def _server_files(folder: Path, server: Path, request: Request) -> bytes:
@@ -183,7 +195,9 @@ def _node(folder: Path, partition: int, request: Request, roots: bytes) -> Path:
     host = request.hosts[0]
     address = f"[{host}]:{request.port}" if ":" in host else f"{host}:{request.port}"
     (node / PARTY_FILE).write_text(_facts({"party": name, "partition": partition, "nodes": request.nodes}))
-    (node / POLICY_FILE).write_text(scripts.node_policy(address, partition, request.nodes))
+    (node / POLICY_FILE).write_text(
+        scripts.node_policy(address, partition, request.nodes, request.identifies)
+    )
     (node / f"fedpriv-{name}.service").write_text(scripts.node_unit(name))
     _script(node, scripts.node_script())
     return node

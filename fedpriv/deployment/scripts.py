@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedpriv._internal.settings import toml_value
+from fedpriv.secure_aggregation.threshold import MAX_PARTIES, MIN_PARTIES
 
 _QUIET = """\
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
@@ -88,7 +89,7 @@ num-partitions = {nodes}
 data-file = "data.npz"
 ledger-file = "ledger/ledger.jsonl"
 ledger-anchor = "anchor/ledger-head"
-
+{peers}
 [limits]
 run-epsilon = 3.0
 epsilon-limit = 20.0
@@ -105,10 +106,16 @@ placement = ["central", "local", "distributed"]
 unit = ["example"]
 """
 
+_PEERS = """\
+# For secure aggregation. Who makes a key knows it: owners make their own with `fedpriv node identity`.
+{mark}identity-key = "identity.key"
+{mark}peer-keys = "peers.txt"
+"""
+
 _RUN = """\
 # {comment}
 nodes-own-data = true
-{level}unit = "example"
+{level}{secure}unit = "example"
 clients = {nodes}
 examples-per-client = 1000
 model = "logistic"
@@ -149,15 +156,20 @@ def node_unit(name: str) -> str:
     return _UNIT.format(what=name, home=f"/etc/fedpriv/{name}", argument="", after="")
 
 
-def node_policy(server: str, partition: int, nodes: int) -> str:
-    """A node's ``policy.toml`` as its owner receives it, to be edited; the server is HOST:PORT."""
-    return _POLICY.format(server=toml_value(server), partition=partition, nodes=nodes)
+def node_policy(server: str, partition: int, nodes: int, identified: bool) -> str:
+    """A node's ``policy.toml`` as its owner receives it, to be edited; the server is HOST:PORT.
+
+    ``identified`` says whether the folder has identity keys for secure aggregation.
+    """
+    mark = "" if identified else "# "
+    peers = _PEERS.format(mark=mark)
+    return _POLICY.format(server=toml_value(server), partition=partition, nodes=nodes, peers=peers)
 
 
 def example_runs(nodes: int) -> dict[str, str]:
     """{file name: settings} of runs to try."""
-    whole = {"nodes": nodes, "level": "", "sampler": "poisson", "rate": 0.2, "step": 3.0}
-    return {
+    whole = {"nodes": nodes, "level": "", "secure": "", "sampler": "poisson", "rate": 0.2, "step": 3.0}
+    runs = {
         "central.toml": _RUN.format_map(
             whole | {"comment": "The server adds the noise; the nodes trust it.", "placement": "central"}
         ),
@@ -180,6 +192,16 @@ def example_runs(nodes: int) -> dict[str, str]:
             }
         ),
     }
+    if MIN_PARTIES <= nodes <= MAX_PARTIES:
+        secure = {
+            "comment": "Each node adds a share of the noise; the server learns the sum and no message.",
+            "placement": "distributed",
+            "secure": "secure-aggregation = true\n",
+            "sampler": "everyone",
+            "rate": 1.0,
+        }
+        runs["secure.toml"] = _RUN.format_map(whole | secure)
+    return runs
 
 
 _SERVICE = """\

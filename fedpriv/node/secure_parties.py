@@ -7,6 +7,7 @@ time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,7 +144,7 @@ def pinned(node: Mapping[str, Any], threshold: int, nodes: int) -> tuple[int, Id
     for key in ("identity-key", "peer-keys"):
         if not node.get(key):
             raise validation.ArgumentError(
-                f"the run aggregates securely, and this node has no {key}; `fedpriv deploy init` makes it"
+                f"the run aggregates securely, and this node has no {key}; `fedpriv node identity` makes one"
             )
     identity = read_identity(Path(str(node["identity-key"])))
     peers = read_peers(Path(str(node["peer-keys"])))
@@ -160,6 +161,22 @@ def pinned(node: Mapping[str, Any], threshold: int, nodes: int) -> tuple[int, Id
     if threshold < least:
         raise validation.fail("min-replies of the run", threshold, f"be at least min-parties, {least}")
     return max(threshold, least), identity, peers
+
+
+def make_identity(path: Path) -> str:
+    """Writes a new identity key to a new file, with mode 0600; its public key in hexadecimal digits.
+
+    Raises ArgumentError if the file exists or cannot be written.
+    """
+    identity = Identity.fresh()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        hint = str(error.strerror)
+        raise validation.fail("FILE", str(path), "be a new file in a folder to write to", hint) from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(identity.secret.private_bytes_raw().hex() + "\n")
+    return identity.public.hex()
 
 
 def read_identity(path: Path) -> Identity:

@@ -16,6 +16,7 @@ from fedpriv.node.journal import Journal
 from fedpriv.node.ledger import ON_WORD
 from fedpriv.node.ledger_file import opened
 from fedpriv.node.policy_file import Policy, read_policy
+from fedpriv.node.secure_parties import read_identity
 
 EVENT = Event(4.0, "none", "add-remove")
 
@@ -44,6 +45,15 @@ def test_a_policy_is_shown(policy: Policy) -> None:
     assert shown["limits"]["epsilon-limit"] == 20.0
     assert shown["allow"]["model"] == ["logistic"]
     assert "max-clip-norm" in fedpriv("policy", policy.path).output
+
+
+def test_an_identity_key_is_made_once_and_its_public_half_is_shown(tmp_path: Path) -> None:
+    made = fedpriv("identity", tmp_path / "key")
+    assert made.exit_code == 0
+    assert read_identity(tmp_path / "key").public.hex() == made.output.strip()
+    again = fedpriv("identity", tmp_path / "key")
+    assert again.exit_code == 2
+    assert "it must be a new file" in again.output
 
 
 def test_a_node_is_set_up_once(policy: Policy) -> None:

@@ -20,6 +20,7 @@ from fedpriv.config.schema import Config
 from fedpriv.deployment import flower_app, keys
 from fedpriv.deployment.folders import read_parties, read_server
 from fedpriv.deployment.provision import Request, provision
+from fedpriv.node.secure_parties import pinned
 
 HOSTS = ("fl.hospital.example", "10.0.0.7")
 
@@ -57,6 +58,13 @@ def test_private_files_are_for_their_owner_alone(made: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
     held = [path for path in made.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
     assert sorted(held) == sorted(private)
+
+
+def test_each_node_has_an_identity_that_all_nodes_pin(made: Path) -> None:
+    keys_of = [pinned(node.policy.node_config, 3, 3) for node in read_parties(made)[1:]]
+    assert len({identity.public for _, identity, _ in keys_of}) == 3
+    assert len({peers for _, _, peers in keys_of}) == 1
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made.glob("node-*/identity.key")} == {0o600}
 
 
 def test_an_existing_folder_is_not_written_over(made: Path) -> None:
@@ -103,7 +111,7 @@ def test_the_systemd_units_start_the_scripts_as_an_ordinary_user(made: Path) -> 
 
 def test_the_example_runs_are_valid_and_for_all_nodes(made: Path) -> None:
     files = [path for path in (made / "server").glob("*.toml") if path.name != "party.toml"]
-    assert len(files) == 3
+    assert len(files) == 4
     for path in files:
         settings = tomllib.loads(path.read_text())
         assert Config.parse(settings).clients == 3
