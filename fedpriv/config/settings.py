@@ -15,6 +15,7 @@ from fedpriv.mechanism.settings import PartySettings, chosen
 from fedpriv.mechanism.units import PrivacyUnit
 from fedpriv.models import MODELS
 
+_OWN_DATA = Needs("nodes-own-data=true", lambda run: bool(run["nodes-own-data"]))
 _IN_RAY = Needs("engine=ray", lambda run: run["engine"] == "ray")
 # Not strict: placement=none takes a configuration as it is, so that runs can be compared.
 _NOISE = Needs("noise", lambda run: chosen(run).adds_noise, strict=False)
@@ -124,6 +125,12 @@ class ClientSettings(Settings):
     )
     nodes_own_data: bool = setting(
         False, "deployment: node k is client (or silo) k and has its own data file"
+    )
+    min_nodes: int = setting(
+        0, "nodes with which a run begins after start-timeout; 0: all of them", ge=0, needs=_OWN_DATA
+    )
+    start_timeout: float = setting(
+        300.0, "seconds to wait for all nodes before round 1", gt=0, needs=_OWN_DATA
     )
 
 

@@ -67,11 +67,13 @@ def checked(server: Party, settings: Mapping[str, Any]) -> Config:
     config = Config.parse(dict(settings))
     if not config.nodes_own_data:
         raise validation.fail("nodes-own-data", False, "be true", "each node of a deployment owns its data")
+    hint = f"the deployment has {server.nodes} nodes"
     if config.clients != server.nodes:
-        hint = f"the deployment has {server.nodes} nodes"
         raise validation.fail("clients", config.clients, f"be {server.nodes}", hint)
+    if config.min_nodes > server.nodes:
+        raise validation.fail("min-nodes", config.min_nodes, f"be at most {server.nodes}", hint)
     missing = sorted(set(range(server.nodes)) - set(enrol.enrolled(server)))
-    if missing:
+    if len(missing) > server.nodes - (config.min_nodes or server.nodes):
         raise validation.ArgumentError(
             f"Partitions {missing} have no enrolled key; `fedpriv deploy enrol {server.folder}` enrols them."
         )

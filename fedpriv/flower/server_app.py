@@ -55,6 +55,9 @@ def _run(grid: Grid, config: Config) -> None:
         raise validation.fail("secure-aggregation", True, allowed, "`fedpriv simulate` has it")
     if note := remark(config):
         _report(f"NOTE: {note}")
+    if config.min_nodes > config.clients:
+        hint = "each client is a node"
+        raise validation.fail("min-nodes", config.min_nodes, f"be at most {config.clients}", hint)
     out = config.out or default_folder()
     RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
@@ -62,6 +65,8 @@ def _run(grid: Grid, config: Config) -> None:
     engine = GridEngine(
         grid,
         reply_timeout=config.reply_timeout,
+        start_timeout=config.start_timeout,
+        min_nodes=config.min_nodes or None,
         nodes=nodes,
         report=_report,
         silos=silos,

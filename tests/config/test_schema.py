@@ -151,6 +151,8 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("noise-draws", "discrete"),
     ("seed", -2),
     ("nodes-own-data", 1),
+    ("min-nodes", -1),
+    ("start-timeout", 0.0),
     ("secure-aggregation", 1),
     ("engine", "spark"),
     ("actors", -1),

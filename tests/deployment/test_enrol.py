@@ -149,6 +149,12 @@ def test_a_run_that_the_deployment_cannot_have_is_refused(server: Party, registr
     assert runs.checked(server, SETTINGS).clients == 3
     with pytest.raises(ArgumentError, match="the deployment has 3 nodes"):
         runs.checked(server, SETTINGS | {"clients": 4})
+    with pytest.raises(ArgumentError, match="min-nodes is 4; it must be at most 3"):
+        runs.checked(server, SETTINGS | {"min-nodes": 4})
+    enrol.revoke(server, 1)
+    assert runs.checked(server, SETTINGS | {"min-nodes": 2}).min_nodes == 2
+    with pytest.raises(ArgumentError, match=r"Partitions \[1\]"):
+        runs.checked(server, SETTINGS | {"min-nodes": 3})
     with pytest.raises(ArgumentError, match="nodes-own-data"):
         runs.checked(server, SETTINGS | {"nodes-own-data": False})
 
