@@ -80,9 +80,8 @@ def test_only_the_page_is_served_and_only_with_its_token(viewer: Viewer, root: P
         f"/{token}/ended/config.toml",
         f"/{token}//etc/passwd",
         f"/{token}/?x",
-        "/é/",
     ):
-        assert status(viewer, path.encode().decode("latin-1")) == 404, path
+        assert status(viewer, path) == 404, path
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
         assert status(viewer, f"/{token}/", method) == 501, method
     for host in ("evil.example", f"evil.example:{viewer.server_port}", "127.0.0.1"):
