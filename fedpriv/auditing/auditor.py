@@ -67,6 +67,7 @@ from fedpriv.auditing.watched import Watched
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.loop import Outcome, Progress, run
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.node import silo
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
@@ -197,6 +198,8 @@ def _finding_of_many(
         found = _run(subject, observe, probed=not number)
         coin = number % len(subject.there)  # whatever the coins say
         runs.append(replace(found, scores=found.scores[:, [coin]], there=subject.there[[coin]]))
+        if found.stopped is StopReason.INTERRUPTED:
+            break
     return judged(subject, joined(runs), confidence)
 
 

@@ -60,12 +60,13 @@ def joined(attacks: Sequence[Attack]) -> Attack:
     first = attacks[0]
     for other in attacks[1:]:
         first.residuals.join(other.residuals)
-    shortest = min(attacks, key=lambda attack: sum(event.count for event in attack.charged))
+    # An interrupted run has fewer releases; what the longest one may show bounds them all.
+    longest = max(attacks, key=lambda attack: sum(event.count for event in attack.charged))
     return replace(
         first,
         scores=np.concatenate([attack.scores for attack in attacks], axis=1),
         there=np.concatenate([attack.there for attack in attacks]),
-        charged=shortest.charged,
+        charged=longest.charged,
         stopped=next((one.stopped for one in attacks if not one.stopped.complete), first.stopped),
         independent=True,
         runs=len(attacks),

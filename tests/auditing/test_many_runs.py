@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.patching import patched
+from helpers.small import small
 from typer.testing import CliRunner
 
 import fedpriv
@@ -15,6 +16,7 @@ from fedpriv.auditing import auditor
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.subject import Subject
 from fedpriv.cli import app
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import Central
 
 SMALL: dict[str, Any] = {
@@ -92,3 +94,18 @@ def test_the_command_repeats_a_run() -> None:
     assert shown.exit_code == 0, shown.output
     assert "4 runs, with a coin for one of the clients in each, dp-sgd, 1 release" in shown.stdout
     assert "proved by these runs alone" in shown.stdout
+
+
+def test_an_interrupted_audit_is_judged_by_the_runs_so_far() -> None:
+    """The claim is that of the runs that ended, not of the one that was cut."""
+    seen: list[int] = []
+
+    def stop(rounds: int) -> None:
+        seen.append(rounds)
+        if len(seen) == 3:  # in the second run
+            raise KeyboardInterrupt
+
+    config = small(**{**SMALL, "rounds": 2})
+    found = auditor.audit(config, observe=stop, runs=5)
+    assert (found.runs, found.releases, found.stopped) == (2, 2, StopReason.INTERRUPTED)
+    assert found.claimed == auditor.audit(config, runs=2).claimed
