@@ -92,7 +92,7 @@ def _halved(spectrum: Tensor, waves: Tensor) -> Tensor:
     ]
     total = parts[0][0] * parts[0][1]
     for spectra, others in parts[1:]:
-        total = torch.addcmul(total, spectra, others, out=total)
+        total = torch.addcmul(total, spectra, others)
     return total
 
 

@@ -53,6 +53,11 @@ def zeros(generator: np.random.Generator, shape: Shape) -> npt.NDArray[np.float6
     return np.zeros(shape)
 
 
+def ones(generator: np.random.Generator, shape: Shape) -> npt.NDArray[np.float64]:
+    """All ones; nothing is drawn from the generator."""
+    return np.ones(shape)
+
+
 def keep(module: nn.Module) -> nn.Module:
     """The same module, with initializers that reproduce its present parameters."""
     for layer in module.modules():

@@ -18,6 +18,7 @@ from fedpriv._internal import validation
 from fedpriv.models import initializers
 from fedpriv.scattering import scattering
 
+_LEAST_SQUARE = 1e-10  # of a filter's squared norm, so that a constant one has a gradient
 FACTORS = 100  # the length of a factor in Li 2023, appendix C.1
 
 
@@ -51,6 +52,64 @@ class Scattering(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Features (n, channels * 81, height / 4, width / 4) of images (n, channels, height, width)."""
         return scattering(x)
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution whose filters have mean 0 and variance 1 / fan-in: weight standardisation.
+
+    Source: Qiao et al. 2019, "Micro-batch training with batch-channel normalization and weight
+    standardization". The filters are computed from the parameters alone, so that it costs no privacy.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The convolution with standardised filters. A constant filter becomes zero."""
+        flat = self.weight.flatten(1)
+        centred = flat - flat.mean(1, keepdim=True)
+        norms = (centred.square().sum(1, keepdim=True) + _LEAST_SQUARE).sqrt()
+        outputs: Tensor = self._conv_forward(input, (centred / norms).view_as(self.weight), self.bias)
+        return outputs
+
+
+class ScaledGroupNorm(nn.GroupNorm):
+    """Group normalisation whose scales start at 1 and whose shifts start at 0."""
+
+    def __init__(self, groups: int, channels: int) -> None:
+        super().__init__(groups, channels)
+        self.initializers = {"weight": initializers.ones, "bias": initializers.zeros}
+
+
+class Residual(nn.Module):
+    """Two standardised convolutions of 3x3 with group normalisation and ReLU, added to their input.
+
+    Args:
+        ins, outs: the numbers of channels.
+        stride: that of the first convolution; where it is not 1, or the channels differ, the input passes a
+            convolution of 1x1.
+        first: the wide form (normalise, ReLU, convolve; Zagoruyko & Komodakis 2016) instead of that of He et
+            al. 2016 (convolve, normalise, ReLU).
+        groups: of group normalisation.
+    """
+
+    def __init__(self, ins: int, outs: int, stride: int, first: bool, groups: int) -> None:
+        super().__init__()
+        self.first = first
+        self.norm1 = ScaledGroupNorm(groups, ins if first else outs)
+        self.conv1 = StandardisedConv2d(ins, outs, 3, stride, padding=1, bias=False)
+        self.norm2 = ScaledGroupNorm(groups, outs)
+        self.conv2 = StandardisedConv2d(outs, outs, 3, padding=1, bias=False)
+        same = stride == 1 and ins == outs
+        self.short = nn.Identity() if same else StandardisedConv2d(ins, outs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ins, h, w) -> (n, outs, h / stride, w / stride)."""
+        if self.first:
+            before = F.relu(self.norm1(x))
+            after = self.conv2(F.relu(self.norm2(self.conv1(before))))
+            same = isinstance(self.short, nn.Identity)
+            wide: Tensor = after + (x if same else self.short(before))
+            return wide
+        after = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(after + self.short(x))
 
 
 class Pool(nn.Module):
