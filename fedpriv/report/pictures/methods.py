@@ -74,9 +74,13 @@ class Line:
         """The settings but one, with the number of runs of a point."""
         idle = {left_out, *(("placement", "clip-norm") if self.reference else ())}
         own = {key: value for key, value in self.settings.items() if key not in idle}
+        name = ", ".join(filter(None, [self.reference, words(own)])) or "all runs"
+        return self.counted(name)
+
+    def counted(self, name: str) -> str:
+        """A name with the number of runs of a point, and the notes."""
         numbers = sorted({point.runs for point in self.points})
         runs = " to ".join(dict.fromkeys(map(str, (numbers[0], numbers[-1]))))
-        name = ", ".join(filter(None, [self.reference, words(own)])) or "all runs"
         return f"{name} ({'; '.join([f'n = {runs}', *self.notes])})"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv._internal import plotting
 from fedpriv.mechanism.placement import Central, Local
 from fedpriv.report.pictures import methods
-from fedpriv.report.pictures.methods import Point
+from fedpriv.report.pictures.methods import Line, Point
 from fedpriv.report.sweep_results import Ended
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def _draw(axes: Axes, central: Sequence[Point], local: Sequence[Point], at: floa
         (central, local), _PLACEMENTS, plotting.STYLES, strict=False
     ):
         where, means = [p.at for p in points if p.at], [point.mean for point in points]
-        axes.plot(where, means, color=color, linestyle=dashes, marker=marker, label=f"{name} noise")
+        label = Line({}, tuple(points)).counted(f"{name} noise")
+        axes.plot(where, means, color=color, linestyle=dashes, marker=marker, label=label)
         methods.band(axes, points, color)
     where = [point.at for point in central if point.at]
     goal = [point.mean - GAP for point in central]

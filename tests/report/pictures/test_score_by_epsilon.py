@@ -85,9 +85,9 @@ def test_what_epsilon_means_is_said_where_it_differs(
         assert word in text
         assert f"(optimizer={optimizer})" in text
     column = {"AGAINST": "against", "HELD": "accounting"}.get(key, key.lower())
-    table = sweep_results.rows(cells)
+    table = sweep_results.rows(cells, 4)
     assert len({row[column] for row in table}) == 2
-    same = sweep_results.rows([cell for cell in cells if cell.settings["optimizer"] == "dp-sgd"])
+    same = sweep_results.rows([cell for cell in cells if cell.settings["optimizer"] == "dp-sgd"], 4)
     assert column not in same[0]
 
 
@@ -128,14 +128,16 @@ def test_runs_without_noise_are_levels_and_diverged_ones_are_told() -> None:
     assert level.get_linestyle() == ":"
     assert math.isnan(line.get_ydata()[1])
     assert "A point with a run that diverged is left out." in texts(figure)
-    assert [row["accuracy"] for row in sweep_results.rows(cells)][-1] is None
-    assert sweep_results.as_csv(sweep_results.rows(cells[2:])).splitlines()[-1] == "central,-1,3.0,20,,3.0"
+    assert [row["accuracy"] for row in sweep_results.rows(cells, 4)][-1] is None
+    assert (
+        sweep_results.as_csv(sweep_results.rows(cells[2:], 4)).splitlines()[-1] == "central,-1,3.0,20,,3.0,4"
+    )
 
 
 def test_an_evaluation_at_an_interruption_is_no_row() -> None:
-    [first, *_] = rows = sweep_results.rows([ended(0.5, **{"evaluate-every": 10})])
+    [first, *_] = rows = sweep_results.rows([ended(0.5, **{"evaluate-every": 10})], 1)
     assert [row["round"] for row in rows] == [10, 20]
-    assert list(first)[-3:] == ["round", "accuracy", "epsilon spent"]
+    assert list(first)[-4:] == ["round", "accuracy", "epsilon spent", "settings tried"]
     assert statistics.fmean(row["epsilon spent"] for row in rows) == 2.25
 
 
