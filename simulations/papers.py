@@ -24,7 +24,7 @@ KEYS = {
     *("paper", "what", "code", "run", "published", "why"),
     *("results", "where", "seeds", "by", "score", "as", "epsilon"),
 }
-TITLES = ("what", "in", "command", "the paper", "ours", "certified epsilon (PLD)", "why there is no figure")
+TITLES = ("what", "in", "command", "the paper", "ours", "certified epsilon", "why there is no figure")
 HEAD = """# Simulations
 
 What the five papers have, row by row: algorithms, tables, figures and baselines.
@@ -35,7 +35,8 @@ Figures are mean ± standard deviation, with the number of seeds in brackets; wh
 budgets, each follows its epsilon (its sigma or its epochs, where the row says so). Accuracies and errors are
 percentages of a public test set. Three seeds are few, and some of them chose settings: each folder's README
 says which, and what its epsilon means (unit, neighbours, delta, adversary, method and kind). The largest
-epsilon that PLD certifies for a run stands beside it. No epsilon covers the choice of settings.
+epsilon that PLD certifies for a run stands beside it (for DP-AGD that of its zCDP
+filter). No epsilon covers the choice of settings.
 
 Folders that are of no paper: [defaults](defaults/README.md) (where default settings come from) and
 [flower_apps](flower_apps/README.md) (ordinary Flower apps, and the lines that make them private).

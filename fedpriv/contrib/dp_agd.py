@@ -43,7 +43,7 @@ Not from the paper: the initial values of both shares (1/60 each), and that a Na
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -165,14 +165,18 @@ class _Curator:
         )
         return None if answer is None else answer[0]
 
-    def best(self, points: Sequence[Tensor], rho: float) -> int | None:
-        """The index of the point with the smallest noisy objective, or None if it is not affordable."""
+    def best(self, points: Sequence[Tensor], rho: float, public: Tensor | None = None) -> int | None:
+        """The index of the point with the smallest noisy objective, or None if it is not affordable.
+
+        ``public`` (points,) is added to the objective of each point.
+        """
         event = self.event(rho, "noisy-max")
         index = self.pay(event)
         if index is None:
             return None
         bound = self.settings.clip_loss
         values = torch.stack([objective(self.task, point, self.x, self.y, bound) for point in points])
+        values = values if public is None else values + public.double()
         return release.choose_least(values, bound, event.noise_multiplier, self.key, index)
 
 
@@ -199,6 +203,7 @@ def descend(
     budget_gate: Filter,
     key: Key,
     relation: str = "add-remove",
+    penalty: Callable[[Tensor], Tensor] | None = None,
 ) -> Descent:
     """Runs DP-AGD over all units until the budget or the steps end.
 
@@ -210,6 +215,9 @@ def descend(
         budget_gate: an unused zCDP filter, with a ledger if charges must be stored.
         key: from OS entropy; or from a seed, and then the run is reproducible and not private.
         relation: the neighbouring relation.
+        penalty: a public function of theta (d,) that is added to the SUM of losses, such as N R(theta) with a
+            regulariser R and a public N. It is outside the clips and changes no sensitivity: it moves the
+            sums of neighbouring data sets alike.
 
     Raises ArgumentError if the filter does not use zCDP.
     """
@@ -220,7 +228,7 @@ def descend(
     steps: list[float] = []
     while len(steps) < settings.most_steps:
         sizes = [largest * k / (settings.candidates - 1) for k in range(settings.candidates)]
-        found, rho = _step(curator, params, sizes, rho, len(steps))
+        found, rho = _step(curator, params, sizes, rho, len(steps), penalty)
         if found is None:
             return Descent(params, tuple(steps), rho, curator.releases, "budget")
         params, size = found
@@ -231,14 +239,21 @@ def descend(
 
 
 def _step(
-    curator: _Curator, params: Tensor, sizes: Sequence[float], rho: float, step: int
+    curator: _Curator,
+    params: Tensor,
+    sizes: Sequence[float],
+    rho: float,
+    step: int,
+    penalty: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[tuple[Tensor, float] | None, float]:
     """((the next theta, its step size) or None if the budget ended, rho_ng)."""
     noisy = curator.gradient(params, rho, step)
+    slope = torch.func.grad(penalty)(params) if penalty else torch.zeros_like(params)
     while noisy is not None:
-        direction = noisy / torch.linalg.vector_norm(noisy)
+        direction = (noisy + slope) / torch.linalg.vector_norm(noisy + slope)
         points = [params - size * direction for size in sizes]
-        chosen = curator.best(points, curator.settings.choice_share * curator.budget_gate.limit)
+        public = torch.stack([penalty(point) for point in points]) if penalty else None
+        chosen = curator.best(points, curator.settings.choice_share * curator.budget_gate.limit, public)
         if chosen is None:
             break
         if chosen:

@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.accounting import Budget, Filter, Ledger, epsilon
+from fedpriv.accounting import Budget, Event, Filter, Ledger, epsilon
 from fedpriv.accounting.ledger import read
 from fedpriv.contrib.dp_agd import DpAgd, descend, objective
 from fedpriv.mechanism.gaussian import Normals
@@ -208,3 +208,21 @@ def test_bad_input_is_refused_before_any_charge() -> None:
             dataclasses.replace(SETTINGS, **change)
     with pytest.raises(ArgumentError, match="relation is 'both'"):
         descend(SETTINGS, TASK, x, y, START, budget_gate(), KEY, "both")
+
+
+def test_a_public_penalty_moves_the_minimum_and_no_charge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is outside the clips: a strong one holds theta near 0, and the first step costs the same."""
+    x, y = examples(60)
+    ends: list[torch.Tensor] = []
+    charged: list[list[Event]] = []
+    for penalty in (None, lambda at: 600 * at.square().sum()):
+        gate, own = budget_gate(200.0), list[Event]()
+        pay = gate.charge
+        monkeypatch.setattr(gate, "charge", lambda e, own=own, pay=pay: own.extend(e) or pay(e), raising=True)
+        settings = dataclasses.replace(SETTINGS, most_steps=6)
+        ends.append(descend(settings, TASK, x, y, START + 0.5, gate, KEY, penalty=penalty).params)
+        charged.append(own)
+    assert charged[0][:2] == charged[1][:2]
+    assert [event.mechanism for event in charged[1][:2]] == ["gaussian", "noisy-max"]
+    assert float(ends[1].norm()) < 0.5 * float((START + 0.5).norm())
+    assert float(ends[1].norm()) < 0.7 * float(ends[0].norm())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +43,15 @@ def test_every_file_and_command_of_the_page_is_there(papers: ModuleType) -> None
         assert "code" not in row or (ROOT / row["code"]).is_file(), row["what"]
         if "run" in row:
             check_command(row["run"])
+
+
+@pytest.mark.parametrize("name", ["silos.toml", "server.toml"])
+def test_the_sweeps_over_levels_are_of_dirichlet_silos(name: str) -> None:
+    sweep = tomllib.loads((ROOT / "simulations" / "levels" / name).read_text())
+    for optimizer in sweep["grid"]["optimizer"]:
+        config = Config.parse({**sweep["settings"], "optimizer": optimizer})
+        assert (config.units, config.partition, config.unit) == (250_000, "dirichlet", "example")
+    assert len(sweep["grid"]["seed"]) == 5
 
 
 def check_command(command: str) -> None:
@@ -83,17 +93,7 @@ def test_a_figure_is_mean_and_deviation_of_the_rows_records(
 
 
 @pytest.mark.parametrize(
-    "folder",
-    [
-        "accounting",
-        "adadp",
-        "adp_sgd",
-        "defaults",
-        "dp2_movielens",
-        "dp_srm",
-        "dynamic_dp_sgd",
-        "flower_apps",
-    ],
+    "folder", sorted(path.parent.name for path in (ROOT / "simulations").glob("*/README.md"))
 )
 def test_a_readme_says_what_its_epsilon_means(folder: str) -> None:
     text = (ROOT / "simulations" / folder / "README.md").read_text()
