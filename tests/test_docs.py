@@ -235,6 +235,27 @@ def test_the_sweep_of_its_guide_runs(empty: Path) -> None:
     assert (empty / "runs/sweep/optimizer=dp-adam,placement=central,epsilon=1,seed=2").is_dir()
 
 
+@pytest.mark.slow
+def test_the_tutorial_runs_in_a_short_form(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data, its commands, and its sweep with fewer rounds, budgets and seeds."""
+    name = "docs/guides/central-or-local.md"
+    (empty / "mine.py").write_text(code_of(name, "python")[0])
+    [text] = code_of(name, "toml")
+    short = text.replace("rounds = 20", "rounds = 4").replace("epsilon = [1, 4, 8]", "epsilon = [8]")
+    (empty / "decide.toml").write_text(short.replace("seed = [1, 2, 3]", "seed = [1, 2]"))
+    monkeypatch.setattr(sys, "path", [str(empty), *sys.path])
+    commands = [shlex.split(line) for line in commands_of(name)]
+    assert [words[1] for words in commands] == ["compare", "sweep", "sweep", "simulate"]
+    for words in commands:
+        result = CliRunner().invoke(app, words[1:])
+        assert result.exit_code == 0, result.output
+    sys.modules.pop("mine", None)
+    with (empty / "runs/decide/results.csv").open() as file:
+        assert sum(1 for _ in file) == 1 + 4 * 2
+    assert "central" in (empty / "runs/decide/tuning.json").read_text()
+    assert (empty / "runs/chosen/report.md").exists()
+
+
 @pytest.mark.parametrize("optimizer", ["halving:Halving", "heavy_ball:HeavyBall", "falling:Falling"])
 def test_own_optimizers_learn(empty: Path, optimizer: str) -> None:
     write_files("docs/guides/own-optimizer.md", empty)

@@ -191,8 +191,12 @@ def begun_and_killed(definition: dict[str, Any], folder: Path, wait: float) -> N
 def require_the_same(definition: dict[str, Any], folder: Path, waits: list[float], whole: str) -> None:
     for wait in waits:
         begun_and_killed(definition, folder, wait)
-    board, _ = driver.run(plans.prepare(definition), folder, jobs=2)
+    found = plans.prepare(definition)
+    board, _ = driver.run(found, folder, jobs=2)
     assert board.failed == {}
+    for one in found.cells:  # a seeded cell charges every release once, whatever interrupted it
+        charged = sum(event.count for event in ledgers.read(folder / one.name / "ledger.jsonl").events)
+        assert charged == found.plans[one.name].rounds
     assert (folder / "results.csv").read_text() == whole
     assert not list(folder.glob(".*"))
 
