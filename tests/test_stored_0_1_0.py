@@ -68,7 +68,7 @@ def test_an_edited_ledger_is_refused(
 
 
 def test_the_finished_run_is_listed(stored: Path, ask: Ask) -> None:
-    [row] = ask("results", stored / "finished")
+    [row] = ask("report", stored / "finished")
     [wanted] = EXPECTED["results"]
     assert row["folders"] == [str(stored / "finished")]
     for key in ("settings", "measure", "kind", "ended"):

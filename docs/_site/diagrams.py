@@ -32,6 +32,7 @@ ABOUT = {
     "mechanism": "query, sampling, noise",
     "models": "model builders",
     "data": "data sets, partitions",
+    "scattering": "fixed features of images",
     "rng": "keyed generators",
     "parameters": "flat vectors",
     "accounting": "events, budget, ledger",

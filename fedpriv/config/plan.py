@@ -74,7 +74,7 @@ class Plan:
     units: int
     max_participations: int | None
     configured: PrivateOptimizer | None = field(default=None, compare=False)
-    silo_samplers: Mapping[int, Sampler] = field(default_factory=dict)
+    silo_samplers: Mapping[int, Sampler] = field(default_factory=dict, hash=False)
 
     @property
     def optimizer_object(self) -> PrivateOptimizer | None:

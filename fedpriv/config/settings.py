@@ -25,9 +25,10 @@ _ASSIGNED = Needs(_PARTITION, lambda run: Partitioning(run["partition"]).assigne
 _SEVERAL = Needs(_PARTITION, lambda run: _ASSIGNED.holds(run) or _SILOS.holds(run))
 _AUGMENTED = Needs("augmentation-copies of at least 1", lambda run: bool(run["augmentation-copies"]))
 _LOCAL_STEPS = needs(work="local-steps")
+_BY_SILO = needs(level="client")
 _UNEQUAL = Needs(
     "level=client and client-sizes other than equal",
-    lambda run: run["level"] == "client" and _ASSIGNED.holds(run) and run["client-sizes"] != "equal",
+    lambda run: _BY_SILO.holds(run) and _ASSIGNED.holds(run) and run["client-sizes"] != "equal",
 )
 
 

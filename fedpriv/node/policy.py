@@ -109,6 +109,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
 
     - A run must declare that nodes own their data (``nodes-own-data``).
     - Data sets are read from the owner's ``data-folder``, by default the folder of ``FEDPRIV_DATA``.
+    - Features of the data are computed anew: they are kept nowhere, whatever folder the run names.
     - A run may not name files with noise or clip norms, since answers would reveal the numbers in them.
     - Custom code that ``model``, ``dataset``, ``loss`` or ``optimizer`` names as ``module:name`` must be
       listed in ``accept-code``.
@@ -125,6 +126,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
             raise RefusedError("this node owns its data, so the run must have nodes-own-data=true")
         used["data-folder"] = node.get("data-folder", "")
         used["initial-weights"] = ""  # the server reads the file and sends its values
+        used["features-folder"] = ""  # features are as private as the data, so no run names their place
         for key in FILES:
             if used.get(key):
                 raise RefusedError(

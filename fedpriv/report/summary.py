@@ -152,8 +152,8 @@ def _odds(plan: Plan, events: Sequence[Event]) -> dict[str, Any] | None:
     return {"right": odds.accuracy, "found": {str(rate): bound for rate, bound in odds.found.items()}}
 
 
-def _noise_to_signal(plan: Plan, dimension: int | None) -> list[tuple[int, float]] | None:
-    """(release, :func:`fedpriv.report.notices.noise_to_signal`) wherever it changes, and of the last release;
+def _noise_to_signal(plan: Plan, dimension: int | None) -> list[list[float]] | None:
+    """[release, :func:`fedpriv.report.notices.noise_to_signal`] wherever it changes, and of the last release;
     None where it is not known. Of a long schedule it has equally spaced releases."""
     ratios = noise_to_signal(plan, dimension) if dimension else []
     if not ratios:
@@ -161,7 +161,7 @@ def _noise_to_signal(plan: Plan, dimension: int | None) -> list[tuple[int, float
     changes = [n for n, ratio in enumerate(ratios) if n == 0 or ratio != ratios[n - 1]]
     if len(changes) > _MOST_RATIOS:
         changes = changes[:: math.ceil(len(changes) / _MOST_RATIOS)]
-    return [(n + 1, ratios[n]) for n in dict.fromkeys([*changes, len(ratios) - 1])]
+    return [[n + 1, ratios[n]] for n in dict.fromkeys([*changes, len(ratios) - 1])]
 
 
 def versions() -> dict[str, str]:

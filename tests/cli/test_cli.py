@@ -720,7 +720,7 @@ def run(*words):
     return result
 def widest(result):
     return max(len(line) for line in result.stdout.splitlines())
-commands = "simulate train compare sweep results resume audit bench account calibrate optimizers data".split()
+commands = "simulate train compare sweep report resume audit bench account calibrate optimizers data".split()
 of_data = [["data", name] for name in "list info fetch show".split()]
 for words in ([], *([name] for name in commands), *of_data):
     shown = run(*words, "--help")

@@ -51,7 +51,7 @@ def status(round_: int, evaluated: int = 0, **changes: Any) -> Status:
 def test_the_bar_says_what_it_waits_for_and_has_the_times_by_name(terminal: Terminal) -> None:
     with progress.shown("starting 2 Ray actors") as bar:
         bar._progress.refresh()  # type: ignore[attr-defined]
-        show = display.follow(bar, "distributed")
+        show = display.follow(bar)
         for number in (1998, 1999):
             show(status(number))
         bar._progress.refresh()  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def test_the_bar_says_what_it_waits_for_and_has_the_times_by_name(terminal: Term
     assert lines[0].startswith("starting 2 Ray actors ")
     assert lines[0].endswith("elapsed 0:00")
     last = next(line for line in reversed(lines) if "round 1999/2000" in line)
-    assert last.startswith("distributed: round 1999/2000 ")
+    assert last.startswith("round 1999/2000 ")
     assert "elapsed 0:00  left 0:00" in last
     assert all(len(line) <= 80 for line in lines)
 

@@ -749,7 +749,10 @@ def test_an_owners_node_decides_about_every_free_setting() -> None:
     closed = {key for key, words in registries.items() if words is not None and not words.own_code}
     texts = {key for key, field in Config.all_fields().items() if field.annotation is str} - closed
     code, one_of_three = {"model", "dataset", "loss", "optimizer"}, {"device"}
-    of_the_server = {"out", "initial-weights", "ledger-anchor", "ledger-anchor-command"}
+    of_the_server = {"out", "initial-weights", "features-folder", "ledger-anchor", "ledger-anchor-command"}
+    named = {"nodes-own-data": True, "features-folder": "/srv", "initial-weights": "w.safetensors"}
+    taken = as_taken(named, {"data-file": "x.npz"})
+    assert (taken["features-folder"], taken["initial-weights"]) == ("", "")
     assert texts == {*FILES, "data-folder"} | code | one_of_three | of_the_server
 
 

@@ -483,7 +483,7 @@ def others() -> Iterator[Case]:
     for i, (optimizer, seed) in enumerate((("dp-sgd", "1"), ("dp-sgd", "2"), ("dp-adam", "1"))):
         files[f"{i}.toml"] = toml(named({**SMALL, "optimizer": optimizer}))
         commands.append(("simulate", f"{i}.toml", "--seed", seed, "--out", f"runs/{i}", "--json"))
-    commands.append(("results", "runs", "--json"))
+    commands.append(("report", "runs", "--json"))
     yield Case("others/results", tuple(commands), files)
     for name, level, placements in (
         ("clients", "clients", "none,central,distributed,local"),
