@@ -38,7 +38,8 @@ says which, and what its epsilon means (unit, neighbours, delta, adversary, meth
 epsilon that PLD certifies for a run stands beside it (for DP-AGD that of its zCDP
 filter). No epsilon covers the choice of settings.
 
-Folders that are of no paper: [defaults](defaults/README.md) (where default settings come from) and
+Folders that are of no paper: [defaults](defaults/README.md) (where default settings come from),
+[records](records/README.md) (the best accuracy at a certified epsilon) and
 [flower_apps](flower_apps/README.md) (ordinary Flower apps, and the lines that make them private).
 """
 

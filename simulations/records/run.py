@@ -1,0 +1,157 @@
+"""Records at a certified epsilon: MNIST by scattering features, a linear model and correlated noise.
+
+    python simulations/records/run.py --run --features-folder /tmp/features   # all runs, 5 seeds each
+    python simulations/records/run.py --run --name "MNIST-250K, 0.1"          # the runs of one row
+    python simulations/records/run.py                                         # the table from results.jsonl
+
+Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). MNIST-250K and MNIST-60K are the first 250,000
+and 60,000 training examples of InfiniteMNIST, one client each: the 60,000 of MNIST, then deformations of
+them. A deformation is a unit of its own. Finished runs are appended to ``results.jsonl`` and skipped the
+next time. Runs are seeded to be repeatable; such runs are not private.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from batches import markdown, read, spread
+
+RESULTS = Path(__file__).with_name("results.jsonl")
+SEEDS = (11, 12, 13, 14, 15)  # no settings were chosen by them
+COMMON: dict[str, Any] = {
+    "dataset": "infinite-mnist",
+    "features": "scattering",
+    "model": "normalised-linear",
+    "optimizer": "dp-sgd",
+    "sampler": "cyclic-poisson",
+    "noise-draws": "fast",
+    "engine": "in-process",
+    "clip-norm": 1.0,
+    "evaluate-every": 10_000,
+}
+
+
+def _row(
+    clients: int, delta: float, epsilon: float, target: float, rounds: int, rate: float, decay: float
+) -> tuple[dict[str, Any], float]:
+    """(settings of a run, accuracy wanted in percent); cohorts are of 1,000 clients in expectation."""
+    own = {
+        "clients": clients,
+        "delta": delta,
+        "epsilon": epsilon,
+        "sampling-rate": 1000 / clients,
+        "rounds": rounds,
+        "learning-rate": rate,
+        "averaging": decay,
+    }
+    return {**COMMON, **own}, target
+
+
+ROWS: dict[str, tuple[dict[str, Any], float]] = {
+    "MNIST-250K, 0.1": _row(250_000, 4e-7, 0.1, 97.9, 200, 2.0, 0.97),
+    "MNIST-250K, 0.4": _row(250_000, 4e-7, 0.4, 98.5, 400, 4.0, 0.98),
+    "MNIST-250K, 1": _row(250_000, 4e-7, 1.0, 98.8, 800, 8.0, 0.99),
+    "MNIST-60K, 1": _row(60_000, 1e-5, 1.0, 98.3, 400, 2.0, 0.98),
+    "MNIST-60K, 3": _row(60_000, 1e-5, 3.0, 98.9, 400, 4.0, 0.98),
+}
+# One thing less at a time, at the settings of the row.
+WITHOUT: dict[str, dict[str, Any]] = {
+    "": {},
+    "independent noise": {"noise-bands": 1},
+    "no average": {"averaging": 0.0},
+    "pixels": {"features": "none", "model": "logistic"},
+}
+
+
+def run(config: dict[str, Any], seed: int, folder: str) -> dict[str, Any]:
+    """The last public test accuracy of one seeded run, and its certified epsilon."""
+    import torch
+
+    from fedpriv._internal.allocator import tune_allocator
+    from fedpriv.config.plan import make_plan
+    from fedpriv.config.schema import Config
+    from fedpriv.runs.runner import execute
+    from fedpriv.simulation.run import make_engine
+
+    tune_allocator()
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    stored = {"features-folder": folder} if folder and config["features"] != "none" else {}
+    plan = make_plan(Config.parse({**config, **stored, "seed": seed}))
+    result = execute(plan, make_engine(plan.config))
+    [view] = [v for v in result.report["privacy"]["views"] if v["gates the budget"]]
+    return {
+        "accuracy": result.metrics[-1]["accuracy"],
+        "epsilon": view["epsilon"]["pld"]["epsilon"],
+        "delta": view["delta"],
+        "noise bands": plan.mechanism.sampler.bands,
+        "noise multiplier": result.report["privacy"]["noise multiplier"],
+        "seconds": round(time.perf_counter() - started, 1),
+        "note": "reproducible, not private",
+    }
+
+
+def run_all(names: list[str], without: str, folder: str) -> None:
+    """The runs of these rows that have no result yet; each is appended as it ends."""
+    done = {
+        (r["name"], r["without"], r["seed"], json.dumps(r["config"], sort_keys=True)) for r in read(RESULTS)
+    }
+    for name in names:
+        config = {**ROWS[name][0], **WITHOUT[without]}
+        for seed in SEEDS:
+            if (name, without, seed, json.dumps(config, sort_keys=True)) in done:
+                continue
+            record = {"name": name, "without": without, "seed": seed, "config": config}
+            record |= run(config, seed, folder)
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            print(f"{name} {without} seed {seed}: {100 * record['accuracy']:.2f} %", flush=True)
+
+
+def table() -> str:
+    """Markdown of results.jsonl: a row for each budget and each thing left out."""
+    rows = []
+    for name, (own, target) in ROWS.items():
+        for without, change in WITHOUT.items():
+            found = [
+                r
+                for r in read(RESULTS)
+                if (r["name"], r["without"]) == (name, without) and r["config"] == {**own, **change}
+            ]
+            if not found:
+                continue
+            rows.append(
+                (
+                    name,
+                    f"without: {without}" if without else "all",
+                    spread((r["accuracy"] for r in found), 100),
+                    "" if without else f"{target}",
+                    f"{max(r['epsilon'] for r in found):.3f}",
+                    f"{found[0]['noise bands']}",
+                )
+            )
+    return markdown(("clients, epsilon", "what", "test accuracy, %", "wanted", "PLD", "bands"), rows)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--name", choices=ROWS, help="one row only")
+    parser.add_argument("--without", choices=WITHOUT, default="", help="leave this out")
+    parser.add_argument("--features-folder", default="", help="where features are kept")
+    options = parser.parse_args()
+    if options.run:
+        run_all([options.name] if options.name else list(ROWS), options.without, options.features_folder)
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
