@@ -39,7 +39,10 @@ epsilon that PLD certifies for a run stands beside it (for DP-AGD that of its zC
 filter). No epsilon covers the choice of settings.
 
 Folders that are of no paper: [defaults](defaults/README.md) (where default settings come from),
-[records](records/README.md) (the best accuracy at a certified epsilon) and
+[records](records/README.md) (the best accuracy at a certified epsilon),
+[central_vs_local](central_vs_local/README.md), [optimizers](optimizers/README.md),
+[non_iid](non_iid/README.md), [cohorts](cohorts/README.md), [silos](silos/README.md),
+[secure_aggregation](secure_aggregation/README.md) (questions, each with its answer) and
 [flower_apps](flower_apps/README.md) (ordinary Flower apps, and the lines that make them private).
 """
 
