@@ -35,7 +35,8 @@ def test_the_file_can_be_read_and_tunes_all_methods_alike(path: Path) -> None:
 def test_a_short_form_runs(name: str, tmp_path: Path) -> None:
     """Two rounds on the digits that come with the package, the first values of each axis, and one seed."""
     table: dict[str, Any] = tomllib.loads((SIMULATIONS / name / "sweep.toml").read_text())
-    settings, grid = {**table["settings"], **SHORT}, table["grid"]
+    grid = {key: [SHORT[key]] if key in SHORT else values for key, values in table["grid"].items()}
+    settings = {key: v for key, v in {**table["settings"], **SHORT}.items() if key not in grid}
     if "clients" in grid:
         grid["clients"] = [1000]
     elif settings.get("unit") != "example":
