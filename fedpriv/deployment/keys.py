@@ -145,7 +145,7 @@ def fingerprint(public: bytes) -> str:
     """The fingerprint of a public key's line, as ``ssh-keygen -l`` prints it.
 
     >>> fingerprint(b"ecdsa-sha2-nistp256 AAAA comment")
-    'SHA256:cJQ5+1BALL2JY3WqoCFeC1zrepptrc4FJCj6bX5gbkc'
+    'SHA256:cJ6AyISHokEeHuTfufIqhhSS0gxHZRUMDHlKvXD4FHw'
     """
     digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

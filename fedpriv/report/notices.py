@@ -120,8 +120,8 @@ def noise_to_signal(plan: Plan, dimension: int) -> list[float]:
 
     >>> from fedpriv.config.plan import make_plan
     >>> few = make_plan(Config.parse({"clients": 10_000, "sampling-rate": 0.01, "rounds": 2}))
-    >>> [round(ratio, 1) for ratio in noise_to_signal(few, 7850)]  # its noise grows by a factor sqrt(2)
-    [0.7, 0.9]
+    >>> [round(ratio, 1) for ratio in noise_to_signal(few, 7850)]  # its noise falls by a factor sqrt(2)
+    [0.6, 0.4]
     """
     if plan.budget is None or plan.by_silo:
         return []

@@ -4,6 +4,8 @@ Rows of one budget are the comparison at equal epsilon. The rows central, distri
 have about the same noise on the sum, up to what colluding parties know of it: they are the comparison at
 equal noise, in which epsilon against the server differs.
 
+>>> import math
+>>> from fedpriv.config.schema import Config
 >>> config = Config.parse({"model": "logistic", "sampler": "fixed-size", "rounds": 5, "optimizer": "dp-sgd"})
 >>> central, local = rows(compare.plans(config, ["central", "local"]))
 >>> cohort = config.clients * config.sampling_rate
