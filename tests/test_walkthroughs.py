@@ -209,7 +209,6 @@ def test_a_placement_with_a_setting_of_its_own_is_one_new_file(copy: Path) -> No
         "both",
         "--set",
         "second-server-noise=3",
-        *chosen,
     )
     rows = json.loads(output(copy, "-m", "fedpriv", "compare", "--json", *placed, *RUN, *RATE))
     assert [row["placement"] for row in rows] == ["central", "two-servers"]
