@@ -116,7 +116,9 @@ def answered(plan: Plan, planned: PlannedRelease, colluders: int = 0) -> Event:
     multiplier = own[0]
     if plan.config.aggregates_securely:
         honest = placement.min_replies - max(colluders, plan.config.colluding_parties)
-        multiplier *= math.sqrt(max(honest, 1))
+        if honest <= plan.config.clients - placement.min_replies:
+            honest = 1  # so many colluders can have two sets of survivors signed, which unmasks a message
+        multiplier *= math.sqrt(honest)
     event = mechanism.event(multiplier, factor)
     return replace(event, sampling=Sampling.NONE, rate=1.0, cohort=None, truncation=0.0)
 

@@ -462,6 +462,17 @@ def test_the_noise_of_more_colluders_than_the_run_assumes_is_not_credited(tmp_pa
     assert answered(plan, plan.mechanism.planned[0], 3).noise_multiplier == pytest.approx(share)
 
 
+def test_more_colluders_than_the_protocol_withstands_leave_a_nodes_own_share_alone() -> None:
+    """Of 10 nodes with a threshold of 7 it withstands 2 * 7 - 10 - 1 = 3."""
+    plan = make_plan(small(**OWNED | {"clients": 10}))
+    assert plan.mechanism.placement.min_replies == 7
+    share = plan.mechanism.scale / 6**0.5  # of 7 - 1 shares
+    planned = plan.mechanism.planned[0]
+    for colluders, shares in ((1, 6), (3, 4), (4, 1), (9, 1)):
+        found = answered(plan, planned, colluders).noise_multiplier
+        assert found == pytest.approx(share * shares**0.5)
+
+
 def test_a_node_whose_limit_does_not_suffice_is_not_ready(tmp_path: Path) -> None:
     config = small(**OWNED)
     nodes = owners(config, tmp_path)
