@@ -13,7 +13,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow mutants trust check generated docs lock clean
+.PHONY: help demo test test-slow test-exhaustive mutants trust check generated docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,10 @@ test: $(VENV)/installed-test ## Run the tests, one process a core; ARGS go to py
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 test-slow: $(VENV)/installed-test ## Run the tests that take longer, one process a core
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "slow and not exhaustive" $(ARGS)
+
+test-exhaustive: $(VENV)/installed-test ## Run slow cases that repeat others with other values
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m exhaustive $(ARGS)
 
 mutants: $(VENV)/installed-test ## Plant faults in a copy, one at a time: a default test must notice each; ARGS select
 	$(BIN)/python tests/helpers/mutants.py $(ARGS)

@@ -13,6 +13,8 @@ from hypothesis import settings
 from matplotlib.figure import Figure
 
 torch.set_num_threads(1)
+# Ray runs its workers at niceness 15, where a busy machine starves them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("default" if os.environ.get("FEDPRIV_EXPLORE") else "repeatable")
@@ -48,11 +50,27 @@ def ray_instance() -> Iterator[None]:
     ray.shutdown()
 
 
+_GROUP = "processes"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where tests run in several processes, those that share Ray share a process."""
+    """Tests that start Ray or Flower's processes share one test process and have time."""
     if "ray_instance" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.xdist_group("ray"))
+        item.add_marker(pytest.mark.processes)
+    if item.get_closest_marker("processes"):
+        item.add_marker(pytest.mark.xdist_group(_GROUP))
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The groups are kept: a pytest that pytest-xdist does not know would run two deployments at once."""
+    if not hasattr(session.config, "workerinput") or session.config.getoption("dist") != "loadgroup":
+        return
+    for item in session.items:
+        if item.get_closest_marker("xdist_group") and "@" not in item.nodeid.rsplit("::", 1)[-1]:
+            raise pytest.UsageError(f"pytest-xdist does not keep groups ({item.nodeid}); see pyproject.toml")
 
 
 def pytest_sessionfinish() -> None:

@@ -119,6 +119,7 @@ def test_guesses_find_noise_that_is_almost_gone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_an_engine_in_other_processes_is_audited_as_it_is() -> None:
     """The same run over Ray gives the same finding; sums that it counts twice are found."""
     from fedpriv.flower.grid_engine import GridEngine

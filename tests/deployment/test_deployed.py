@@ -22,7 +22,7 @@ from fedpriv.report.summary import enforced_guarantee
 
 SHORT = {"rounds": 2, "examples-per-client": 300, "seed": 5}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "changes", [{}, SILOS, CLIENT_LEVEL], ids=["clients-central", "silos-local", "client-level"]
 )

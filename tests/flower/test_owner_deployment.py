@@ -58,6 +58,7 @@ def settings(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["central", "local"])
 def test_owners_nodes_train_a_model(
     federation: tuple[Federation, list[Policy]], tmp_path: Path, name: str
@@ -73,6 +74,7 @@ def test_owners_nodes_train_a_model(
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_owners_nodes_aggregate_securely(federation: tuple[Federation, list[Policy]], tmp_path: Path) -> None:
     """The server learns the sum alone, and each node charges the noise of the sum that it can rely on."""
     started, policies = federation
@@ -152,6 +154,7 @@ def thief(folder: Path, config: dict[str, Any]) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_thiefs_run_gets_nothing(
     federation: tuple[Federation, list[Policy]], tmp_path: Path, allowed: bool

@@ -77,6 +77,7 @@ def test_a_patched_app_learns_privately(name: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("name", NAMES)
 def test_a_patched_app_runs_on_flowers_own_engine(name: str, tmp_path: Path) -> None:
     app = patched(name, tmp_path)
@@ -96,6 +97,7 @@ def test_a_patched_app_runs_on_flowers_own_engine(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_silos_and_virtual_clients_run_on_flowers_own_engine(tmp_path: Path) -> None:
     """mnist_app with silo.patch under FedAvg, on made-up images, and torch_app's virtual clients."""
     digits = tmp_path / "data/mnist"
