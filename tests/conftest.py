@@ -43,7 +43,7 @@ def ray_instance() -> Iterator[None]:
     """A running Ray with eight logical CPUs that grids share."""
     import ray
 
-    from fedpriv.flower.grids.ray import start_ray
+    from fedpriv._internal.ray_cluster import start_ray
 
     start_ray(num_cpus=8)
     yield

@@ -119,6 +119,24 @@ class OfSettings(typer.core.TyperCommand):
 
 _ARGS = "fedpriv.args"  # a command's arguments as they were typed
 
+
+def _use_cluster(address: str | None) -> str | None:
+    """Has this process's Ray be the cluster at the address."""
+    if address:
+        os.environ["RAY_ADDRESS"] = address
+    return address
+
+
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        callback=_use_cluster,
+        show_default=False,
+        help="Use the Ray cluster there, or `auto` [default: RAY_ADDRESS, else this machine].",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 

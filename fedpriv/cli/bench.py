@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv._internal import validation
-from fedpriv.cli.app import AsJson, OfSettings, app, print_table, refusing, say
+from fedpriv.cli.app import AsJson, OfSettings, RayAddress, app, print_table, refusing, say
 from fedpriv.cli.progress import shown
-from fedpriv.cli.simulate import ConfigFile, Settings, given
+from fedpriv.cli.simulate import ConfigFile, Settings, given, require_ray
 from fedpriv.config.schema import Config
 from fedpriv.tasks.metrics import counted
 
@@ -38,10 +38,12 @@ def bench(
     config_file: ConfigFile = None,
     settings: Settings = None,
     rounds: Annotated[int, typer.Option(help="Rounds to measure.")] = 40,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     with refusing():  # before the slow imports of a run
         config = Config.parse(given(config_file, settings, None, None, False))
+        require_ray(ray_address, config)
         validation.integer("--rounds", rounds, minimum=1)
     with refusing(), shown("loading data", err=True):
         from fedpriv.bench import PARTS, WARM, measure

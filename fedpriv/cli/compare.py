@@ -12,6 +12,7 @@ from fedpriv._internal import validation
 from fedpriv.cli.app import (
     AsJson,
     OfSettings,
+    RayAddress,
     app,
     ending_cleanly,
     note,
@@ -74,6 +75,7 @@ def compare(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the noise and the epsilons, and run nothing.")
     ] = False,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     with refusing():  # before the slow imports of a run

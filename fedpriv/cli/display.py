@@ -9,7 +9,7 @@ from fedpriv.accounting import METHODS
 from fedpriv.cli.app import note, say
 from fedpriv.cli.progress import Bar
 from fedpriv.config.builders import make_source
-from fedpriv.config.plan import Plan, number_of_actors
+from fedpriv.config.plan import Plan, gpu_share, gpus, number_of_actors
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import divergence
 from fedpriv.report.notices import noise, remark
@@ -73,7 +73,13 @@ def engine_start(config: Config) -> str:
     """What a run waits for before its first round."""
     if config.in_process:
         return "first round"
-    return f"starting {counted(number_of_actors(config), 'Ray actor')}"
+    number, share, there = number_of_actors(config), gpu_share(config), gpus(config)
+    text = f"starting {counted(number, 'Ray actor')}"
+    if not there:
+        return text
+    idle = there - number * share
+    unused = f"; {idle:.3g} of {counted(there, 'GPU')} unused" if idle > 1e-6 else ""
+    return f"{text} with {share:.3g} GPU each{unused}"
 
 
 def follow(bar: Bar) -> Show:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv._internal import validation
-from fedpriv.cli.app import AsJson, app
+from fedpriv.cli.app import AsJson, RayAddress, app
 from fedpriv.cli.simulate import run_one
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ Example:
 @app.command(help=_HELP, short_help="Continue an interrupted run.")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder of the run.")],
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     run_one(lambda: _taken_up(folder), as_json)

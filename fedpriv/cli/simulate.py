@@ -14,6 +14,7 @@ from fedpriv._internal.settings import by_key
 from fedpriv.cli.app import (
     AsJson,
     OfSettings,
+    RayAddress,
     app,
     ending_cleanly,
     note,
@@ -71,31 +72,26 @@ Examples:
 """
 
 
-def one_run(complete: Callable[[Config, dict[str, Any]], Config]) -> Callable[..., None]:
-    """The function of a command that makes one run.
-
-    ``complete`` gives the run's configuration from that of the command line and the settings given there.
-    """
-
-    def command(
-        config_file: ConfigFile = None,
-        settings: Settings = None,
-        out: Out = None,
-        seed: Seed = None,
-        overwrite: Overwrite = False,
-        as_json: AsJson = False,
-    ) -> None:
-        with refusing():  # before the slow imports of a run
-            values = given(config_file, settings, out, seed, overwrite)
-            config = Config.parse(values)
-        run_one(lambda: new(complete(config, values)), as_json)
-
-    return command
+@app.command("simulate", cls=OfSettings, help=_SIMULATE_HELP, short_help="Run a simulated federation.")
+def simulate(
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    out: Out = None,
+    seed: Seed = None,
+    overwrite: Overwrite = False,
+    ray_address: RayAddress = None,
+    as_json: AsJson = False,
+) -> None:
+    with refusing():  # before the slow imports of a run
+        config = Config.parse(given(config_file, settings, out, seed, overwrite))
+        require_ray(ray_address, config)
+    run_one(lambda: new(config), as_json)
 
 
-app.command("simulate", cls=OfSettings, help=_SIMULATE_HELP, short_help="Run a simulated federation.")(
-    one_run(lambda config, values: config)
-)
+def require_ray(address: str | None, config: Config) -> None:
+    """Raises ArgumentError where a Ray cluster was named for a run in one process."""
+    if address and config.in_process:
+        raise validation.fail("--ray-address", address, "be left out: engine is 'in-process'")
 
 
 def new(config: Config) -> Job:

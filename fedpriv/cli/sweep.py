@@ -11,6 +11,7 @@ import typer
 from fedpriv._internal import validation
 from fedpriv.cli.app import (
     AsJson,
+    RayAddress,
     app,
     ending_cleanly,
     note,
@@ -56,6 +57,7 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells and their noise, and run nothing.")
     ] = False,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     with refusing():  # before the slow imports of a run

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fedpriv.cli.app import OfSettings, app
-from fedpriv.cli.simulate import one_run
+from fedpriv.cli.app import AsJson, OfSettings, app, refusing
+from fedpriv.cli.simulate import ConfigFile, Out, Overwrite, Seed, Settings, given, new, run_one
 from fedpriv.config.schema import Config
+
+if TYPE_CHECKING:
+    from fedpriv.cli.simulate import Job
 
 _HELP = """Train without federation: one party holds all examples, and the privacy unit is an example.
 
@@ -26,12 +29,22 @@ Examples:
 """
 
 
-def _without_federation(config: Config, values: dict[str, Any]) -> Config:
-    from fedpriv.config.centralised import resolve
+@app.command("train", cls=OfSettings, help=_HELP, short_help="Train without federation, as a baseline.")
+def train(
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    out: Out = None,
+    seed: Seed = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    with refusing():  # before the slow imports of a run
+        values = given(config_file, settings, out, seed, overwrite)
+        Config.parse(values)
 
-    return resolve(values)
+    def prepared() -> Job:
+        from fedpriv.config.centralised import resolve
 
+        return new(resolve(values))
 
-app.command("train", cls=OfSettings, help=_HELP, short_help="Train without federation, as a baseline.")(
-    one_run(_without_federation)
-)
+    run_one(prepared, as_json)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedpriv._internal import hardware, user_code, validation
+from fedpriv._internal import hardware, ray_cluster, user_code, validation
 from fedpriv.accounting import Budget, calibrate
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.local_view import costliest
@@ -270,11 +270,19 @@ def number_of_actors(config: Config) -> int:
         return 1
     if config.actors:
         return config.actors
-    there, share = hardware.gpus(config.device), config.gpus_per_actor
+    there, share = gpus(config), config.gpus_per_actor
     if share:
         # An actor's fraction lies on one GPU; what rounding takes from 1 / share must not cost an actor.
         return max(1, there * int(1 / share + 1e-9) if share < 1 else int(there / share))
-    return there or max(1, int(hardware.usable() / config.cpus_per_actor))
+    cluster = ray_cluster.resources()
+    cores = cluster["CPU"] if cluster else hardware.usable()
+    return there or max(1, int(cores / config.cpus_per_actor))
+
+
+def gpus(config: Config) -> int:
+    """The GPUs for actors: those of the Ray cluster, else of this machine; 0 if the device is a CPU."""
+    cluster = None if config.device == "cpu" else ray_cluster.resources()
+    return int(cluster["GPU"]) if cluster else hardware.gpus(config.device)
 
 
 def gpu_share(config: Config) -> float:
@@ -282,7 +290,7 @@ def gpu_share(config: Config) -> float:
 
     Without a share Ray hides all GPUs from an actor, whose device would be a CPU or not be there.
     """
-    there = hardware.gpus(config.device)
+    there = gpus(config)
     if config.gpus_per_actor or not there:
         return config.gpus_per_actor
     return 1 / -(-number_of_actors(config) // there)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv._internal import user_code, validation
+from fedpriv._internal import ray_cluster, user_code, validation
 from fedpriv.config.builders import (
     choose_device,
     make_augmentation,
@@ -180,11 +180,15 @@ def make_engine(config: Config) -> Engine | SiloEngine:
     from fedpriv.flower.grids.ray import RayGrid
     from fedpriv.flower.secure_parties import secured_over
 
+    if ray_cluster.resources():
+        ray_cluster.require_ready(lambda: make_source(config))
     grid = RayGrid(
         number_of_actors(config),
         config.table(),
         num_cpus=config.cpus_per_actor,
         num_gpus=gpu_share(config),
+        # Silos keep their optimizers' state, and parties of secure aggregation their keys.
+        stateless=not (config.by_silo or config.aggregates_securely),
     )
     engine = GridEngine(grid, reply_timeout=config.reply_timeout)
     return secured_over(config, engine) if config.aggregates_securely else engine

@@ -7,10 +7,12 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+import ray
 import torch
 from helpers.toy_app import TOY, in_process, pairs, params_from
 
 from fedpriv.config.builders import make_source, make_task, make_view
+from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.engine import Engine, PartialSum, SumRequest
 from fedpriv.flower.grid_engine import GridEngine
@@ -20,6 +22,7 @@ from fedpriv.mechanism.query import SumBlock
 from fedpriv.mechanism.release import add_party_noise
 from fedpriv.node.factory import make_worker
 from fedpriv.rng import Key
+from fedpriv.runs.runner import Status, execute
 
 CASES: dict[str, dict[str, object]] = {
     "central": {},
@@ -102,6 +105,25 @@ def test_a_hundred_rounds_agree_on_any_number_of_actors(
     config = Config.parse({**TOY, "rounds": 100, "evaluate-every": 100})
     engine = GridEngine(RayGrid(actors, config.table(), num_cpus=0.25))
     assert torch.equal(params_from(config, engine), in_process(config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tree", [False, True])
+def test_the_shares_of_killed_actors_are_computed_again_once(
+    ray_instance: None, tree: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One actor is killed in mid-run, and another one later; noise of the nodes is counted once, too."""
+    if tree:
+        monkeypatch.setattr("fedpriv.flower.grids.ray._DRIVER_ADDS", 0)
+    config = Config.parse({**TOY, "rounds": 12, "evaluate-every": 4, "placement": "distributed"})
+    grid = RayGrid(4, config.table(), num_cpus=0.25, stateless=True)
+
+    def kill(status: Status) -> None:
+        if status.round in (3, 8):
+            ray.kill(grid._actors[status.round // 2])
+
+    result = execute(make_plan(config), GridEngine(grid), show=kill)
+    assert torch.equal(result.params, in_process(config))
 
 
 def test_another_seed_gives_other_parameters() -> None:

@@ -152,6 +152,21 @@ def test_a_dead_actor_is_an_error_reply_and_the_others_answer(ray_instance: None
             assert alive.has_content()
 
 
+@pytest.mark.slow
+def test_a_message_that_kills_each_actor_is_an_error_in_the_end(ray_instance: None) -> None:
+    with RayGrid(nodes=2, client_app=APP, num_cpus=0.5, stateless=True) as grid:
+        messages = [request(grid, kind, node) for kind, node in (("train.die", 1), ("query", 2))]
+        dead, alive = grid.send_and_receive(messages, timeout=120)
+        assert dead.error.code == ErrorCode.CLIENT_APP_CRASHED
+        assert alive.content["node"]["partition-id"] == 1
+        replies = grid.send_and_receive([request(grid, "query", node) for node in (1, 2)], timeout=120)
+        assert [reply.content["node"]["partition-id"] for reply in replies] == [0, 1]
+
+
+def test_a_ray_of_this_machines_own_listens_on_loopback(ray_instance: None) -> None:
+    assert {each["NodeManagerAddress"] for each in ray.nodes()} == {"127.0.0.1"}
+
+
 @pytest.mark.slow  # starts its own actors
 def test_without_sockets_all_messages_go_through_ray(
     ray_instance: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

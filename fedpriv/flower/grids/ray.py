@@ -6,89 +6,39 @@ messages, and those to other machines, go through Ray. A record that several mes
 model) is put into Ray's object store once. Ray pickles only between processes that this grid started on the
 user's machine or cluster; messages of a deployment do not use this grid.
 
-An actor that dies and an app that raises give an error reply, as in Flower's engine.
+An app that raises gives an error reply, as in Flower's engine, and so does an actor that is lost: killed, out
+of memory, or on a machine that left the cluster. If nodes keep nothing between messages (``stateless``), a
+lost actor is replaced instead: by a new one if Ray has room for it, else by another actor, which then answers
+for both nodes. What the lost actor had not answered is computed again. Its reply never arrived, so nothing is
+counted twice.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
-from flwr.app.message.message import make_message
-from flwr.app.user_config import UserConfig, UserConfigValue
+from flwr.app import ArrayRecord, Message
+from flwr.app.user_config import UserConfigValue
 from ray.exceptions import GetTimeoutError, RayError
 
-from fedpriv._internal import hardware, user_code, validation
-from fedpriv.flower.error_masking import error_reply, raising
-from fedpriv.flower.grids.base import CLIENT_APP, GridError, HostedGrid, load_client_app, node_context
-from fedpriv.flower.grids.channel import Channels, serve
-from fedpriv.flower.serialization import add_replies
+from fedpriv._internal import ray_cluster, validation
+from fedpriv.flower.error_masking import error_reply
+from fedpriv.flower.grids.actor import NodeActor, added, bytes_of, in_pairs, without_stored
+from fedpriv.flower.grids.base import CLIENT_APP, GridError, HostedGrid
+from fedpriv.flower.grids.channel import Channels
 
-# Ray sends arguments and results up to this size in bytes inside the call, larger ones through its object
-# store: Ray's default, and ours, which makes a round of a 26,000-parameter model about four times as fast.
-_RAY_INLINE, _OUR_INLINE = 100 * 1024, 4 * 1024 * 1024
 _CHANNEL_BYTES = 4 * 1024 * 1024  # the largest arrays of a message on a channel
 _DRIVER_ADDS = 4 * _CHANNEL_BYTES  # the largest arrays of a batch whose replies the driver adds itself
 _DEATH_TIMEOUT = 10.0  # seconds to wait for Ray's report on a dead actor
-
-Part = TypeVar("Part")
-Envelope = tuple[Metadata, dict[str, Any]]  # a message; records in the object store are None
-
-
-class _Node:
-    """One actor: a ClientApp and its Context."""
-
-    def __init__(
-        self, client_app: str, node: int, nodes: int, run_config: UserConfig, paths: list[str], threads: int
-    ) -> None:
-        sys.path.extend(path for path in paths if path not in sys.path)
-        torch.set_num_threads(threads)
-        self._app = load_client_app(client_app)
-        self._context = node_context(node, nodes, run_config)
-        self._failure = ""
-
-    def ready(self) -> str:
-        """Ray's id of the actor's machine; returns once the actor can answer."""
-        return str(ray.get_runtime_context().get_node_id())
-
-    def serve(self, address: str, key: bytes) -> None:
-        """Answer the messages of a channel until the driver ends it."""
-        serve(address, key, self._reply)
-
-    def answer(self, envelope: Envelope, *stored: ArrayRecord) -> Message:
-        """Answer a message that was sent through Ray."""
-        return self._reply(_with_stored(envelope, stored))
-
-    def _reply(self, message: Message) -> Message:
-        """The app's reply; an exception becomes an error reply with the name of its type only."""
-        try:
-            with raising():
-                return self._app(message, self._context)
-        except Exception as error:
-            self._failure = user_code.trace(error)
-            return error_reply(message, error)
-
-    def failure(self) -> str:
-        """The traceback of what failed last, in the user's own code alone."""
-        return self._failure
-
-    def add(self, one: Message, other: Message) -> Message:
-        """The sum of two replies."""
-        return _added(one, other)
-
-    def memory(self) -> int:
-        """This process's peak memory in bytes."""
-        return hardware.peak_memory()
+_REPLACE_TIMEOUT = 30.0  # seconds in which a new actor must start to replace a lost one
+_MAX_ATTEMPTS = 3  # actors that a message is sent to, one after the other, if each is lost
 
 
 class RayGrid(HostedGrid):
@@ -104,6 +54,7 @@ class RayGrid(HostedGrid):
             the whole part as threads in the actor, at least one.
         num_gpus: GPUs per actor, which may be a fraction.
         start_timeout: seconds to wait for the actors to start.
+        stateless: whether any actor may answer for any node, because nodes keep nothing between messages.
 
     Raises:
         GridError: the actors request more resources than Ray has, or do not start in time.
@@ -117,6 +68,7 @@ class RayGrid(HostedGrid):
         num_cpus: float | None = None,
         num_gpus: float = 0.0,
         start_timeout: float = 120.0,
+        stateless: bool = False,
     ) -> None:
         super().__init__(nodes, run_config, client_app)
         validation.non_negative("num-gpus", num_gpus)
@@ -127,8 +79,10 @@ class RayGrid(HostedGrid):
         self._channels: Channels | None = None
         self._serving: dict[int, Any] = {}
         self._on_channels: set[str] = set()  # ids of the messages that were sent over a channel
+        self._crashed: dict[str, Message] = {}  # messages whose actor was lost before it replied
+        self._stateless = stateless
         self._owns_ray = not ray.is_initialized()
-        self._inline = start_ray() if self._owns_ray else _RAY_INLINE
+        self._inline = ray_cluster.start_ray() if self._owns_ray else ray_cluster.RAY_INLINE
         try:
             self._start_actors(num_cpus, num_gpus, start_timeout)
         except BaseException:
@@ -145,12 +99,17 @@ class RayGrid(HostedGrid):
             if share * self.nodes > total + 1e-9:
                 wanted = f"{self.nodes} actors of {share:g} {name} each do not fit: Ray has {total:g} {name}"
                 raise GridError(wanted + ("; device=cpu asks for none" if name == "GPU" else ""))
-        actor = ray.remote(_Node).options(num_cpus=cpus, num_gpus=num_gpus, max_restarts=0)
-        paths = [path for path in sys.path if path]
+        # SPREAD: a cluster's machines share the work; on one machine it changes nothing.
+        self._cpus = cpus
+        self._kind = ray.remote(NodeActor).options(
+            num_cpus=cpus,
+            num_gpus=num_gpus,
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+            runtime_env=ray_cluster.environment(),
+        )
         for node in self.get_node_ids():
-            self._actors[node] = actor.remote(
-                self.client_app, node, self.nodes, self.run_config, paths, max(1, int(cpus))
-            )
+            self._actors[node] = self._new_actor()
         try:
             machines = ray.get([handle.ready.remote() for handle in self._actors.values()], timeout=timeout)
             this = ray.get_runtime_context().get_node_id()
@@ -162,6 +121,10 @@ class RayGrid(HostedGrid):
             ) from None
         except RayError as error:
             raise GridError(f"an actor failed to start: {error}") from error
+
+    def _new_actor(self) -> Any:
+        paths = [path for path in sys.path if path]
+        return self._kind.remote(self.client_app, self.nodes, self.run_config, paths, max(1, int(self._cpus)))
 
     def _open_channels(self, nodes: list[int], timeout: float) -> None:
         """Open channels to these nodes if the operating system supports Unix sockets."""
@@ -187,24 +150,67 @@ class RayGrid(HostedGrid):
         """See :meth:`HostedGrid.send_and_add`. Replies are added in pairs, in a fixed order.
 
         The driver adds small replies, which arrive over channels. The actors add large replies in a tree of
-        pairs, so that the driver reads one sum for any number of actors.
+        pairs, so that the driver reads one sum for any number of actors. If an actor is lost, all replies are
+        computed again, and the driver adds them.
         """
         batch = list(messages)
         local = all(self._has_channel(message.metadata.dst_node_id) for message in batch)
-        if local and sum(map(_bytes_of, batch)) <= _DRIVER_ADDS:
-            replies = self._collect(list(self.push_messages(batch)), timeout)
-            return _in_pairs(replies, _added) if len(replies) == len(batch) else None
+        if local and sum(map(bytes_of, batch)) <= _DRIVER_ADDS:
+            return self._added_here(batch, timeout)
         for message in batch:
             self._end_channel(message.metadata.dst_node_id)
         futures = [self._pending.pop(name)[0] for name in self.push_messages(batch)]
         actors = [self._actors[message.metadata.dst_node_id] for message in batch]
-        _, total = _in_pairs(
+        _, total = in_pairs(
             list(zip(actors, futures, strict=True)),
             lambda one, other: (one[0], one[0].add.remote(one[1], other[1])),
         )
         name = batch[0].metadata.message_id
         self._pending[name] = (total, batch[0])
-        return next(iter(self._collect([name], timeout)), None)
+        reply = self._arrived([name], timeout).get(name)
+        if self._crashed.pop(name, None) is None or not self._stateless:
+            return reply
+        for node in self.get_node_ids():
+            if not self._lives(self._actors[node]):
+                self._replace(node)
+        return self._added_here(batch, timeout)
+
+    def _added_here(self, batch: list[Message], timeout: float | None) -> Message | None:
+        replies = self._collect(list(self.push_messages(batch)), timeout)
+        return in_pairs(replies, added) if len(replies) == len(batch) else None
+
+    def _lives(self, actor: Any) -> bool:
+        try:
+            ray.get(actor.ready.remote(), timeout=_DEATH_TIMEOUT)
+        except GetTimeoutError:
+            return True  # it is busy
+        except RayError:
+            return False
+        return True
+
+    def _replace(self, node: int) -> bool:
+        """Another actor answers for the node from now on; False if none is left.
+
+        A new actor, if Ray has room for one and it starts in time; else the actor of another node.
+        """
+        lost = self._actors[node]
+        living = {id(actor): actor for actor in self._actors.values() if actor is not lost}
+        if (len(living) + 1) * self._cpus <= ray_cluster.total()["CPU"] + 1e-9:
+            new = self._new_actor()
+            try:
+                ray.get(new.ready.remote(), timeout=_REPLACE_TIMEOUT)
+                living = {id(new): new}
+            except (GetTimeoutError, RayError):
+                ray.kill(new)
+        for other in living.values():
+            for each in [each for each, actor in self._actors.items() if actor is other]:
+                self._end_channel(each)  # while an actor serves a channel, it answers nothing else
+            if self._lives(other):
+                for each, actor in list(self._actors.items()):
+                    if actor is lost:
+                        self._actors[each] = other
+                return True
+        return False
 
     def _submit(self, messages: list[Message]) -> None:
         self._submit_to_ray([message for message in messages if not self._sent_by_channel(message)])
@@ -215,7 +221,7 @@ class RayGrid(HostedGrid):
         A large message ends the channel.
         """
         node, channels = message.metadata.dst_node_id, self._channels
-        if _bytes_of(message) > _CHANNEL_BYTES:
+        if bytes_of(message) > _CHANNEL_BYTES:
             self._end_channel(node)
         if channels is None or not self._has_channel(node):
             return False
@@ -236,6 +242,7 @@ class RayGrid(HostedGrid):
         assert self._channels is not None
         for message in messages:
             error: Exception = EOFError()
+            self._crashed[message.metadata.message_id] = message
             try:
                 ray.get(self._serving[node], timeout=_DEATH_TIMEOUT)
             except RayError as found:
@@ -247,7 +254,7 @@ class RayGrid(HostedGrid):
         for message in messages:
             references = [stored[id(record)] for record in message.content.values() if id(record) in stored]
             handle = self._actors[message.metadata.dst_node_id]
-            future = handle.answer.remote(_without_stored(message, stored), *references)
+            future = handle.answer.remote(without_stored(message, stored), *references)
             self._pending[message.metadata.message_id] = (future, message)
 
     def _store_shared(self, messages: Iterable[Message]) -> dict[int, Any]:
@@ -262,6 +269,25 @@ class RayGrid(HostedGrid):
         }
 
     def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        replies, wanted = dict[str, Message](), message_ids
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            replies |= self._arrived(wanted, left)
+            lost = {name: self._crashed.pop(name) for name in wanted if name in self._crashed}
+            if not lost or not self._stateless or attempt == _MAX_ATTEMPTS:
+                break
+            wanted = [name for name, message in lost.items() if self._has_actor(message)]
+            self._submit([lost[name] for name in wanted])
+        return [replies[name] for name in message_ids if name in replies]
+
+    def _has_actor(self, message: Message) -> bool:
+        """Whether an actor answers for the message's node, once a lost one was replaced."""
+        node = message.metadata.dst_node_id
+        return self._lives(self._actors[node]) or self._replace(node)
+
+    def _arrived(self, message_ids: list[str], timeout: float | None) -> dict[str, Message]:
+        """The replies that arrive in time, by message; those of lost actors are error replies."""
         started = time.monotonic()
         replies = self._collect_from_channels(message_ids, timeout)
         wanted = {name: self._pending[name][0] for name in message_ids if name in self._pending}
@@ -270,7 +296,7 @@ class RayGrid(HostedGrid):
             done, _ = ray.wait(list(wanted.values()), num_returns=len(wanted), timeout=left)
             ready = set(done)
             replies |= {name: self._from_ray(name) for name, future in wanted.items() if future in ready}
-        return [replies[name] for name in message_ids if name in replies]
+        return replies
 
     def _collect_from_channels(self, message_ids: list[str], timeout: float | None) -> dict[str, Message]:
         if self._channels is None:
@@ -286,6 +312,7 @@ class RayGrid(HostedGrid):
         try:
             reply: Message = ray.get(future)
         except RayError as error:
+            self._crashed[name] = message
             return error_reply(message, error, crashed=True)
         return reply
 
@@ -295,7 +322,7 @@ class RayGrid(HostedGrid):
 
     def failure(self) -> str:
         """As :meth:`HostedGrid.failure`. Later messages go through Ray."""
-        done, _ = ray.wait(self._call_all("failure"), num_returns=len(self._actors), timeout=_DEATH_TIMEOUT)
+        done, _ = ray.wait(self._call_all("failure"), num_returns=self.nodes, timeout=_DEATH_TIMEOUT)
         for future in done:
             with suppress(RayError):  # an actor that is gone
                 if text := ray.get(future):
@@ -306,11 +333,13 @@ class RayGrid(HostedGrid):
         """The futures of this method of all actors."""
         for node in self._actors:
             self._end_channel(node)
-        return [getattr(handle, name).remote() for handle in self._actors.values()]
+        actors = {id(actor): actor for actor in self._actors.values()}
+        return [getattr(actor, name).remote() for actor in actors.values()]
 
     def close(self) -> None:
         """End this grid's actors, and Ray if this grid started it."""
         self._pending.clear()
+        self._crashed.clear()
         for handle in self._actors.values():
             ray.kill(handle)
         self._actors.clear()
@@ -320,73 +349,3 @@ class RayGrid(HostedGrid):
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()
         self._owns_ray = False
-
-
-def _without_stored(message: Message, stored: Collection[int]) -> Envelope:
-    """The message with None for each record in the object store.
-
-    It is one argument, because Ray needs time for each argument.
-    """
-    own = {name: None if id(record) in stored else record for name, record in message.content.items()}
-    return message.metadata, own
-
-
-def _with_stored(envelope: Envelope, stored: Iterable[ArrayRecord]) -> Message:
-    """The message of an envelope, with its records from the object store."""
-    metadata, own = envelope
-    rest = iter(stored)
-    return make_message(
-        metadata, RecordDict({name: next(rest) if r is None else r for name, r in own.items()})
-    )
-
-
-def _bytes_of(message: Message) -> int:
-    """The size of a message's arrays in bytes. A reply has about as many numbers, in float64."""
-    return int(sum(record.count_bytes() for record in message.content.array_records.values()))
-
-
-def _added(one: Message, other: Message) -> Message:
-    """The sum of two replies, or an error reply. Config records get the larger value of each field."""
-    try:
-        total = add_replies(one, other)
-        if total.has_content():
-            for name in one.content.config_records.keys() - total.content.keys():
-                mine, theirs = one.content[name], other.content[name]
-                larger = {key: max(value, theirs.get(key, value)) for key, value in mine.items()}
-                total.content[name] = ConfigRecord({**theirs, **larger})
-        return total
-    except Exception as error:
-        return error_reply(one, error)
-
-
-def _in_pairs(parts: list[Part], add: Callable[[Part, Part], Part]) -> Part:
-    """The sum of one or more parts: neighbours are added, then neighbouring sums, until one is left."""
-    while len(parts) > 1:
-        left, right = parts[::2], parts[1::2]
-        parts = [*map(add, left, right), *left[len(right) :]]
-    return parts[0]
-
-
-def start_ray(num_cpus: int | None = None) -> int:
-    """Start a local Ray without dashboard and usage statistics, or connect to ``RAY_ADDRESS``.
-
-    Args:
-        num_cpus: logical CPUs of a local Ray; default: the machine's.
-
-    Returns:
-        the size in bytes up to which this Ray inlines arguments and results.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    address = os.environ.get("RAY_ADDRESS", "local")
-    local = address == "local"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        ray.init(
-            address=address,
-            num_cpus=num_cpus if local else None,
-            include_dashboard=False if local else None,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _system_config={"max_direct_call_object_size": _OUR_INLINE} if local else None,
-        )
-    return _OUR_INLINE if local else _RAY_INLINE

@@ -23,6 +23,8 @@ from fedpriv.simulation.sweeps.pool import Pool
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedpriv.simulation.sweeps.cluster import ClusterPool
+
 TABLE, PARQUET, PICTURES = "results.csv", "results.parquet", ("sweep.png", "sweep.svg")
 LOCKS, _LOGS = "locks", "logs"
 _TICK = 0.2  # seconds between looks at what goes on
@@ -124,7 +126,7 @@ def _board(sweep: Sweep, folder: Path) -> Board:
 def _run(sweep: Sweep, folder: Path, jobs: int, board: Board, watch: Watch) -> bool:
     """Run the waiting cells; says whether the sweep was interrupted."""
     (folder / _LOGS).mkdir(exist_ok=True)
-    with Pool(min(jobs, len(board.waiting))) as pool:
+    with _open_pool(sweep, min(jobs, len(board.waiting)), folder) as pool:
         driver = _Driver(sweep, folder, board, watch, pool)
         try:
             while board.waiting or board.running:
@@ -144,10 +146,21 @@ def _run(sweep: Sweep, folder: Path, jobs: int, board: Board, watch: Watch) -> b
     return False
 
 
+def _open_pool(sweep: Sweep, jobs: int, folder: Path) -> Pool | ClusterPool:
+    """Where cells run: on the Ray cluster, if one is named; cells that start actors there run here."""
+    if not sweep.on_cluster:
+        return Pool(jobs)
+    from fedpriv.simulation.sweeps.cluster import ClusterPool
+
+    return ClusterPool(jobs, folder)
+
+
 class _Driver:
     """What a sweep does with its cells' messages."""
 
-    def __init__(self, sweep: Sweep, folder: Path, board: Board, watch: Watch, pool: Pool) -> None:
+    def __init__(
+        self, sweep: Sweep, folder: Path, board: Board, watch: Watch, pool: Pool | ClusterPool
+    ) -> None:
         self._cells = {cell.name: cell for cell in sweep.cells}
         self._sweep, self._folder, self._board, self._watch, self._pool = sweep, folder, board, watch, pool
         self._known: dict[str, Ended] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import hardware, validation
+from fedpriv._internal import hardware, ray_cluster, validation
 from fedpriv._internal.files import atomic, read_json, unwritable
 from fedpriv._internal.settings import Scalar
 from fedpriv._internal.version import __version__
@@ -75,16 +75,29 @@ class Sweep:
         tuning = self.definition.tuning
         return (*self.definition.overridden, *(tuning.axes if tuning else ()))
 
+    @property
+    def on_ray(self) -> bool:
+        """Whether a cell starts actors of its own (``engine=ray``)."""
+        return any(not cell.config.in_process for cell in self.cells)
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether the cells run on the machines of a Ray cluster, and not on this one."""
+        return bool(ray_cluster.address()) and not self.on_ray
+
     def jobs(self, asked: int = 0) -> int:
-        """How many cells run side by side: as asked, else one for each core; one where cells run on Ray.
+        """How many cells run side by side: as asked, else one for each core of the machine or the cluster.
+
+        It is one where cells start actors of their own.
 
         Raises ArgumentError where several were asked for that would each start Ray.
         """
-        on_ray = any(not cell.config.in_process for cell in self.cells)
-        if on_ray and asked > 1:
+        if self.on_ray and asked > 1:
             hint = "each cell would start its own Ray on all cores; leave out engine, or run one at a time"
             raise validation.fail("jobs", asked, "be 1 where cells have engine=ray", hint)
-        return asked or (1 if on_ray else min(hardware.usable(), len(self.cells)))
+        cluster = ray_cluster.resources() if self.on_cluster else None
+        cores = int(cluster["CPU"]) if cluster else hardware.usable()
+        return asked or (1 if self.on_ray else max(1, min(cores, len(self.cells))))
 
 
 def about(cells: int, tried: int) -> str:

@@ -1,0 +1,66 @@
+"""Runs and sweeps on a Ray cluster: two nodes, one of which is lost in mid-run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.hosted_grid import ROOT
+from typer.testing import CliRunner
+
+from fedpriv._internal import ray_cluster
+from fedpriv._internal.ray_cluster import ClusterError
+from fedpriv.cli import app
+from fedpriv.simulation.sweeps import plans
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_nodes_share_runs_and_a_sweep_and_one_may_be_lost(tmp_path: Path) -> None:
+    """Results are those of this machine alone, bit for bit, also with a node that is gone in mid-run."""
+    result = subprocess.run(
+        [sys.executable, "tests/helpers/on_a_cluster.py", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=850,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["whole"], found
+    assert found["lost"], found
+    assert found["sweep"] == {"side by side": 2, "removed": True, "done": 4, "rows": found["sweep"]["rows"]}
+    assert found["same table"], found
+
+
+def test_a_cluster_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")
+    with pytest.raises(ClusterError, match="client protocol"):
+        ray_cluster.start_ray()
+
+
+def test_a_cluster_for_a_run_in_one_process_is_refused() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        arguments = ["simulate", "--ray-address", "127.0.0.1:1", "--set", "engine=in-process"]
+        result = CliRunner().invoke(app, arguments)
+        patch.delenv("RAY_ADDRESS", raising=False)
+    assert result.exit_code == 2
+    assert "--ray-address is '127.0.0.1:1'; it must be left out: engine is 'in-process'" in result.output
+
+
+def test_actors_and_cells_are_counted_by_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(ray_cluster, "resources", lambda: {"CPU": 48.0, "GPU": 0.0})
+    from fedpriv.config.plan import number_of_actors
+    from fedpriv.config.schema import Config
+
+    assert number_of_actors(Config.parse({"engine": "ray", "cpus-per-actor": 2})) == 24
+    grid = {"settings": {"model": "logistic", "rounds": 2}, "grid": {"seed": list(range(1, 61))}}
+    cells = [{**grid, "settings": {**grid["settings"], "engine": "in-process"}}]
+    assert plans.prepare(cells[0]).jobs() == 48
