@@ -52,7 +52,7 @@ class Federation:
         self.home, self.port = home, free_port()
         path = os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", "")])
         self._env = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
-        self._env.pop("RAY_ADDRESS", None)
+        self._env["RAY_ADDRESS"] = "local"  # else Flower's engine joins whatever Ray this machine runs
         self._processes: list[subprocess.Popen[bytes]] = []
         connection = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
         (home / "config.toml").write_text(f'[superlink]\ndefault = "test"\n\n[superlink.test]\n{connection}')

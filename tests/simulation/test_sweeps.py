@@ -206,7 +206,9 @@ def test_a_killed_sweep_goes_on_to_the_same_table(tmp_path: Path, whole: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", range(20))
+@pytest.mark.parametrize(
+    "point", [*range(4), *(pytest.param(point, marks=pytest.mark.exhaustive) for point in range(4, 20))]
+)
 def test_a_sweep_killed_at_any_moment_goes_on_to_the_same_table(
     tmp_path: Path, longer_whole: str, point: int
 ) -> None:
