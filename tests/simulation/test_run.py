@@ -204,7 +204,9 @@ def test_actors_get_a_share_of_the_gpus_that_the_device_means(
     asked: list[tuple[int, float]] = []
 
     class Grid:
-        def __init__(self, nodes: int, config: object, num_cpus: float, num_gpus: float) -> None:
+        def __init__(
+            self, nodes: int, config: object, num_cpus: float, num_gpus: float, stateless: bool
+        ) -> None:
             asked.append((nodes, num_gpus))
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
