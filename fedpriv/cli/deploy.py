@@ -196,6 +196,22 @@ def _short(cell: object) -> str:
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
+@deploy_app.command(
+    "superlink",
+    short_help="Run Flower's SuperLink, with patient starts.",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def superlink(context: typer.Context) -> None:
+    """Run Flower's SuperLink; all arguments are its own. A slow start of an app is not begun a second time.
+
+    The server's start.sh starts it.
+    """
+    from fedpriv.deployment import starts
+
+    starts.run("flower-superlink", context.args)
+
+
 @deploy_app.command("proxy", short_help="Let nodes in, and nobody to the control API.")
 def proxy(folder: Folder) -> None:
     """Run the proxy at the address of the nodes: it passes on the calls of nodes and nothing else.

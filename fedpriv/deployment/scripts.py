@@ -19,7 +19,8 @@ cd "$(dirname "$(readlink -f "$0")")"
 export FLWR_HOME="$PWD/flower" FEDPRIV_ENROLMENT="$PWD/enrolment.json"
 {quiet}
 superlink() {{
-    exec flower-superlink --host 127.0.0.1 --port {control} --enable-supernode-auth --database state.db \\
+    exec fedpriv deploy superlink --host 127.0.0.1 --port {control} \\
+        --enable-supernode-auth --database state.db \\
         --ssl-certfile loopback.crt --ssl-keyfile loopback.key --ssl-ca-certfile loopback-ca.crt \\
         --disable-runtime-dependency-installation
 }}

@@ -110,8 +110,10 @@ class Federation:
 
     def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         with (self.home / f"{name}.log").open("wb") as log:
+            flower = command[0].startswith("flower-")
+            patient = [sys.executable, "-m", "fedpriv.deployment.starts", command[0]]
             process = subprocess.Popen(
-                [str(SCRIPTS / command[0]), *command[1:]],
+                [*(patient if flower else [str(SCRIPTS / command[0])]), *command[1:]],
                 env=self._env,
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
