@@ -38,6 +38,7 @@ from fedpriv._internal.settings import (
 )
 from fedpriv.config.federation import Partitioning, silo_sizes
 from fedpriv.config.settings import DataSettings, FederationSettings, MachineSettings, PrivacySettings
+from fedpriv.data.readers import hugging_face
 from fedpriv.mechanism import settings as mechanism
 from fedpriv.mechanism.placement import PLACEMENTS, DistributedSettings
 from fedpriv.mechanism.units import Level, PrivacyUnit
@@ -146,7 +147,8 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     def user_code(self) -> dict[str, str]:
         """The settings that name code of the user's own as module:name, by key."""
         named = {key: getattr(self, key) for key in ("model", "dataset", "loss", "optimizer")}
-        return {key: v for key, v in named.items() if user_code.named(v) and not user_code.in_memory(v)}
+        other = (user_code.in_memory, hugging_face.is_path)
+        return {k: v for k, v in named.items() if user_code.named(v) and not any(is_(v) for is_ in other)}
 
     def part(self, kind: type[_Group]) -> _Group:
         """The settings of one type: those that a placement, a sampler or a data set has of its own."""

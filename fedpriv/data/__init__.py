@@ -13,6 +13,10 @@ from fedpriv.data.inputs import as_source
 from fedpriv.data.loaders import load, names
 from fedpriv.data.partitioning.populations import OneExample, Population, Silos, population
 from fedpriv.data.partitioning.silo_slots import SiloSlots
+from fedpriv.data.readers.hugging_face import hugging_face
+from fedpriv.data.readers.image_folder import image_folder
+from fedpriv.data.readers.table import table
+from fedpriv.data.readers.users import users
 from fedpriv.data.source import DataError, Indices, Pair, Source
 from fedpriv.data.view import Batch, View
 
@@ -31,7 +35,11 @@ __all__ = [
     "View",
     "as_source",
     "data_folder",
+    "hugging_face",
+    "image_folder",
     "load",
     "names",
     "population",
+    "table",
+    "users",
 ]

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import user_code
@@ -19,6 +19,7 @@ from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import torch
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.convert import Array, as_array, as_owners
+from fedpriv.data.readers.hugging_face import hugging_face
 from fedpriv.data.source import DataError, Source, Target
 from fedpriv.data.sparse import SparseRows
 
@@ -30,8 +31,8 @@ __all__ = ["as_array", "as_owners", "as_source", "examples_of"]
 
 _PARTS = tuple(part for part in vars(Source) if not part.startswith("_"))
 _WANTED = (
-    "a Source such as fedpriv.data.Arrays, a tuple (x, y, test_x, test_y), or a pair (train, test) of torch "
-    "Datasets of (x, y) pairs"
+    "a Source such as fedpriv.data.Arrays, a tuple (x, y, test_x, test_y), a pair (train, test) of torch "
+    "Datasets of (x, y) pairs, or a DatasetDict of Hugging Face datasets"
 )
 _PUBLIC = "the test part is public, and fedpriv never takes it from training data by itself"
 
@@ -44,13 +45,17 @@ def as_source(dataset: Any) -> Source:
             test_y)), of NumPy arrays, torch tensors or lists; or (train, test), two map-style torch Datasets
             of (x, y) pairs, which are read into memory. If y holds whole numbers (n,), they are labels, and
             their number is taken from the TEST part, which is public. Floats (n,) are values; 0 and 1 in
-            (n, tags) are tags. Sequences of tokens need :class:`~fedpriv.data.arrays.Arrays`.
+            (n, tags) are tags. Or a DatasetDict of Hugging Face ``datasets`` with train and test, whose
+            columns :func:`fedpriv.data.hugging_face` finds. Sequences of tokens need
+            :class:`~fedpriv.data.arrays.Arrays`.
 
     Raises DataError for other types, and if a part is missing or malformed.
     """
     if all(hasattr(dataset, part) for part in _PARTS):
         source: Source = dataset
         return source
+    if isinstance(dataset, Mapping) and "train" in dataset:
+        return hugging_face(dataset)
     if isinstance(dataset, torch.utils.data.Dataset):
         kind = type(dataset).__name__
         raise DataError(f"dataset is a {kind} without a test part; give a pair (train, test): {_PUBLIC}")

@@ -20,6 +20,7 @@ from fedpriv._internal.registry import import_modules
 from fedpriv._internal.settings import by_key
 from fedpriv.data import datasets
 from fedpriv.data.files import MissingDataError, data_folder
+from fedpriv.data.readers import hugging_face
 from fedpriv.data.registry import DATA_SETS, options, own_settings
 from fedpriv.data.source import Source
 
@@ -48,8 +49,10 @@ def load(name: str, folder: str | Path | None = None, **own: int) -> Source:
     """The source called ``name``. ``digits`` and ``infinite-digits`` need no files.
 
     Args:
-        name: one of :func:`names`; or ``module:name`` of a custom function without arguments that returns a
-            Source, such as :class:`fedpriv.data.Arrays`. It must return the same data in every process.
+        name: one of :func:`names`; or ``hf:PATH`` of a data set of Hugging Face ``datasets``
+            (:func:`fedpriv.data.hugging_face`); or ``module:name`` of a custom function without arguments
+            that returns a Source, such as :class:`fedpriv.data.Arrays`. It must return the same data in every
+            process.
         folder: the data folder; None: $FEDPRIV_DATA, otherwise ``~/.cache/fedpriv``.
         own: the data set's own settings, such as ``vocabulary``, which ``fedpriv data info`` lists; 0 is the
             data set's default.
@@ -65,6 +68,8 @@ def load(name: str, folder: str | Path | None = None, **own: int) -> Source:
             raise validation.ArgumentError(
                 f"{key}={value} has no effect: the data set {name} has no such option. Leave it at 0."
             )
+    if hugging_face.is_path(name):
+        return hugging_face.hugging_face(name.removeprefix(hugging_face.PREFIX))
     if user_code.named(name):
         return _custom(name)
     loader = DATA_SETS[name]

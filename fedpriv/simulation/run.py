@@ -74,7 +74,7 @@ def check(config: Config) -> Checked:
     task = make_task(config, source)
     make_work(config)
     make_augmentation(config, source)
-    if user_code.named(config.dataset):
+    if "dataset" in config.user_code or user_code.in_memory(config.dataset):
         _check_data(config, source, make_source(config))
     if user_code.named(config.model):
         _check_model(config, source, task, make_task(config, source))

@@ -25,8 +25,14 @@ EXTRAS = {
 THROUGH = {"ray": "flwr", "dp-accounting": "flwr", "httpx": "flwr", "pydantic-core": "pydantic"}
 # Extras, which a function imports where they are installed, and says how to install them where they are not.
 OPTIONAL = {
-    "pillow": {"data/datasets/pneumonia.py"},
-    "pyarrow": {"report/sweep_results.py"},
+    "datasets": {"data/readers/hugging_face.py"},
+    "pillow": {"data/datasets/pneumonia.py", "data/readers/pictures.py"},
+    "pyarrow": {
+        "data/readers/arrow.py",
+        "data/readers/hugging_face.py",
+        "data/readers/table.py",
+        "report/sweep_results.py",
+    },
     "pandas": {"runs/result.py", "simulation/comparison.py", "simulation/sweeps/api.py"},
 }
 LOCK = (ROOT / "requirements.lock").read_text()

@@ -1,0 +1,62 @@
+"""Encoded images as arrays of one size.
+
+It needs Pillow (extra ``data``). Different versions of the JPEG decoder may differ by a grey level.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterable
+
+from fedpriv._internal.lazy import numpy as np
+from fedpriv.data.source import Bytes, DataError
+
+_MAX_PIXELS = 1 << 24  # a forged header may claim any number
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+# What Pillow raises for damaged images.
+_DAMAGE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, AttributeError, RuntimeError,
+    OverflowError, struct.error, zlib.error,
+)  # fmt: skip
+
+
+def decoded(images: Iterable[bytes], name: str, size: int = 0, grey: bool = False) -> Bytes:
+    """The images as uint8 (n, channels, height, width), with 1 or 3 channels.
+
+    Args:
+        images: encoded images (JPEG, PNG, BMP, GIF, WebP).
+        name: the data set's, for errors.
+        size: the pixels of a side, to which each image is resized bilinearly; 0: images keep their size,
+            which must be the same for all.
+        grey: whether the images become grey.
+
+    Raises DataError, which names no image, for a damaged image, or images of several sizes with ``size`` 0.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"{name}: Pillow reads images: pip install 'fedpriv[data]'") from None
+    mode, found = "L" if grey else "RGB", []
+    for encoded in images:
+        try:
+            with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+                if image.width * image.height > _MAX_PIXELS:
+                    raise ValueError
+                if size:
+                    image.draft(mode, (2 * size, 2 * size))  # decodes a JPEG at low resolution, much faster
+                pixels = image.convert(mode)
+                if size:
+                    pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
+                found.append(np.asarray(pixels, np.uint8))
+        except (*_DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning):
+            raise DataError(
+                f"{name} has a damaged image, or one of more than {_MAX_PIXELS:,} pixels"
+            ) from None
+    if not found:
+        raise DataError(f"{name} has no images")
+    if len({image.shape for image in found}) > 1:
+        raise DataError(f"{name} has images of several sizes; give image_size, to which they are resized")
+    stacked = np.stack(found)
+    return stacked[:, None] if grey else np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
