@@ -162,7 +162,7 @@ def audit_own_data(
     try:
         return _finding(subject, confidence, observe)
     finally:
-        subject.engine.close()
+        subject.close()
 
 
 def _key(plan: Plan) -> Key:
@@ -237,7 +237,7 @@ def _loop(subject: Subject, watched: Sequence[Watched], observe: Callable[[Progr
     """The run's own loop with observed optimizers and engines."""
     plan, key, charged = subject.plan, subject.key, watched[0].charged
     if plan.by_silo:
-        return silo.run(plan, subject.start, WatchedSilos.of(plan, watched), charged, observe)
+        return silo.run(plan, subject.start, WatchedSilos.of(subject, watched), charged, observe)
     mechanism = replace(plan.mechanism, optimizer=watched[0])
     return run(mechanism, subject.start, watched[0], charged, key, plan.cohorts(key), observe)
 

@@ -15,6 +15,7 @@ from fedpriv._internal import validation
 from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import AuditedUnits
 from fedpriv.auditing.canaries import LARGEST, LAYERS, canaries_of, nodes_of
+from fedpriv.auditing.compared_silos import ComparedSilos
 from fedpriv.auditing.own_units import OwnUnits, usual_number
 from fedpriv.auditing.views import Splitter, View
 from fedpriv.config.builders import initial_params
@@ -59,6 +60,7 @@ class Subject:
         there: the coins of these, bool (k,).
         start: the parameters (d,) at the beginning.
         key: the run's key, which is seeded, so that steps can be repeated.
+        elsewhere: the run's engine, if its silos train apart in other processes.
     """
 
     plan: Plan
@@ -70,6 +72,13 @@ class Subject:
     there: NDArray[np.bool_]
     start: Tensor
     key: Key
+    elsewhere: ComparedSilos | None = None
+
+    def close(self) -> None:
+        """Releases the resources of the run's engine."""
+        self.engine.close()
+        if self.elsewhere is not None:
+            self.elsewhere.close()
 
     def gather(self, request: SumRequest, units: AuditedUnits) -> PartialSum:
         """What the run's engine gives over ``units``, which have the same numbers as the subject's."""
@@ -116,9 +125,13 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
     span = config.examples_per_client if config.privacy_unit.in_silos else plan.units
     units = OwnUnits(worker.view, worker, coins, coins[~there], replaced, span)
     side = replace(worker, view=units)
-    engine: Engine = worker if config.in_process else make_engine(config)
     start = initial_params(worker.task, key).to(worker.device)
-    return Subject(plan, view, side, engine, units, coins, there, start, key)
+    here = config.in_process or config.by_silo  # silos' steps are observed in this process
+    engine: Engine = worker if here else make_engine(config)
+    elsewhere = (
+        None if config.in_process or not config.by_silo else ComparedSilos.started(config, make_engine)
+    )
+    return Subject(plan, view, side, engine, units, coins, there, start, key, elsewhere)
 
 
 def _first_secret(plan: Plan, view: View) -> int:
@@ -159,9 +172,6 @@ def _require_own_data(config: Config) -> None:
     if config.privacy_unit.in_silos and config.partitioning.several:
         hint = "the audit swaps examples of equal silos"
         raise validation.fail("partition", config.partition, "be one-example for an audit", hint)
-    if config.by_silo and not config.in_process:
-        hint = "silos' steps in other processes cannot be watched"
-        raise validation.fail("engine", config.engine, "be in-process for an audit at level client", hint)
 
 
 def canaries_plan(config: Config, canaries: int, view: View) -> Plan:

@@ -14,15 +14,18 @@ from typer.testing import CliRunner
 
 import fedpriv
 from fedpriv._internal.validation import ArgumentError
+from fedpriv.auditing.auditor import audit_own_data
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.own_units import OwnUnits
 from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import worker
+from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.mechanism import release as releases
 from fedpriv.mechanism.placement import Central, Local
 from fedpriv.node.factory import make_worker
+from fedpriv.node.silo import ModelDelta, TrainRequest, make_silo_worker
 
 RUN: dict[str, Any] = {
     "clients": 400, "model": "logistic", "epsilon": 4.0, "rounds": 3, "sampling_rate": 0.2, "seed": 0,
@@ -122,8 +125,6 @@ def test_guesses_find_noise_that_is_almost_gone() -> None:
 @pytest.mark.processes
 def test_an_engine_in_other_processes_is_audited_as_it_is() -> None:
     """The same run over Ray gives the same finding; sums that it counts twice are found."""
-    from fedpriv.flower.grid_engine import GridEngine
-
     plain, ray = (audited({**RUN, "engine": engine}) for engine in ("in-process", "ray"))
     assert ray == replace(plain, curve=ray.curve, claim=ray.claim)
 
@@ -135,6 +136,74 @@ def test_an_engine_in_other_processes_is_audited_as_it_is() -> None:
         found = audited({**RUN, "engine": "ray"})
     assert found.irregular
     assert "depends on the cohort by more than its sum" in found.oddest or "bound" in found.oddest
+
+
+CLIENT_LEVEL: dict[str, Any] = {**SILOS, "level": "client", "silo_steps": 2, "rounds": 2}
+
+
+class _Elsewhere:
+    """Silos as another process has them; ``wrong`` alters the changes of a round."""
+
+    def __init__(self, config: Config, wrong: Any) -> None:
+        self.worker, self.wrong, self.closed = make_silo_worker(config.table()), wrong, False
+
+    def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
+        changes: tuple[ModelDelta, ...] = self.wrong(self.worker.train(request), request)
+        return changes
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _but_last(change: Any) -> Any:
+    """Alters the change of the last silo in the second round."""
+    return lambda found, request: (*found[:-1], change(found)) if request.round == 1 else found
+
+
+ELSEWHERE: dict[str, tuple[Any, str]] = {
+    "sound": (lambda found, request: found, ""),
+    "a dropout": (lambda found, request: found[:-1], ""),
+    "a change counted twice": (_but_last(lambda f: replace(f[-1], delta=2 * f[-1].delta)), "does not follow"),
+    "a little more": (_but_last(lambda f: replace(f[-1], delta=1.001 * f[-1].delta)), "does not follow"),
+    "not a number": (_but_last(lambda f: replace(f[-1], delta=f[-1].delta * np.nan)), "does not follow"),
+    "the change of another silo": (_but_last(lambda f: replace(f[-1], delta=f[0].delta)), "does not follow"),
+    "a silo twice": (_but_last(lambda f: f[0]), "answered a round twice"),
+    "an unknown silo": (_but_last(lambda f: replace(f[-1], silo=99)), "was not asked"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_silos_of_other_processes_are_held_against_those_of_this_one(kind: str) -> None:
+    wrong, said = ELSEWHERE[kind]
+    made = list[_Elsewhere]()
+
+    def make_engine(config: Config) -> _Elsewhere:
+        made.append(_Elsewhere(config, wrong))
+        return made[-1]
+
+    settings = {key.replace("_", "-"): value for key, value in CLIENT_LEVEL.items() if key != "canaries"}
+    seed = -1 if kind == "sound" else 0
+    found = audit_own_data(Config.parse({**settings, "engine": "ray", "seed": seed}), make_engine, 20)
+    assert found.irregular == bool(said), found
+    assert said in found.oddest
+    assert [engine.closed for engine in made] == [True]
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_silos_on_ray_are_audited() -> None:
+    """The attack is that of silos in this process; changes that are doubled on their way are found."""
+    plain, ray = (audited({**CLIENT_LEVEL, "engine": engine}) for engine in ("in-process", "ray"))
+    assert ray == replace(plain, curve=ray.curve, claim=ray.claim)
+    assert not ray.violated
+
+    def doubled(right: Any, engine: Any, request: Any) -> Any:
+        return tuple(replace(one, delta=2 * one.delta) for one in right(engine, request))
+
+    with patched(GridEngine, "train", doubled):
+        found = audited({**CLIENT_LEVEL, "engine": "ray"})
+    assert found.irregular
+    assert "does not follow from its charged releases" in found.oddest
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -162,7 +231,6 @@ def test_ratios_are_those_of_the_exact_contributions() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({**SILOS, "level": "client", "silo_steps": 2, "engine": "ray"}, "engine is 'ray'; it must be"),
         ({**RUN, "placement": "none"}, "placement is 'none'; it must add noise"),
         ({**RUN, "canaries": 401}, "canaries is 401; it must be at most the run's 400 units"),
     ],
