@@ -150,10 +150,10 @@ def layout_of(module: nn.Module) -> Layout:
     """The layout of a module's trainable parameters.
 
     Raises ArgumentError, with the layer's name, if the module cannot be trained privately: for layers whose
-    state or output mixes examples outside the clipped gradient (BatchNorm; InstanceNorm with running
-    statistics; embeddings with max_norm or scale_grad_by_freq), for recurrent and attention layers with
-    built-in dropout, for trainable parameters that are complex or not yet initialised, and if no parameter is
-    trainable.
+    state or output mixes examples outside the clipped gradient (BatchNorm that is not frozen; InstanceNorm
+    with running statistics; embeddings with max_norm or scale_grad_by_freq), for recurrent and attention
+    layers with built-in dropout, for trainable parameters that are complex or not yet initialised, and if no
+    parameter is trainable.
     """
     for name, layer in module.named_modules():
         _refuse_layer(name or type(layer).__name__, layer)
@@ -183,13 +183,23 @@ def vector_of(module: nn.Module, layout: Layout | None = None) -> Tensor:
     return (layout or layout_of(module)).join(tensors)
 
 
+def _is_frozen(layer: _BatchNorm) -> bool:
+    """Whether a BatchNorm uses its running statistics alone: in evaluation mode, with nothing to train.
+
+    The statistics are then constants, as weights that are not trained, and no example reaches another one.
+    """
+    trained = any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+    return layer.running_mean is not None and not layer.training and not trained
+
+
 def _refuse_layer(name: str, layer: nn.Module) -> None:
     """Raises ArgumentError for a layer whose influence per-example clipping does not bound."""
     tracks = isinstance(layer, _InstanceNorm) and layer.track_running_stats
-    if isinstance(layer, _BatchNorm) or tracks:
+    if (isinstance(layer, _BatchNorm) and not _is_frozen(layer)) or tracks:
         raise validation.ArgumentError(
             f"layer {name} is {type(layer).__name__}, whose statistics mix the examples of a batch; clipping "
-            "does not bound them. Use GroupNorm or LayerNorm instead."
+            "does not bound them. Use GroupNorm or LayerNorm instead, or freeze a pretrained one: "
+            "layer.eval().requires_grad_(False)."
         )
     if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
         hint = "use one recurrent layer per module with nn.Dropout between them"

@@ -20,7 +20,9 @@ from typing import Any
 
 import click
 import pytest
+import torch
 import typer
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fedpriv
@@ -302,6 +304,31 @@ def test_the_commands_on_own_code_do_what_the_page_says(own_page: str) -> None:
         assert result.exit_code == 0, result.output
     report = max(Path("runs").glob("*/report.json")).read_text()
     assert "mine:net" in report
+
+
+def test_the_guide_to_hugging_face_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On made-up reviews, with few rounds; and with the adapters of its second part."""
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("peft")
+    kinds = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+    rows = {"text": ["a dull book", "a fine book"] * 30, "label": [0, 1] * 30}
+    both = {part: datasets.Dataset.from_dict(rows, features=kinds) for part in ("train", "test")}
+    monkeypatch.chdir(tmp_path)
+    datasets.DatasetDict(both).save_to_disk("reviews")
+    first, second = code_of("docs/guides/hugging-face.md", "python")
+    names: dict[str, Any] = {}
+    exec(first.replace("rounds=20", "rounds=2"), names)
+    assert names["result"].metrics[-1]["round"] == 2
+    exec(second, names)
+    few = {"clients": 60, "sampling_rate": 0.1, "rounds": 2, "epsilon": 8}
+    names["simulate"](model=names["network"], dataset=names["reviews"], folder="run", **few)
+    network, before = names["network"], {k: v.clone() for k, v in names["network"].state_dict().items()}
+    assert not network.load_state_dict(load_file("run/model.safetensors"), strict=False).unexpected_keys
+    moved = {name for name, tensor in network.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert moved
+    assert all("lora" in name for name in moved)
+    network.save_pretrained("adapter")
+    assert all("lora" in name for name in load_file("adapter/adapter_model.safetensors"))
 
 
 def test_the_diagrams_are_of_today() -> None:

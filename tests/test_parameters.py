@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedpriv._internal.validation import ArgumentError
+from fedpriv.clipping.functional import clipped_sum
 from fedpriv.parameters import Layout, Slot, layout_of, vector_of
 
 
@@ -88,6 +89,32 @@ def test_layers_that_clipping_does_not_bound_are_refused_by_name(layer):
     with pytest.raises(ArgumentError) as error:
         layout_of(nn.Sequential(nn.Flatten(), layer))
     assert "1" in str(error.value) or type(layer) is nn.ReLU
+
+
+def test_a_frozen_batchnorm_is_accepted_and_keeps_examples_apart():
+    """With its running statistics it is a constant affine function; anything less frozen is refused."""
+    frozen = nn.BatchNorm1d(4).eval().requires_grad_(False)
+    frozen.running_mean.uniform_()
+    frozen.running_var.uniform_(0.5, 2)
+    network, loss = (
+        nn.Sequential(nn.Linear(3, 4), frozen, nn.ReLU(), nn.Linear(4, 2)),
+        nn.CrossEntropyLoss(reduction="none"),
+    )
+    x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
+    statistics = frozen.running_mean.clone()
+    whole = clipped_sum(network, loss, x, y, 0.1)
+    alone = sum(clipped_sum(network, loss, x[i : i + 1], y[i : i + 1], 0.1) for i in range(6))
+    assert torch.allclose(whole, alone, atol=1e-6)
+    far = torch.cat([x[:5], 1e6 * torch.ones(1, 3)])
+    moved = clipped_sum(network, loss, far, y, 0.1) - whole
+    assert moved.norm() <= 0.2 * 1.0001, "one example moves the sum by at most twice the clip norm"
+    assert torch.equal(frozen.running_mean, statistics), "the user's layer is as it was"
+    for half_frozen in (nn.BatchNorm1d(4).eval(), nn.BatchNorm1d(4).requires_grad_(False)):
+        with pytest.raises(ArgumentError, match=r"freeze a pretrained one: layer\.eval\(\)"):
+            layout_of(nn.Sequential(nn.Linear(3, 4), half_frozen))
+    without = nn.BatchNorm1d(4, track_running_stats=False).eval().requires_grad_(False)
+    with pytest.raises(ArgumentError, match="mix the examples"):
+        layout_of(nn.Sequential(nn.Linear(3, 4), without))
 
 
 @pytest.mark.parametrize("layer", [nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4), nn.LayerNorm(4)])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedpriv import models
 from fedpriv._internal import validation
+from fedpriv.clipping.ghost.layers import by_matrix_products, masks_in_full
 from fedpriv.clipping.per_example import sum_gradients
 from fedpriv.clipping.preparation import prepare
 from fedpriv.mechanism.query import Query, SumBlock, Term
@@ -84,15 +85,17 @@ class FunctionalModel:
 
         each = (x, y) if self.dropout.seeds is None else (x, y, self.dropout.seeds)
         gradients = torch.func.vmap(torch.func.grad(loss_of_one), (None, *[0] * len(each)))
-        rows: Tensor = gradients(params, *each)
+        with by_matrix_products():
+            rows: Tensor = gradients(params, *each)
         return rows
 
     def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         trained = next(iter(tensors.values()))
         self.dropout.begin()
-        result: Tensor = torch.func.functional_call(
-            self.module, {**self._fixed_like(trained), **tensors}, (x,)
-        )
+        with masks_in_full():
+            result: Tensor = torch.func.functional_call(
+                self.module, {**self._fixed_like(trained), **tensors}, (x,)
+            )
         return result
 
     def _fixed_like(self, params: Tensor) -> dict[str, Tensor]:

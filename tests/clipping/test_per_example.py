@@ -177,7 +177,6 @@ def test_weights_with_several_uses_and_partly_frozen_layers_are_summed_exactly(m
     "module",
     [
         Beside(),
-        Transposed(),
         nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
     ],
     ids=lambda module: type(module).__name__,
@@ -189,6 +188,12 @@ def test_models_without_book_keeping_are_summed_as_rows(module):
     assert not clipper_of(task).coverage(task, query.points[0], x, y)
     assert_all_ways_agree(task, query, x, y, 1e-10, fast=False)
     assert_all_ways_agree(task, two_point_query(task, x, y), x, y, 1e-10, fast=False)
+
+
+def test_a_layer_whose_input_has_places_first_is_summed_exactly():
+    task, x, y = Task(Transposed()), noise(6, 4), torch.arange(6) % 4
+    for asked in (one_point_query, two_point_query):
+        assert_all_ways_agree(task, asked(task, x, y), x, y, 1e-10, fast=False)
 
 
 def test_a_trial_with_zero_gradients_proves_nothing():

@@ -105,12 +105,13 @@ class BookKeeping:
                 losses = task.losses(params.detach(), x, y)
             for name, several in tape.items():
                 if not several:
-                    raise UnsupportedLayerError.of(name)
+                    raise UnsupportedLayerError.of(name, called=False)
             return losses, [(name, call) for name, several in tape.items() for call in several]
 
         weigh = None if weights is None else weights.flatten().to(params.dtype)
         if self._alone:
-            calls, deltas, losses = record_alone(run, task.dropout, x, y)
+            places = {name for name, layer in coverage.layers.items() if _has_places(layer)}
+            calls, deltas, losses = record_alone(run, task.dropout, x, y, places)
             if weigh is not None:
                 deltas = [tuple(_rows_times(delta, weigh) for delta in sent) for sent in deltas]
         else:
@@ -146,6 +147,11 @@ class BookKeeping:
         for slot, form in formed.items():
             found[slot].append(form)
         return {slot: combine(forms, (1.0,) * len(forms)) for slot, forms in found.items()}
+
+
+def _has_places(layer: nn.Module) -> bool:
+    rule = rule_of(type(layer))
+    return rule is not None and rule.places
 
 
 def _rows_times(rows: Tensor, factors: Tensor) -> Tensor:

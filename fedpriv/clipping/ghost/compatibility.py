@@ -70,7 +70,7 @@ class Trial:
             except UnsupportedLayerError as error:
                 if error.layer is None:
                     return None
-                coverage = coverage.without(error.layer)
+                coverage = coverage.without(error.layer, error.called)
             except (RuntimeError, IndexError, TypeError):
                 return None
         return None

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedpriv.clipping.dropout import SeededDropout
 from fedpriv.clipping.ghost.factored import Factored, Rows
-from fedpriv.clipping.ghost.layers import rule_of
+from fedpriv.clipping.ghost.layers import by_matrix_products, rule_of
 from fedpriv.parameters import Layout
 
 _PART = 4  # at most 1 in 4 parameters may need formed gradients
@@ -58,9 +58,17 @@ class Coverage:
         """The number of formed entries per unit and point."""
         return sum(self.sizes[slot] for slot in self.remaining)
 
-    def without(self, layer: str) -> Coverage:
-        """The coverage that forms the gradients of this layer's tensors."""
-        return self._forming(set(self.slots[layer].values()))
+    def without(self, layer: str, called: bool = True) -> Coverage:
+        """The coverage that forms the gradients of this layer's tensors.
+
+        A layer that was not ``called`` adds nothing. If other layers hold its tensors, they alone are kept: a
+        tied embedding may belong to a layer that the model never calls.
+        """
+        own = set(self.slots[layer].values())
+        others = {name: kept for name, kept in self.slots.items() if name != layer}
+        if not called and own <= {slot for kept in others.values() for slot in kept.values()}:
+            return replace(self, layers={name: self.layers[name] for name in others}, slots=others)
+        return self._forming(own)
 
     def _forming(self, left: set[str]) -> Coverage:
         slots = {
@@ -125,7 +133,8 @@ def unit_gradients(
             return (losses(at, x, y) * weights).sum()
 
     each = (x, y, weights) if seeds is None else (x, y, weights, seeds)
-    return torch.func.vmap(torch.func.grad(loss), (None, *[0] * len(each)))(at, *each)
+    with by_matrix_products():
+        return torch.func.vmap(torch.func.grad(loss), (None, *[0] * len(each)))(at, *each)
 
 
 def form_rows(

@@ -20,7 +20,7 @@ True
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from fedpriv.clipping.dropout import SeededDropout
 from fedpriv.clipping.ghost.layers import Call, UnsupportedLayerError
-from fedpriv.clipping.ghost.layers.base import replacing_hook_points
+from fedpriv.clipping.ghost.layers.base import by_matrix_products, replacing_hook_points
 
 # Layers and losses of these modules do not mix examples, or the trial finds those that do. Code that
 # torch.jit compiled does not count as torch's.
@@ -54,7 +54,11 @@ def _known(code: Any) -> bool:
 
 
 def record_alone(
-    run: Callable[[Tensor, Tensor], Recorded], dropout: SeededDropout, x: Tensor, y: Tensor
+    run: Callable[[Tensor, Tensor], Recorded],
+    dropout: SeededDropout,
+    x: Tensor,
+    y: Tensor,
+    places: Collection[str] = (),
 ) -> tuple[Calls, list[tuple[Tensor, ...]], Tensor]:
     """The layers' calls, the gradients at their hook points and the losses (n,), each example alone.
 
@@ -62,9 +66,12 @@ def record_alone(
         run: x (1, ...), y (1, ...) -> the loss (1,), and the calls of the layers with book-keeping.
         dropout: the model's dropout, with the seeds of the examples.
         x, y: the examples (n, ...) and their labels (n, ...).
+        places: the layers whose calls may have several vectors along the first axis
+            (:class:`~fedpriv.clipping.ghost.layers.base.LayerRule`): all are of the one example, since no
+            other one was there.
 
     Raises:
-        UnsupportedLayerError: a layer's record does not have the example along its first axis.
+        UnsupportedLayerError: another layer's record does not have the example along its first axis.
     """
     each = (x, y) if dropout.seeds is None else (x, y, dropout.seeds)
     shapes = _hook_shapes(run, dropout, *each)
@@ -87,7 +94,8 @@ def record_alone(
 
     offsets = tuple(x.new_zeros(shape, dtype=dtype) for shape, dtype in shapes)
     mapped = torch.func.vmap(torch.func.grad(of_one, has_aux=True), (None, *[0] * len(each)))
-    found, (losses, values, seen) = mapped(offsets, *each)
+    with by_matrix_products():
+        found, (losses, values, seen) = mapped(offsets, *each)
     parts = iter(seen)
     numbers = {id(tensor): number for number, tensor in enumerate(made)}
     calls, deltas = [], []
@@ -96,8 +104,11 @@ def record_alone(
         records = [next(parts) for _ in tensors_of(call.seen)]
         several = [[found[i] for i in own], [values[i] for i in own], records]
         if any(part.dim() < 2 or part.shape[1] != 1 for each in several for part in each):
-            raise UnsupportedLayerError.of(name)
-        sent, points, records = ([part[:, 0] for part in each] for each in several)
+            if name not in places or any(part.dim() < 2 for each in several for part in each):
+                raise UnsupportedLayerError.of(name)
+            sent, points, records = several
+        else:
+            sent, points, records = ([part[:, 0] for part in each] for each in several)
         calls.append((name, Call(None, tuple(points), _replaced(call.seen, iter(records)))))
         deltas.append(tuple(sent))
     return calls, deltas, losses

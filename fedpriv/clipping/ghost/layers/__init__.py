@@ -24,11 +24,19 @@ from fedpriv.clipping.ghost.layers import (
     attention,
     convolutional,
     embedding,
+    hugging_face,
     linear,
     normalisation,
     recurrent,
 )
-from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
+from fedpriv.clipping.ghost.layers.base import (
+    Call,
+    LayerRule,
+    UnsupportedLayerError,
+    by_matrix_products,
+    hook_point,
+)
+from fedpriv.clipping.ghost.layers.hugging_face import masks_in_full
 
 RULES: dict[type[nn.Module], LayerRule] = {
     **linear.RULES,
@@ -53,7 +61,7 @@ def rule_of(layer: type[nn.Module]) -> LayerRule | None:
     True
     """
     known = _base_of(layer, RULES)
-    return None if known is None else RULES[known]
+    return hugging_face.rule_of(layer) if known is None else RULES[known]
 
 
 def _base_of(layer: type[nn.Module], table: Mapping[type[nn.Module], Any]) -> type[nn.Module] | None:
@@ -87,4 +95,14 @@ def make_batched(module: nn.Module) -> None:
             layer.use_nested_tensor = False
 
 
-__all__ = ["RULES", "Call", "LayerRule", "UnsupportedLayerError", "hook_point", "make_batched", "rule_of"]
+__all__ = [
+    "RULES",
+    "Call",
+    "LayerRule",
+    "UnsupportedLayerError",
+    "by_matrix_products",
+    "hook_point",
+    "make_batched",
+    "masks_in_full",
+    "rule_of",
+]

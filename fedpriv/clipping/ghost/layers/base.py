@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpriv.clipping.ghost.factored import Factored
 
@@ -18,15 +19,17 @@ class UnsupportedLayerError(Exception):
 
     Attributes:
         layer: the layer's name, where a single layer is the cause; else None.
+        called: False if the cause is that the layer was not called.
     """
 
     layer: str | None = None
+    called: bool = True
 
     @classmethod
-    def of(cls, layer: str) -> UnsupportedLayerError:
+    def of(cls, layer: str, called: bool = True) -> UnsupportedLayerError:
         """The error for the layer of this name."""
         error = cls(layer)
-        error.layer = layer
+        error.layer, error.called = layer, called
         return error
 
 
@@ -64,6 +67,13 @@ def in_vmap() -> bool:
     return _replaced.get() is not None
 
 
+def by_matrix_products() -> AbstractContextManager[None]:
+    """Within this block ``F.scaled_dot_product_attention`` is computed by matrix products: its fused kernels
+    have no rule for ``torch.func.vmap``, which then calls them once for each example."""
+    context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+    return context
+
+
 @contextmanager
 def replacing_hook_points(replace: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """While the context is open, each hook point is ``replace(tensor)``."""
@@ -95,7 +105,11 @@ class LayerRule:
         record: (layer, arguments of the call) -> :class:`Call`. It replaces the layer's forward while a
             batch is recorded; the parameters then have the point's values. Raises UnsupportedLayerError
             for a call that it does not support.
+        places: whether a call may have several vectors of one example along its first axis, each of which
+            adds to the gradient by itself, as rows of a matrix product do. A model that flattens its
+            sequences calls its layers so.
     """
 
     measure: Callable[[Any, Any, tuple[Tensor, ...]], dict[str, Factored]]
     record: Callable[..., Call] = record_output
+    places: bool = False

@@ -71,7 +71,7 @@ def _shares(layer: nn.EmbeddingBag, tokens: Tensor, dtype: torch.dtype) -> Tenso
 BATCHED: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: GatheredBag}
 
 RULES: dict[type[nn.Module], LayerRule] = {
-    nn.Embedding: LayerRule(measure_embedding),
+    nn.Embedding: LayerRule(measure_embedding, places=True),
     nn.EmbeddingBag: LayerRule(measure_bag, record_bag),
     GatheredBag: LayerRule(measure_bag, record_bag),
 }

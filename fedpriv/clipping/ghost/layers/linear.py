@@ -20,4 +20,4 @@ def measure_linear(layer: nn.Linear, a: Tensor, deltas: tuple[Tensor, ...]) -> d
     return forms
 
 
-RULES: dict[type[nn.Module], LayerRule] = {nn.Linear: LayerRule(measure_linear)}
+RULES: dict[type[nn.Module], LayerRule] = {nn.Linear: LayerRule(measure_linear, places=True)}

@@ -40,7 +40,7 @@ class Scale(nn.Module):
         return x * self.weight if self.bias is None else x * self.weight + self.bias
 
 
-def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = False) -> LayerRule:
+def scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = False) -> LayerRule:
     """The rule for a layer that computes weight * base + bias, with a base of its input's shape (n, ...).
 
     The layer may also add a function of its input that has no parameters.
@@ -67,7 +67,7 @@ def _scaling(base_of: Callable[[Any, Tensor], Tensor], channels_first: bool = Fa
             forms["bias"] = summed(delta)
         return forms
 
-    return LayerRule(measure)
+    return LayerRule(measure, places=not channels_first)
 
 
 def _layer_normal(layer: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -98,10 +98,10 @@ def _negative(layer: nn.PReLU, x: Tensor) -> Tensor:
 _INSTANCES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 
 RULES: dict[type[nn.Module], LayerRule] = {
-    Scale: _scaling(lambda layer, x: x),
-    nn.LayerNorm: _scaling(_layer_normal),
-    nn.RMSNorm: _scaling(_root_normal),
-    nn.GroupNorm: _scaling(_group_normal, channels_first=True),
-    nn.PReLU: _scaling(_negative, channels_first=True),
-    **{kind: _scaling(_instance_normal, channels_first=True) for kind in _INSTANCES},
+    Scale: scaling(lambda layer, x: x),
+    nn.LayerNorm: scaling(_layer_normal),
+    nn.RMSNorm: scaling(_root_normal),
+    nn.GroupNorm: scaling(_group_normal, channels_first=True),
+    nn.PReLU: scaling(_negative, channels_first=True),
+    **{kind: scaling(_instance_normal, channels_first=True) for kind in _INSTANCES},
 }

@@ -1,0 +1,146 @@
+"""Clipped sums of models of Hugging Face ``transformers``, beside an ordinary gradient and beside Opacus.
+
+    python benchmarks/hugging_face.py
+    python benchmarks/hugging_face.py --cases gpt-2-lora --width 128
+
+The models are random: 4 layers of the given width, sequences of 64 ids of 1,000, batches of 32. The sides
+take turns on one thread; printed are medians, and their ratio to the ordinary gradient of the batch.
+``-lora`` trains adapters of rank 8 alone (``peft``). Opacus forms the gradient of each example with hooks,
+and clips and sums them. (It needs training mode; nothing drops.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import transformers as hf
+from opacus.grad_sample import GradSampleModule
+from peft import LoraConfig, get_peft_model
+
+from fedpriv.clipping.functional import FunctionalModel
+from fedpriv.clipping.per_example import sum_gradients
+from fedpriv.mechanism.query import Query, SumBlock, Term
+
+VOCABULARY, LENGTH, BATCH, LAYERS, HEADS, CLASSES, RANK = 1000, 64, 32, 4, 4, 3, 8
+LOSS = nn.CrossEntropyLoss(reduction="none")
+CASES = ("bert", "gpt-2", "llama", "gpt-2-lora")
+
+
+class Net(nn.Module):
+    """A classifier as one function of the ids."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner(input_ids=x, attention_mask=(x != 0).long()).logits
+        return logits
+
+
+def model_of(case: str, width: int) -> nn.Module:
+    """The model of a case, in evaluation mode."""
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": 2 * LENGTH,
+        "vocab_size": VOCABULARY,
+    }
+    ids = {"num_labels": CLASSES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    inner: Any
+    if case == "bert":
+        quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        inner = hf.BertForSequenceClassification(hf.BertConfig(**sizes, **quiet, num_labels=CLASSES))
+    elif case == "llama":
+        inner = hf.LlamaForSequenceClassification(hf.LlamaConfig(**sizes, **ids))
+    else:
+        config = hf.GPT2Config(
+            vocab_size=VOCABULARY, n_embd=width, n_layer=LAYERS, n_head=HEADS, n_positions=2 * LENGTH,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ids,
+        )  # fmt: skip
+        inner = hf.GPT2ForSequenceClassification(config)
+    network: Any = Net(inner)
+    if case.endswith("-lora"):
+        network = get_peft_model(network, LoraConfig(r=RANK, target_modules=["c_attn"], fan_in_fan_out=True))
+    return network.eval()  # type: ignore[no-any-return]
+
+
+def sides_of(network: nn.Module) -> tuple[int, dict[str, Callable[[], object]]]:
+    """(the number of trained parameters, the sides by name)."""
+    x, y = torch.randint(3, VOCABULARY, (BATCH, LENGTH)), torch.randint(0, CLASSES, (BATCH,))
+    task = FunctionalModel(network, LOSS)
+    params = task.layout.join({name: p.detach() for name, p in network.named_parameters() if p.requires_grad})
+    query = Query((params,), (SumBlock((Term(clip_norm=1.0),)),))
+
+    def ordinary() -> None:
+        network.zero_grad()
+        LOSS(network(x), y).sum().backward()
+
+    sides: dict[str, Callable[[], object]] = {
+        "ordinary gradient": ordinary,
+        "fedpriv": lambda: sum_gradients(task, query, x, y),
+    }
+    try:
+        hooked = GradSampleModule(copy.deepcopy(network).train(), loss_reduction="sum")
+    except Exception as error:  # a layer that Opacus has no rule for
+        print(f"Opacus refuses the model: {str(error).splitlines()[0]}")
+        return task.dimension, sides
+
+    def opacus() -> Tensor:
+        hooked.zero_grad()
+        LOSS(hooked(x), y).sum().backward()
+        rows = torch.cat([p.grad_sample.flatten(1) for p in hooked.parameters() if p.requires_grad], 1)
+        return rows.T @ (1.0 / rows.norm(dim=1)).clamp(max=1.0)
+
+    return task.dimension, {**sides, "Opacus": opacus}
+
+
+def main() -> None:
+    """Prints a line for each case and side."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=8)
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    for case in asked.cases:
+        dimension, sides = sides_of(model_of(case, asked.width))
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for turn in range(-1, asked.turns):
+            for name, side in sides.items():
+                began = time.perf_counter()
+                try:
+                    side()
+                except Exception as error:
+                    print(f"{case}: {name} fails: {str(error).splitlines()[0]}")
+                    times.pop(name)
+                    continue
+                if turn >= 0:
+                    times[name].append(time.perf_counter() - began)
+            sides = {name: side for name, side in sides.items() if name in times}
+        medians = {name: statistics.median(found) for name, found in times.items()}
+        least = medians["ordinary gradient"]
+        for name, median in medians.items():
+            print(f"{case:12} {dimension:9,} {name:18} {1000 * median:7.0f} ms {median / least:5.2f}")
+
+
+if __name__ == "__main__":
+    main()
