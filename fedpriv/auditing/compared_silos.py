@@ -9,7 +9,6 @@ twice, came from another silo, or had other noise or another cohort differs.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ from fedpriv.config.schema import Config
 from fedpriv.node.silo import SiloEngine, TrainRequest, make_silo_worker
 
 _TOLERANCE = 1e-4  # of a change's largest coordinate: other processes may round differently
-_MOST_SEEDS = 2**31
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,7 @@ class ComparedSilos:
 
     @classmethod
     def started(cls, config: Config, make_engine: Callable[[Config], Any]) -> ComparedSilos:
-        """The engine that the configuration names; a run without a seed gets a random one, so that the noise
-        is the same on both sides."""
-        if config.seed < 0:
-            config = config.changed(seed=secrets.randbelow(_MOST_SEEDS))
+        """The engine of a configuration with a seed, by which both sides have the same noise."""
         twin = make_silo_worker(config.table())
         return cls(make_engine(config), twin)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +35,7 @@ _MOST_MESSAGES = 2_000  # the same where each message is computed separately
 _SUSPECTED = (1.0, 0.5, 0.25, 0.125)
 # Where units are each other's noise, who expects much noise cannot tell them apart, even if there is none.
 _SUSPECTED_OF_OWN = (1.0, 0.25, 0.0625, 0.001)
+_MOST_SEEDS = 2**31
 _INITIAL_STD = 0.1  # of the initial parameters
 
 Made = Callable[[Config], Any]
@@ -127,10 +129,10 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
     side = replace(worker, view=units)
     start = initial_params(worker.task, key).to(worker.device)
     here = config.in_process or config.by_silo  # silos' steps are observed in this process
+    if config.seed < 0:  # other processes repeat their noise by a seed
+        config = config.changed(seed=secrets.randbelow(_MOST_SEEDS))
     engine: Engine = worker if here else make_engine(config)
-    elsewhere = (
-        None if config.in_process or not config.by_silo else ComparedSilos.started(config, make_engine)
-    )
+    elsewhere = None if config.in_process or not here else ComparedSilos.started(config, make_engine)
     return Subject(plan, view, side, engine, units, coins, there, start, key, elsewhere)
 
 

@@ -189,6 +189,14 @@ def test_silos_of_other_processes_are_held_against_those_of_this_one(kind: str) 
     assert [engine.closed for engine in made] == [True]
 
 
+def test_nodes_repeat_their_noise_in_an_audit_without_a_seed() -> None:
+    """Steps are repeated on neighbouring data with the same noise, also that of other processes."""
+    settings = {"clients": 400, "model": "logistic", "epsilon": 4.0, "rounds": 2, "sampling-rate": 0.2}
+    settings |= {"engine": "ray", "placement": "local", "sampler": "fixed-size"}
+    found = audit_own_data(Config.parse(settings), lambda config: make_worker(config.table()), 20)
+    assert not found.irregular, found.oddest
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_silos_on_ray_are_audited() -> None:
