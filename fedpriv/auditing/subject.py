@@ -17,6 +17,7 @@ from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import AuditedUnits
 from fedpriv.auditing.canaries import LARGEST, LAYERS, canaries_of, nodes_of
 from fedpriv.auditing.compared_silos import ComparedSilos
+from fedpriv.auditing.distinct_units import DistinctUnits
 from fedpriv.auditing.own_units import OwnUnits, usual_number
 from fedpriv.auditing.views import Splitter, View
 from fedpriv.config.builders import initial_params
@@ -131,7 +132,9 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
     here = config.in_process or config.by_silo  # silos' steps are observed in this process
     if config.seed < 0:  # other processes repeat their noise by a seed
         config = config.changed(seed=secrets.randbelow(_MOST_SEEDS))
-    engine: Engine = worker if here else make_engine(config)
+    engine: Engine = worker
+    if not here:
+        engine = DistinctUnits(make_engine(config)) if replaced else make_engine(config)
     elsewhere = None if config.in_process or not here else ComparedSilos.started(config, make_engine)
     return Subject(plan, view, side, engine, units, coins, there, start, key, elsewhere)
 
@@ -174,6 +177,12 @@ def _require_own_data(config: Config) -> None:
     if config.privacy_unit.in_silos and config.partitioning.several:
         hint = "the audit swaps examples of equal silos"
         raise validation.fail("partition", config.partition, "be one-example for an audit", hint)
+    silos_add_noise = config.privacy_unit.in_silos and PLACEMENTS[config.placement].at_parties
+    if silos_add_noise and claims.replaces(config) and not config.in_process and not config.by_silo:
+        hint = "an example that replaces another would be in a silo's message twice, which nodes refuse"
+        raise validation.fail(
+            "engine", config.engine, "be in-process for an audit of replaced examples", hint
+        )
 
 
 def canaries_plan(config: Config, canaries: int, view: View) -> Plan:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, OfSettings, app, refusing, say
 from fedpriv.cli.progress import shown
 from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given
 from fedpriv.config.schema import Config
-from fedpriv.tasks.metrics import counted
-
-if TYPE_CHECKING:
-    from fedpriv.auditing.finding import Finding
 
 _HELP = """Attack a run with these settings, and test whether it leaks more than its ledger claims.
 
@@ -71,11 +67,20 @@ def audit(
     picture: Annotated[
         Path | None, typer.Option(help="A PNG file for the attack's curve beside the claim's.")
     ] = None,
+    flower_app: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write an app to this folder that audits own data on Flower's engine or your SuperNodes by "
+            "`flwr run`. Nothing is run."
+        ),
+    ] = None,
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
     with refusing():  # before the slow imports of a run
         config = Config.parse(given(config_file, settings, None, seed, False))
+        if flower_app is not None:
+            return _write_app(flower_app, config, canaries, view, confidence, runs)
     with refusing(), shown("loading data and calibrating noise", err=True) as bar:
         from fedpriv.auditing.auditor import audit as run_audit
 
@@ -100,61 +105,21 @@ def audit(
     if as_json:
         typer.echo(json.dumps(finding.json()))
     else:
-        for line in _lines(config, finding):
+        from fedpriv.auditing.statement import lines
+
+        for line in lines(config, finding):
             say(line)
     raise typer.Exit(1 if finding.violated else 0)
 
 
-def _lines(config: Config, found: Finding) -> tuple[str, ...]:
-    """The finding in sentences."""
-    from fedpriv.report.notices import noise
+def _write_app(folder: Path, config: Config, canaries: int, view: str, confidence: float, runs: int) -> None:
+    """Writes the app that audits this configuration, and says how to run it."""
+    from fedpriv.deployment import flower_app
+    from fedpriv.simulation import audit_app
 
-    unit = f"{config.unit}s"
-    planted = (
-        f"of the run's own {unit} with a coin each" if found.own_data else f"canaries in place of {unit}"
-    )
-    surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
-    if found.runs > 1:
-        planted = f"runs, with a coin for one of the {unit} in each"
-    cut = "" if found.stopped.complete else f" ({found.stopped.short})"
-    verdict = f"VIOLATED: the run leaks more than its ledger says, {surely}"
-    if not found.leaks:
-        verdict = f"VIOLATED: there is {found.oddest}, {surely}"
-    if not found.violated:
-        verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
-    return (
-        "audit run, not for use: its model was trained "
-        + ("without units that coins left out" if found.own_data else "on canaries"),
-        f"{found.canaries:,} {planted}, {config.optimizer}, "
-        f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
-        f"the adversary: {found.view.sees}",
-        f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}; guesses can then be right "
-        f"{found.allowed:.2%} of the time at most",
-        f"observed: the best guesses were right {found.right / found.canaries:.2%} of the time "
-        f"(p-value {found.p_value:.2g})",
-        f"noise and cohorts: {found.oddest if found.irregular else 'as accounted'} "
-        f"(p-value {found.noise_p_value:.2g})",
-        _measured(found),
-        f"attack at false positive rates of {_rates(found)}",
-        f"proved by {'these runs' if found.runs > 1 else 'this run'} alone: epsilon is at least "
-        f"{found.proved:.3g}, and at least {found.proved_by_curves:.3g} if the noise is the ledger's times "
-        "one factor",
-        verdict,
-    )
-
-
-def _rates(found: Finding) -> str:
-    """The true positive rates at small false positive rates, and those that the claim allows."""
-    rows = found.true_rates.items()
-    return "; ".join(
-        f"{rate:.1%}: {true:.2%} found, {most:.2%} allowed at most" for rate, (true, most) in rows
-    )
-
-
-def _measured(found: Finding) -> str:
-    if 2 * found.right <= found.canaries or found.allowed == 1:
-        return "measured: no epsilon, since guesses are no better than chance or could all be right"
-    if math.isinf(found.measured):
-        return f"measured: epsilon is at least {found.measured_least:.3g}; more canaries or rounds tell more"
-    most = "any" if math.isinf(found.measured_most) else f"{found.measured_most:.3g}"
-    return f"measured: epsilon {found.measured:.3g}, between {found.measured_least:.3g} and {most}"
+    if runs != 1:
+        raise validation.fail("runs", runs, "be 1 in a Flower app", "each run of the app is one")
+    config = audit_app.prepared(config, canaries, view, confidence)
+    server = audit_app.source(canaries, view, confidence)
+    flower_app.write(folder, config, server)
+    say(f"an app that audits this run is in {folder}; start it with `flwr run {folder}`")

@@ -44,21 +44,28 @@ clientapp = "{name}.client:app"
 """
 
 
-def files() -> dict[str, str]:
-    """{relative path: content} of the app."""
-    defaults = "".join(f"{key} = {toml_value(field.default)}\n" for key, field in Config.all_fields().items())
+def files(config: Config | None = None, server: str = "") -> dict[str, str]:
+    """{relative path: content} of the app.
+
+    Args:
+        config: its settings; None: their defaults.
+        server: the text of the module of its ServerApp; "": fedpriv's own.
+    """
+    table = {} if config is None else config.table()
+    values = {key: table.get(key, field.default) for key, field in Config.all_fields().items()}
+    defaults = "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
     return {
         "pyproject.toml": _PYPROJECT.format(version=__version__, name=NAME) + defaults,
         "LICENSE": _LICENSE,
         f"{NAME}/__init__.py": '"""fedpriv\'s apps."""\n',
-        f"{NAME}/server.py": _MODULE.format(app="ServerApp", module="server_app"),
+        f"{NAME}/server.py": server or _MODULE.format(app="ServerApp", module="server_app"),
         f"{NAME}/client.py": _MODULE.format(app="ClientApp", module="client_app"),
     }
 
 
-def write(folder: Path) -> None:
-    """Writes the app of the installed version, over an app of another version."""
-    for name, content in files().items():
+def write(folder: Path, config: Config | None = None, server: str = "") -> None:
+    """Writes the app of the installed version, over an app of another version; arguments as :func:`files`."""
+    for name, content in files(config, server).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file() or path.read_text() != content:

@@ -15,12 +15,15 @@ from typer.testing import CliRunner
 import fedpriv
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.auditing.auditor import audit_own_data
+from fedpriv.auditing.distinct_units import DistinctUnits
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.own_units import OwnUnits
 from fedpriv.cli import app
+from fedpriv.config.builders import initial_params
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import worker
+from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.mechanism import release as releases
 from fedpriv.mechanism.placement import Central, Local
@@ -227,6 +230,39 @@ def test_coins_leave_out_or_replace_units(replaced: bool) -> None:
     again = units.flipped(4).flipped(7)
     assert again.absent.tolist() == [7, 9]
     assert units.probed(ids, 3).tolist() == ([3, 4, 12] if replaced else [3, 12])
+
+
+@pytest.mark.parametrize("stds", [None, (0.5,)])
+def test_a_unit_in_two_places_is_asked_for_in_two_requests(stds: tuple[float, ...] | None) -> None:
+    """Sums over units that are named twice are those of one worker, which takes them at once."""
+    config = Config.parse({"clients": 20, "model": "logistic", "seed": 1})
+    plan = make_plan(config)
+    side = make_worker(plan.config.table())
+    asked = list[SumRequest]()
+
+    class Strict:
+        def gather(self, request: SumRequest) -> PartialSum:
+            ids = np.concatenate([shard.ids for shard in request.shards])
+            assert len(np.unique(ids)) == len(ids)
+            asked.append(request)
+            return side.gather(request)
+
+        def close(self) -> None:
+            pass
+
+    start = initial_params(side.task, plan.key())
+    query = plan.mechanism.optimizer.query(plan.mechanism.optimizer.init(start))
+    shards = (Shard(0, np.array([3, 4, 4, 7]), 6), Shard(1, np.array([7, 8, 9]), 3))
+    request = SumRequest(query, 0, shards, stds)
+    reply = DistinctUnits(Strict()).gather(request)
+    assert len(asked) == 2
+    assert reply.parties == 9
+    exact = side.gather(replace(request, party_stds=None)).sums[0]
+    left = reply.sums[0] - exact
+    if stds is None:
+        torch.testing.assert_close(reply.sums[0], exact, rtol=0, atol=1e-6)  # each shard is on the grid
+    else:  # nine parties' noise, one draw each: the std of that of one is 0.5; false alarms below 1e-6
+        assert abs(float(left.std()) / (0.5 * 3) - 1) < 5 / np.sqrt(2 * left.numel())
 
 
 def test_ratios_are_those_of_the_exact_contributions() -> None:
