@@ -8,6 +8,7 @@ run begins. The environment variables in :data:`FORWARDED` reach the actors; oth
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,8 @@ from fedpriv._internal import validation
 RAY_INLINE, _OUR_INLINE = 100 * 1024, 4 * 1024 * 1024
 
 FORWARDED = ("FEDPRIV_DATA", "FLWR_TELEMETRY_ENABLED")  # variables of this process that actors get
+
+_ANSWER_TIMEOUT = 10.0  # seconds
 
 
 class ClusterError(validation.FedprivError, RuntimeError):
@@ -67,15 +70,30 @@ def start_ray(num_cpus: int | None = None) -> int:
                 f"RAY_ADDRESS is {cluster!r}: Ray's client protocol does not carry actors' messages; start "
                 "this command on a machine of the cluster, with the address HOST:PORT or auto"
             )
+        _require_answer(cluster)
         try:
             ray.init(address=cluster, **shared)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            first = str(error).strip().split("\n")[0]
-            raise ClusterError(
-                f"no Ray cluster answers at RAY_ADDRESS={cluster} ({first}); `ray status` on that machine "
-                "says whether one runs"
-            ) from None
+            raise _no_cluster(cluster, str(error).strip().split("\n")[0]) from None
     return RAY_INLINE
+
+
+def _require_answer(cluster: str) -> None:
+    """Raises ClusterError unless something listens at HOST:PORT; Ray itself tries for minutes."""
+    host, colon, port = cluster.rpartition(":")
+    if not colon:  # auto
+        return
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise validation.fail("RAY_ADDRESS", cluster, "be HOST:PORT, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_TIMEOUT).close()
+    except OSError as error:
+        raise _no_cluster(cluster, error.strerror or type(error).__name__) from None
+
+
+def _no_cluster(cluster: str, why: str) -> ClusterError:
+    hint = "`ray status` on that machine says whether one runs"
+    return ClusterError(f"no Ray cluster answers at {cluster} ({why}); {hint}")
 
 
 @contextmanager

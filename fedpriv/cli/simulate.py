@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpriv._internal import validation
+from fedpriv._internal import ray_cluster, validation
 from fedpriv._internal.settings import by_key
 from fedpriv.cli.app import (
     AsJson,
@@ -89,9 +89,11 @@ def simulate(
 
 
 def require_ray(address: str | None, config: Config) -> None:
-    """Raises ArgumentError where a Ray cluster was named for a run in one process."""
+    """Raises ArgumentError where a Ray cluster was named for a run in one process, or none is there."""
     if address and config.in_process:
         raise validation.fail("--ray-address", address, "be left out: engine is 'in-process'")
+    if not config.in_process:
+        ray_cluster.resources()
 
 
 def new(config: Config) -> Job:

@@ -44,6 +44,23 @@ def test_a_cluster_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch)
         ray_cluster.start_ray()
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:9", "no Ray cluster answers at 127.0.0.1:9"),
+        ("nowhere.invalid:6379", "no Ray cluster answers at nowhere.invalid:6379"),
+        ("127.0.0.1:port", "RAY_ADDRESS is '127.0.0.1:port'; it must be HOST:PORT, or auto"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_before_any_work(
+    address: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")  # which the option sets
+    result = CliRunner().invoke(app, ["simulate", "--ray-address", address])
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+
+
 def test_a_cluster_for_a_run_in_one_process_is_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
