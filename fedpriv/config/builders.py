@@ -25,6 +25,7 @@ from fedpriv.models import weights
 from fedpriv.models.initializers import keep
 from fedpriv.models.layers import Standardised
 from fedpriv.rng import Key
+from fedpriv.tasks import kept_state
 from fedpriv.tasks.losses import TARGETS, Loss
 from fedpriv.tasks.public_gradient import PublicGradient, split
 from fedpriv.tasks.task import Task
@@ -106,6 +107,11 @@ def _check_loss(config: Config, source: data.Source, task: Task) -> None:
     except Exception as error:
         allowed = "take the model's outputs (n, ...) and y (n, ...), and give a loss for each example, (n,)"
         raise user_code.fail("loss", config.loss, allowed, user_code.described(error)) from error
+    before = kept_state.reachable(task.loss)  # the first call may have computed constants
+    task.losses(torch.zeros(task.dimension), x, y)
+    if (name := kept_state.changed(before, kept_state.reachable(task.loss))) is not None:
+        hint = f"here {name} changes with each call, and would hold examples after the run"
+        raise user_code.fail("loss", config.loss, "keep no tensors from call to call", hint)
 
 
 def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
