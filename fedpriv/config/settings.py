@@ -255,7 +255,16 @@ class MachineSettings(Settings):
         "computed together",
         ge=16,
     )
-    reply_timeout: float = setting(600.0, "seconds to wait for a round's replies", gt=0, needs=_IN_RAY)
+    reply_timeout: float = setting(
+        600.0, "the most seconds to wait for a round's replies", gt=0, needs=_IN_RAY
+    )
+    round_deadline: float = setting(
+        0.0,
+        "seconds after which a deployment's round goes on without the nodes that have not answered, and asks "
+        "them again in the next; 0: ten times the slowest of recent complete rounds, at least 30",
+        ge=0,
+        needs=_IN_RAY,
+    )
     evaluate_every: int = setting(10, "rounds between evaluations on the public test set", ge=1)
     test_part: Literal["all", "tuning", "rest"] = setting(
         "all",

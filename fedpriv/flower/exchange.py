@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from flwr.app import Message, RecordDict
@@ -55,6 +55,7 @@ def exchange(
     group: str,
     timeout: float,
     interval: float | None = None,
+    awaited: Collection[int] | None = None,
 ) -> dict[int, Message]:
     """Sends each node its content and returns the replies that arrive in time, by node id.
 
@@ -65,6 +66,8 @@ def exchange(
         group: a label of the messages: the release, or the round.
         timeout: the seconds to wait, and the messages' time to live.
         interval: the seconds between looks for replies.
+        awaited: the nodes whose replies are waited for, of nodes that a server asks; None: all. Replies of
+            others count if they are there by then.
     """
     if not contents:
         return {}
@@ -72,12 +75,16 @@ def exchange(
     if isinstance(grid, HostedGrid):
         received = _believed(batch, grid.send_and_receive(batch, timeout=timeout))
     else:
-        received = replies_to(grid, batch, timeout, interval)
+        received = replies_to(grid, batch, timeout, interval, awaited)
     return {message.metadata.dst_node_id: reply for message, reply in received}
 
 
 def replies_to(
-    grid: Grid, batch: Sequence[Message], timeout: float, interval: float | None = None
+    grid: Grid,
+    batch: Sequence[Message],
+    timeout: float,
+    interval: float | None = None,
+    awaited: Collection[int] | None = None,
 ) -> Iterator[tuple[Message, Message]]:
     """Sends the messages; (message, its reply) as the replies arrive, until all are there or time is up.
 
@@ -87,10 +94,11 @@ def replies_to(
         timeout: the seconds to wait.
         interval: the seconds between looks for replies; None: a fifth of the time since the messages were
             sent, at most a second. So waiting adds little to a quick round, and looks are few in a slow one.
+        awaited: see :func:`exchange`.
     """
     stored = set(grid.push_messages(batch))  # Flower leaves out a message that it could not store
     sent = [message for message in batch if message.metadata.message_id in stored]
-    return _believed(sent, _pulled(grid, sent, timeout, interval))
+    return _believed(sent, _pulled(grid, sent, timeout, interval, awaited))
 
 
 def _believed(batch: Iterable[Message], replies: Iterable[Message]) -> Iterator[tuple[Message, Message]]:
@@ -118,7 +126,11 @@ def messages(
 
 
 def _pulled(
-    grid: Grid, batch: Iterable[Message], timeout: float, interval: float | None = None
+    grid: Grid,
+    batch: Iterable[Message],
+    timeout: float,
+    interval: float | None = None,
+    awaited: Collection[int] | None = None,
 ) -> Iterator[Message]:
     """The replies to these messages that arrive in time; an error in place of one that cannot be decoded."""
     pending = {message.metadata.message_id: message for message in batch}
@@ -130,7 +142,8 @@ def _pulled(
                 pending.pop(reply.metadata.reply_to_message_id, None)
                 yield reply
         waited = time.monotonic() - begin
-        if waited > timeout:
+        late = awaited is None or any(one.metadata.dst_node_id in awaited for one in pending.values())
+        if waited > timeout or not late:
             return
         if pending:
             growing = min(max(_FIRST_PULL, _SHARE * waited), _PULL_INTERVAL)

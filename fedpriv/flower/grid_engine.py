@@ -22,6 +22,7 @@ their cohorts need no protection. An empty cohort asks nobody and counts for not
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,6 +40,7 @@ from fedpriv.flower.enrolment import Enrolment
 from fedpriv.flower.exchange import SilentError, by_app, exchange, messages, read
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.membership import Membership
+from fedpriv.flower.pace import Pace
 from fedpriv.flower.serialization import MessageError, read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import model_record, read_changes, training_content
 from fedpriv.flower.topology import EngineError, Node, assign, host, read_node
@@ -70,6 +72,9 @@ class GridEngine:
         min_nodes: the nodes with which the run begins after ``start_timeout``; None: all.
         enrolment: the server's record of which node is which partition, or None.
         poll_interval: the seconds between looks for replies; None: one, which spares a deployment's server.
+        round_deadline: the seconds after which a release goes on without the nodes that have not answered;
+            0: ten times as long as the slowest of the last complete releases took, at least 30. It is at most
+            ``reply_timeout``.
 
     Attributes:
         absences: which silos' nodes contributed nothing to which releases. It is empty if clients are
@@ -92,8 +97,10 @@ class GridEngine:
         min_nodes: int | None = None,
         enrolment: Enrolment | None = None,
         poll_interval: float | None = None,
+        round_deadline: float = 0.0,
     ) -> None:
         self._grid = grid
+        self._pace = Pace(reply_timeout, round_deadline)
         self._reply_timeout = validation.finite_positive("reply-timeout", reply_timeout)
         self._poll_interval = poll_interval
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
@@ -121,7 +128,7 @@ class GridEngine:
         if isinstance(grid, HostedGrid) and grid.adds and self._strict and len(work) >= _MIN_TREE_NODES:
             added = grid.send_and_add(messages(grid, _by_id(contents), *to), timeout=self._reply_timeout)
             return self._read_added(added, request)
-        return self._add(request, work, self._exchange(contents, *to))
+        return self._add(request, work, self._replies(contents, *to[:2]))
 
     def _read_added(self, reply: Message | None, request: SumRequest) -> PartialSum:
         """The one reply that is the sum of all nodes' replies."""
@@ -165,7 +172,7 @@ class GridEngine:
 
         Raises EngineError for any failure if the engine is strict.
         """
-        replies = self._exchange(contents, kind, group, self._reply_timeout)
+        replies = self._replies(contents, kind, group)
         found, failed = dict[Node, _Read](), dict[Node, MessageError]()
         for node in contents:
             try:
@@ -267,6 +274,16 @@ class GridEngine:
             if isinstance(self._grid, HostedGrid) and (trace := self._grid.failure()):
                 error.add_note(trace)
             raise
+
+    def _replies(self, contents: Mapping[Node, RecordDict], kind: str, group: str) -> dict[int, Message]:
+        """The replies to a release, by node id, as far as they are waited for (:class:`Pace`)."""
+        by_id, pace = _by_id(contents), self._pace
+        began = time.monotonic()
+        replies = exchange(
+            self._grid, by_id, kind, group, pace.deadline, self._poll_interval, pace.awaited(by_id)
+        )
+        pace.note(by_id, replies, time.monotonic() - began)
+        return replies
 
     def _exchange(
         self, contents: Mapping[Node, RecordDict], kind: str, group: str, timeout: float

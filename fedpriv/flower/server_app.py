@@ -65,6 +65,7 @@ def _run(grid: Grid, config: Config) -> None:
     engine = GridEngine(
         grid,
         reply_timeout=config.reply_timeout,
+        round_deadline=config.round_deadline,
         start_timeout=config.start_timeout,
         min_nodes=config.min_nodes or None,
         nodes=nodes,

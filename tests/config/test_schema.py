@@ -162,6 +162,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("chunk-size", -1),
     ("memory-budget", 0),
     ("reply-timeout", 0.0),
+    ("round-deadline", -1.0),
     ("evaluate-every", 0),
     ("out", {"a": 1}),
     ("overwrite", "yes"),

@@ -143,6 +143,20 @@ def test_late_replies_are_awaited_until_the_timeout() -> None:
 
 
 @pytest.mark.usefixtures("unaddressed")
+def test_nodes_that_are_not_awaited_are_asked_and_their_replies_count_if_they_are_there() -> None:
+    contents = {node: RecordDict() for node in NODES}
+
+    class Hanging(Remote):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            return [one for one in super().pull_messages(message_ids) if one.metadata.src_node_id != 12]
+
+    grid = Hanging(late=3)
+    assert set(exchange(grid, contents, "train", "", 600.0, awaited={11, 13})) == {11, 13}
+    assert set(grid.asked.values()) == set(NODES)
+    assert set(exchange(Remote(), contents, "train", "", 600.0, awaited={11})) == set(NODES)
+
+
+@pytest.mark.usefixtures("unaddressed")
 def test_a_server_of_flower_that_is_gone_is_an_error() -> None:
     grid = Remote(ValueError)
     grid.gone = True

@@ -20,6 +20,7 @@ from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.flower import grid_engine
 from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.grids import actor
 from fedpriv.flower.grids import ray as ray_grid
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.in_process import InProcessGrid, NodeError
@@ -130,6 +131,29 @@ def test_a_silent_node_contributes_nothing() -> None:
     assert gathered_without_partition_0(GridEngine(grid, strict=False).gather(request), request)
     with pytest.raises(EngineError, match="partition 0: no reply in time"):
         GridEngine(grid).gather(request)
+
+
+def test_a_silent_node_is_asked_again_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, waits = Rearranged(nodes=3, client_app=APP), list[tuple[float, set[int]]]()
+    plain = grid_engine.exchange
+
+    def noted(*arguments: Any) -> dict[int, Message]:
+        *_, kind, _, timeout, _, awaited = arguments
+        waits.append((timeout, awaited))
+        assert kind == "train"
+        return plain(*arguments)
+
+    engine = GridEngine(grid, strict=False, reply_timeout=90.0, round_deadline=20.0)
+    engine.assemble()
+    monkeypatch.setattr(grid_engine, "exchange", noted)
+    parties = []
+    for release, lost in enumerate(((1,), (1,), (), ())):
+        grid.lost = lost
+        parties.append(
+            engine.gather(make_request(shards=3, home=lambda index: index, release=release)).parties
+        )
+    assert parties == [6, 6, 9, 9]
+    assert waits == [(20.0, {1, 2, 3}), (20.0, {2, 3}), (20.0, {2, 3}), (20.0, {1, 2, 3})]
 
 
 @pytest.mark.parametrize(
@@ -601,7 +625,7 @@ def test_a_failure_among_added_replies_is_returned(three: Counting, adding: str)
 
 def test_neighbours_are_added_in_pairs() -> None:
     """The order depends on the number of replies only, not on who adds them."""
-    assert [ray_grid._in_pairs(list("abcdefg"[:n]), "({}{})".format) for n in (1, 2, 5, 7)] == [
+    assert [actor.in_pairs(list("abcdefg"[:n]), "({}{})".format) for n in (1, 2, 5, 7)] == [
         "a",
         "(ab)",
         "(((ab)(cd))e)",
@@ -615,7 +639,7 @@ def test_added_replies_keep_the_larger_value_of_other_fields() -> None:
     replies = [Message(reply_content(PartialSum(TWO_SHAPES[0], 2), 0), reply_to=message) for _ in range(2)]
     for reply, times in zip(replies, ({"node": 3.0, "data": 1.0}, {"node": 2.0, "answer": 1.5}), strict=True):
         reply.content["times"] = ConfigRecord(times)
-    added = ray_grid._added(*replies).content
+    added = actor.added(*replies).content
     assert dict(added["times"]) == {"node": 3.0, "data": 1.0, "answer": 1.5}
     assert read_reply(added, PLAIN).parties == 4
 

@@ -249,24 +249,24 @@ def test_a_lost_silo_is_skipped_and_the_loss_of_all_is_an_error() -> None:
     reports = list[str]()
     engine = GridEngine(InProcessGrid(5, config.table()), strict=False, report=reports.append)
     request = request_of(config, silos=(0, 1, 2, 3, 4))
-    exchange = engine._exchange
+    replies_of = engine._replies
 
     def losing(*arguments: Any) -> dict[int, Message]:
-        replies = exchange(*arguments)
+        replies = replies_of(*arguments)
         if arguments[1] == SILOS_TRAIN:
             replies.pop(2, None)  # partition 1
         return replies
 
-    engine._exchange = losing  # type: ignore[method-assign]
+    engine._replies = losing  # type: ignore[method-assign]
     for number in (0, 1):  # reported once
         assert [change.silo for change in engine.train(replace(request, round=number))] == [0, 2, 3, 4]
-    engine._exchange = exchange  # type: ignore[method-assign]
+    engine._replies = replies_of  # type: ignore[method-assign]
     assert len(engine.train(replace(request, round=2))) == 5
     assert reports == [
         "round 1 on: without some silos: partition 1: no reply in time (details are in the nodes' own logs)",
         "round 3 on: with all silos again",
     ]
-    engine._exchange = lambda *arguments: {}  # type: ignore[method-assign]
+    engine._replies = lambda *arguments: {}  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="no node answered: partition 0: no reply in time; partition 1"):
         engine.train(replace(request, round=3))
 
