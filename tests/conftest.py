@@ -23,6 +23,12 @@ settings.load_profile("default" if os.environ.get("FEDPRIV_EXPLORE") else "repea
 _savefig = Figure.savefig
 
 
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test uses a Ray cluster of this machine, nor one that another test named."""
+    monkeypatch.setenv("RAY_ADDRESS", "")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def blank_pictures() -> Iterator[None]:
     """Pictures are blank: rendering that of a small run takes a quarter of the run's time."""

@@ -61,12 +61,10 @@ def test_an_address_without_a_cluster_is_refused_before_any_work(
     assert message in result.output.replace("\n", " ")
 
 
-def test_a_cluster_for_a_run_in_one_process_is_refused() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAY_ADDRESS", raising=False)
-        arguments = ["simulate", "--ray-address", "127.0.0.1:1", "--set", "engine=in-process"]
-        result = CliRunner().invoke(app, arguments)
-        patch.delenv("RAY_ADDRESS", raising=False)
+def test_a_cluster_for_a_run_in_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")  # which the option sets
+    arguments = ["simulate", "--ray-address", "127.0.0.1:1", "--set", "engine=in-process"]
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert "--ray-address is '127.0.0.1:1'; it must be left out: engine is 'in-process'" in result.output
 
