@@ -69,6 +69,8 @@ _GROUP = "processes"
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests that start Ray or Flower's processes share one test process and have time."""
+    if " at 0x" in item.nodeid:
+        raise pytest.UsageError(f"{item.nodeid}: its id holds an address, which differs between processes")
     if "ray_instance" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.processes)
     if item.get_closest_marker("processes"):

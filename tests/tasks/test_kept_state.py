@@ -109,12 +109,12 @@ def kept(loss: Any) -> str | None:
     return changed(before, reachable(loss))
 
 
-@pytest.mark.parametrize("loss", KEEPING, ids=str)
+@pytest.mark.parametrize("loss", KEEPING)
 def test_examples_that_are_kept_are_found(loss: Any) -> None:
     assert kept(loss) is not None
 
 
-@pytest.mark.parametrize("loss", SOUND, ids=str)
+@pytest.mark.parametrize("loss", SOUND)
 def test_constants_and_counts_may_be_kept(loss: Any) -> None:
     assert kept(loss) is None
 
