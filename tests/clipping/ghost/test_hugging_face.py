@@ -169,6 +169,50 @@ def test_the_clipped_sum_is_that_of_the_plain_loop(kind: str) -> None:
     assert formed(network, x, y) == KINDS[kind][1]
 
 
+class Seen(nn.Module):
+    """An image classifier as one function of the pixels."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner(pixel_values=x).logits
+        return logits
+
+
+def test_the_clipped_sum_of_a_vit_is_that_of_the_plain_loop() -> None:
+    """Its class token and position embeddings, which belong to no layer, are formed."""
+    sizes = {
+        key: value for key, value in SIZES.items() if key not in ("max_position_embeddings", "vocab_size")
+    }
+    config = hf.ViTConfig(**sizes, **QUIET, image_size=16, patch_size=8, num_channels=1, num_labels=CLASSES)
+    torch.manual_seed(0)
+    network = Seen(hf.ViTForImageClassification(config)).eval()
+    x, (_, y) = torch.rand(6, 1, 16, 16), batch()
+    wanted, clip = by_loop(network, x, y)
+    assert (clipped_sum(network, LOSS, x, y, clip) - wanted).norm() <= 1e-5 * wanted.norm()
+    assert formed(network, x, y) == 32 + 5 * 32
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "bloom"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch, under vmap
+def test_models_with_parts_that_cannot_be_looked_into_are_exact_too(kind: str) -> None:
+    """Experts are fused tensors without a layer; Bloom's activation has a backward pass of its own."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    bloom = {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 2}
+    torch.manual_seed(0)
+    network = (
+        plain("Mixtral", **IDS, **experts, num_key_value_heads=1)()
+        if kind == "mixtral"
+        else Net(hf.BloomForSequenceClassification(hf.BloomConfig(**bloom, **IDS)))
+    ).eval()
+    x, y = batch()
+    wanted, clip = by_loop(network, x, y)
+    assert (clipped_sum(network, LOSS, x, y, clip) - wanted).norm() <= 1e-5 * wanted.norm()
+    assert formed(network, x, y) is None
+
+
 @pytest.mark.parametrize("kind", ["bert", "gpt-2", "llama"])
 def test_an_example_adds_the_same_bits_whoever_is_beside_it(kind: str) -> None:
     """Also where all others are whole, or all are padded: transformers leaves out masks that mask nothing."""
