@@ -56,6 +56,7 @@ def test_an_address_without_a_cluster_is_refused_before_any_work(
     address: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "")  # which the option sets
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have a Ray
     result = CliRunner().invoke(app, ["simulate", "--ray-address", address])
     assert result.exit_code == 2
     assert message in result.output.replace("\n", " ")
