@@ -83,13 +83,25 @@ def check(config: Config) -> Checked:
     device = choose_device(config.device)
     if config.test_part != "all":
         make_test(config, source, device)
+    notes = _of_owners(config, source)
     if user_code.named(config.model) and _mixes(task, source):
         note = (
             f"model {config.model} mixes examples: what it gives for one depends on those beside it; it is "
             "trained and scored on each alone, which is slow, and by which it may learn nothing"
         )
-        return Checked(task.layout, (note,))
-    return Checked(task.layout)
+        notes = (*notes, note)
+    return Checked(task.layout, notes)
+
+
+def _of_owners(config: Config, source: Source) -> tuple[str, ...]:
+    """What is told where a person's examples may be several units, though the data says whose they are."""
+    owners = source.owners
+    if owners is None or config.partitioning.natural or len(np.unique(owners)) == len(owners):
+        return ()
+    return (
+        f"{source.name} says who each example is from, and partition={config.partition} does not use it: the "
+        "examples of one person may be of several units; partition=natural makes each person a client",
+    )
 
 
 def _check_divided(config: Config, source: Source) -> None:

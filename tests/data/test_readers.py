@@ -338,10 +338,103 @@ def test_leaf_and_lines_of_examples_are_the_same_users(tmp_path: Path) -> None:
     assert users(leaf, leaf, classes=2).size == 3
 
 
+def test_leafs_texts_are_sequences_of_bytes(tmp_path: Path) -> None:
+    leaf = tmp_path / "shakespeare.json"
+    leaf.write_text(json.dumps({"user_data": {"ann": {"x": ["abc", "bcd"], "y": ["d", "e"]}}}))
+    source = users(leaf, leaf, length=3)
+    x, y = source.batch(np.arange(2))
+    assert [bytes(int(one) - 1 for one in row) for row in x] == [b"abc", b"bcd"]
+    assert bytes(int(one) - 1 for one in y) == b"de"
+    assert (source.classes, source.tokens) == (257, (257,))
+
+
+def test_a_line_that_speaks_of_users_is_no_leaf(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(lines({"user": "a", "text": 'the "users" of user_data'}, {"user": "b", "text": "abcd"}))
+    assert users(path, path, length=2).size == 24
+
+
+@pytest.mark.parametrize("missing", [None, "", "  "])
+def test_an_example_of_nobody_is_refused(both: datasets.DatasetDict, missing: str | None) -> None:
+    rows = both["train"].to_dict()
+    rows["who"][3] = missing
+    both["train"] = datasets.Dataset.from_dict(rows, features=both["train"].features)
+    with pytest.raises(DataError, match="column who must name somebody in each row"):
+        hugging_face(both, owner="who")
+
+
+def test_owners_of_a_csv_are_names_and_no_numbers(tmp_path: Path) -> None:
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    train.write_text("age,who,ill\n1,01,0\n2,1,1\n3,01,0\n")
+    test.write_text("age,ill\n1,0\n")  # who is public has no owner
+    source = table(train, test, y="ill", classes=2, owner="who")
+    assert source.owners is not None
+    assert source.owners.tolist() == [0, 1, 0]
+    with pytest.raises(ArgumentError, match="owner is 'whom'; it must be a column"):
+        table(train, test, y="ill", classes=2, owner="whom")
+
+
+def test_one_long_value_in_many_rows_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    rows = pa.table({"text": ["a" * 50_000] * 200, "y": [0, 1] * 100})
+    path = tmp_path / "many.parquet"
+    with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
+        for _ in range(40):
+            writer.write_table(rows)
+    assert path.stat().st_size < 100_000
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(DataError, match="unpacks to more than"):
+        table(path, path, y="y", classes=2)
+    assert pa.default_memory_pool().max_memory() - before < 200_000_000  # bytes; all of it are twice as many
+
+
+def test_images_that_unpack_to_far_more_than_their_files_are_refused() -> None:
+    blank = png(0, size=2048)
+    rows = {"image": [{"bytes": blank, "path": None}] * 16, "label": [0, 1] * 8, "who": ["a"] * 16}
+    rows_of = datasets.Dataset.from_dict(rows, features=pictures(1).features)
+    with pytest.raises(DataError, match=r"unpack to more than .* image_size makes them smaller"):
+        hugging_face({"train": rows_of, "test": rows_of})
+    assert hugging_face({"train": rows_of, "test": rows_of}, image_size=8).size == 16
+
+
+@pytest.mark.parametrize("linked", ["part", "file"])
+def test_a_saved_folder_with_a_link_out_of_it_is_refused(
+    both: datasets.DatasetDict, tmp_path: Path, linked: str
+) -> None:
+    folder, other = saved(both, tmp_path / "mine"), saved(both, tmp_path / "other")
+    if linked == "part":
+        (folder / "train").rename(tmp_path / "old")
+        (folder / "train").symlink_to(other / "train")
+    else:
+        [file] = (folder / "test").glob("*.arrow")
+        file.unlink()
+        file.symlink_to(next((other / "test").glob("*.arrow")))
+    with pytest.raises(DataError, match="has a part that lies outside of it"):
+        hugging_face(folder)
+
+
+def test_a_partitioner_serves_one_data_set(both: datasets.DatasetDict) -> None:
+    partitioner = IidPartitioner(2)
+    hugging_face(both, partitioner)
+    with pytest.raises(DataError, match="give a new one for each data set"):
+        hugging_face(both, partitioner)
+
+
+def test_a_run_that_does_not_use_owners_says_so(both: datasets.DatasetDict) -> None:
+    few = {"model": "logistic", "clients": 12, "sampling_rate": 0.5, "rounds": 1, "engine": "in-process"}
+    source = hugging_face(both, owner="who")
+    said = simulate(dataset=source, progress=False, **few).notes
+    assert any("the examples of one person may be of several units" in note for note in said)
+    natural = {**few, "clients": 3, "partition": "natural"}
+    said = simulate(dataset=source, progress=False, **natural).notes
+    assert not any("several units" in note for note in said)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (lines({"user": "a", "text": "abcdef"}, {"user": "a", "text": "secret"}), "names a user twice"),
+        (b'{"user_data": {"a": {"x": [[1.0]], "y": [0]}, "a": {"x": [[1.0]], "y": [0]}}}', "a user twice"),
+        (lines({"user": "a", "x": [[1]], "y": [0]}, {"user": "b", "x": [[1, 2]], "y": [0]}), "one length"),
         (lines({"name": "a", "text": "secret"}), "is damaged"),
         (b"[" * 100_000, "is damaged"),
         (b"secret\n", "is damaged"),

@@ -1,13 +1,14 @@
 """Tables in files: CSV, Parquet, and Arrow as Hugging Face ``datasets`` saves them.
 
-Files are not trusted: a table is read only if it unpacks to a bounded multiple of its file's size. Needs
+Files are not trusted: a table is read only if it unpacks to a bounded multiple of its file's size. That of an
+Arrow file with compressed buffers, which ``save_to_disk`` does not write, is seen after it was read. Needs
 pyarrow (extra ``data``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 CSV = (".csv", ".tsv")
 PARQUET = (".parquet",)
 ARROW = (".arrow",)
+_MOST_ROWS = 1 << 16  # rows of a Parquet file that are read at once
 
 
-def read(paths: Sequence[Path], name: str) -> pa.Table:
-    """The rows of all files, one after the other.
+def read(paths: Sequence[Path], name: str, as_text: Collection[str] = ()) -> pa.Table:
+    """The rows of all files, one after the other; a CSV's columns ``as_text`` are not taken for numbers.
 
     Raises:
         MissingDataError: there is no file, or one does not exist.
@@ -41,7 +43,7 @@ def read(paths: Sequence[Path], name: str) -> pa.Table:
         if not path.is_file():
             raise MissingDataError(f"{path} does not exist")
         try:
-            tables.append(_read_one(path))
+            tables.append(_read_one(path, as_text))
         except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
             if isinstance(error, DataError):
                 raise
@@ -53,7 +55,9 @@ def read(paths: Sequence[Path], name: str) -> pa.Table:
         raise DataError(f"{name}: the files do not have the same columns") from None
 
 
-def _read_one(path: Path) -> pa.Table:
+def _read_one(path: Path, as_text: Collection[str]) -> pa.Table:
+    import pyarrow as pa
+
     limit = most_unpacked(path.stat().st_size)
     ending = path.suffix.lower()
     if ending in PARQUET:
@@ -61,12 +65,19 @@ def _read_one(path: Path) -> pa.Table:
 
         with pq.ParquetFile(path) as file:
             groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
-            if sum(group.total_byte_size for group in groups) > limit:
+            size = sum(group.total_byte_size for group in groups)
+            if size > limit:
                 raise too_large(path, limit)
-            table = file.read()
+            # A value is stored once however many rows have it: a row may hold all of the file, and its copies
+            # are counted as they are made.
+            batches, left = [], limit
+            for batch in file.iter_batches(batch_size=max(1, min(_MOST_ROWS, limit // max(1, size)))):
+                batches.append(batch)
+                left -= batch.nbytes
+                if left < 0:
+                    raise too_large(path, limit)
+            table = pa.Table.from_batches(batches, file.schema_arrow)
     elif ending in ARROW:
-        import pyarrow as pa
-
         with pa.memory_map(str(path)) as mapped:
             try:
                 table = pa.ipc.open_stream(mapped).read_all()
@@ -76,7 +87,8 @@ def _read_one(path: Path) -> pa.Table:
         import pyarrow.csv as csv
 
         options = csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",", newlines_in_values=True)
-        table = csv.read_csv(path, parse_options=options)
+        kinds = csv.ConvertOptions(column_types=dict.fromkeys(as_text, pa.string()))
+        table = csv.read_csv(path, parse_options=options, convert_options=kinds)
     else:
         raise DataError(f"{path} must end in {', '.join((*CSV, *PARQUET, *ARROW))}")
     if table.nbytes > limit:

@@ -40,7 +40,7 @@ def hugging_face(dataset: Any, partitioner: Any = None, **columns: Any) -> Array
             ``train`` and ``test`` (or ``validation``), or a DatasetDict with these parts. The test part is
             public.
         partitioner: a partitioner of ``flwr_datasets``, which assigns the training examples to clients; use
-            it with ``partition=natural``.
+            it with ``partition=natural``. Examples that it leaves out are left out.
         columns: see :class:`fedpriv.data.readers.table.Columns`. Images, class labels and their names are
             found by the columns' types.
 
@@ -66,7 +66,6 @@ def hugging_face(dataset: Any, partitioner: Any = None, **columns: Any) -> Array
         if columns.get("owner"):
             raise validation.fail("owner", columns["owner"], "be left out: the partitioner names the owners")
         train, columns = _partitioned(train, partitioner), {**columns, "owner": _CLIENT}
-        parts[public] = _with_column(parts[public], _CLIENT, [0] * parts[public].num_rows)
     return as_arrays(name, train, parts[public], **columns)
 
 
@@ -78,7 +77,10 @@ def _partitioned(train: pa.Table, partitioner: Any) -> pa.Table:
     import datasets
 
     rows = _with_column(train, _ROW, list(range(train.num_rows)))
-    partitioner.dataset = datasets.Dataset(rows)
+    try:
+        partitioner.dataset = datasets.Dataset(rows)
+    except ValueError:
+        raise DataError("partitioner has a data set already; give a new one for each data set") from None
     owners = [-1] * train.num_rows
     for client in range(partitioner.num_partitions):
         for row in partitioner.load_partition(client)[_ROW]:
@@ -126,8 +128,10 @@ def _of_folder(path: Path) -> dict[str, pa.Table]:
 def _saved(folder: Path) -> pa.Table:
     """One part of a folder that ``save_to_disk`` wrote."""
     names = _listed(folder / "state.json", "_data_files")
-    found = [str(one.get("filename")) if isinstance(one, dict) else "" for one in names]
-    return arrow.read([folder / Path(one).name for one in found], folder.name)
+    found = [folder / Path(str(one.get("filename") if isinstance(one, dict) else one)).name for one in names]
+    if not all(one.resolve().is_relative_to(folder.parent.resolve()) for one in (folder, *found)):
+        raise DataError(f"{folder.parent} has a part that lies outside of it")
+    return arrow.read(found, folder.name)
 
 
 def _listed(file: Path, key: str) -> list[Any]:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable
 
 from fedpriv._internal.lazy import numpy as np
+from fedpriv.data.files import most_unpacked
 from fedpriv.data.source import Bytes, DataError
 
 _MAX_PIXELS = 1 << 24  # a forged header may claim any number
@@ -39,7 +40,9 @@ def decoded(images: Iterable[bytes], name: str, size: int = 0, grey: bool = Fals
     except ImportError:
         raise DataError(f"{name}: Pillow reads images: pip install 'fedpriv[data]'") from None
     mode, found = "L" if grey else "RGB", []
+    stored = pixels_in_all = 0
     for encoded in images:
+        stored += len(encoded)
         try:
             with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
                 if image.width * image.height > _MAX_PIXELS:
@@ -50,10 +53,14 @@ def decoded(images: Iterable[bytes], name: str, size: int = 0, grey: bool = Fals
                 if size:
                     pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
                 found.append(np.asarray(pixels, np.uint8))
+                pixels_in_all += found[-1].nbytes
         except (*_DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning):
             raise DataError(
                 f"{name} has a damaged image, or one of more than {_MAX_PIXELS:,} pixels"
             ) from None
+        if pixels_in_all > most_unpacked(stored):
+            limit = f"more than {most_unpacked(stored):,} bytes"
+            raise DataError(f"{name} has images that unpack to {limit}; image_size makes them smaller")
     if not found:
         raise DataError(f"{name} has no images")
     if len({image.shape for image in found}) > 1:

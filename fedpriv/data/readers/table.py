@@ -31,7 +31,8 @@ class Columns:
         y: the column that is predicted; "": the only column of class labels, or one with a usual name.
         x: the columns of the inputs: one of images, one of texts, or any of numbers; (): the only one of
             images, else all columns of numbers, else the only one of texts.
-        owner: the column that says who an example is from; "": nobody is named.
+        owner: the column that says who a training example is from; "": nobody is named. Names are compared
+            letter by letter.
         classes: the number of labels; 0: as the column's type says. Names, in their order, are also allowed.
         value: whether y is a value, and not a label.
         bounds: {column: (low, high)}: public constants by which a column of numbers is brought to [0, 1];
@@ -74,8 +75,8 @@ def table(train: str | Path, test: str | Path, **columns: Any) -> Arrays:
     >>> found.batch(np.array([1]))
     Pair(x=tensor([[0.7500]]), y=tensor([1]))
     """
-    name = Path(train).stem
-    parts = [arrow.read([Path(path)], name) for path in (train, test)]
+    name, owner = Path(train).stem, columns.get("owner")
+    parts = [arrow.read([Path(path)], name, [owner] if owner else []) for path in (train, test)]
     return as_arrays(name, parts[0], parts[1], **columns)
 
 
@@ -99,8 +100,6 @@ class _Reader:
         self._x = self._found_x()
         for one in self._x:
             self._require(one, "x")
-        if columns.owner:
-            self._require(columns.owner, "owner")
         for one in columns.bounds or {}:
             self._require(one, "bounds")
         self._kind = self._kind_of(self._x[0])
@@ -110,11 +109,11 @@ class _Reader:
 
     def source(self, train: pa.Table, test: pa.Table) -> Arrays:
         """The tables as a source."""
-        if set(train.column_names) < {self._y, *self._x, *filter(None, [self._columns.owner])}:
+        if not {self._y, *self._x} <= set(train.column_names):
             raise DataError(f"{self._name}: the training table lacks columns of the test table")
         tokens = (self._columns.vocabulary_size if self._columns.tokenizer else text.BYTES,)
         owner = self._columns.owner
-        owners = [str(one) for one in self._values(train, owner)] if owner else None
+        owners = self._owners(train, owner) if owner else None
         return Arrays(
             self._name,
             self._inputs(train),
@@ -127,6 +126,15 @@ class _Reader:
             owners=owners,
             class_names=() if self._columns.value else self._names,
         )
+
+    def _owners(self, train: pa.Table, column: str) -> list[str]:
+        if column not in train.column_names:
+            hint = validation.near(column, train.column_names) or f"it has {', '.join(train.column_names)}"
+            raise validation.fail("owner", column, f"be a column of {self._name}", hint)
+        found = self._values(train, column)
+        if any(one is None or str(one).strip() == "" for one in found):
+            raise DataError(f"{self._name}: column {column} must name somebody in each row")
+        return [str(one) for one in found]
 
     def _require(self, column: str, called: str) -> None:
         if column not in self._schema.names:

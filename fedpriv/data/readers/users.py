@@ -1,7 +1,8 @@
 """Texts and examples by user: one JSON object a line, or LEAF's JSON. Each user is a natural client.
 
 Lines of JSON: ``{"user": NAME, "text": TEXT}``, from which the next byte is predicted, or ``{"user": NAME,
-"x": [[...], ...], "y": [...]}``. LEAF: ``{"users": [...], "user_data": {NAME: {"x": [...], "y": [...]}}}``.
+"x": [[...], ...], "y": [...]}``. LEAF: ``{"users": [...], "user_data": {NAME: {"x": [...], "y": [...]}}}``,
+where x and y may be texts: the bytes of an x are followed by the first byte of its y.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ def users(
     texts = reader.texts
     if not texts:
         validation.integer("classes", classes, 2, "how many labels there are: a public constant")
+    shapes = {one[1].shape[1:] for half in (found, public) for one in half}
+    if len(shapes) > 1:
+        raise DataError(f"{reader.name}: the examples of all users must have one length")
     x, y, test_x, test_y = (
         np.concatenate([one[at] for one in half]) for half in (found, public) for at in (1, 2)
     )
@@ -93,8 +97,17 @@ def _is_public(user: str, share: float) -> bool:
 
 def _is_leaf(raw: bytes) -> bool:
     """Whether the file is one object of LEAF: its first line is no user's record."""
-    first = raw.lstrip().split(b"\n", 1)[0]
-    return b'"user_data"' in first or b'"users"' in first or first.strip() == b"{"
+    try:
+        return "user" not in json.loads(raw.lstrip().split(b"\n", 1)[0])
+    except (ValueError, TypeError, RecursionError):
+        return raw.lstrip().startswith(b"{")  # an object over several lines
+
+
+def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise DataError(f"{path} names a user twice; put all examples of a user into one entry")
+    return found
 
 
 class _Users:
@@ -129,7 +142,8 @@ class _Users:
         raw = content(path)
         try:
             if _is_leaf(raw):
-                yield from ((str(user), dict(data)) for user, data in json.loads(raw)["user_data"].items())
+                whole = json.loads(raw, object_pairs_hook=lambda pairs: _unique(pairs, path))
+                yield from ((str(user), dict(data)) for user, data in whole["user_data"].items())
                 return
             for line in raw.split(b"\n"):
                 if line.strip():
@@ -161,6 +175,10 @@ class _Users:
         if not isinstance(x, Sequence) or not isinstance(y, Sequence) or len(x) != len(y):
             raise DataError(f"{path}: each user must have a text, or as many x as y")
         most = self._most or len(y)
+        if len(y) and all(isinstance(one, str) and one for one in (*x, *y)):  # texts, as LEAF's Shakespeare
+            self.texts = True
+            labels = [text.of_bytes(one)[0] for one in y[:most]]
+            return text.ids(x[:most], self._length).astype(np.int16), np.array(labels, np.int64)
         try:
             found = np.array(x[:most], np.float32), np.array(y[:most])
         except (TypeError, ValueError):
