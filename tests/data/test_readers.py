@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -203,6 +204,9 @@ def test_a_saved_folder_reads_nothing_outside_it(both: datasets.DatasetDict, tmp
     (folder / "train/state.json").write_text(json.dumps(state))
     with pytest.raises(MissingDataError, match=r"train/secret\.arrow does not exist"):
         hugging_face(folder)
+    (folder / "dataset_dict.json").write_text('{"splits": ["..", "test"]}')
+    with pytest.raises(DataError, match="names a folder outside of its own"):
+        hugging_face(folder)
     (folder / "dataset_dict.json").write_text("[" * 100_000)
     with pytest.raises(DataError, match=r"dataset_dict\.json is damaged"):
         hugging_face(folder)
@@ -240,6 +244,10 @@ def test_tables_of_numbers(tmp_path: Path) -> None:
     assert "Oslo" not in str(caught.value)
     with pytest.raises(ArgumentError, match=r"bounds is \(5, 5\)"):
         table(path, path, y="ill", classes=["no", "yes"], bounds={"age": (5, 5)})
+    with pytest.raises(ArgumentError, match=r"bounds is \(0, inf\); it must be finite"):
+        table(path, path, y="ill", classes=["no", "yes"], bounds={"age": (0, math.inf)})
+    with pytest.raises(DataError, match="column income must hold one whole number a row"):
+        table(path, path, y="income", x=["age"], classes=100)
     with pytest.raises(MissingDataError, match="does not exist"):
         table(tmp_path / "none.csv", path)
 
@@ -346,6 +354,8 @@ def test_leafs_texts_are_sequences_of_bytes(tmp_path: Path) -> None:
     assert [bytes(int(one) - 1 for one in row) for row in x] == [b"abc", b"bcd"]
     assert bytes(int(one) - 1 for one in y) == b"de"
     assert (source.classes, source.tokens) == (257, (257,))
+    cut = users(leaf, leaf, length=2).batch(np.arange(2)).x
+    assert [bytes(int(one) - 1 for one in row) for row in cut] == [b"bc", b"cd"], "the bytes before y"
 
 
 def test_a_line_that_speaks_of_users_is_no_leaf(tmp_path: Path) -> None:
@@ -457,6 +467,7 @@ def test_damaged_files_of_users_are_refused_without_a_word_of_theirs(
 
 def test_ids_of_bytes_come_back() -> None:
     assert bytes(one - 1 for one in text.of_bytes("höchst")).decode() == "höchst"
+    assert len(text.of_bytes("\ud800")) == 3
     with pytest.raises(ArgumentError, match="length is 0"):
         text.ids(["a"], 0)
 

@@ -144,4 +144,7 @@ def _listed(file: Path, key: str) -> list[Any]:
         found = None
     if not isinstance(found, list):
         raise DataError(f"{file} is damaged: it must list {key}")
-    return [Path(one).name if isinstance(one, str) else one for one in found]
+    names = [Path(one).name if isinstance(one, str) else one for one in found]
+    if ".." in names:
+        raise DataError(f"{file} is damaged: it names a folder outside of its own")
+    return names

@@ -6,6 +6,7 @@ clients' rows. Bounds that scale a column are constants that the caller gives.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,8 +207,8 @@ class _Reader:
         if bounds is None:
             return found
         low, high = bounds
-        if not low < high:
-            raise validation.fail("bounds", bounds, f"be (low, high) with low < high for {column}")
+        if not (low < high and math.isfinite(low) and math.isfinite(high)):
+            raise validation.fail("bounds", bounds, f"be finite (low, high) with low < high for {column}")
         return (np.clip(found, low, high) - low) / (high - low)
 
     def _inputs(self, part: pa.Table) -> Any:
@@ -236,6 +237,9 @@ class _Reader:
                 raise DataError(f"{self._name}: column {self._y} has a label that is not among the classes")
             return np.array(found, np.int64)
         try:
-            return np.array(values, np.int64)
+            found = np.array(values, np.int64)
+            if not np.array_equal(found, np.array(values)):
+                raise ValueError
+            return found
         except (TypeError, ValueError, OverflowError):
             raise DataError(f"{self._name}: column {self._y} must hold one whole number a row") from None

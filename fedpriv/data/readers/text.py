@@ -18,8 +18,8 @@ Tokenizer = Callable[[str], Sequence[int]]
 
 
 def of_bytes(text: str) -> list[int]:
-    """The ids of a text's bytes in UTF-8."""
-    return [byte + 1 for byte in text.encode()]
+    """The ids of a text's bytes in UTF-8; half a surrogate pair is three bytes, so that no text fails."""
+    return [byte + 1 for byte in text.encode(errors="surrogatepass")]
 
 
 def ids(texts: Iterable[str], length: int, tokenizer: Tokenizer | None = None, size: int = 0) -> Indices:

@@ -2,7 +2,7 @@
 
 Lines of JSON: ``{"user": NAME, "text": TEXT}``, from which the next byte is predicted, or ``{"user": NAME,
 "x": [[...], ...], "y": [...]}``. LEAF: ``{"users": [...], "user_data": {NAME: {"x": [...], "y": [...]}}}``,
-where x and y may be texts: the bytes of an x are followed by the first byte of its y.
+where x and y may be texts: the last bytes of an x are followed by the first byte of its y.
 """
 
 from __future__ import annotations
@@ -178,7 +178,10 @@ class _Users:
         if len(y) and all(isinstance(one, str) and one for one in (*x, *y)):  # texts, as LEAF's Shakespeare
             self.texts = True
             labels = [text.of_bytes(one)[0] for one in y[:most]]
-            return text.ids(x[:most], self._length).astype(np.int16), np.array(labels, np.int64)
+            last = text.ids(
+                x[:most], self._length, lambda one: text.of_bytes(one)[-self._length :], text.BYTES
+            )
+            return last.astype(np.int16), np.array(labels, np.int64)
         try:
             found = np.array(x[:most], np.float32), np.array(y[:most])
         except (TypeError, ValueError):
