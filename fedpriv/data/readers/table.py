@@ -237,9 +237,9 @@ class _Reader:
                 raise DataError(f"{self._name}: column {self._y} has a label that is not among the classes")
             return np.array(found, np.int64)
         try:
-            found = np.array(values, np.int64)
-            if not np.array_equal(found, np.array(values)):
+            labels = np.array(values, np.int64)
+            if not np.array_equal(labels, np.array(values)):
                 raise ValueError
-            return found
+            return labels
         except (TypeError, ValueError, OverflowError):
             raise DataError(f"{self._name}: column {self._y} must hold one whole number a row") from None
