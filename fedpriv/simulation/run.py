@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,9 +189,12 @@ def make_engine(config: Config) -> Engine | SiloEngine:
         return secured(config, worker) if config.aggregates_securely else worker
     if config.in_process:
         return make_silo_worker(config.table())
-    from fedpriv.flower.grid_engine import GridEngine
-    from fedpriv.flower.grids.ray import RayGrid
-    from fedpriv.flower.secure_parties import secured_over
+    with warnings.catch_warnings():
+        # Ray imports tqdm, if it is installed, which warns in a notebook without widgets.
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from fedpriv.flower.grid_engine import GridEngine
+        from fedpriv.flower.grids.ray import RayGrid
+        from fedpriv.flower.secure_parties import secured_over
 
     if ray_cluster.resources():
         ray_cluster.require_ready(lambda: make_source(config))
