@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -137,6 +137,16 @@ def machines() -> dict[str, Mapping[str, Any]]:
     return {each["NodeID"]: each for each in ray.nodes() if each["Alive"]}
 
 
+def search_path() -> list[str]:
+    """Where this process looks for modules: the user's own are looked for there on other processes, too."""
+    return [path for path in sys.path if path]
+
+
+def look_in(paths: Iterable[str]) -> None:
+    """Has this process, an actor, also look for modules in these places."""
+    sys.path.extend(path for path in paths if path not in sys.path)
+
+
 def environment() -> dict[str, Any]:
     """The ``runtime_env`` of actors."""
     found = {name: os.environ[name] for name in FORWARDED if name in os.environ}
@@ -160,7 +170,7 @@ def require_ready(check: Callable[[], object] | None = None, timeout: float = 12
     }
     if not others:
         return
-    wanted, paths = version("fedpriv"), [path for path in sys.path if path]
+    wanted, paths = version("fedpriv"), search_path()
 
     # Ray sends a function inside a function whole; another one it would import from fedpriv.
     def look() -> str:

@@ -274,9 +274,10 @@ def number_of_actors(config: Config) -> int:
     if share:
         # An actor's fraction lies on one GPU; what rounding takes from 1 / share must not cost an actor.
         return max(1, there * int(1 / share + 1e-9) if share < 1 else int(there / share))
+    if there:
+        return there
     cluster = ray_cluster.resources()
-    cores = cluster["CPU"] if cluster else hardware.usable()
-    return there or max(1, int(cores / config.cpus_per_actor))
+    return max(1, int((cluster["CPU"] if cluster else hardware.usable()) / config.cpus_per_actor))
 
 
 def gpus(config: Config) -> int:

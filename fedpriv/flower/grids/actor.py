@@ -6,7 +6,6 @@ keeps a Context for each node that it answers for.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, Reco
 from flwr.app.message.message import make_message
 from flwr.app.user_config import UserConfig
 
-from fedpriv._internal import hardware, user_code
+from fedpriv._internal import hardware, ray_cluster, user_code
 from fedpriv.flower.error_masking import error_reply, raising
 from fedpriv.flower.grids.base import load_client_app, node_context
 from fedpriv.flower.grids.channel import serve
@@ -32,7 +31,7 @@ class NodeActor:
     def __init__(
         self, client_app: str, nodes: int, run_config: UserConfig, paths: list[str], threads: int
     ) -> None:
-        sys.path.extend(path for path in paths if path not in sys.path)
+        ray_cluster.look_in(paths)
         torch.set_num_threads(threads)
         self._app = load_client_app(client_app)
         self._nodes, self._run_config = nodes, run_config

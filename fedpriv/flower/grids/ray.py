@@ -16,7 +16,6 @@ counted twice.
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -90,22 +89,19 @@ class RayGrid(HostedGrid):
             raise
 
     def _start_actors(self, num_cpus: float | None, num_gpus: float, timeout: float) -> None:
-        resources = ray.cluster_resources()
-        cpus = resources.get("CPU", 0.0) / self.nodes if num_cpus is None else num_cpus
-        for name, share, total in (
-            ("CPU", cpus, resources.get("CPU", 0.0)),
-            ("GPU", num_gpus, resources.get("GPU", 0.0)),
-        ):
-            if share * self.nodes > total + 1e-9:
-                wanted = f"{self.nodes} actors of {share:g} {name} each do not fit: Ray has {total:g} {name}"
+        there = ray_cluster.total()
+        cpus = there["CPU"] / self.nodes if num_cpus is None else num_cpus
+        for name, share in (("CPU", cpus), ("GPU", num_gpus)):
+            if share * self.nodes > there[name] + 1e-9:
+                has = f"Ray has {there[name]:g} {name}"
+                wanted = f"{self.nodes} actors of {share:g} {name} each do not fit: {has}"
                 raise GridError(wanted + ("; device=cpu asks for none" if name == "GPU" else ""))
-        # SPREAD: a cluster's machines share the work; on one machine it changes nothing.
         self._cpus = cpus
         self._kind = ray.remote(NodeActor).options(
             num_cpus=cpus,
             num_gpus=num_gpus,
             max_restarts=0,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy="SPREAD",  # a cluster's machines share the work; one machine has all of it
             runtime_env=ray_cluster.environment(),
         )
         for node in self.get_node_ids():
@@ -123,8 +119,8 @@ class RayGrid(HostedGrid):
             raise GridError(f"an actor failed to start: {error}") from error
 
     def _new_actor(self) -> Any:
-        paths = [path for path in sys.path if path]
-        return self._kind.remote(self.client_app, self.nodes, self.run_config, paths, max(1, int(self._cpus)))
+        paths, threads = ray_cluster.search_path(), max(1, int(self._cpus))
+        return self._kind.remote(self.client_app, self.nodes, self.run_config, paths, threads)
 
     def _open_channels(self, nodes: list[int], timeout: float) -> None:
         """Open channels to these nodes if the operating system supports Unix sockets."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ class _Host:
     """A machine's actor."""
 
     def __init__(self, paths: list[str], jobs: int) -> None:
-        sys.path.extend(path for path in paths if path not in sys.path)
+        ray_cluster.look_in(paths)
         self._pool = Pool(jobs)
 
     def sees(self, probe: str) -> bool:
@@ -71,7 +70,7 @@ class ClusterPool:
     """
 
     def __init__(self, jobs: int, folder: Path) -> None:
-        ray_cluster.resources()
+        ray_cluster.resources()  # connects to the cluster
         ray_cluster.require_ready()
         self._requests: dict[str, dict[str, Any]] = {}
         self._waiting: list[str] = []
@@ -86,7 +85,7 @@ class ClusterPool:
             raise
 
     def _start_hosts(self, jobs: int) -> None:
-        paths = [path for path in sys.path if path]
+        paths = ray_cluster.search_path()
         for name, each in ray_cluster.machines().items():
             room = min(int(each["Resources"].get("CPU", 0)), jobs)
             if room < 1:
