@@ -142,8 +142,8 @@ def _pulled(
                 pending.pop(reply.metadata.reply_to_message_id, None)
                 yield reply
         waited = time.monotonic() - begin
-        late = awaited is None or any(one.metadata.dst_node_id in awaited for one in pending.values())
-        if waited > timeout or not late:
+        waiting = awaited is None or any(one.metadata.dst_node_id in awaited for one in pending.values())
+        if waited > timeout or not waiting:
             return
         if pending:
             growing = min(max(_FIRST_PULL, _SHARE * waited), _PULL_INTERVAL)

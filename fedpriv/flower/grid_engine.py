@@ -23,7 +23,7 @@ their cohorts need no protection. An empty cohort asks nobody and counts for not
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -31,7 +31,6 @@ from typing import TypeVar
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedpriv._internal import validation
 from fedpriv.clipping import added
 from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
@@ -101,13 +100,12 @@ class GridEngine:
     ) -> None:
         self._grid = grid
         self._pace = Pace(reply_timeout, round_deadline)
-        self._reply_timeout = validation.finite_positive("reply-timeout", reply_timeout)
+        self._reply_timeout = reply_timeout
         self._poll_interval = poll_interval
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
         self._report, self._silos = report, silos
-        exchange = lambda *arguments: self._exchange(*arguments)  # noqa: E731
         self._members = Membership(
-            grid, exchange, start_timeout, nodes, report, silos, quorum=min_nodes, enrolment=enrolment
+            grid, self._exchange, start_timeout, nodes, report, silos, quorum=min_nodes, enrolment=enrolment
         )
         self._missing = set[str]()
         self._unwell, self._strikes = dict[Node, MessageError](), 0
@@ -279,17 +277,20 @@ class GridEngine:
         """The replies to a release, by node id, as far as they are waited for (:class:`Pace`)."""
         by_id, pace = _by_id(contents), self._pace
         began = time.monotonic()
-        replies = exchange(
-            self._grid, by_id, kind, group, pace.deadline, self._poll_interval, pace.awaited(by_id)
-        )
+        replies = self._exchange(by_id, kind, group, pace.deadline, pace.awaited(by_id))
         pace.note(by_id, replies, time.monotonic() - began)
         return replies
 
     def _exchange(
-        self, contents: Mapping[Node, RecordDict], kind: str, group: str, timeout: float
+        self,
+        contents: Mapping[int, RecordDict],
+        kind: str,
+        group: str,
+        timeout: float,
+        awaited: Collection[int] | None = None,
     ) -> dict[int, Message]:
-        """Sends one message per node and returns the received replies by node id."""
-        return exchange(self._grid, _by_id(contents), kind, group, timeout, self._poll_interval)
+        """:func:`exchange` over this grid, with its poll interval."""
+        return exchange(self._grid, contents, kind, group, timeout, self._poll_interval, awaited)
 
     def close(self) -> None:
         """Ends the nodes of a hosted grid. Flower ends its own grids itself."""

@@ -42,7 +42,7 @@ class Exchange(Protocol):
     """Sends one message per node and returns the received replies by node id."""
 
     def __call__(
-        self, contents: Mapping[Node, RecordDict], kind: str, group: str, timeout: float
+        self, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float
     ) -> dict[int, Message]: ...
 
 
@@ -203,5 +203,4 @@ class Membership:
 
     def query(self, ids: Collection[int], timeout: float) -> dict[int, Message]:
         """The replies of these nodes that describe themselves, by node id."""
-        asked = {Node(node, -1, 0): RecordDict() for node in ids}
-        return self._exchange(asked, MessageType.QUERY, "nodes", timeout)
+        return self._exchange({node: RecordDict() for node in ids}, MessageType.QUERY, "nodes", timeout)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from fedpriv import ArgumentError
@@ -31,7 +33,7 @@ def test_a_given_deadline_holds_from_the_first_release() -> None:
         Pace(600.0, 601.0)
 
 
-def test_a_late_node_is_asked_and_not_waited_for_until_it_answers_in_time() -> None:
+def test_a_late_node_is_asked_and_not_waited_for_in_the_next_release() -> None:
     pace = Pace(600.0)
     assert pace.awaited({1, 2, 3}) == {1, 2, 3}
     pace.note({1, 2, 3}, {1, 3}, 9.0)
@@ -41,3 +43,28 @@ def test_a_late_node_is_asked_and_not_waited_for_until_it_answers_in_time() -> N
     assert pace.awaited({2}) == {2}, "somebody is waited for"
     pace.note({1, 2}, {1, 2}, 9.0)
     assert pace.awaited({1, 2, 3}) == {1, 2, 3}
+
+
+def test_a_node_that_hangs_is_waited_for_ever_less_often_and_a_slow_one_comes_back() -> None:
+    pace, waited = Pace(600.0), list[int]()
+    for release in range(300):
+        if 2 in pace.awaited({1, 2}):
+            waited.append(release)
+        pace.note({1, 2}, {1}, 9.0)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(waited)]
+    assert gaps == [2, 3, 5, 9, 17, 33, 65, 65, 65], "pauses of 1, 2, 4, ... and at most 64 releases"
+    while 2 not in pace.awaited({1, 2}):
+        pace.note({1, 2}, {1}, 9.0)
+    pace.note({1, 2}, {1, 2}, 9.0)  # it answers when it is waited for
+    pace.note({1, 2}, {1}, 9.0)
+    pace.note({1, 2}, {1}, 9.0)
+    assert pace.awaited({1, 2}) == {1, 2}, "an answer makes the pauses short again"
+
+
+def test_an_answer_during_a_pause_ends_it() -> None:
+    pace = Pace(600.0)
+    for _ in range(4):  # a pause of 1, and one of 2 releases has begun
+        pace.note({1, 2}, {1}, 9.0)
+    assert pace.awaited({1, 2}) == {1}
+    pace.note({1, 2}, {1, 2}, 9.0)
+    assert pace.awaited({1, 2}) == {1, 2}
