@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core; more threads a run only wait for each other
 
 SEEDS = (0, 1, 2)
+FRESH = (11, 12, 13, 14, 15)  # nothing was chosen with them
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,9 @@ def records_of(path: Path, cell: Cell) -> list[dict[str, Any]]:
     return [r for r in read(path) if json.dumps(r["cell"], sort_keys=True) == cell.key()]
 
 
-def scores(path: Path, cell: Cell, score: str) -> list[float]:
-    """The score of each of the cell's finished runs."""
-    return [record[score] for record in records_of(path, cell)]
+def scores(path: Path, cell: Cell, score: str, seeds: Sequence[int] | None = None) -> list[float]:
+    """The score of each of the cell's finished runs, or of those with these seeds."""
+    return [r[score] for r in records_of(path, cell) if seeds is None or r["seed"] in seeds]
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true")
     if parser.parse_args().run:
         batch(RESULTS, [(made, seed) for seed in SEEDS for made in table_cells()])
-    print(table(RESULTS, table_cells(), PAPER))
+    print(table(RESULTS, table_cells(), PAPER, SEEDS))
 
 
 if __name__ == "__main__":
