@@ -13,6 +13,7 @@ from fedpriv.cli.app import AsJson, Commands, app, print_table, refusing, say
 
 if TYPE_CHECKING:
     from fedpriv.deployment.folders import Party
+    from fedpriv.deployment.runs import Started
 
 deploy_app = typer.Typer(
     cls=Commands,
@@ -149,17 +150,46 @@ def run(
         table = read_file(settings) | dict(read_assignment(text) for text in assignments or ())
         runs.checked(server, table)
     with refusing(1):
-        started = runs.start(server, table)
-        say(f"run {started.run} writes {started.folder}")
-        try:
-            ended = runs.wait(server, started, typer.echo)
-        except KeyboardInterrupt:
-            say(f"run {started.run} goes on; `fedpriv deploy stop {folder} {started.run}` ends it")
-            raise typer.Exit(130) from None
+        _wait(folder, server, runs.start(server, table))
+
+
+_RESUME = """Continue a run that ended early, under what is left of its budget, on the server's machine.
+
+RUN is the number of the run, as `fedpriv deploy status` shows it. It was stopped, has failed, or its server
+was killed; then start the server's start.sh first. The run goes on in its folder after its last round, under
+a new number of Flower's, and the nodes' ledgers count it as the same run. What was charged stays charged,
+also for a round that was not finished. A run of level=client cannot be continued.
+
+Exit codes: as of `fedpriv deploy run`.
+"""
+
+
+@deploy_app.command("resume", help=_RESUME, short_help="Continue a run that ended early.")
+def resume(folder: Folder, run: Annotated[int, typer.Argument(metavar="RUN")]) -> None:
+    with refusing():
+        from fedpriv.deployment import runs
+
+        server = _server(folder)
+        settings = runs.continuation(server, run)
+    with refusing(1):
+        _wait(folder, server, runs.resume(server, settings))
+
+
+def _wait(folder: Path, server: Party, started: Started) -> None:
+    """Shows the run's log until it ends, and exits with 1 if it has failed."""
+    from fedpriv.deployment import runs
+
+    say(f"run {started.run} writes {started.folder}")
+    try:
+        ended = runs.wait(server, started, typer.echo)
+    except KeyboardInterrupt:
+        say(f"run {started.run} goes on; `fedpriv deploy stop {folder} {started.run}` ends it")
+        raise typer.Exit(130) from None
     epsilon = "" if ended.epsilon is None else f", epsilon {ended.epsilon:.4g} is spent"
     details = f" ({ended.details})" if ended.details and not ended.success else ""
     report = f"its report says {ended.stopped}" if ended.stopped else "it wrote no report"
-    say(f"run {started.run} ended: Flower says {ended.status}{details}, {report}{epsilon}", bold=True)
+    number = started.run
+    say(f"run {number} ended: Flower says {ended.status}{details}, {report}{epsilon}", bold=True)
     if not ended.success:
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ import typer
 
 from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, RayAddress, app
-from fedpriv.cli.simulate import run_one
+from fedpriv.cli.simulate import require_ray, run_one
 
 if TYPE_CHECKING:
     from fedpriv.cli.simulate import Job
@@ -20,7 +20,8 @@ FOLDER is its output folder. The run continues from its last evaluation with wha
 Charged releases stay charged, also those after that evaluation, whose rounds are repeated. No noise is used
 twice; without a seed all randomness after the evaluation is new.
 
-Runs of a deployment, of level=client and with max-participations cannot be resumed.
+Runs of level=client and with max-participations cannot be resumed. A deployment's run is continued by
+`fedpriv deploy resume`.
 
 \b
 Example:
@@ -34,15 +35,16 @@ def resume(
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    run_one(lambda: _taken_up(folder), as_json)
+    run_one(lambda: _taken_up(folder, ray_address), as_json)
 
 
-def _taken_up(folder: Path) -> Job:
+def _taken_up(folder: Path, ray_address: str | None) -> Job:
     from fedpriv.simulation.run import resumed
 
     if not (folder / "config.toml").is_file():
         raise validation.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
     plan, checkpoint, checked = resumed(folder)
+    require_ray(ray_address, plan.config)
     return plan, folder, checkpoint, checked
 
 

@@ -53,6 +53,8 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         raise validation.fail(
             "relation", config.relation, "be auto or replace-one with placement local", hint
         )
+    if config.continues and not (config.continues.isascii() and config.continues.isdecimal()):
+        raise validation.fail("continues", config.continues, "be the number of a run, or empty")
     if config.ledger_anchor and config.ledger_anchor_command:
         raise validation.fail("ledger-anchor", config.ledger_anchor, "be empty with ledger-anchor-command")
     if config.privacy_unit.in_silos and config.partitioning.several and config.nodes_own_data:

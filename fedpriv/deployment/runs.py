@@ -20,6 +20,9 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv._internal.settings import toml_value
+from fedpriv.accounting import LedgerError, ledger
+from fedpriv.config.plan import make_plan
+from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.deployment import enrol, flower_app, flower_cli
 from fedpriv.deployment.flower_cli import FlowerError
@@ -85,18 +88,53 @@ def start(server: Party, settings: Mapping[str, Any]) -> Started:
     config = checked(server, settings)
     folder = Path(os.path.join(server.folder, config.out or default_folder()))
     RunFolder.check(folder, config.overwrite)
+    return _start(server, dict(settings) | {"out": str(folder)}, {})
+
+
+def _start(server: Party, settings: Mapping[str, Any], about: Mapping[str, Any]) -> Started:
+    """Has Flower start a run into the settings' folder ``out``, and records it with what is ``about`` it."""
     app = server.folder / flower_app.FOLDER
     flower_app.write(app)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "run.toml"
-        lines = [
-            f"{key} = {toml_value(value)}\n" for key, value in (dict(settings) | {"out": str(folder)}).items()
-        ]
-        file.write_text("".join(lines))
+        file.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in settings.items()))
         run = flower_cli.start_run(server, app, [str(file)])
     with (server.folder / _RECORD).open("a") as record:
-        record.write(json.dumps({"run": run, "out": str(folder)}) + "\n")
-    return Started(run, folder)
+        record.write(json.dumps({"run": run, "out": settings["out"], **about}) + "\n")
+    return Started(run, Path(settings["out"]))
+
+
+def continuation(server: Party, run: int) -> dict[str, Any]:
+    """The settings with which :func:`resume` continues a run that ended early.
+
+    Raises ArgumentError or LedgerError if it cannot be continued or still goes on.
+    """
+    record = next((record for record in _records(server) if record["run"] == run), None)
+    if record is None:
+        known = ", ".join(str(record["run"]) for record in _records(server)) or "none"
+        hint = f"`fedpriv deploy run` started: {known}"
+        raise validation.fail("RUN", run, "be the number of a run of this deployment", hint)
+    folder = Path(record["out"])
+    if not (folder / "config.toml").is_file():
+        hint = "nothing was charged: start it again with `fedpriv deploy run`"
+        raise validation.fail("RUN", run, "have a folder with its config.toml", hint)
+    try:
+        ledger.require_unused(folder / "ledger.jsonl")
+    except LedgerError:
+        raise LedgerError(
+            f"run {run} still goes on: its ServerApp has the ledger open. `fedpriv deploy status` shows it, "
+            "and `fedpriv deploy stop` ends it. If the SuperLink was killed, its ServerApp waits for it to "
+            "come back; then end the process flwr-serverapp"
+        ) from None
+    settings = read_run(folder) | {"out": str(folder)}
+    config = checked(server, settings)
+    checkpoints.read(folder, make_plan(config))
+    return settings | {"continues": str(record.get("continues", run))}  # by which nodes' ledgers know it
+
+
+def resume(server: Party, settings: Mapping[str, Any]) -> Started:
+    """Continues a run in its folder, under a new number of Flower's. Raises FlowerError."""
+    return _start(server, settings, {"continues": settings["continues"]})
 
 
 def wait(server: Party, started: Started, show: Callable[[str], None]) -> Ended:
@@ -162,11 +200,14 @@ def _epsilon(folder: Path) -> float | None:
 
 def folders(server: Party) -> dict[int, Path]:
     """{run: its output folder} of the runs that `fedpriv deploy run` started."""
+    return {int(record["run"]): Path(record["out"]) for record in _records(server)}
+
+
+def _records(server: Party) -> list[dict[str, Any]]:
     path = server.folder / _RECORD
     if not path.is_file():
-        return {}
-    records = [read_json(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    return {int(record["run"]): Path(record["out"]) for record in records}
+        return []
+    return [read_json(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
 
 def latest(folder: Path) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from fedpriv._internal import validation
 from fedpriv.accounting.accountant import BudgetGate
 from fedpriv.accounting.events import Event
 from fedpriv.federated.cohorts import CohortSampler
-from fedpriv.federated.engine import Engine, SumRequest
+from fedpriv.federated.engine import Engine, PartialSum, SumRequest
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.federated.worker import zeros
 from fedpriv.mechanism import release as releases
 from fedpriv.mechanism.correlated import NoiseRecursion
 from fedpriv.mechanism.placement import Placement
@@ -144,11 +145,14 @@ def advance(
     cohorts: CohortSampler,
     observe: Callable[[Progress], None] = lambda progress: None,
     first: int | None = None,
+    unanswered: int = 0,
 ) -> Outcome:
     """As :func:`run`, from ``state`` until step ``until``.
 
     Releases are numbered from ``first`` (default: ``state.step``); no number may have been used before. If a
-    release was interrupted before its charge, an unseeded key cannot continue: pass a fresh one.
+    release was interrupted before its charge, an unseeded key cannot continue: pass a fresh one. The last
+    ``unanswered`` numbers before ``first`` are releases that were charged and have no answer: each is made
+    first, as one that nobody answers.
     """
     if cohorts.sampler != mechanism.sampler:
         raise validation.fail(
@@ -156,6 +160,7 @@ def advance(
         )
     done = state.step
     charged = done if first is None else first
+    paid, charged = charged, charged - unanswered
     unanswered = 0
     # In memory only, so that a resumed run begins a new recursion: who reads past noise reads past sums.
     bands = mechanism.sampler.bands
@@ -172,19 +177,21 @@ def advance(
             if recursion is not None:
                 _check_correlated(mechanism, query)
             event = mechanism.event(multiplier, query.rate_factor, charged)
-            if not budget_gate.affords([event] * query.releases):
+            asked = charged >= paid
+            if asked and not budget_gate.affords([event] * query.releases):
                 return Outcome(state, charged, StopReason.BUDGET)
             key.once("release", charged)
-            shards = cohorts.draw(charged, query.rate_factor)  # 2. sample
+            shards = cohorts.draw(charged, query.rate_factor) if asked else ()  # 2. sample
             placement = mechanism.placement.resized(query.rate_factor)
             # in parallel with the disk and the parties
             ahead = releases.draw_ahead(query, multiplier, placement, key, charged)
-            budget_gate.charge([event])  # 3. charge: on disk before any request
+            if asked:
+                budget_gate.charge([event])  # 3. charge: on disk before any request
             charged += 1
             request = SumRequest(
                 query, charged - 1, shards, placement.party_stds(query.noise_stds(multiplier))
             )
-            reply = engine.gather(request)  # 4. gather
+            reply = engine.gather(request) if asked else PartialSum(zeros(query), 0)  # 4. gather
             size = mechanism.sampler.resized(query.rate_factor).expected_size
             answer = releases.release(  # 5. release: add noise
                 reply.sums,

@@ -368,11 +368,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         folder = Path(str(self._folder))
         if not (folder / "config.toml").is_file():
             raise validation.fail("folder", str(folder), "hold the run to resume", "it has no config.toml")
-        before, now = Config.parse(read_run(folder)).table(), self.plan.config.table()
-        for key, value in before.items():
-            if key in now and now[key] != value:
-                hint = f"the run in {folder} began with {value!r}"
-                raise validation.fail(key, now[key], "be as it was to resume", hint)
+        checkpoints.require_settings(folder, Config.parse(read_run(folder)), self.plan.config)
         return checkpoints.read(folder, self.plan)
 
     def _open_folder(self) -> RunFolder:

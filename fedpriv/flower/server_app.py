@@ -6,13 +6,17 @@ rounds, the score on the public test set, the budget, and which silos do not ans
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv._internal.validation import FedprivError
+from fedpriv.accounting import ledger
 from fedpriv.config.plan import Plan, make_plan
+from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.enrolment import of_environment
@@ -21,6 +25,8 @@ from fedpriv.flower.secure_parties import secured_over
 from fedpriv.flower.topology import EngineError
 from fedpriv.report.notices import remark
 from fedpriv.report.summary import enforced_guarantee
+from fedpriv.runs import checkpoints
+from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.run_dir import RunFolder, default_folder
 from fedpriv.runs.runner import Status, execute
 from fedpriv.secure_aggregation.errors import ProtocolError
@@ -49,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(grid: Grid, config: Config) -> None:
-    plan = make_plan(config)
+    plan, resumed = _continued(config) if config.continues else (make_plan(config), None)
     if config.aggregates_securely and not config.nodes_own_data:
         allowed = "be false on Flower's simulation engine, whose nodes keep no keys from message to message"
         raise validation.fail("secure-aggregation", True, allowed, "`fedpriv simulate` has it")
@@ -59,7 +65,8 @@ def _run(grid: Grid, config: Config) -> None:
         hint = "each client is a node"
         raise validation.fail("min-nodes", config.min_nodes, f"be at most {config.clients}", hint)
     out = config.out or default_folder()
-    RunFolder.check(out, config.overwrite)
+    if resumed is None:
+        RunFolder.check(out, config.overwrite)
     nodes = config.clients if config.nodes_own_data else None
     silos = config.privacy_unit.in_silos
     engine = GridEngine(
@@ -75,15 +82,40 @@ def _run(grid: Grid, config: Config) -> None:
     )
     engine.assemble()
     gathering = secured_over(config, engine) if config.aggregates_securely else engine
-    folder = RunFolder.create(out, config.overwrite)
+    folder = RunFolder.create(out, config.overwrite) if resumed is None else RunFolder(Path(out))
     if folder.replaced:
         _report(f"NOTE: {folder.replaced}")
+    if resumed is not None:
+        _report(f"NOTE: {_going_on(resumed)}")
     try:
-        result = execute(plan, gathering, folder, _print)
+        result = execute(plan, gathering, folder, _print, resumed)
     except (EngineError, ProtocolError):
         _report(f"stopped: {StopReason.FAILED}{_spent(folder, plan)}; results are in {folder.path}")
         raise
     _report(f"stopped: {result.stopped}; results are in {folder.path}")
+
+
+def _continued(config: Config) -> tuple[Plan, Checkpoint]:
+    """(the plan of the run in the folder ``out``, what it is continued from).
+
+    Raises ArgumentError if it had other settings or cannot be continued, and LedgerError if it still goes on.
+    """
+    folder = Path(config.out)
+    if not (config.out and (folder / "config.toml").is_file()):
+        hint = "it needs a config.toml"
+        raise validation.fail("out", config.out, "be the folder of the run that this one continues", hint)
+    before = Config.parse(read_run(folder))
+    # The nodes make their plans from this run's settings.
+    now = make_plan(config.changed(continues="")).config
+    checkpoints.require_settings(folder, before, now, but=("out", "overwrite"))
+    ledger.require_unused(folder / "ledger.jsonl")
+    plan = make_plan(before)
+    return plan, checkpoints.read(folder, plan)
+
+
+def _going_on(resumed: Checkpoint) -> str:
+    lost = f", and {resumed.lost} charged after it without an answer" if resumed.lost else ""
+    return f"the run goes on after round {resumed.state.step}{lost}"
 
 
 def _spent(folder: RunFolder, plan: Plan) -> str:

@@ -34,7 +34,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,15 @@ from fedpriv.accounting.owner_limit import share
 from fedpriv.config.plan import Plan
 from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.sampling import Everyone
-from fedpriv.node.ledger_file import ledger_path, locked, on_disk, opened
+from fedpriv.node.ledger_file import (
+    answered_file,
+    ledger_path,
+    locked,
+    on_disk,
+    opened,
+    read_answered,
+    write_answered,
+)
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers import PlannedRelease
 
@@ -150,6 +158,7 @@ class NodeLedger:
         min_noise_multiplier: the least noise multiplier of a release that the owner allows; 0 allows all.
         anchor: a file in another folder that keeps the ledger's head, or None.
         colluders: how many other nodes the owner takes to work with the server (:func:`answered`).
+        continued: whether the run goes on under a new number of Flower's. Then ``run`` is the first one's.
     """
 
     plan: Plan
@@ -159,7 +168,7 @@ class NodeLedger:
     min_noise_multiplier: float = 0.0
     anchor: Path | None = None
     colluders: int = 0
-    _answered: set[int] = field(default_factory=set, compare=False)  # of a run that was charged whole
+    continued: bool = False
 
     def charge(self, number: int, events: Sequence[Event]) -> None:
         """Records the events of round (or release) ``number`` and returns once they are on disk.
@@ -179,26 +188,34 @@ class NodeLedger:
     def charge_run(self, number: int) -> None:
         """Charges the whole run before its first answer, on the server's word; ``number`` is the release.
 
-        Raises RefusedError, and records nothing, if the run has no such release, if this process answered it
-        before, or if the run exceeds the owner's limit or has less noise than the owner allows; LedgerError
-        as :meth:`charge` does.
+        A file beside the ledger keeps the number of the next release of each such run that may be answered,
+        since the charge does not tell what was answered.
+
+        Raises RefusedError, and records nothing, if the run has no such release, if it or a later one was
+        answered before, or if the run exceeds the owner's limit or has less noise than the owner allows;
+        LedgerError as :meth:`charge` does.
         """
         events = own_events(self.plan, self.colluders)
         if not 0 <= number < len(events):
             raise RefusedError(f"release {number} is not in the plan of {len(events)} releases")
-        if number in self._answered:
-            raise RefusedError(f"release {number} was answered before")
         with on_disk(self.path), locked(self.path):
+            after = answered_file(self.path)
+            following = read_answered(after)
             ledger, record = opened(self.path, self.plan.config.unit, self.anchor)
             with ledger:
                 self._check_unit(record)
                 charged = [event for _, event in self._own(record)]
+                if len(charged) == len(events) and str(self.run) not in following:
+                    raise RefusedError(f"{after} does not tell what this run was answered; restore a copy")
+                if number < following.get(str(self.run), 0):
+                    raise RefusedError(f"release {number}, or a later one, was answered before")
                 if not same_events(charged, events[: len(charged)]):
                     raise RefusedError("this run was charged before with another plan")
                 if rest := events[len(charged) :]:  # a crash while it was charged leaves a part
                     self._check_owner("the run", rest, record)
+                    write_answered(after, {**following, str(self.run): number})
                     ledger.record(rest, run=str(self.run), rests=ON_WORD)
-        self._answered.add(number)
+            write_answered(after, {**following, str(self.run): number + 1})
 
     def _own(self, record: Record) -> list[tuple[Any, Event]]:
         """(round, event) of this run's charges. Charges without a run belong to an earlier run."""
@@ -329,11 +346,16 @@ class NodeLedger:
 
     def _fits(self, events: Sequence[Event]) -> bool:
         """Whether a run with these events spends at most the plan's budget."""
-        budget = self.plan.budget
-        planned = tally(own_events(self.plan, self.colluders))
+        budget, own = self.plan.budget, own_events(self.plan, self.colluders)
+        planned = tally(own)
         if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
             return True  # a part of the planned events, which were calibrated to the budget
-        return budget is not None and epsilon(events, budget.delta, budget.method).epsilon <= budget.epsilon
+        if budget is None:
+            return False
+        most = budget.epsilon
+        if self.continued:  # releases that the server lost are made again; in all no more than was planned
+            most = max(most, epsilon(own, budget.delta, budget.method).epsilon)
+        return epsilon(events, budget.delta, budget.method).epsilon <= most
 
 
 def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedger | None:
@@ -363,7 +385,9 @@ def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedge
     name = node.get("ledger-anchor")
     anchor = Path(str(name)) if name else None
     colluders = validation.integer("colluding-peers", node.get("colluding-peers", 1))
-    return NodeLedger(plan, ledger_path(node), run, limit, least, anchor, colluders)
+    first = plan.config.continues
+    path, number = ledger_path(node), int(first) if first else run
+    return NodeLedger(plan, path, number, limit, least, anchor, colluders, bool(first))
 
 
 def _limit(node: Mapping[str, Any]) -> Budget | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedpriv._internal.files import atomic, read_json, sync_folder
 from fedpriv.accounting import Ledger, LedgerError
 from fedpriv.accounting.anchor import FILE as ANCHOR
 from fedpriv.accounting.ledger import Record, require_not_deleted
@@ -26,6 +28,34 @@ def opened(path: Path, unit: str, anchor: Path | None = None) -> tuple[Ledger, R
         require_not_deleted(path, anchor)
         Ledger.create(path, {"unit": unit} | ({ANCHOR: str(anchor)} if anchor else {})).close()
     return Ledger.resume(path, anchor=anchor)
+
+
+def answered_file(path: Path) -> Path:
+    """The file beside the ledger at ``path`` that :func:`write_answered` writes."""
+    return Path(f"{path}.answered")
+
+
+def read_answered(path: Path) -> dict[str, int]:
+    """{run: the number of its next release that may be answered}, of runs that were charged whole.
+
+    Raises LedgerError if the file was damaged.
+    """
+    try:
+        found = read_json(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and all(type(number) is int and number >= 0 for number in found.values()):
+        return found
+    raise LedgerError(f"{path} is damaged: restore a copy, or delete it to end the runs that it is about")
+
+
+def write_answered(path: Path, following: Mapping[str, int]) -> None:
+    """Writes what :func:`read_answered` reads, and returns once it is on disk."""
+    with atomic(path) as file:
+        file.write(json.dumps(dict(following)).encode())
+    sync_folder(path.parent)
 
 
 @contextmanager

@@ -1,15 +1,20 @@
 """Taking a run up again where it was interrupted, failed or was killed.
 
-Beside its ledger a run keeps ``state.safetensors``: the optimizer's state as of the last evaluation, which
-follows from noisy answers alone. What was charged stays charged: releases after that state are lost, and the
-run goes on under what is left of its budget, with release numbers, and so noise, that nothing has used.
+Beside its ledger a run keeps ``state.safetensors``: the optimizer's state as of the last evaluation (of a
+deployment's run, as of the last round), which follows from noisy answers alone. What was charged stays
+charged: releases after that state are lost, and the run goes on under what is left of its budget, with
+release numbers, and so noise, that nothing has used.
+
+A deployment's nodes have charged a lost release, too, by its number, and answer it no second time. So it
+counts as one that no node answered: where the server adds the noise it is made of noise alone, and the run
+goes on with the next; where the nodes add it, it is made again under the next number.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +70,11 @@ class Checkpoint:
         """How many releases were paid for since then, whose answers are gone."""
         return self.charged - self.releases
 
+    def unanswered(self, plan: Plan) -> int:
+        """How many lost releases the run makes of noise alone, before it goes on."""
+        silent = plan.config.nodes_own_data and plan.mechanism.placement.releases(0)
+        return self.lost if silent else 0
+
     def require_model(self, config: Config, layout: Layout) -> None:
         """Raises ArgumentError unless this is the layout of the model that the run began with."""
         if self.model != digest(layout):
@@ -84,8 +94,6 @@ def obstacle(plan: Plan) -> str | None:
     config = plan.config
     if plan.by_silo:
         return "the states of its silos were in memory only (level=client)"
-    if config.nodes_own_data:
-        return "a deployment's run cannot be resumed yet"
     if plan.capped:
         return "which clients have given data was in memory only (max-participations)"
     if config.given is not None:
@@ -118,6 +126,18 @@ def packed(
     note = remark(plan.config)
     words = {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {})
     return tensor_io.packed(state.tensors(), words)
+
+
+def require_settings(folder: Path, before: Config, now: Config, but: Collection[str] = ()) -> None:
+    """Raises ArgumentError if the run in ``folder`` began with another value of a setting that both have.
+
+    ``but`` are the keys of settings that may differ.
+    """
+    table = now.table()
+    for key, value in before.table().items():
+        if key in table and key not in but and table[key] != value:
+            hint = f"the run in {folder} began with {value!r}"
+            raise validation.fail(key, table[key], "be as it was to resume", hint)
 
 
 def read(folder: Path, plan: Plan) -> Checkpoint:

@@ -33,7 +33,8 @@ def open_accountant(
         ledger, record = Ledger.resume(path, plan.config.ledger_anchor_command or None)
         stack.enter_context(ledger)
         resumed.require_ledger(record)  # again, now that nobody else writes to it
-        yield RunAccountant(plan, ledger, path, record.events, resumed.state.step)
+        step = resumed.state.step + resumed.unanswered(plan)
+        yield RunAccountant(plan, ledger, path, record.events, step)
 
 
 def _header(plan: Plan, folder: Path) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class _Job:
         self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
         self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
         self.resumed = resumed.resumed if resumed else ()
+        self.unanswered = resumed.unanswered(plan) if resumed else 0
         self.absent_before = availability.until(self.metrics)
         source = make_source(plan.config)
         self.inputs = models.Inputs(source.shape, source.classes, source.tokens)
@@ -179,7 +180,8 @@ class _Job:
             budget_gate,
             self.key,
         )
-        return advance(*loop, plan.cohorts(self.key), self._observe, budget_gate.releases)
+        numbers = budget_gate.releases, self.unanswered
+        return advance(*loop, plan.cohorts(self.key), self._observe, *numbers)
 
     def _observe(self, progress: Progress) -> None:
         self.state = progress.state
@@ -187,6 +189,8 @@ class _Job:
         evaluated = due or progress.round == self.plan.rounds
         if evaluated:
             self._evaluate(progress.round)
+        elif self.plan.config.nodes_own_data:  # a lost round cannot be asked for again
+            self._save_state()
         last = self.metrics[-1] if self.metrics else {}
         measure = metrics_module.shown(last)
         score = last.get(measure.key)

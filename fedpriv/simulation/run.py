@@ -245,6 +245,9 @@ def resumed(folder: Path) -> tuple[Plan, Checkpoint, Checked]:
     Raises ArgumentError or LedgerError where it cannot be resumed (:func:`fedpriv.runs.checkpoints.read`).
     """
     config = Config.parse(read_run(folder))
+    if config.nodes_own_data:
+        hint = "its nodes have the data: `fedpriv deploy resume` continues it on the server's machine"
+        raise validation.fail("FOLDER", str(folder), "hold a run that this machine simulated", hint)
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)
     checked = check(config)

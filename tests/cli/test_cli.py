@@ -621,6 +621,9 @@ def test_a_full_disk_names_where_it_is_full_and_how_the_run_goes_on(
         f"fedpriv: {tmp_path / named}: No space left on device",
         f"`fedpriv resume {tmp_path / 'out'}` continues from the last evaluation once the cause is removed",
     ]
+    refused = call("resume", tmp_path / "out", "--ray-address", "127.0.0.1:1")
+    assert refused.exit_code == 2
+    assert "--ray-address is '127.0.0.1:1'; it must be left out" in refused.output
     again = call("resume", tmp_path / "out")
     assert again.exit_code == 0, again.output
 

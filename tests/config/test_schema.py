@@ -163,6 +163,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("memory-budget", 0),
     ("reply-timeout", 0.0),
     ("round-deadline", -1.0),
+    ("continues", 7),
     ("evaluate-every", 0),
     ("out", {"a": 1}),
     ("overwrite", "yes"),

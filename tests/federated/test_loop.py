@@ -207,6 +207,34 @@ def test_ctrl_c_keeps_the_state() -> None:
     assert (outcome.stopped, outcome.state.step, outcome.releases) == ("interrupted", 3, 3)
 
 
+class SilentAt(RowsEngine):
+    """Nobody answers one release."""
+
+    silent = 3
+
+    def gather(self, request: SumRequest) -> PartialSum:
+        self.lost = 10**6 if request.release == self.silent else 0
+        return super().gather(request)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_lost_release_is_as_one_that_nobody_answered(name: str) -> None:
+    """A server was killed after it had charged release 3, and goes on from the state after release 2."""
+    mechanism = Mechanism(OPTIMIZERS[name], FixedSize(40, 12), PLACEMENTS["central"], 0.5, 25)
+    states: list[State] = []
+    cohorts = CohortSampler(mechanism.sampler, KEY, 7)
+    whole = CountingGate()
+    arguments = (SilentAt(world(1)), whole, KEY, cohorts)
+    run(mechanism, START, *arguments, observe=lambda progress: states.append(progress.state))
+    engine, budget_gate = RowsEngine(world(1)), CountingGate()
+    rest = (states[2], 25, engine, budget_gate, KEY, cohorts)
+    outcome = advance(mechanism, *rest, first=4, unanswered=1)
+    assert torch.equal(outcome.state.params, states[-1].params)
+    assert (outcome.state.step, outcome.releases) == (25, 25)
+    assert [asked.release for asked in engine.asks] == list(range(4, 25))
+    assert budget_gate.charged == whole.charged[4:], "release 3 was charged before"
+
+
 def test_capped_clients_send_noise_only() -> None:
     """With a cap of 2, a client gives data to its first two cohorts and stays a party after that."""
     sampler = FixedSize(6, 4)

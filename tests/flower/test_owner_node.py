@@ -31,6 +31,7 @@ from fedpriv.flower.supernode import Run, RunEndedError, Task
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.node.journal import Journal, read_journal
 from fedpriv.node.ledger import ON_WORD
+from fedpriv.node.ledger_file import answered_file
 from fedpriv.node.policy_file import Policy, read_policy
 from fedpriv.node.setup import set_up
 from fedpriv.node.silo import TrainRequest, round_events
@@ -207,7 +208,7 @@ def test_a_run_with_the_servers_noise_is_charged_whole_on_its_word(policy: Polic
     record = read(policy.ledger, policy.anchor)
     assert record.events == make_plan(Config.parse(CENTRAL)).events
     assert [labels["rests"] for labels in record.labels] == [ON_WORD] * 3
-    assert server.sum(7, request(CENTRAL, 1)) == "release 1 was answered before"
+    assert server.sum(7, request(CENTRAL, 1)) == "release 1, or a later one, was answered before"
     assert server.sum(7, request(CENTRAL, 3)) == "release 3 is not in the plan of 3 releases"
     assert "above this node's max-clip-norm" in server.sum(7, request(CENTRAL, 2, clip=2.0))
     assert server.sum(8, request(RUN)) == "answered"
@@ -248,6 +249,38 @@ def test_a_central_charge_that_a_crash_cut_is_completed(policy: Policy) -> None:
     assert read(policy.ledger, policy.anchor).events == make_plan(Config.parse(CENTRAL)).events
     other = {**CENTRAL, "rounds": 4}
     assert "charged before with another plan" in Asking(policy, r7=other).sum(7, request(other, 2))
+
+
+def test_a_continued_run_is_the_same_run_to_its_nodes(policy: Policy) -> None:
+    """A run goes on under another number: no charge is made twice, and nothing is answered twice."""
+    own, central = ({**run, "continues": number} for run, number in ((RUN, "7"), (CENTRAL, "8")))
+    first = Asking(policy, r7=RUN, r8=CENTRAL)
+    assert [first.sum(7, request(RUN, 0)), first.sum(8, request(CENTRAL, 1))] == ["answered"] * 2
+    again = Asking(policy, r17=own, r18=central)  # the node was started again, too
+    assert "round 0 was answered before" in again.sum(17, request(RUN, 0))
+    assert "release 1, or a later one, was answered before" in again.sum(18, request(CENTRAL, 1))
+    assert [again.sum(17, request(RUN, 1)), again.sum(18, request(CENTRAL, 2))] == ["answered"] * 2
+    assert again.sum(17, request(RUN, 2)) == "answered"
+    assert "round 3 would exceed the run's budget" in again.sum(17, request(RUN, 3))
+    status = status_of(policy)
+    assert [vars(run) for run in status.runs] == [
+        {"run": "7", "own": 3, "on_word": 0},
+        {"run": "8", "own": 0, "on_word": 3},
+    ]
+
+
+def test_without_its_record_of_answers_a_run_that_was_charged_whole_gets_none(policy: Policy) -> None:
+    record = answered_file(policy.ledger)
+    assert Asking(policy, r7=CENTRAL).sum(7, request(CENTRAL, 0)) == "answered"
+    kept = record.read_bytes()
+    record.write_text('{"7": -1}')
+    assert "is damaged" in Asking(policy, r7=CENTRAL).sum(7, request(CENTRAL, 1))
+    record.unlink()
+    assert "does not tell what this run was answered" in Asking(policy, r7=CENTRAL).sum(
+        7, request(CENTRAL, 1)
+    )
+    record.write_bytes(kept)
+    assert Asking(policy, r7=CENTRAL).sum(7, request(CENTRAL, 1)) == "answered"
 
 
 def test_without_the_owners_word_the_server_may_not_add_the_noise(tmp_path: Path, policy: Policy) -> None:

@@ -25,7 +25,7 @@ from fedpriv.config.plan import Plan, make_plan
 from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.node import ledger as node_ledger
-from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger, same_events
+from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger, own_events, same_events
 from fedpriv.node.policy import RefusedError
 
 LOCAL: dict[str, object] = {
@@ -73,6 +73,29 @@ def test_a_repeated_release_is_charged_while_the_budget_lasts(plan: Plan, tmp_pa
     spent = [epsilon([last] * n, 1e-4, "pld").epsilon for n in (count, count + 1)]
     assert 1 <= count < 4
     assert spent[0] <= 3 < spent[1]
+
+
+def test_a_continued_run_makes_lost_releases_again_within_what_was_planned(tmp_path: Path) -> None:
+    """Distributed noise of steps that all differ: a node alone loses more than the run's budget."""
+    plan = make_plan(small(**{**LOCAL, "placement": "distributed", "clients": 4}))
+    own = own_events(plan)
+    assert plan.budget is not None
+    assert epsilon(own, 1e-4).epsilon > plan.budget.epsilon
+    assert len(set(own)) == 4
+    plain = budget_gate(plan, tmp_path)
+    charge_all(plain, own[:2])
+    with pytest.raises(RefusedError, match="round 2 would exceed the run's budget"):
+        plain.charge(2, [own[1]])
+    continued = replace(plain, continued=True)
+    for number in range(2, 9):
+        try:
+            continued.charge(number, [own[1]])
+        except RefusedError:
+            break
+    spent = read(tmp_path / "ledger.jsonl").events
+    assert len(spent) > 2
+    most = epsilon(own, 1e-4).epsilon
+    assert epsilon(spent, 1e-4).epsilon <= most < epsilon([*spent, own[1]], 1e-4).epsilon
 
 
 def test_the_upper_bound_is_held_against_the_runs_budget(plan: Plan, tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""A deployment's run that was killed goes on, and neither side has charged less than it answered."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from helpers.deployments import Deployment, await_true
+from helpers.hosted_grid import SCRIPTS
+
+from fedpriv.accounting import ledger
+from fedpriv.config.plan import make_plan
+from fedpriv.config.reading import read_run
+from fedpriv.config.schema import Config
+from fedpriv.deployment import runs
+from fedpriv.node.ledger import own_events
+from fedpriv.node.policy_file import read_policy
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+NODES, ROUNDS = 2, 12
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with Deployment(tmp_path_factory.mktemp("resumed") / "d", NODES, examples=300) as made:
+        made.start_server()
+        made.start_nodes(range(NODES))
+        yield made
+
+
+def started(deployed: Deployment, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(SCRIPTS / "fedpriv"), "deploy", *arguments],
+        env=deployed.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=300)
+    return f"exit code {process.returncode}\n{output}"
+
+
+def await_round(deployed: Deployment, folder: Path, wanted: int) -> None:
+    await_true(
+        lambda: runs.latest(folder).get("round", 0) >= wanted,
+        lambda: deployed.log("server")[-3000:] + deployed.log("node-0")[-2000:],
+    )
+
+
+def server_apps(deployed: Deployment) -> list[int]:
+    """The ids of the processes of ServerApps, which Flower starts in a session of its own."""
+    address, found = f"127.0.0.1:{deployed.server.facts['control-port']}", []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            text = path.read_text()
+            if "flwr-serverapp" in text and address in text:
+                found.append(int(path.parent.name))
+    return found
+
+
+def kill_server_app(deployed: Deployment, process: subprocess.Popen[str]) -> None:
+    for number in server_apps(deployed):
+        os.kill(number, signal.SIGKILL)
+    assert "exit code 1" in finished(process)
+
+
+def kill_server(deployed: Deployment, process: subprocess.Popen[str]) -> None:
+    """The SuperLink, the proxy and the ServerApp are killed, as by a power cut; the server starts again."""
+    deployed.end("server", signal.SIGKILL)
+    for number in server_apps(deployed):
+        os.kill(number, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    deployed.start_server()
+    deployed.start_nodes([k for k in range(NODES) if not deployed.running(f"node-{k}")])
+
+
+@pytest.mark.parametrize(
+    ("name", "kills"), [("central", [kill_server]), ("local", [kill_server_app, kill_server])]
+)
+def test_a_killed_run_goes_on(
+    deployed: Deployment, name: str, kills: Sequence[Callable[[Deployment, subprocess.Popen[str]], None]]
+) -> None:
+    folder, server = deployed.folder / f"out-{name}", deployed.server
+    before = [len(ledger.read(path).events) for path in ledgers(deployed)]
+    settings = [f"--set=out={folder}", f"--set=rounds={ROUNDS}", "--set=evaluate-every=1"]
+    settings += ["--set=examples-per-client=300", f"--set=clients={NODES}"]
+    process = started(deployed, "run", str(deployed.folder), str(server.folder / f"{name}.toml"), *settings)
+    for count, kill in enumerate(kills, 1):
+        await_round(deployed, folder, 2 * count)
+        kill(deployed, process)
+        assert not (folder / "report.json").exists()
+        numbers = [run for run, path in runs.folders(server).items() if path == folder]
+        process = started(deployed, "resume", str(deployed.folder), str(numbers[-1]))
+    output, first = finished(process), numbers[0]
+    assert "exit code 0" in output, output + deployed.log("server")[-3000:] + deployed.log("node-0")[-3000:]
+    assert "the run goes on after round" in output
+
+    plan = make_plan(Config.parse(read_run(folder)))
+    record = ledger.read(folder / "ledger.jsonl")
+    report = json.loads((folder / "report.json").read_text())
+    assert report["result"]["stopped"] == "rounds"
+    assert len(report["result"]["resumed after rounds"]) == len(kills), report["result"]
+    assert plan.budget is not None
+    assert runs.latest(folder)["epsilon"] <= plan.budget.epsilon
+    assert len(record.events) >= ROUNDS
+    for path, count in zip(ledgers(deployed), before, strict=True):
+        own = ledger.read(path)
+        assert {labels["run"] for labels in own.labels[count:]} == {str(first)}
+        new = own.events[count:]
+        if name == "central":
+            assert new == own_events(plan), "charged whole, and once"
+        else:
+            numbers = [labels["round"] for labels in own.labels[count:]]
+            assert len(set(numbers)) == len(numbers), "no release is answered twice"
+            assert ROUNDS - 2 <= len(numbers) <= len(record.events)
+    again = finished(started(deployed, "resume", str(deployed.folder), str(first)))
+    assert "exit code 2" in again
+    assert "have rounds left" in again or "have budget left" in again, again
+
+
+def ledgers(deployed: Deployment) -> list[Path]:
+    """The nodes' ledgers; of a node that has charged nothing, too."""
+    return [read_policy(deployed.folder / f"node-{k}/policy.toml").ledger for k in range(NODES)]
