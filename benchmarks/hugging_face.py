@@ -35,7 +35,7 @@ from fedpriv.mechanism.query import Query, SumBlock, Term
 
 VOCABULARY, LENGTH, BATCH, LAYERS, HEADS, CLASSES, RANK = 1000, 64, 32, 4, 4, 3, 8
 LOSS = nn.CrossEntropyLoss(reduction="none")
-CASES = ("bert", "gpt-2", "llama", "gpt-2-lora")
+CASES = ("bert", "gpt-2", "llama", "opt", "gpt-2-lora")
 
 
 class Net(nn.Module):
@@ -67,6 +67,9 @@ def model_of(case: str, width: int) -> nn.Module:
         inner = hf.BertForSequenceClassification(hf.BertConfig(**sizes, **quiet, num_labels=CLASSES))
     elif case == "llama":
         inner = hf.LlamaForSequenceClassification(hf.LlamaConfig(**sizes, **ids))
+    elif case == "opt":
+        own = {"dropout": 0.0, "ffn_dim": 4 * width, "word_embed_proj_dim": width}
+        inner = hf.OPTForSequenceClassification(hf.OPTConfig(**sizes, **own, **ids))
     else:
         config = hf.GPT2Config(
             vocab_size=VOCABULARY, n_embd=width, n_layer=LAYERS, n_head=HEADS, n_positions=2 * LENGTH,

@@ -113,7 +113,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # and the parameters 
     "distilbert": (distilbert, 0),
     "gpt-2": (gpt2, 0),
     "gpt-neox": (plain("GPTNeoX", **IDS), 0),
-    "opt": (opt, 42 * 32),  # its position embeddings have a forward of their own
+    "opt": (opt, 0),
     "llama": (plain("Llama", **IDS, num_key_value_heads=1), 0),
     "mistral": (plain("Mistral", **IDS, num_key_value_heads=1, sliding_window=4), 0),
     "qwen2": (plain("Qwen2", **IDS, num_key_value_heads=1), 0),
@@ -252,6 +252,26 @@ def test_a_layer_that_only_has_the_name_fails_the_trial() -> None:
     wanted, clip = by_loop(network, x, y)
     assert (clipped_sum(network, LOSS, x, y, clip) - wanted).norm() <= 1e-5 * wanted.norm()
     assert formed(network, x, y) != 0
+
+
+def test_positions_that_the_mask_alone_gives_are_those_of_the_plain_loop() -> None:
+    """OPT's position embedding counts the mask where it is given no positions."""
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = hf.models.opt.modeling_opt.OPTLearnedPositionalEmbedding(LENGTH, 32)
+            self.head = nn.Linear(32, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.head(torch.tanh(self.places((x != 0).long(), 2)).sum(1))
+            return outputs
+
+    torch.manual_seed(0)
+    network, (x, y) = Counted(), batch()
+    wanted, clip = by_loop(network, x, y)
+    assert (clipped_sum(network, LOSS, x, y, clip) - wanted).norm() <= 1e-5 * wanted.norm()
+    assert formed(network, x, y) == 0
 
 
 def test_masks_are_left_out_again_outside_of_passes() -> None:

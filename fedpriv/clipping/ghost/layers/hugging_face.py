@@ -2,7 +2,8 @@
 
 ``Conv1D`` (GPT-2's) is a linear layer with its weight transposed. The root-mean-square norms
 (``LlamaRMSNorm``, ``T5LayerNorm`` and others) multiply x / rms(x) by their weight, or by 1 + weight. Gemma's
-embeddings are scaled. A class that has such a name and computes something else fails the trial
+embeddings are scaled. OPT's position embeddings look up positions that the attention mask gives, plus an
+offset. A class that has such a name and computes something else fails the trial
 (:mod:`fedpriv.clipping.ghost.compatibility`), and its gradients are formed.
 
 Code of ``transformers`` looks at the values of an attention mask: if no token is masked, it leaves the mask
@@ -63,8 +64,20 @@ def record_scaled_embedding(layer: Any, *inputs: Any, **named: Any) -> Call:
     return Call(rows * layer.embed_scale.to(rows.dtype), (rows,), inputs[0].detach())
 
 
+def record_masked_positions(
+    layer: Any, attention_mask: Tensor, cached: int = 0, position_ids: Tensor | None = None
+) -> Call:
+    """Record a call of OPT's position embedding, which counts the tokens of the mask (n, places)."""
+    if position_ids is None:
+        position_ids = (attention_mask.cumsum(1) * attention_mask - 1).long()[:, cached:]
+    looked_up = position_ids + layer.offset
+    rows = hook_point(nn.Embedding.forward(layer, looked_up))
+    return Call(rows, (rows,), looked_up.detach())
+
+
 _CONV1D, _ROOT_NORM = LayerRule(measure_conv1d, places=True), scaling(_root_normal)
 _SCALED_EMBEDDING = LayerRule(measure_embedding, record_scaled_embedding, places=True)
+_MASKED_POSITIONS = LayerRule(measure_embedding, record_masked_positions, places=True)
 
 
 def rule_of(layer: type[nn.Module]) -> LayerRule | None:
@@ -79,6 +92,8 @@ def rule_of(layer: type[nn.Module]) -> LayerRule | None:
         return _CONV1D
     if layer.__name__.endswith("ScaledWordEmbedding") and issubclass(layer, nn.Embedding):
         return _SCALED_EMBEDDING
+    if layer.__name__ == "OPTLearnedPositionalEmbedding" and issubclass(layer, nn.Embedding):
+        return _MASKED_POSITIONS
     return _ROOT_NORM if layer.__name__.endswith(("RMSNorm", "T5LayerNorm")) else None
 
 
