@@ -24,28 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clipping.ghost.factored import Factored, Rows
 from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.layers.embedding import measure_embedding
+from fedpriv.clipping.ghost.layers.linear import measure_linear
 from fedpriv.clipping.ghost.layers.normalisation import scaling
-from fedpriv.clipping.ghost.outer_product import outer
 
 _PACKAGE = "transformers."
 _MASKS = "transformers.masking_utils"
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")  # what a norm calls its smallest mean square
 
 _in_full: ContextVar[bool] = ContextVar("masks in full", default=False)
-
-
-def measure_conv1d(layer: Any, a: Tensor, deltas: tuple[Tensor, ...]) -> dict[str, Factored]:
-    """The gradients of x @ weight + bias with inputs a (n, ..., in) and output gradients (n, ..., out)."""
-    (delta,) = deltas
-    if a.dim() > 2:
-        a, delta = a.flatten(1, -2), delta.flatten(1, -2)
-    return {
-        "weight": outer(a, delta, layer.weight.shape),
-        "bias": Rows(delta.sum(1) if delta.dim() > 2 else delta),
-    }
 
 
 def _root_normal(layer: Any, x: Tensor) -> Tensor:
@@ -75,7 +63,8 @@ def record_masked_positions(
     return Call(rows, (rows,), looked_up.detach())
 
 
-_CONV1D, _ROOT_NORM = LayerRule(measure_conv1d, places=True), scaling(_root_normal)
+_CONV1D = LayerRule(functools.partial(measure_linear, transposed=True), places=True)
+_ROOT_NORM = scaling(_root_normal)
 _SCALED_EMBEDDING = LayerRule(measure_embedding, record_scaled_embedding, places=True)
 _MASKED_POSITIONS = LayerRule(measure_embedding, record_masked_positions, places=True)
 
