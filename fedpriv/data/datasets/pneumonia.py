@@ -11,26 +11,19 @@ grey level.
 
 from __future__ import annotations
 
-import struct
-import zlib
 from pathlib import Path
 
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.settings import Settings
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
+from fedpriv.data.image_decoding import MAX_PIXELS, DamagedImageError, image_decoder
 from fedpriv.data.registry import option, register
 from fedpriv.data.source import Bytes, DataError, Indices
 from fedpriv.data.splits import shuffled
 
 LABELS = ("NORMAL", "PNEUMONIA")
 PARTS = ("train", "test")
-_MAX_PIXELS = 1 << 24  # the largest radiograph has half as many; a forged header may claim any number
-# What Pillow raises for damaged images.
-_DAMAGE = (
-    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, AttributeError, RuntimeError,
-    OverflowError, struct.error, zlib.error,
-)  # fmt: skip
 _ENDINGS = {".jpeg", ".jpg", ".png"}
 
 
@@ -49,22 +42,17 @@ def find(folder: Path) -> Path:
 def _images(folder: Path, size: int) -> list[Bytes]:
     """The images (size, size) of one folder, sorted by file name."""
     try:
-        from PIL import Image
+        decode = image_decoder(("JPEG", "PNG"), size, grey=True)
     except ImportError:
         raise DataError("pneumonia needs Pillow to read images: pip install 'fedpriv[images]'") from None
     images = []
     for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS):
         try:
-            with Image.open(path, formats=("JPEG", "PNG")) as image:
-                if image.width * image.height > _MAX_PIXELS:
-                    raise ValueError
-                image.draft("L", (2 * size, 2 * size))  # decoding a JPEG at low resolution is much faster
-                grey = image.convert("L").resize((size, size), Image.Resampling.BILINEAR)
-        except (*_DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning):
+            images.append(decode(path))
+        except DamagedImageError:
             # The message omits the file's name, which may identify a patient.
-            what = f"a damaged image, or one of more than {_MAX_PIXELS:,} pixels"
+            what = f"a damaged image, or one of more than {MAX_PIXELS:,} pixels"
             raise DataError(f"{folder} has {what}; extract the archive again") from None
-        images.append(np.asarray(grey, np.uint8))
     if not images:
         raise DataError(f"{folder} has no images ({', '.join(sorted(_ENDINGS))}); extract the archive again")
     return images

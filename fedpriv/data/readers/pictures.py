@@ -6,21 +6,14 @@ It needs Pillow (extra ``data``). Different versions of the JPEG decoder may dif
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 from collections.abc import Iterable
 
 from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.files import most_unpacked
+from fedpriv.data.image_decoding import MAX_PIXELS, DamagedImageError, image_decoder
 from fedpriv.data.source import Bytes, DataError
 
-_MAX_PIXELS = 1 << 24  # a forged header may claim any number
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
-# What Pillow raises for damaged images.
-_DAMAGE = (
-    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, AttributeError, RuntimeError,
-    OverflowError, struct.error, zlib.error,
-)  # fmt: skip
 
 
 def decoded(images: Iterable[bytes], name: str, size: int = 0, grey: bool = False) -> Bytes:
@@ -36,28 +29,20 @@ def decoded(images: Iterable[bytes], name: str, size: int = 0, grey: bool = Fals
     Raises DataError, which names no image, for a damaged image, or images of several sizes with ``size`` 0.
     """
     try:
-        from PIL import Image
+        decode = image_decoder(_FORMATS, size, grey)
     except ImportError:
         raise DataError(f"{name}: Pillow reads images: pip install 'fedpriv[data]'") from None
-    mode, found = "L" if grey else "RGB", []
+    found = []
     stored = pixels_in_all = 0
     for encoded in images:
         stored += len(encoded)
         try:
-            with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
-                if image.width * image.height > _MAX_PIXELS:
-                    raise ValueError
-                if size:
-                    image.draft(mode, (2 * size, 2 * size))  # decodes a JPEG at low resolution, much faster
-                pixels = image.convert(mode)
-                if size:
-                    pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
-                found.append(np.asarray(pixels, np.uint8))
-                pixels_in_all += found[-1].nbytes
-        except (*_DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning):
+            found.append(decode(io.BytesIO(encoded)))
+        except DamagedImageError:
             raise DataError(
-                f"{name} has a damaged image, or one of more than {_MAX_PIXELS:,} pixels"
+                f"{name} has a damaged image, or one of more than {MAX_PIXELS:,} pixels"
             ) from None
+        pixels_in_all += found[-1].nbytes
         if pixels_in_all > most_unpacked(stored):
             limit = f"more than {most_unpacked(stored):,} bytes"
             raise DataError(f"{name} has images that unpack to {limit}; image_size makes them smaller")
