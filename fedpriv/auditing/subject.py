@@ -130,13 +130,17 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
     side = replace(worker, view=units)
     start = initial_params(worker.task, key).to(worker.device)
     here = config.in_process or config.by_silo  # silos' steps are observed in this process
-    if config.seed < 0:  # other processes repeat their noise by a seed
-        config = config.changed(seed=secrets.randbelow(_MOST_SEEDS))
+    config = with_seed(config)  # other processes repeat their noise
     engine: Engine = worker
     if not here:
         engine = DistinctUnits(make_engine(config)) if replaced else make_engine(config)
     elsewhere = None if config.in_process or not here else ComparedSilos.started(config, make_engine)
     return Subject(plan, view, side, engine, units, coins, there, start, key, elsewhere)
+
+
+def with_seed(config: Config) -> Config:
+    """The configuration with a seed, by which other processes repeat their noise: its own or a random one."""
+    return config if config.seed >= 0 else config.changed(seed=secrets.randbelow(_MOST_SEEDS))
 
 
 def _first_secret(plan: Plan, view: View) -> int:

@@ -7,8 +7,6 @@ Grid as the run does (:class:`fedpriv.flower.grid_engine.GridEngine`); the nodes
 
 from __future__ import annotations
 
-import secrets
-
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -16,12 +14,11 @@ from fedpriv._internal import validation
 from fedpriv._internal.validation import FedprivError
 from fedpriv.auditing.auditor import audit_own_data
 from fedpriv.auditing.statement import lines
-from fedpriv.auditing.subject import own_plan
+from fedpriv.auditing.subject import own_plan, with_seed
 from fedpriv.auditing.views import AUTO, view_of
 from fedpriv.config.schema import Config
 from fedpriv.flower.grid_engine import GridEngine
 
-_MOST_SEEDS = 2**31
 _SOURCE = """\
 \"\"\"Audits the run of this app's settings.\"\"\"
 
@@ -46,7 +43,7 @@ def prepared(config: Config, canaries: int = 0, view: str = AUTO, confidence: fl
         allowed = "be false on Flower's simulation engine, whose nodes keep no keys from message to message"
         raise validation.fail("secure-aggregation", True, allowed, "`fedpriv audit --own-data` has it")
     own_plan(config, canaries)
-    return config if config.seed >= 0 else config.changed(seed=secrets.randbelow(_MOST_SEEDS))
+    return with_seed(config)
 
 
 def source(canaries: int = 0, view: str = AUTO, confidence: float = 0.99) -> str:
