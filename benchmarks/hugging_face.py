@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import transformers as hf
+from helpers.hugging_face import CLASSES, IDS, QUIET, classifier, gpt2, opt, sizes_of
 from opacus.grad_sample import GradSampleModule
 from peft import LoraConfig, get_peft_model
 
@@ -33,50 +34,23 @@ from fedpriv.clipping.functional import FunctionalModel
 from fedpriv.clipping.per_example import sum_gradients
 from fedpriv.mechanism.query import Query, SumBlock, Term
 
-VOCABULARY, LENGTH, BATCH, LAYERS, HEADS, CLASSES, RANK = 1000, 64, 32, 4, 4, 3, 8
+VOCABULARY, LENGTH, BATCH, LAYERS, HEADS, RANK = 1000, 64, 32, 4, 4, 8
 LOSS = nn.CrossEntropyLoss(reduction="none")
 CASES = ("bert", "gpt-2", "llama", "opt", "gpt-2-lora")
 
 
-class Net(nn.Module):
-    """A classifier as one function of the ids."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.inner(input_ids=x, attention_mask=(x != 0).long()).logits
-        return logits
-
-
 def model_of(case: str, width: int) -> nn.Module:
     """The model of a case, in evaluation mode."""
-    sizes = {
-        "hidden_size": width,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "intermediate_size": 4 * width,
-        "max_position_embeddings": 2 * LENGTH,
-        "vocab_size": VOCABULARY,
-    }
-    ids = {"num_labels": CLASSES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    inner: Any
+    sizes = sizes_of(width, LAYERS, HEADS, VOCABULARY, 2 * LENGTH)
+    network: Any
     if case == "bert":
-        quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        inner = hf.BertForSequenceClassification(hf.BertConfig(**sizes, **quiet, num_labels=CLASSES))
+        network = classifier("Bert", sizes, **QUIET, num_labels=CLASSES)
     elif case == "llama":
-        inner = hf.LlamaForSequenceClassification(hf.LlamaConfig(**sizes, **ids))
+        network = classifier("Llama", sizes, **IDS)
     elif case == "opt":
-        own = {"dropout": 0.0, "ffn_dim": 4 * width, "word_embed_proj_dim": width}
-        inner = hf.OPTForSequenceClassification(hf.OPTConfig(**sizes, **own, **ids))
+        network = opt(sizes)
     else:
-        config = hf.GPT2Config(
-            vocab_size=VOCABULARY, n_embd=width, n_layer=LAYERS, n_head=HEADS, n_positions=2 * LENGTH,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ids,
-        )  # fmt: skip
-        inner = hf.GPT2ForSequenceClassification(config)
-    network: Any = Net(inner)
+        network = gpt2(sizes)
     if case.endswith("-lora"):
         network = get_peft_model(network, LoraConfig(r=RANK, target_modules=["c_attn"], fan_in_fan_out=True))
     return network.eval()  # type: ignore[no-any-return]

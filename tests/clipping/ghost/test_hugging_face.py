@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-import transformers as hf
+from helpers.hugging_face import CLASSES, IDS, QUIET, Net, classifier, gpt2, hf, opt, sizes_of
 from peft import LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor, nn
 
 from fedpriv.clipping.functional import FunctionalModel, clipped_sum
 from fedpriv.clipping.ghost.clipper import clipper_of
@@ -22,30 +18,9 @@ from fedpriv.clipping.ghost.layers import hugging_face, rule_of
 from fedpriv.clipping.per_example import gradients_loop
 from fedpriv.parameters import layout_of
 
-VOCABULARY, LENGTH, CLASSES = 50, 10, 3
+VOCABULARY, LENGTH = 50, 10
 LOSS = nn.CrossEntropyLoss(reduction="none")
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 40,
-    "vocab_size": VOCABULARY,
-}
-IDS = {"num_labels": CLASSES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-class Net(nn.Module):
-    """A classifier as one function of the ids, 0 of which is padding."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.inner(input_ids=x, attention_mask=(x != 0).long()).logits
-        return logits
+SIZES = sizes_of(width=32, layers=2, heads=2, vocabulary=VOCABULARY, positions=40)
 
 
 class Pooled(nn.Module):
@@ -79,28 +54,11 @@ def distilbert() -> nn.Module:
     return Net(hf.DistilBertForSequenceClassification(config))
 
 
-def gpt2() -> nn.Module:
-    config = hf.GPT2Config(
-        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=40, resid_pdrop=0.0,
-        embd_pdrop=0.0, attn_pdrop=0.0, **IDS,
-    )  # fmt: skip
-    return Net(hf.GPT2ForSequenceClassification(config))
-
-
-def opt() -> nn.Module:
-    config = hf.OPTConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, ffn_dim=64, num_attention_heads=2,
-        max_position_embeddings=40, dropout=0.0, word_embed_proj_dim=32, **IDS,
-    )  # fmt: skip
-    return Net(hf.OPTForSequenceClassification(config))
-
-
 def plain(name: str, **more: Any) -> Callable[[], nn.Module]:
     """A model whose configuration has the usual names."""
 
     def build() -> nn.Module:
-        config = getattr(hf, f"{name}Config")(**SIZES, **more)
-        return Net(getattr(hf, f"{name}ForSequenceClassification")(config))
+        return classifier(name, SIZES, **more)
 
     return build
 
@@ -111,9 +69,9 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # and the parameters 
     "electra": (plain("Electra", **QUIET, embedding_size=32, num_labels=CLASSES), 0),
     "albert": (plain("Albert", **QUIET, embedding_size=32, num_labels=CLASSES), 0),
     "distilbert": (distilbert, 0),
-    "gpt-2": (gpt2, 0),
+    "gpt-2": (lambda: gpt2(SIZES), 0),
     "gpt-neox": (plain("GPTNeoX", **IDS), 0),
-    "opt": (opt, 0),
+    "opt": (lambda: opt(SIZES), 0),
     "llama": (plain("Llama", **IDS, num_key_value_heads=1), 0),
     "mistral": (plain("Mistral", **IDS, num_key_value_heads=1, sliding_window=4), 0),
     "qwen2": (plain("Qwen2", **IDS, num_key_value_heads=1), 0),
