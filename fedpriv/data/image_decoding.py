@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -26,7 +26,7 @@ class DamagedImageError(Exception):
     """The image is damaged, or has more than MAX_PIXELS pixels."""
 
 
-def image_decoder(formats: Sequence[str], size: int, grey: bool) -> Callable[[Path | IO[bytes]], Bytes]:
+def image_decoder(formats: tuple[str, ...], size: int, grey: bool) -> Callable[[Path | IO[bytes]], Bytes]:
     """A function that gives an encoded image as uint8 (height, width), or with three channels at the end.
 
     Args:
