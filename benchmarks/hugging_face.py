@@ -5,8 +5,9 @@
 
 The models are random: 4 layers of the given width, sequences of 64 ids of 1,000, batches of 32. The sides
 take turns on one thread; printed are medians, and their ratio to the ordinary gradient of the batch.
+``-dropout`` has the rates of BERT, 0.1, which draw masks in every pass.
 ``-lora`` trains adapters of rank 8 alone (``peft``). Opacus forms the gradient of each example with hooks,
-and clips and sums them. (It needs training mode; nothing drops.)
+and clips and sums them. (It needs training mode.)
 """
 
 from __future__ import annotations
@@ -30,21 +31,24 @@ from helpers.hugging_face import CLASSES, IDS, QUIET, classifier, gpt2, opt, siz
 from opacus.grad_sample import GradSampleModule
 from peft import LoraConfig, get_peft_model
 
+from fedpriv.clipping.dropout import example_seeds
 from fedpriv.clipping.functional import FunctionalModel
 from fedpriv.clipping.per_example import sum_gradients
 from fedpriv.mechanism.query import Query, SumBlock, Term
 
 VOCABULARY, LENGTH, BATCH, LAYERS, HEADS, RANK = 1000, 64, 32, 4, 4, 8
 LOSS = nn.CrossEntropyLoss(reduction="none")
-CASES = ("bert", "gpt-2", "llama", "opt", "gpt-2-lora")
+CASES = ("bert", "gpt-2", "llama", "opt", "bert-dropout", "gpt-2-lora")
 
 
 def model_of(case: str, width: int) -> nn.Module:
-    """The model of a case, in evaluation mode."""
+    """The model of a case, in evaluation mode where nothing drops."""
     sizes = sizes_of(width, LAYERS, HEADS, VOCABULARY, 2 * LENGTH)
     network: Any
     if case == "bert":
         network = classifier("Bert", sizes, **QUIET, num_labels=CLASSES)
+    elif case == "bert-dropout":
+        return classifier("Bert", sizes, num_labels=CLASSES).train()
     elif case == "llama":
         network = classifier("Llama", sizes, **IDS)
     elif case == "opt":
@@ -62,6 +66,7 @@ def sides_of(network: nn.Module) -> tuple[int, dict[str, Callable[[], object]]]:
     task = FunctionalModel(network, LOSS)
     params = task.layout.join({name: p.detach() for name, p in network.named_parameters() if p.requires_grad})
     query = Query((params,), (SumBlock((Term(clip_norm=1.0),)),))
+    seeds = example_seeds(0, torch.arange(BATCH)) if task.dropout.draws else None
 
     def ordinary() -> None:
         network.zero_grad()
@@ -69,7 +74,7 @@ def sides_of(network: nn.Module) -> tuple[int, dict[str, Callable[[], object]]]:
 
     sides: dict[str, Callable[[], object]] = {
         "ordinary gradient": ordinary,
-        "fedpriv": lambda: sum_gradients(task, query, x, y),
+        "fedpriv": lambda: sum_gradients(task, query, x, y, seeds=seeds),
     }
     try:
         hooked = GradSampleModule(copy.deepcopy(network).train(), loss_reduction="sum")

@@ -10,6 +10,9 @@ given the seeds a further unit adds one clipped vector. Noise and epsilon are as
 
 Without seeds, as in evaluations, nothing is dropped.
 
+Layers of ``transformers`` that call a function for their dropout draw by the same seeds
+(:mod:`fedpriv.clipping.dropout_calls`).
+
 >>> module = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5))
 >>> dropout = SeededDropout(module)
 >>> x, seeds = torch.ones(3, 2), example_seeds(7, torch.arange(3))
@@ -31,6 +34,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from fedpriv.clipping.dropout_calls import calling, seeded_calls
+
 # The constants of SplitMix64 (Steele et al. 2014), as signed 64-bit numbers.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
@@ -43,7 +48,8 @@ class SeededDropout:
     """Replaces the dropout layers of a module, and holds the seeds of the present batch.
 
     Attributes:
-        draws: whether the module has a dropout layer with a positive rate.
+        draws: whether the module drops at a positive rate.
+        calling: the module's layers that drop by calling a function.
         seeds: one for each example of the present batch, int64 (n,); None drops nothing.
     """
 
@@ -51,12 +57,13 @@ class SeededDropout:
         """Replaces the dropout layers of ``module`` in place."""
         self.seeds: Tensor | None = None
         self._calls = 0
+        self.calling = calling(module)
         found: dict[nn.Module, SeededLayer] = {}
         for parent in list(module.modules()):
             for name, layer in parent._modules.items():  # a shared layer occurs several times
                 if isinstance(layer, _DropoutNd) and layer.p > 0:
                     parent._modules[name] = found.setdefault(layer, SeededLayer(layer, self))
-        self.draws = bool(found)
+        self.draws = bool(found or self.calling)
 
     @contextmanager
     def seeded(self, seeds: Tensor | None) -> Iterator[None]:
@@ -71,6 +78,24 @@ class SeededDropout:
     def begin(self) -> None:
         """Start a forward pass: count the dropout calls from zero again."""
         self._calls = 0
+
+    @contextmanager
+    def forward_pass(self) -> Iterator[None]:
+        """One forward pass: calls are counted from zero, and functions drop by the seeds, too."""
+        self.begin()
+        if self.seeds is None or not self.calling:
+            yield
+            return
+        with seeded_calls(self.calling, self.dropped):
+            yield
+
+    def dropped(self, x: Tensor, rate: float, shape: Sequence[int] | None = None) -> Tensor:
+        """x (n, ...) with entries dropped and the others scaled, by a mask of this shape, or of x's."""
+        share = 1 - _rounded(rate)
+        if not share:
+            return torch.zeros_like(x)
+        scaled: Tensor = x * (self.kept(share, x.shape if shape is None else shape) / share)
+        return scaled
 
     def kept(self, share: float, shape: Sequence[int]) -> Tensor:
         """A mask of the given shape (n, ...), bool, whose entries are True with probability ``share``."""
@@ -94,7 +119,7 @@ class SeededLayer(nn.Module):
 
     def __init__(self, layer: _DropoutNd, dropout: SeededDropout) -> None:
         super().__init__()
-        self.p = round(layer.p * _STEPS) / _STEPS
+        self.p = _rounded(layer.p)
         self._dropout = dropout
         self._channels = isinstance(layer, _CHANNEL_DROPOUT)
         self._alpha = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout)
@@ -103,14 +128,11 @@ class SeededLayer(nn.Module):
         """x (n, ...) with entries, or whole channels x[:, c], dropped."""
         if self._dropout.seeds is None:
             return x
-        share = 1 - self.p
-        if not share:
-            return torch.zeros_like(x)
         shape = (*x.shape[:2], *[1] * (x.dim() - 2)) if self._channels else x.shape
+        if not self._alpha or self.p == 1:
+            return self._dropout.dropped(x, self.p, shape)
+        share = 1 - self.p
         kept = self._dropout.kept(share, shape)
-        if not self._alpha:
-            scaled: Tensor = x * (kept / share)
-            return scaled
         scale = (share * (1 + self.p * _SELU**2)) ** -0.5
         shifted: Tensor = (torch.where(kept, x, _SELU) - self.p * _SELU) * scale
         return shifted
@@ -143,6 +165,11 @@ def example_seeds(seed: int, units: Tensor, positions: Tensor | None = None) -> 
 def select(given: Tensor | None, which: slice | Tensor | Sequence[int]) -> Tensor | None:
     """``given[which]``, or None where ``given`` is None."""
     return None if given is None else given[which]
+
+
+def _rounded(rate: float) -> float:
+    """The rate in steps of 2^-16."""
+    return round(rate * _STEPS) / _STEPS
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:

@@ -91,8 +91,7 @@ class FunctionalModel:
 
     def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         trained = next(iter(tensors.values()))
-        self.dropout.begin()
-        with masks_in_full():
+        with masks_in_full(), self.dropout.forward_pass():
             result: Tensor = torch.func.functional_call(
                 self.module, {**self._fixed_like(trained), **tensors}, (x,)
             )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fedpriv._internal import ray_cluster, user_code, validation
+from fedpriv.clipping.dropout_calls import settings_of
 from fedpriv.config.builders import (
     choose_device,
     make_augmentation,
@@ -132,7 +133,9 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
         hint = "each process builds it: draw with torch's generator on the CPU, which is seeded"
         raise user_code.fail("model", config.model, "be the same whenever it is built", hint)
     if _draws_by_itself(config, task, source):
-        hint = "F.dropout and its like would rest, as nothing here is in training mode"
+        hint = "functional dropout is inactive here; use nn.Dropout"
+        if settings := settings_of(task.module):
+            hint += f", and in the model's config set to 0 what is drawn otherwise: {settings}"
         raise user_code.fail("model", config.model, "draw by nn.Dropout layers alone", hint)
     x, y = (part[:2] for part in source.test())
     try:
@@ -143,15 +146,22 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
 
 
 def _draws_by_itself(config: Config, task: Task, source: Source) -> bool:
-    """Whether the model draws in training from torch's generator, as dropout layers of ours do not.
+    """Whether the model draws in training from torch's generator, where no example's seed decides.
 
     Raises ArgumentError where it cannot be called in training mode.
     """
-    module = copy.deepcopy(task.module).float().train()  # in float32, as the task has it
+    module, dropout = copy.deepcopy((task.module, task.dropout))
+    module.float().train()  # in float32, as the task has it
+    for layer in dropout.calling:
+        layer.training = False
+    x = source.test()[0][:2]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
         try:
-            module(source.test()[0][:2])
+            module(x)
+            if dropout.calling:
+                with task.dropout.seeded(torch.arange(len(x))):
+                    task.outputs(task.initial(np.random.default_rng(0)), x)
         except Exception as error:
             hint = user_code.described(error)
             raise user_code.fail("model", config.model, "work in training mode too", hint) from error
