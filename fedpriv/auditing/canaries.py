@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedpriv._internal import validation
 from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import Floats, log_ratios
 from fedpriv.auditing.views import View
@@ -200,7 +201,15 @@ class Canaries:
 
 
 def _combined(term: Term, gradients: Sequence[Floats], places: Indices) -> Floats:
-    """A = (sum_j a_j g_j) / D in the canaries' parameters (LAYERS, k)."""
+    """A = (sum_j a_j g_j) / D in the canaries' parameters (LAYERS, k).
+
+    Raises ArgumentError for a term with an offset, by which a canary moves the parameters of all others, too.
+    """
+    if term.offset is not None:
+        raise validation.ArgumentError(
+            "This optimizer cannot be audited with canaries, because it subtracts an offset from gradients; "
+            "audit it with your own data (--own-data)."
+        )
     whole = sum(a * g for a, g in zip(term.at, gradients, strict=False))
     if term.divisor is None:
         return np.asarray(whole)

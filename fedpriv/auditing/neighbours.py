@@ -290,7 +290,7 @@ def _terms(query: Query) -> list[Term]:
 
 
 def _equal_queries(one: Query, other: Query) -> bool:
-    """Whether the queries are equal, with their points and divisors."""
+    """Whether the queries are equal, with their points, divisors and offsets."""
 
     def numbers(query: Query) -> list[object]:
         own = [(block.share, getattr(block, "threshold", None)) for block in query.blocks]
@@ -298,8 +298,8 @@ def _equal_queries(one: Query, other: Query) -> bool:
         return [query.relative_noise, query.rate_factor, query.releases, *own, *terms]
 
     tensors = zip(
-        [*one.points, *(term.divisor for term in _terms(one))],
-        [*other.points, *(term.divisor for term in _terms(other))],
+        [*one.points, *(v for term in _terms(one) for v in (term.divisor, term.offset))],
+        [*other.points, *(v for term in _terms(other) for v in (term.divisor, term.offset))],
         strict=False,
     )
     return numbers(one) == numbers(other) and all(_equal(a, b) for a, b in tensors)

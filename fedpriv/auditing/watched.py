@@ -1,8 +1,8 @@
 """The run's optimizer and engine, observed by the adversaries and the auditor.
 
 An adversary sees every released sum, or what its view says (:mod:`fedpriv.auditing.views`). It knows the
-public settings, the queries' points and divisors, and what each canary would add. The auditor also knows the
-coins and the cohorts.
+public settings, the queries' points, divisors and offsets, and what each canary would add. The auditor also
+knows the coins and the cohorts.
 """
 
 from __future__ import annotations

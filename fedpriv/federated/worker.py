@@ -147,12 +147,13 @@ def zeros(query: Query) -> tuple[Tensor, ...]:
 
 
 def to_device(query: Query, device: torch.device) -> Query:
-    """The query with its points and divisors on ``device``."""
+    """The query with its points, divisors and offsets on ``device``."""
     if query.points[0].device == device:
         return query
 
     def term(t: Term) -> Term:
-        return t if t.divisor is None else replace(t, divisor=t.divisor.to(device))
+        vectors = {name: getattr(t, name) for name in ("divisor", "offset")}
+        return replace(t, **{name: v.to(device) for name, v in vectors.items() if v is not None})
 
     blocks = tuple(
         replace(block, terms=tuple(term(t) for t in block.terms))

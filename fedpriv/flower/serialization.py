@@ -1,8 +1,8 @@
 """The wire format of sum requests and replies: Flower records without pickle.
 
-A request has three records: ``points`` (the query's parameter vectors and divisors; ONE ArrayRecord object
-shared by all messages of a release, so that a grid can send it once), ``query`` (the blocks as JSON, the
-release index, the parties' noise) and ``chunks`` (the node's shards of the cohort, as bytes of columns of
+A request has three records: ``points`` (the query's parameter vectors, divisors and offsets; ONE ArrayRecord
+object shared by all messages of a release, so that a grid can send it once), ``query`` (the blocks as JSON,
+the release index, the parties' noise) and ``chunks`` (the node's shards of the cohort, as bytes of columns of
 64-bit integers). A reply has ``sums``, one array per block, and ``reply``, the number of their parties and
 the release that was asked for.
 
@@ -61,7 +61,7 @@ def shared_records(request: SumRequest) -> Records:
 
 
 def query_fields(request: SumRequest, arrays: dict[str, Array]) -> dict[str, Any]:
-    """What ``request`` asks for, without points and shards. The divisors of its terms go to ``arrays``."""
+    """What ``request`` asks for, without points and shards. Divisors and offsets go to ``arrays``."""
     blocks = [_block_table(block, arrays) for block in request.query.blocks]
     fields: dict[str, Any] = {
         "blocks": json.dumps(blocks),
@@ -292,14 +292,15 @@ def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
         "per-layer": term.per_layer,
         "gamma": float(term.gamma),
     }
-    if term.divisor is not None:
-        table["divisor"] = f"divisor-{sum(name.startswith('divisor-') for name in arrays)}"
-        arrays[table["divisor"]] = encode(term.divisor)
+    for kind, vector in (("divisor", term.divisor), ("offset", term.offset)):
+        if vector is not None:
+            table[kind] = f"{kind}-{sum(name.startswith(f'{kind}-') for name in arrays)}"
+            arrays[table[kind]] = encode(vector)
     return table
 
 
 def _block_table(block: Block, arrays: dict[str, Array]) -> dict[str, Any]:
-    """``block`` as a JSON-serialisable dict. Its divisors are added to ``arrays``."""
+    """``block`` as a JSON-serialisable dict. Its divisors and offsets are added to ``arrays``."""
     if isinstance(block, IndicatorBlock):
         table = {"kind": "bit", "threshold": _number(block.threshold), "share": float(block.share)}
         return {**table, "terms": [_term_table(block.term, arrays)]}
@@ -318,11 +319,17 @@ def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> T
                 f"a divisor must be a vector of the points' length between {_MIN_DIVISOR:g} and "
                 f"{1 / _MIN_DIVISOR:g}"
             )
+    offset = None
+    if "offset" in table:
+        offset = read_vector(points, str(table["offset"]))
+        if offset.shape != like.shape or not bool(torch.isfinite(offset).all()):
+            raise MessageError("an offset must be a finite vector of the points' length")
     at = tuple(_float(coefficient) for coefficient in table["at"])
     if not isinstance(table["per-layer"], bool):
         raise MessageError("a term's 'per-layer' must be true or false")
     gamma = _float(table["gamma"])
-    return Term(_float(table["clip-norm"]), _float(table["weight"]), at, divisor, table["per-layer"], gamma)
+    numbers = _float(table["clip-norm"]), _float(table["weight"])
+    return Term(*numbers, at, divisor, table["per-layer"], gamma, offset)
 
 
 def _read_block(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> Block:

@@ -3,7 +3,7 @@
 For each block, each privacy unit of the cohort contributes one bounded vector, and the noisy sum of these
 vectors is released. For a :class:`SumBlock` the contribution of a unit is
 
-    sum_k  w_k * clip(A_k, C_k),        A_k = (sum_j a_kj g(theta_j)) / D_k,
+    sum_k  w_k * clip(A_k, C_k),        A_k = (sum_j a_kj g(theta_j) - O_k) / D_k,
 
 where ``g(theta_j)`` is the unit's vector at the query's j-th point (its gradient, or its local model change).
 Its add/remove sensitivity is S = sum_k |w_k| C_k. All blocks of a query use ONE cohort and are ONE event with
@@ -49,6 +49,10 @@ class Term:
             The sensitivity is the same.
         gamma: 0 clips, A min(1, C / norm(A)). A positive number scales every vector instead: A C / (norm(A) +
             gamma), the automatic clipping of Bu et al. 2022, whose bound is C, too.
+        offset: O, a vector of shape (d,) that is subtracted from A before it is divided, or None.
+
+    Divisor and offset are public. So a unit adds a vector of norm at most |w| C whatever they are, and a unit
+    that is not in the cohort adds zero, not ``-O / D``.
     """
 
     clip_norm: float
@@ -57,6 +61,7 @@ class Term:
     divisor: Tensor | None = None
     per_layer: bool = False
     gamma: float = 0.0
+    offset: Tensor | None = None
 
     def __post_init__(self) -> None:
         validation.positive("clip-norm", self.clip_norm)
@@ -95,6 +100,8 @@ class Term:
         total = vectors[0] if self.at[0] == 1.0 else self.at[0] * vectors[0]
         for coefficient, vector in zip(self.at[1:], vectors[1:], strict=False):
             total = total + coefficient * vector
+        if self.offset is not None:
+            total = total - self.offset
         return total if self.divisor is None else total / self.divisor
 
 

@@ -25,7 +25,9 @@ def terms(draw, dimension, points):
     divisor = draw(st.none() | hnp.arrays("float32", dimension, elements=st.floats(0.5, 4, width=32)))
     at = draw(st.sampled_from([(1.0,), (-2.0,)] if points == 1 else [(1.0,), (1.0, -1.0), (0.0, 0.5)]))
     weight = draw(st.sampled_from([1.0, -0.5, 0.0, 3.0]))
-    return Term(draw(NORMS), weight, at, None if divisor is None else torch.from_numpy(divisor))
+    offset = draw(st.none() | hnp.arrays("float32", dimension, elements=st.floats(-4, 4, width=32)))
+    vectors = [None if v is None else torch.from_numpy(v) for v in (divisor, offset)]
+    return Term(draw(NORMS), weight, at, vectors[0], offset=vectors[1])
 
 
 @st.composite

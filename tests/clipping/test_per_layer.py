@@ -102,11 +102,12 @@ def test_local_steps_are_clipped_by_layers_too():
 
 
 def test_a_query_on_another_device_still_clips_by_layers():
-    term = Term(2.0, 0.5, (1.0, -1.0), torch.ones(3), per_layer=True)
+    term = Term(2.0, 0.5, (1.0, -1.0), torch.ones(3), per_layer=True, offset=torch.ones(3))
     query = Query((torch.zeros(3),) * 2, (SumBlock((term,)),), 1.5, 0.5, 2)
     there = to_device(query, torch.device("meta"))
     assert there.points[1].device.type == there.blocks[0].terms[0].divisor.device.type == "meta"
-    same = replace(there.blocks[0].terms[0], divisor=term.divisor)
+    assert there.blocks[0].terms[0].offset.device.type == "meta"
+    same = replace(there.blocks[0].terms[0], divisor=term.divisor, offset=term.offset)
     assert replace(there, points=query.points, blocks=(SumBlock((same,)),)) == query
 
 

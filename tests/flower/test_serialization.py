@@ -42,7 +42,8 @@ def terms(draw: st.DrawFn) -> Term:
     divisor = draw(st.none() | vectors(st.floats(0.0625, 64, width=32)))
     at = tuple(draw(st.lists(st.floats(-2, 2), min_size=1, max_size=2)))
     weight = draw(st.sampled_from([-2.0, -0.3, 1e-3, 1.0]))
-    return Term(draw(bounds), weight, at, divisor, draw(st.booleans()))
+    offset = draw(st.none() | vectors())
+    return Term(draw(bounds), weight, at, divisor, draw(st.booleans()), offset=offset)
 
 
 @st.composite
@@ -67,9 +68,10 @@ def shard_lists(draw: st.DrawFn) -> tuple[Shard, ...]:
 
 
 def same_term(a: Term, b: Term) -> bool:
-    divisors = (a.divisor is None and b.divisor is None) or torch.equal(a.divisor, b.divisor)
+    pairs = ((a.divisor, b.divisor), (a.offset, b.offset))
+    vectors = all((one is other is None) or torch.equal(one, other) for one, other in pairs)
     numbers = [(term.clip_norm, term.weight, term.at, term.per_layer) for term in (a, b)]
-    return numbers[0] == numbers[1] and bool(divisors)
+    return numbers[0] == numbers[1] and vectors
 
 
 def same_block(a: Block, b: Block) -> bool:
@@ -116,7 +118,8 @@ def test_a_reply_survives_serialization(parties: int, values: list[float]) -> No
 
 def simple_request() -> SumRequest:
     bit = IndicatorBlock(Term(1.0), 1.0, share=0.25)
-    query = Query((torch.zeros(D),), (SumBlock((Term(1.0, divisor=torch.ones(D)),), 0.75), bit))
+    term = Term(1.0, divisor=torch.ones(D), offset=torch.ones(D))
+    query = Query((torch.zeros(D),), (SumBlock((term,), 0.75), bit))
     return SumRequest(query, 3, (Shard(0, np.arange(2), 2), Shard(1, np.arange(2, 7), 5)), (1.0, 2.0))
 
 
@@ -184,7 +187,7 @@ BAD_ARRAYS = [
 
 
 @pytest.mark.parametrize("array", BAD_ARRAYS)
-@pytest.mark.parametrize("name", ["point-0", "divisor-0"])
+@pytest.mark.parametrize("name", ["point-0", "divisor-0", "offset-0"])
 def test_a_request_with_a_malformed_array_is_refused(array: Array, name: str) -> None:
     records = request_records()
     records["points"][name] = array
@@ -206,6 +209,14 @@ def test_a_divisor_must_be_positive_and_in_range(values: list[float]) -> None:
     records = request_records()
     records["points"]["divisor-0"] = Array(np.array(values, np.float32))
     with pytest.raises(MessageError, match="between 1e-15 and 1e\\+15"):
+        read_request(records)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_offset_must_be_finite(value: float) -> None:
+    records = request_records()
+    records["points"]["offset-0"] = Array(np.array([0.0, value, 1], np.float32))
+    with pytest.raises(MessageError, match="finite vector"):
         read_request(records)
 
 
