@@ -3,6 +3,7 @@
 import fedpriv.optimizers.first_order  # noqa: F401  its textbook rules head every list
 from fedpriv._internal.registry import import_modules
 from fedpriv.mechanism.query import NoisyAnswer
+from fedpriv.optimizers.adaclip import AdaClip
 from fedpriv.optimizers.adadp import Adadp, adadp, default_tolerance, scaled_error
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClipping
 from fedpriv.optimizers.adp_sgd import (
@@ -60,6 +61,7 @@ __all__ = [
     "L2",
     "METHODS",
     "WRAPPERS",
+    "AdaClip",
     "AdaDps",
     "AdaGrad",
     "Adadp",

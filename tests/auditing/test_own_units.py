@@ -49,9 +49,10 @@ SOUND: dict[str, dict[str, Any]] = {
     },
     "public examples": {**RUN, "optimizer": "adadps", "public_examples": 20},
     "two points": {**RUN, "optimizer": "dp-srm"},
+    "gradients with an offset": {**RUN, "optimizer": "adaclip"},
     "an adaptive clip norm": {**RUN, "optimizer": "dp-sgd", "adaptive_quantile": 0.5},
 }  # fmt: skip
-DEFAULT = ("clients", "local, the server", "the client level", "public examples")
+DEFAULT = ("clients", "local, the server", "the client level", "public examples", "gradients with an offset")
 
 
 def audited(settings: dict[str, Any], **more: Any) -> Finding:
@@ -66,6 +67,13 @@ def test_a_sound_run_passes(kind: str) -> None:
     assert not found.violated, found
     assert (found.own_data, found.canaries, found.stopped) == (True, 30, "rounds")
     assert found.proved <= found.claimed
+
+
+def test_canaries_refuse_gradients_with_an_offset() -> None:
+    """An offset moves the parameters of all canaries, whose closed forms are for their own alone."""
+    settings = {key: value for key, value in RUN.items() if key != "canaries"}
+    with pytest.raises(ArgumentError, match="audit it with your own data"):
+        fedpriv.audit(**settings, optimizer="adaclip")
 
 
 def test_the_users_own_model_and_data_are_audited() -> None:

@@ -13,6 +13,7 @@ from helpers.textbook import Rule
 
 from fedpriv.optimizers import (
     L2,
+    AdaClip,
     Adadp,
     AdaDps,
     AdaGrad,
@@ -22,6 +23,7 @@ from fedpriv.optimizers import (
     DpSrm,
     ExponentialMovingAverage,
     ExtraQuery,
+    FirstOrder,
     Nonconvex,
     NormalisedStep,
     PdaDpmd,
@@ -83,6 +85,10 @@ def dp2(rule: str, noise_first: bool = False) -> Callable[[float], Dp2]:
 
 def delayed(rule: str) -> Rule:
     return textbook.delayed(rule, RATES, (4, 3), 0.1, variance=0.01**2 / 4)
+
+
+def adaclip(inner: FirstOrder) -> AdaClip:
+    return AdaClip(inner, 0.1, 10.0, cohort=8.0, noise_std=0.05)
 
 
 as_printed = partial(Adadp, alpha_max=1.1, variant="paper")
@@ -168,6 +174,10 @@ def _papers(public: Public) -> dict[str, Row]:
         "adadps": Row(
             lambda c: AdaDps(Constant(RATE), c, public, epsilon=0.1),
             textbook.preconditioned(RATE, public, 0.1),
+        ),
+        "adaclip": Row(lambda c: adaclip(dp_sgd(RATE, c)), PLAIN),
+        "dynamic-adaclip": Row(
+            lambda c: adaclip(dynamic_dp_sgd(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0)), textbook.sgd(RATE, 0.5)
         ),
         "pda-dpmd": Row(
             lambda c: PdaDpmd(Constant(RATE), c, public, ROUNDS), textbook.mixed(RATE, public, ROUNDS)

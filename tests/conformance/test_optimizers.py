@@ -98,7 +98,7 @@ def kind(name: str) -> frozenset[object]:
         (
             len(query.points),
             *(
-                (type(block), term.at, term.divisor is None, term.per_layer)
+                (type(block), term.at, term.divisor is None, term.offset is None, term.per_layer)
                 for block, term in terms_of(query)
             ),
         )
@@ -145,9 +145,15 @@ def tenths(query: Query) -> NoisyAnswer:
 def numbers(query: Query) -> list[object]:
     """Everything a query asks for but its points, comparable."""
     terms = [
-        (block.share, term.clip_norm, term.weight, term.at, None if d is None else d.tolist())
+        (
+            block.share,
+            term.clip_norm,
+            term.weight,
+            term.at,
+            *(v if v is None else v.tolist() for v in vectors),
+        )
         for block, term in terms_of(query)
-        for d in (term.divisor,)
+        for vectors in ((term.divisor, term.offset),)
     ]
     return [query.relative_noise, query.rate_factor, query.releases, *terms]
 
