@@ -203,12 +203,13 @@ class Canaries:
 def _combined(term: Term, gradients: Sequence[Floats], places: Indices) -> Floats:
     """A = (sum_j a_j g_j) / D in the canaries' parameters (LAYERS, k).
 
-    Raises ArgumentError for a term with an offset, by which a canary moves the parameters of all others, too.
+    Raises ArgumentError for a term with an offset, by which a canary moves the parameters of all others, and
+    for a squared one, to which opposite canaries add the same.
     """
-    if term.offset is not None:
+    if term.needs_rows:
         raise validation.ArgumentError(
-            "This optimizer cannot be audited with canaries, because it subtracts an offset from gradients; "
-            "audit it with your own data (--own-data)."
+            "This optimizer cannot be audited with canaries, because it centres or squares gradients "
+            "before the clip; audit it with your own data (--own-data)."
         )
     whole = sum(a * g for a, g in zip(term.at, gradients, strict=False))
     if term.divisor is None:

@@ -294,7 +294,10 @@ def _equal_queries(one: Query, other: Query) -> bool:
 
     def numbers(query: Query) -> list[object]:
         own = [(block.share, getattr(block, "threshold", None)) for block in query.blocks]
-        terms = [(term.clip_norm, term.weight, term.at, term.per_layer, term.gamma) for term in _terms(query)]
+        terms = [
+            (term.clip_norm, term.weight, term.at, term.per_layer, term.gamma, term.squared)
+            for term in _terms(query)
+        ]
         return [query.relative_noise, query.rate_factor, query.releases, *own, *terms]
 
     tensors = zip(

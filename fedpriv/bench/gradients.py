@@ -88,7 +88,7 @@ def typical_queries(optimizer: PrivateOptimizer, state: State, rounds: int) -> l
 def _kind(query: Query) -> Hashable:
     blocks = [(b.term,) if isinstance(b, IndicatorBlock) else b.terms for b in query.blocks]
     terms = tuple(
-        tuple((t.at, t.divisor is None, t.offset is None, t.per_layer, t.gamma > 0) for t in terms)
+        tuple((t.at, t.divisor is None, t.needs_rows, t.per_layer, t.gamma > 0) for t in terms)
         for terms in blocks
     )
     return len(query.points), terms

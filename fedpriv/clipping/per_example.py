@@ -3,8 +3,8 @@
 A unit is one example, whose vector at a point is the gradient of its loss; or a unit is several examples,
 whose vector is a weighted sum of their gradients. Models whose trained layers nearly all have a layer rule
 are summed by book-keeping (:mod:`fedpriv.clipping.ghost.clipper`). For other models, and for units whose
-norms are outside its range, and for terms with an offset, ``torch.func.vmap(grad)`` forms the gradients as
-rows, a chunk at a time.
+norms are outside its range, and for centred or squared vectors, ``torch.func.vmap(grad)`` forms the gradients
+as rows, a chunk at a time.
 
 A unit's contribution must not depend on the rest of its batch, not even in its last bit: huge inputs, gates
 and differences of two nearly equal gradients amplify rounding without a bound. Three rules make it a function
@@ -101,8 +101,8 @@ def sum_gradients(
     units = Units(x, y, weights, seeds)
     sum_dtype = torch.float64 if exact else None
     by_rows = functools.partial(_by_rows, task, query, chunk=chunk, padded=padded, sum_dtype=sum_dtype)
-    if any(term.offset is not None for term in terms_of(query.blocks)):
-        return by_rows(units)  # a norm from factors would cancel where the offset is near the gradient
+    if any(term.needs_rows for term in terms_of(query.blocks)):
+        return by_rows(units)  # a norm from factors would cancel where an offset is near the gradient
     clipper = clipper_of(task, precision)
     coverage = clipper.coverage(task, query.points[0], *examples, with_dropout=seeds is not None)
     if not coverage:

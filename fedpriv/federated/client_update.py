@@ -330,7 +330,7 @@ def _cost(
     work: Work, task: Task, query: Query, x: Tensor, y: Tensor, seeds: Tensor | None = None
 ) -> tuple[int, int]:
     """The memory in bytes per client and per example, measured once on synthetic examples."""
-    terms = tuple((t.at, t.divisor is None, t.offset is None) for t in terms_of(query.blocks))
+    terms = tuple((t.at, t.divisor is None, t.needs_rows) for t in terms_of(query.blocks))
     inputs = tuple((t.shape[1:], t.dtype, t.device) for t in (query.points[0][None], x, y))
     known = _costs.setdefault(task, {})
     key = (work, len(query.points), terms, inputs, seeds is None)

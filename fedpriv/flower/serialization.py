@@ -291,6 +291,7 @@ def _term_table(term: Term, arrays: dict[str, Array]) -> dict[str, Any]:
         "at": [float(coefficient) for coefficient in term.at],
         "per-layer": term.per_layer,
         "gamma": float(term.gamma),
+        "squared": term.squared,
     }
     for kind, vector in (("divisor", term.divisor), ("offset", term.offset)):
         if vector is not None:
@@ -325,11 +326,12 @@ def _read_term(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> T
         if offset.shape != like.shape or not bool(torch.isfinite(offset).all()):
             raise MessageError("an offset must be a finite vector of the points' length")
     at = tuple(_float(coefficient) for coefficient in table["at"])
-    if not isinstance(table["per-layer"], bool):
-        raise MessageError("a term's 'per-layer' must be true or false")
+    for name in ("per-layer", "squared"):
+        if not isinstance(table[name], bool):
+            raise MessageError(f"a term's {name!r} must be true or false")
     gamma = _float(table["gamma"])
     numbers = _float(table["clip-norm"]), _float(table["weight"])
-    return Term(*numbers, at, divisor, table["per-layer"], gamma, offset)
+    return Term(*numbers, at, divisor, table["per-layer"], gamma, offset, table["squared"])
 
 
 def _read_block(table: Mapping[str, Any], points: ArrayRecord, like: Tensor) -> Block:

@@ -50,6 +50,7 @@ class Term:
         gamma: 0 clips, A min(1, C / norm(A)). A positive number scales every vector instead: A C / (norm(A) +
             gamma), the automatic clipping of Bu et al. 2022, whose bound is C, too.
         offset: O, a vector of shape (d,) that is subtracted from A before it is divided, or None.
+        squared: the entries of A are squared, after the division and before the clip.
 
     Divisor and offset are public. So a unit adds a vector of norm at most |w| C whatever they are, and a unit
     that is not in the cohort adds zero, not ``-O / D``.
@@ -62,6 +63,7 @@ class Term:
     per_layer: bool = False
     gamma: float = 0.0
     offset: Tensor | None = None
+    squared: bool = False
 
     def __post_init__(self) -> None:
         validation.positive("clip-norm", self.clip_norm)
@@ -79,6 +81,11 @@ class Term:
     def sensitivity(self) -> float:
         """|w| C."""
         return abs(self.weight) * self.clip_norm if self.weight else 0.0
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the clipped sum needs each unit's vector, formed: factors give no norm of such an A."""
+        return self.offset is not None or self.squared
 
     def bound(self, layers: int) -> float:
         """The clip norm of each part of A, for a model with ``layers`` layers: C, or C / sqrt(L)."""
@@ -102,7 +109,9 @@ class Term:
             total = total + coefficient * vector
         if self.offset is not None:
             total = total - self.offset
-        return total if self.divisor is None else total / self.divisor
+        if self.divisor is not None:
+            total = total / self.divisor
+        return total * total if self.squared else total
 
 
 def check_range(name: str, value: float, unless: float | None = math.inf) -> None:

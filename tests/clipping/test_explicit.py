@@ -27,7 +27,7 @@ def terms(draw, dimension, points):
     weight = draw(st.sampled_from([1.0, -0.5, 0.0, 3.0]))
     offset = draw(st.none() | hnp.arrays("float32", dimension, elements=st.floats(-4, 4, width=32)))
     vectors = [None if v is None else torch.from_numpy(v) for v in (divisor, offset)]
-    return Term(draw(NORMS), weight, at, vectors[0], offset=vectors[1])
+    return Term(draw(NORMS), weight, at, vectors[0], offset=vectors[1], squared=draw(st.booleans()))
 
 
 @st.composite

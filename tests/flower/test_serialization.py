@@ -43,7 +43,8 @@ def terms(draw: st.DrawFn) -> Term:
     at = tuple(draw(st.lists(st.floats(-2, 2), min_size=1, max_size=2)))
     weight = draw(st.sampled_from([-2.0, -0.3, 1e-3, 1.0]))
     offset = draw(st.none() | vectors())
-    return Term(draw(bounds), weight, at, divisor, draw(st.booleans()), offset=offset)
+    per_layer, squared = draw(st.booleans()), draw(st.booleans())
+    return Term(draw(bounds), weight, at, divisor, per_layer, offset=offset, squared=squared)
 
 
 @st.composite
@@ -70,7 +71,7 @@ def shard_lists(draw: st.DrawFn) -> tuple[Shard, ...]:
 def same_term(a: Term, b: Term) -> bool:
     pairs = ((a.divisor, b.divisor), (a.offset, b.offset))
     vectors = all((one is other is None) or torch.equal(one, other) for one, other in pairs)
-    numbers = [(term.clip_norm, term.weight, term.at, term.per_layer) for term in (a, b)]
+    numbers = [(term.clip_norm, term.weight, term.at, term.per_layer, term.squared) for term in (a, b)]
     return numbers[0] == numbers[1] and vectors
 
 
