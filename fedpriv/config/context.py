@@ -9,7 +9,7 @@ from fedpriv.config.schema import Config
 from fedpriv.optimizers.registry import BuildContext, Calibrated
 
 if TYPE_CHECKING:
-    from fedpriv.optimizers.base import PublicFunction
+    from fedpriv.optimizers.base import PublicGradients
 
 
 def build_context(
@@ -33,7 +33,7 @@ def _dimension(config: Config) -> int:
     return make_task(config, make_source(config)).dimension
 
 
-def _public_gradient(config: Config) -> PublicFunction:
+def _public_gradient(config: Config) -> PublicGradients:
     from fedpriv.config.builders import make_public
     from fedpriv.tasks.public_gradient import LazyGradient
 

@@ -40,6 +40,7 @@ from fedpriv.optimizers.first_order import (
     dp_yogi,
 )
 from fedpriv.optimizers.noise_decay import noise_decay
+from fedpriv.optimizers.noisy_adagrad import NoisyAdaGrad
 from fedpriv.optimizers.per_layer import PerLayer
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
 from fedpriv.optimizers.registry import (
@@ -79,6 +80,7 @@ __all__ = [
     "ExtraQuery",
     "FirstOrder",
     "Method",
+    "NoisyAdaGrad",
     "NoisyAnswer",
     "Nonconvex",
     "NormalisedStep",

@@ -69,6 +69,13 @@ class PublicFunction(Protocol):
         """Its value (d,) at parameters (d,) in a step."""
 
 
+class PublicGradients(PublicFunction, Protocol):
+    """The gradient of the loss on public examples, and each example's."""
+
+    def rows(self, params: Tensor, step: int, /) -> Tensor:
+        """The gradients (n, d) of a step's public examples, whose mean is the value."""
+
+
 class PrivateOptimizer(Protocol):
     """What every optimizer of this package is."""
 

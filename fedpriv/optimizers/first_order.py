@@ -247,7 +247,10 @@ def dp_rmsprop(
 def dp_adagrad(
     learning_rate: float | Schedule, clip_norm: float | Schedule, epsilon: float = AdaGrad.epsilon
 ) -> FirstOrder:
-    """DP-AdaGrad: AdaGrad on the privatised gradient (Zhou et al. 2020)."""
+    """DP-AdaGrad: AdaGrad on the privatised gradient (Zhou et al. 2020).
+
+    Noisy AdaGrad (Kairouz et al. 2021) is another method: :mod:`fedpriv.optimizers.noisy_adagrad`.
+    """
     return _constant(AdaGrad(epsilon), learning_rate, clip_norm)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedpriv.mechanism.sampling import Sampler
-    from fedpriv.optimizers.base import PrivateOptimizer, PublicFunction
+    from fedpriv.optimizers.base import PrivateOptimizer, PublicGradients
 
 # The step sizes of textbook rules.
 SCHEDULED = ("learning-rate", "learning-rate-schedule", "learning-rate-end", "warmup-steps")
@@ -40,7 +40,7 @@ class Calibrated:
     noise_std: Callable[[float], float]
 
 
-def _no_data() -> PublicFunction:
+def _no_data() -> PublicGradients:
     raise RuntimeError("settings are resolved without data; the public gradient is there for build")
 
 
@@ -75,7 +75,7 @@ class BuildContext:
     sampler: str
     placement: str
     draw: Callable[[str], np.random.Generator]
-    public_gradient: Callable[[], PublicFunction] = _no_data
+    public_gradient: Callable[[], PublicGradients] = _no_data
     dimension: Callable[[], int] = _no_model
     calibrated: Calibrated | None = None
 

@@ -66,21 +66,29 @@ class PublicGradient:
 
     def __call__(self, params: Tensor, step: int) -> Tensor:
         """The gradient at ``params``, in its dtype and on its device."""
-        x, y = self._taken(step)
-        x = x.to(params) if x.is_floating_point() else x.to(params.device)
         leaf, total = params.detach().clone().requires_grad_(), torch.zeros_like(params)
-        parts = (torch.split(part, _AT_ONCE) for part in (x, y.to(params.device)))
-        for some, labels in zip(*parts, strict=True):
+        x, y = self._taken(step, params)
+        for some, labels in zip(torch.split(x, _AT_ONCE), torch.split(y, _AT_ONCE), strict=True):
             loss = self.task.losses(leaf, some, labels).sum() / len(x)
             total += torch.autograd.grad(loss, leaf)[0]
         return total
 
-    def _taken(self, step: int) -> Pair:
-        if not self.batch:
-            return self.examples
-        at = (torch.arange(self.batch) + step * self.batch) % len(self.examples.y)
-        at = at.to(self.examples.y.device)
-        return Pair(self.examples.x[at], self.examples.y[at])
+    def rows(self, params: Tensor, step: int) -> Tensor:
+        """The gradient of each example (n, d) at ``params``, in its dtype and on its device."""
+        x, y = self._taken(step, params)
+        leaf, rows = params.detach().clone().requires_grad_(), params.new_zeros(len(x), len(params))
+        for i in range(len(x)):
+            loss = self.task.losses(leaf, x[i : i + 1], y[i : i + 1]).sum()
+            rows[i] = torch.autograd.grad(loss, leaf)[0]
+        return rows
+
+    def _taken(self, step: int, like: Tensor) -> Pair:
+        """The examples of a step, on the device of ``like`` and, if they are of floats, of its dtype."""
+        x, y = self.examples.x, self.examples.y
+        if self.batch:
+            at = (torch.arange(self.batch) + step * self.batch) % len(y)
+            x, y = x[at.to(y.device)], y[at.to(y.device)]
+        return Pair(x.to(like) if x.is_floating_point() else x.to(like.device), y.to(like.device))
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,10 @@ class LazyGradient:
     def __call__(self, params: Tensor, step: int) -> Tensor:
         """The gradient (d,)."""
         return self._loaded(params, step)
+
+    def rows(self, params: Tensor, step: int) -> Tensor:
+        """The gradient of each example (n, d)."""
+        return self._loaded.rows(params, step)
 
     @cached_property
     def _loaded(self) -> PublicGradient:

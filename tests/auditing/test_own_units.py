@@ -50,6 +50,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "public examples": {**RUN, "optimizer": "adadps", "public_examples": 20},
     "two points": {**RUN, "optimizer": "dp-srm"},
     "gradients with an offset": {**RUN, "optimizer": "adaclip"},
+    "squares of gradients": {**RUN, "optimizer": "noisy-adagrad", "public_examples": 20},
     "an adaptive clip norm": {**RUN, "optimizer": "dp-sgd", "adaptive_quantile": 0.5},
 }  # fmt: skip
 DEFAULT = ("clients", "local, the server", "the client level", "public examples", "gradients with an offset")

@@ -24,6 +24,7 @@ from fedpriv.optimizers import (
     DpSrm,
     ExtraQuery,
     FirstOrder,
+    NoisyAdaGrad,
     NormalisedStep,
     PdaDpmd,
     Polynomial,
@@ -137,7 +138,7 @@ def test_textbook_rules_are_named_by_the_last_word() -> None:
     assert rule_of("dynamic-dp-rmsprop", beta2=0.75, **{"adam-epsilon": 0.1}) == RmsProp(0.75, 0.1)
 
 
-PUBLIC = ("adadps", "pda-dpmd")
+PUBLIC = ("adadps", "noisy-adagrad", "pda-dpmd")
 DP2 = ("dp2-rmsprop", "dp2-adagrad", "dp2-yogi", "dp2-adam")
 NEEDED: dict[str, dict[str, Any]] = {
     "dp-gd": {"sampler": "everyone", "sampling-rate": 1.0},
@@ -170,6 +171,8 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "adadps-beta": 0.5,
         "pda-horizon": 4,
         "public-batch": 4,
+        "adaclip-mean-decay": 0.5,
+        "noisy-adagrad-epsilon": 0.5,
     }
     used = {key for key, value in changed.items() if is_used(optimizer=name, **{**needed, key: value})}
     expected = {
@@ -179,6 +182,9 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "dp-srm": {"srm-gamma"},
         "dp2-adam": {"dp2-beta", "beta1"},
         "adadps": {"adadps-beta", "public-batch"},
+        "adaclip": {"adaclip-mean-decay"},
+        "dynamic-adaclip": {"adaclip-mean-decay"},
+        "noisy-adagrad": {"noisy-adagrad-epsilon", "public-batch"},
         "pda-dpmd": {"pda-horizon", "public-batch"},
     }
     plain = {
@@ -300,9 +306,9 @@ def test_public_examples_teach_and_are_not_evaluated_on(name: str) -> None:
     assert result.metrics[-1]["accuracy"] == scores["accuracy"]
     assert len(rest.y) == len(source.test().y) - 30
     method = make_optimizer(config.resolved())
-    assert isinstance(method, AdaDps | PdaDpmd)
-    params = torch.ones(7850)
-    expected = PublicGradient(make_task(config, source), public, 8)(params, 3)
+    assert isinstance(method, AdaDps | NoisyAdaGrad | PdaDpmd)
+    params, gradient = torch.ones(7850), PublicGradient(make_task(config, source), public, 8)
+    expected = gradient.rows(params, 3) if isinstance(method, NoisyAdaGrad) else gradient(params, 3)
     torch.testing.assert_close(method.public(params, 3), expected)
     assert "30 public examples" in " ".join(result.report["privacy"]["not covered"])
 

@@ -24,6 +24,7 @@ from fedpriv.optimizers import (
     ExponentialMovingAverage,
     ExtraQuery,
     FirstOrder,
+    NoisyAdaGrad,
     Nonconvex,
     NormalisedStep,
     PdaDpmd,
@@ -178,6 +179,10 @@ def _papers(public: Public) -> dict[str, Row]:
         "adaclip": Row(lambda c: adaclip(dp_sgd(RATE, c)), PLAIN),
         "dynamic-adaclip": Row(
             lambda c: adaclip(dynamic_dp_sgd(Sgd(0.5), RATE, c, ROUNDS, 2.0, 3.0)), textbook.sgd(RATE, 0.5)
+        ),
+        # Public gradients of 0 leave no subspace, and D is epsilon. Others are in test_noisy_adagrad.
+        "noisy-adagrad": Row(
+            lambda c: NoisyAdaGrad(Constant(RATE / 2), c, c, lambda p, step: 0 * p[None], epsilon=0.5), PLAIN
         ),
         "pda-dpmd": Row(
             lambda c: PdaDpmd(Constant(RATE), c, public, ROUNDS), textbook.mixed(RATE, public, ROUNDS)

@@ -98,7 +98,7 @@ def kind(name: str) -> frozenset[object]:
         (
             len(query.points),
             *(
-                (type(block), term.at, term.divisor is None, term.offset is None, term.per_layer)
+                (type(block), term.at, term.divisor is None, term.needs_rows, term.squared, term.per_layer)
                 for block, term in terms_of(query)
             ),
         )
@@ -150,6 +150,7 @@ def numbers(query: Query) -> list[object]:
             term.clip_norm,
             term.weight,
             term.at,
+            term.squared,
             *(v if v is None else v.tolist() for v in vectors),
         )
         for block, term in terms_of(query)
