@@ -22,6 +22,8 @@ s is the standard deviation of ONE unit's gradient. The variance of g~, a mean o
 smaller, so m is a factor of v: ``cohort``, the expected number of units. Without it s falls to its lower
 bound, whatever the gradients are. A run without noise does not know m, and takes 1.
 
+The factor m and the start of the variance are choices of ours.
+
 Terms with an offset are summed from formed gradients, not by ghost clipping: large models take longer.
 
 ``inner`` is any method of one clipped gradient a step, whose schedules of C_t, r_t and step sizes stay.
