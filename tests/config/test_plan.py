@@ -50,7 +50,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ),
     (
         {"optimizer": "dynamic-dp-adam", "momentum": 0.5},
-        "momentum is 0.5, which needs optimizer=dp-sgd or dynamic-",
+        "momentum is 0.5, which needs optimizer=dp-sgd, ",
     ),
     ({"noise-schedule": "sqrt-clip", "rho-mu": 3.0}, "rho-mu is 3.0; it must be 1"),
     ({"noise-schedule": "given"}, "relative-noise-file is ''; it must name a CSV file"),
