@@ -1,6 +1,6 @@
 """Wu et al. 2021, section 6.1: ADP-SGD against DP-SGD with step sizes 1/sqrt(20 + t), on MNIST.
 
-    python simulations/adp_sgd/run.py --run           # every setting, 3 seeds each
+    python simulations/adp_sgd/run.py --run           # every setting, 5 seeds each
     python simulations/adp_sgd/run.py --run --budget 0.8 --clip-norm 2.5
     python simulations/adp_sgd/run.py                 # the table from results.jsonl
 
@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
-from batches import SEEDS, markdown, read, spread
+from batches import FRESH, markdown, read, spread
 from torch import Tensor
 
 from fedpriv.accounting import Event, epsilon
@@ -48,8 +48,8 @@ EXAMPLES, COHORT, DELTA = 60_000, 256, 1e-5
 EPOCHS = (60, 120, 200)
 STEP_SIZES = Polynomial(a=20.0, c=1.0)  # b_{t+1}
 METHODS = {"ADP-SGD": "fitted", "DP-SGD": "constant"}
-# (eps-bar, clip norm) in the order in which they are run.
-SETTINGS = ((0.8, 2.5), (0.8, 1.0), (1.2, 2.5))
+BUDGETS, CLIP_NORMS = (0.8, 1.2, 1.6, 3.2, 6.4), (2.5, 1.0, 0.5)
+SETTINGS = tuple(itertools.product(BUDGETS, CLIP_NORMS))  # (eps-bar, clip norm)
 
 
 def rounds_of(epochs: float) -> int:
@@ -182,9 +182,9 @@ def _key(budget: float, clip_norm: float, epochs: float, seed: int) -> dict[str,
 
 
 def batch(settings: Iterable[tuple[float, float]]) -> None:
-    """Run the jobs without a result, appending each as it ends; long jobs are last."""
-    for epochs in sorted(EPOCHS, key=lambda epochs: epochs == 120):  # the ends first
-        for (budget, clip_norm), seed in itertools.product(settings, SEEDS):
+    """Run the jobs without a result, appending each as it ends, seed by seed."""
+    for seed in FRESH:
+        for epochs, (budget, clip_norm) in itertools.product(EPOCHS, settings):
             key = _key(budget, clip_norm, epochs, seed)
             if any(key.items() <= done.items() for done in read(RESULTS)):
                 continue
@@ -216,7 +216,7 @@ def table() -> str:
     """Markdown of results.jsonl: a row per budget, clip norm and length."""
     methods = ("ADP-SGD, %", "DP-SGD, %", "gap (seed by seed)", "ADP-SGD, loss", "DP-SGD, loss")
     titles = ("eps-bar", "by theorem 4.1: ADP, DP", "by PLD: ADP, DP", "clip norm", "epochs (T)", *methods)
-    records = read(RESULTS)
+    records = [r for r in read(RESULTS) if r["seed"] in FRESH]
     groups = (
         [r for r in records if _key(budget, clip_norm, epochs, r["seed"]).items() <= r.items()]
         for (budget, clip_norm), epochs in itertools.product(SETTINGS, EPOCHS)
