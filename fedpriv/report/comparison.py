@@ -278,9 +278,10 @@ def read_one(folder: Path) -> Run:
 
 def _resume_hint(folder: Path, config: Config) -> str:
     """The hint for an unfinished run."""
-    if config.nodes_own_data or config.by_silo:
-        kind = "a deployment's run" if config.nodes_own_data else "a run of level=client"
-        return f"{kind} cannot be resumed; {spend_hint(folder, config)}"
+    if config.by_silo:
+        return f"a run of level=client cannot be resumed; {spend_hint(folder, config)}"
+    if config.nodes_own_data:
+        return "`fedpriv deploy resume` continues a deployment's run"
     return f"`fedpriv resume {folder}` continues an interrupted run"
 
 

@@ -256,7 +256,7 @@ def resumed(folder: Path) -> tuple[Plan, Checkpoint, Checked]:
     """
     config = Config.parse(read_run(folder))
     if config.nodes_own_data:
-        hint = "its nodes have the data: `fedpriv deploy resume` continues it on the server's machine"
+        hint = "its nodes have the data; `fedpriv deploy resume` continues a deployment's run"
         raise validation.fail("FOLDER", str(folder), "hold a run that this machine simulated", hint)
     plan = make_plan(config)
     checkpoint = checkpoints.read(folder, plan)

@@ -54,7 +54,7 @@ def simulated(folder: Path, placement: str, **changes: Any) -> Any:
 
 
 def cases() -> list[Any]:
-    names = [name for name in METHODS if name not in ("adadps", "pda-dpmd")]
+    names = [name for name in METHODS if name not in ("adadps", "noisy-adagrad", "pda-dpmd")]
     slow = {name: () if name in QUICK else pytest.mark.slow for name in names}
     return [pytest.param(p, name, marks=slow[name]) for p in PLACEMENTS for name in names]
 

@@ -54,7 +54,7 @@ def run(
     return strategy.start(grid or AppGrid(), initial()[0], **{"timeout": 5, **(start or {})})
 
 
-LEARNS = [name for name in METHODS if name not in ("adadps", "pda-dpmd")]
+LEARNS = [name for name in METHODS if name not in ("adadps", "noisy-adagrad", "pda-dpmd")]
 
 
 @pytest.mark.parametrize(

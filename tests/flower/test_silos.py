@@ -750,6 +750,7 @@ def test_an_owners_node_decides_about_every_free_setting() -> None:
     texts = {key for key, field in Config.all_fields().items() if field.annotation is str} - closed
     code, one_of_three = {"model", "dataset", "loss", "optimizer"}, {"device"}
     of_the_server = {"out", "initial-weights", "features-folder", "ledger-anchor", "ledger-anchor-command"}
+    of_the_server |= {"continues"}  # the number of a run
     named = {"nodes-own-data": True, "features-folder": "/srv", "initial-weights": "w.safetensors"}
     taken = as_taken(named, {"data-file": "x.npz"})
     assert (taken["features-folder"], taken["initial-weights"]) == ("", "")

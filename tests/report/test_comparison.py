@@ -100,14 +100,24 @@ def test_a_narrow_table_keeps_the_settings_that_say_most(runs: Path) -> None:
 def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path) -> None:
     """Results and resume both name the command that shows the spent epsilon."""
     cut = unfinished(runs, tmp_path / "cut")
-    text = (cut / "config.toml").read_text().replace("nodes-own-data = false", "nodes-own-data = true")
+    whole = (cut / "config.toml").read_text()
+    silos = {'level = "aggregation"': 'level = "client"', 'unit = "client"': 'unit = "example"'}
+    text = whole
+    for before, after in silos.items():
+        assert before in text
+        text = text.replace(before, after)
+    (cut / "config.toml").write_text(text)
+    for command in ("report", "resume"):
+        result = CliRunner().invoke(app, [command, str(cut)])
+        assert result.exit_code == 2, result.output
+        assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in result.stderr
+        assert "fedpriv re" not in result.stderr
+    text = whole.replace("nodes-own-data = false", "nodes-own-data = true")
     (cut / "config.toml").write_text(text.replace('engine = "in-process"', 'engine = "ray"'))
     for command in ("report", "resume"):
         result = CliRunner().invoke(app, [command, str(cut)])
         assert result.exit_code == 2
-        assert "a deployment's run cannot be resumed" in result.stderr
-        assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in result.stderr
-        assert "fedpriv re" not in result.stderr
+        assert "`fedpriv deploy resume` continues a deployment's run" in result.stderr
 
 
 def name_of(*changes: dict[str, object]) -> list[str]:
