@@ -145,7 +145,7 @@ LEVELS: dict[str, dict[str, object]] = {
     },
 }
 PUBLIC = {"public_examples": 20}
-NEEDS: dict[str, dict[str, object]] = {"adadps": PUBLIC, "pda-dpmd": PUBLIC}
+NEEDS: dict[str, dict[str, object]] = dict.fromkeys(("adadps", "noisy-adagrad", "pda-dpmd"), PUBLIC)
 USUAL = ("dp-sgd", "dp2-rmsprop", "adadp", "dp-srm")
 
 
