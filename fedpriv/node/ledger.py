@@ -205,17 +205,18 @@ class NodeLedger:
             with ledger:
                 self._check_unit(record)
                 charged = [event for _, event in self._own(record)]
-                if len(charged) == len(events) and str(self.run) not in following:
+                if charged and str(self.run) not in following:
                     raise RefusedError(f"{after} does not tell what this run was answered; restore a copy")
                 if number < following.get(str(self.run), 0):
                     raise RefusedError(f"release {number}, or a later one, was answered before")
                 if not same_events(charged, events[: len(charged)]):
                     raise RefusedError("this run was charged before with another plan")
-                if rest := events[len(charged) :]:  # a crash while it was charged leaves a part
+                rest = events[len(charged) :]  # a crash while it was charged leaves a part
+                if rest:
                     self._check_owner("the run", rest, record)
-                    write_answered(after, {**following, str(self.run): number})
+                write_answered(after, {**following, str(self.run): number + 1})
+                if rest:
                     ledger.record(rest, run=str(self.run), rests=ON_WORD)
-            write_answered(after, {**following, str(self.run): number + 1})
 
     def _own(self, record: Record) -> list[tuple[Any, Event]]:
         """(round, event) of this run's charges. Charges without a run belong to an earlier run."""
