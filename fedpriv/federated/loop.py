@@ -159,9 +159,8 @@ def advance(
             "cohorts", cohorts.sampler, f"be drawn by the mechanism's sampler, {mechanism.sampler}"
         )
     done = state.step
-    charged = done if first is None else first
-    paid, charged = charged, charged - unanswered
-    unanswered = 0
+    paid = done if first is None else first
+    charged, empty = paid - unanswered, 0
     # In memory only, so that a resumed run begins a new recursion: who reads past noise reads past sums.
     bands = mechanism.sampler.bands
     recursion = NoiseRecursion(bands) if bands > 1 else None
@@ -206,11 +205,11 @@ def advance(
                 recursion,
             )
             if answer is None:
-                unanswered += 1
-                if unanswered == MAX_EMPTY_RELEASES:
+                empty += 1
+                if empty == MAX_EMPTY_RELEASES:
                     return Outcome(state, charged, StopReason.UNANSWERED)
                 continue
-            unanswered = 0
+            empty = 0
             # 6. update: post-processing costs no privacy
             state = _of_type(State, mechanism.optimizer.update(state, answer), mechanism.optimizer, "update")
             done += 1

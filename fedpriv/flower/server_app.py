@@ -106,10 +106,9 @@ def _continued(config: Config) -> tuple[Plan, Checkpoint]:
         raise validation.fail("out", config.out, "be the folder of the run that this one continues", hint)
     before = Config.parse(read_run(folder))
     # The nodes make their plans from this run's settings.
-    now = make_plan(config.changed(continues="")).config
-    checkpoints.require_settings(folder, before, now, but=("out", "overwrite"))
+    plan = make_plan(config.changed(continues="", out=before.out, overwrite=before.overwrite))
+    checkpoints.require_settings(folder, before, plan.config)
     ledger.require_unused(folder / "ledger.jsonl")
-    plan = make_plan(before)
     return plan, checkpoints.read(folder, plan)
 
 

@@ -108,9 +108,7 @@ class AdaClip:
             if not _LEAST <= validation.real(f"adaclip-{name}-variance", variance) <= _MOST:
                 allowed = f"lie in [{_LEAST:g}, {_MOST:g}]"
                 raise validation.fail(f"adaclip-{name}-variance", variance, allowed)
-        if self.min_variance > self.max_variance:
-            allowed = f"be at most adaclip-max-variance, {self.max_variance:g}"
-            raise validation.fail("adaclip-min-variance", self.min_variance, allowed)
+        _require_order(self.min_variance, self.max_variance)
         check_decays(**{"adaclip-mean-decay": self.mean_decay, "adaclip-variance-decay": self.variance_decay})
         validation.non_negative("noise-std", self.noise_std)
         validation.finite_positive("cohort", self.cohort)
@@ -159,6 +157,11 @@ def _scale(state: State) -> Tensor:
     return (std * std.sum()).sqrt()
 
 
+def _require_order(least: float, most: float) -> None:
+    if least > most:
+        raise validation.fail("adaclip-min-variance", least, f"be at most adaclip-max-variance, {most:g}")
+
+
 def _build(like: str, own: AdaClipSettings, context: BuildContext) -> AdaClip:
     inner = METHODS[like].build(own, context)
     assert isinstance(inner, FirstOrder)
@@ -171,9 +174,7 @@ def _build(like: str, own: AdaClipSettings, context: BuildContext) -> AdaClip:
 
 
 def _check(own: AdaClipSettings, context: BuildContext) -> None:
-    if own.adaclip_min_variance > own.adaclip_max_variance:
-        allowed = f"be at most adaclip-max-variance, {own.adaclip_max_variance:g}"
-        raise validation.fail("adaclip-min-variance", own.adaclip_min_variance, allowed)
+    _require_order(own.adaclip_min_variance, own.adaclip_max_variance)
 
 
 def _check_dynamic(own: DynamicAdaClipSettings, context: BuildContext) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,14 +128,11 @@ def packed(
     return tensor_io.packed(state.tensors(), words)
 
 
-def require_settings(folder: Path, before: Config, now: Config, but: Collection[str] = ()) -> None:
-    """Raises ArgumentError if the run in ``folder`` began with another value of a setting that both have.
-
-    ``but`` are the keys of settings that may differ.
-    """
+def require_settings(folder: Path, before: Config, now: Config) -> None:
+    """Raises ArgumentError if the run in ``folder`` began with another value of a setting that both have."""
     table = now.table()
     for key, value in before.table().items():
-        if key in table and key not in but and table[key] != value:
+        if key in table and table[key] != value:
             hint = f"the run in {folder} began with {value!r}"
             raise validation.fail(key, table[key], "be as it was to resume", hint)
 
