@@ -202,13 +202,17 @@ def toml_word(value: Scalar) -> str:
 
 
 def assignments(values: Mapping[str, Scalar]) -> list[str]:
-    """Settings as names of runs have them, key=value; a whole number is written as one, whatever its type.
+    """Settings as names of runs have them, key=value.
 
     >>> assignments({"epsilon": 3.0, "sampling-rate": 0.1, "optimizer": "dp-sgd"})
     ['epsilon=3', 'sampling-rate=0.1', 'optimizer=dp-sgd']
     """
-    whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in values.items()}
-    return [f"{key}={toml_word(value)}" for key, value in whole.items()]
+    return [f"{key}={shown_word(value)}" for key, value in values.items()]
+
+
+def shown_word(value: Scalar) -> str:
+    """A value as people read it: a whole number is written as one, whatever its type."""
+    return toml_word(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def toml_value(value: Scalar) -> str:

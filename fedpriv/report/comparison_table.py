@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedpriv._internal.settings import shown_word
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report.comparison import Group, footnotes
 
@@ -75,7 +76,7 @@ def _settings(groups: Sequence[Group]) -> list[_Column]:
     differing = dict.fromkeys(key for group in groups for key in group.settings)
     keys = [key for key in _FIRST if key in differing]
     keys += [key for key in differing if key not in _FIRST]
-    columns = [_Column(key, [str(group.settings.get(key, "-")) for group in groups]) for key in keys]
+    columns = [_Column(key, [shown_word(group.settings.get(key, "-")) for group in groups]) for key in keys]
     return columns or [_Column("optimizer", [group.runs[0].config.optimizer for group in groups])]
 
 

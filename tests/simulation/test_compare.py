@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from helpers.killed import begun_and_killed
 from helpers.small import small
 from matplotlib.figure import Figure
 
@@ -26,6 +28,7 @@ from fedpriv.runs.run_dir import COMPARISON_FILES, FILES
 from fedpriv.runs.runner import Status
 from fedpriv.simulation import compare, compare_runs
 from fedpriv.simulation.comparison import Comparison
+from fedpriv.simulation.sweeps.driver import Watch
 
 SWEEP_FILES = {"locks", "results.csv", "sweep.json", "sweep.png", "sweep.svg"}
 
@@ -187,6 +190,31 @@ def test_ctrl_c_ends_the_comparison_with_what_it_has(tmp_path: Path) -> None:
     ]
     assert len(json.loads((tmp_path / "out" / "compare.json").read_text())) == 2
     assert "; not run: distributed, local" in (tmp_path / "out" / "compare.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", range(3))
+def test_a_comparison_that_is_killed_goes_on_to_the_same_table(tmp_path: Path, point: int) -> None:
+    """Seeded, with two seeds a placement: nothing depends on when or how often the process was killed."""
+    config = small(clients=200, rounds=12, evaluate_every=5, seed=1)
+    chosen = compare.plans(config, ["none", "central"])
+    found = compare_runs.as_sweep(config, chosen, compare_runs.seeds_of(config, 2))
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+
+    def compared_in(folder: Path) -> None:
+        compare_runs.begin(folder, found, overwrite=False)
+        compare_runs.run(found, folder, 2, Watch())
+
+    compared_in(whole)
+    waits = np.random.default_rng(point).uniform(0, 0.5, 3)
+    killed = [begun_and_killed(lambda: compared_in(cut), cut, wait) for wait in waits]
+    assert killed[0]
+    compared_in(cut)
+    for cell in found.cells:
+        charged = sum(event.count for event in read(cut / cell.name / "ledger.jsonl").events)
+        assert charged == found.plans[cell.name].rounds
+    for name in ("results.csv", "compare.json"):
+        assert (cut / name).read_text() == (whole / name).read_text()
 
 
 def test_silos_that_train_by_themselves_are_compared_with_placements() -> None:

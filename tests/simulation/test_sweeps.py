@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import os
@@ -10,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.killed import begun_and_killed
 
 import fedpriv
 from fedpriv import ArgumentError
@@ -161,36 +161,15 @@ def test_an_interrupted_sweep_goes_on_to_the_same_table(tmp_path: Path, whole: s
     assert resumed["resumed after rounds"] != []
 
 
-def charges(folder: Path) -> dict[Path, int]:
-    """When each ledger was last written to."""
-    found = {}
-    for path in folder.glob("*/ledger.jsonl"):
-        with contextlib.suppress(FileNotFoundError):
-            found[path] = path.stat().st_mtime_ns
-    return found
-
-
-def begun_and_killed(definition: dict[str, Any], folder: Path, wait: float) -> None:
-    """A sweep whose process is killed so many seconds after a charge."""
+def running(definition: dict[str, Any], folder: Path) -> Callable[[], object]:
+    """What runs a sweep, all of its cells checked."""
     found = plans.prepare(definition)
-    pid = os.fork()
-    if not pid:
-        with contextlib.suppress(BaseException):
-            driver.run(found, folder, jobs=2)
-        os._exit(0)
-    before, deadline = charges(folder), time.monotonic() + 60
-    while charges(folder) == before and time.monotonic() < deadline:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return
-        time.sleep(0.01)
-    time.sleep(wait)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    return lambda: driver.run(found, folder, jobs=2)
 
 
 def require_the_same(definition: dict[str, Any], folder: Path, waits: list[float], whole: str) -> None:
     for wait in waits:
-        begun_and_killed(definition, folder, wait)
+        begun_and_killed(running(definition, folder), folder, wait)
     found = plans.prepare(definition)
     board, _ = driver.run(found, folder, jobs=2)
     assert board.failed == {}
@@ -218,7 +197,7 @@ def test_a_sweep_killed_at_any_moment_goes_on_to_the_same_table(
 
 def test_cells_end_with_their_sweep(tmp_path: Path) -> None:
     folder = tmp_path / "long"
-    begun_and_killed(LONG, folder, 0.0)
+    begun_and_killed(running(LONG, folder), folder, 0.0)
     deadline = time.monotonic() + 10
     while True:
         try:

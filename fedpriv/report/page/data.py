@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpriv._internal.settings import shown_word
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS
@@ -51,7 +52,7 @@ def _run(
         named["seed"] = config.seed
     return {
         "folder": folder,
-        "settings": {key: str(value) for key, value in named.items()},
+        "settings": {key: shown_word(value) for key, value in named.items()},
         "rounds": config.rounds,
         "measure": measure.words,
         "percent": measure.fraction,
