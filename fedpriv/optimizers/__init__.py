@@ -42,6 +42,7 @@ from fedpriv.optimizers.first_order import (
 from fedpriv.optimizers.noise_decay import noise_decay
 from fedpriv.optimizers.noisy_adagrad import NoisyAdaGrad
 from fedpriv.optimizers.per_layer import PerLayer
+from fedpriv.optimizers.private_spiderboost import PrivateSpiderBoost
 from fedpriv.optimizers.public_data import AdaDps, PdaDpmd
 from fedpriv.optimizers.registry import (
     METHODS,
@@ -90,6 +91,7 @@ __all__ = [
     "PlannedRelease",
     "Polynomial",
     "PrivateOptimizer",
+    "PrivateSpiderBoost",
     "Regularised",
     "Regulariser",
     "Restarting",

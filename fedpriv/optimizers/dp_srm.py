@@ -46,6 +46,7 @@ from fedpriv._internal.lazy import torch
 from fedpriv._internal.settings import Needs, Scalar, Settings, needs, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import OUTPUT, PlannedRelease, State
+from fedpriv.optimizers.cohort_factor import require_drawable
 from fedpriv.optimizers.registry import BuildContext, Method, register
 from fedpriv.optimizers.schedules import Constant, Schedule, as_schedule
 
@@ -238,29 +239,7 @@ def _check(own: SrmSettings, context: BuildContext) -> None:
 
 
 def _check_first_cohort(own: SrmSettings, sampler: Sampler, context: BuildContext) -> None:
-    """Refuse a first cohort of a size that the sampler cannot draw."""
-    from fedpriv.mechanism.sampling import Everyone, FixedSize, TruncatedPoisson
-
-    key, factor = "srm-first-cohort", own.srm_first_cohort
-    if factor == 1:
-        return
-    if isinstance(sampler, Everyone):
-        raise validation.fail(key, factor, "be 1 with sampler everyone")
-    if isinstance(sampler, TruncatedPoisson):
-        raise validation.fail(
-            key,
-            factor,
-            f"be 1 with sampler poisson under {context.placement} noise",
-            "use sampler fixed-size",
-        )
-    if factor * sampler.expected_size > sampler.population:
-        most = sampler.population / sampler.expected_size
-        hint = "the first cohort would be more than everyone"
-        raise validation.fail(key, factor, f"be at most {most:g}", hint)
-    if isinstance(sampler, FixedSize) and round(factor * sampler.size) < 1:
-        raise validation.ArgumentError(
-            f"{key}={factor:g} rounds to an empty first cohort; use at least {1 / sampler.size:g}"
-        )
+    require_drawable("srm-first-cohort", own.srm_first_cohort, sampler, context.placement)
 
 
 def _resolve(own: SrmSettings, context: BuildContext) -> SrmSettings:

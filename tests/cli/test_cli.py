@@ -244,7 +244,7 @@ def test_help_lists_every_setting_with_its_default() -> None:
     assert "Ctrl-C" in text
     words = " ".join(text.split())
     assert "one of: dp-sgd, dp-adam, dp-rmsprop," in words
-    assert "adadps, pda-dpmd, noisy-adagrad, dp-gd, rrpsgd" in words
+    assert "adadps, pda-dpmd, noisy-adagrad, private-spiderboost, dp-gd, rrpsgd" in words
     assert "one of: poisson (each unit joins independently), cyclic-poisson" in words
     commands = call("--help").stdout
     assert all(name in commands for name in ("simulate", "compare", "account", "calibrate", "data"))

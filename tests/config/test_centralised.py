@@ -154,6 +154,10 @@ RULES: dict[str, tuple[Callable[[Config], textbook.Rule], dict[str, object]]] = 
         lambda c: textbook.storm(c.learning_rate, c.own.srm_gamma),
         {"srm_difference_clip_norm": math.inf},
     ),
+    "private-spiderboost": (
+        lambda c: textbook.spider(c.learning_rate, c.own.spiderboost_phase),
+        {"spiderboost_difference_clip_norm": math.inf, "spiderboost_phase": 3},
+    ),
     "dp-gd": (lambda c: textbook.sgd(c.learning_rate), {"sampler": "everyone", "sampling_rate": 1.0}),
     "rrpsgd": (lambda c: textbook.sgd(c.learning_rate), {}),
     "adadps": (

@@ -28,6 +28,7 @@ from fedpriv.optimizers import (
     NormalisedStep,
     PdaDpmd,
     Polynomial,
+    PrivateSpiderBoost,
     Restarting,
     RmsProp,
     Yogi,
@@ -75,6 +76,15 @@ CASES: dict[str, tuple[dict[str, Any], object]] = {
     "dp-srm": (
         {"srm-gamma": 0.5, "srm-difference-clip-norm": 0.3, "srm-first-cohort": 2.0},
         DpSrm(Constant(0.5), 2.0, 0.3, 0.5, 2.0),
+    ),
+    "private-spiderboost": (
+        {
+            "spiderboost-phase": 4,
+            "spiderboost-full-cohort": 2.0,
+            "spiderboost-smoothness": 0.5,
+            "spiderboost-difference-clip-norm": 0.3,
+        },
+        PrivateSpiderBoost(Constant(0.5), 2.0, 0.3, 0.5, 4, 2.0),
     ),
     "dp-gd": ({}, dp_sgd(0.5, 2.0)),
     "rrpsgd": ({}, dp_sgd(0.5, 2.0)),
@@ -172,6 +182,7 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "pda-horizon": 4,
         "public-batch": 4,
         "adaclip-mean-decay": 0.5,
+        "spiderboost-phase": 4,
         "noisy-adagrad-epsilon": 0.5,
     }
     used = {key for key, value in changed.items() if is_used(optimizer=name, **{**needed, key: value})}
@@ -182,6 +193,7 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "dp-srm": {"srm-gamma"},
         "dp2-adam": {"dp2-beta", "beta1"},
         "adadps": {"adadps-beta", "public-batch"},
+        "private-spiderboost": {"spiderboost-phase"},
         "adaclip": {"adaclip-mean-decay"},
         "dynamic-adaclip": {"adaclip-mean-decay"},
         "noisy-adagrad": {"noisy-adagrad-epsilon", "public-batch"},

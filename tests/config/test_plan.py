@@ -131,7 +131,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ),
     (
         {"optimizer": "dp-srm", "srm-first-cohort": 0.001, "sampler": "fixed-size"},
-        "srm-first-cohort=0.001 rounds to an empty first cohort; use at least 0.01",
+        "srm-first-cohort=0.001 rounds to an empty cohort; use at least 0.01",
     ),
     (
         {"optimizer": "dp-srm", "srm-first-cohort": 2.0, "sampler": "everyone", "sampling-rate": 1.0},

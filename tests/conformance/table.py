@@ -31,6 +31,7 @@ from fedpriv.optimizers import (
     PerLayer,
     Polynomial,
     PrivateOptimizer,
+    PrivateSpiderBoost,
     Regularised,
     RmsProp,
     Sgd,
@@ -165,6 +166,9 @@ def _papers(public: Public) -> dict[str, Row]:
         "dp-srm with its own step": Row(
             lambda c: DpSrm(chosen, c, c / 2, gamma=0.3, output_step=5),
             textbook.storm(textbook.normalised(0.5), 0.3),
+        ),
+        "private-spiderboost": Row(
+            lambda c: PrivateSpiderBoost(Constant(RATE), c, c, phase=3), textbook.spider(RATE, 3)
         ),
         **{f"dp2-{rule}": Row(dp2(rule), delayed(rule)) for rule in ("rmsprop", "adagrad", "yogi", "adam")},
         "dp2-rmsprop, noise first": Row(dp2("rmsprop", noise_first=True), delayed("rmsprop")),

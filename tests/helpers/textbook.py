@@ -101,6 +101,20 @@ def storm(rate: float | Callable[[Tensor], float], gamma: float) -> Rule:
     return rule
 
 
+def spider(rate: float, phase: int) -> Rule:
+    """Fang et al. 2018, Wang et al. 2019: a gradient at each phase's begin, and differences on one sample."""
+
+    def rule(gradient: Gradient, start: Tensor, releases: int) -> Tensor:
+        theta = old = v = start
+        for t in range(releases):
+            g = gradient(theta, t)
+            v = v + g - gradient(old, t) if t % phase else g
+            old, theta = theta, theta - rate * v
+        return theta
+
+    return rule
+
+
 def normalised(zeta: float, smoothness: float = 1.0, n_0: float = 1.0) -> Callable[[Tensor], float]:
     """Wang et al. 2023, algorithm 1, line 5."""
     return lambda v: min(zeta / (n_0 * smoothness * float(v.norm())), 1 / (2 * n_0 * smoothness))
