@@ -47,7 +47,7 @@ from fedpriv._internal.settings import Settings, setting
 from fedpriv.mechanism.query import NoisyAnswer, Query, SumBlock, Term
 from fedpriv.optimizers.base import PlannedRelease, State
 from fedpriv.optimizers.cohort_factor import require_drawable
-from fedpriv.optimizers.registry import BuildContext, Method, register
+from fedpriv.optimizers.registry import BuildContext, Method, register, sgd_rate
 from fedpriv.optimizers.schedules import Constant, Schedule
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ register(
         paper="Arora et al. 2022, algorithm 1",
         settings=SpiderBoostSettings,
         build=_build,
+        learning_rate=sgd_rate(1.0),  # differences are clipped: after long steps the estimate lags behind
         check_sampler=_check_full_cohort,
         resolve=_resolve,
         adaptive_clipping="it has two clip norms",
