@@ -154,6 +154,9 @@ def require_auditable(config: Config, own_data: bool = False) -> None:
     if not PLACEMENTS[config.placement].adds_noise:
         hint = "without noise there is nothing to audit"
         raise validation.fail("placement", config.placement, "add noise for an audit", hint)
+    if config.simulates_noise:
+        hint = "with the noise of larger cohorts nothing is claimed for the run's own clients"
+        raise validation.fail("noise-cohort", config.noise_cohort, "be 0 for an audit", hint)
     if config.sampler == CyclicPoisson.name:
         hint = "the audit's tests of noise and cohorts are for independent noise"
         raise validation.fail("sampler", config.sampler, "be another for an audit", hint)

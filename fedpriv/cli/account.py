@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from fedpriv.accounting.totals import Total
 
 _T = TypeVar("_T")
+
+_TITLE = 90  # characters in a line of a picture's title
 
 _BOUNDS = ", ".join(METHODS.only(lambda method: method.kind == "bound"))
 _ESTIMATES = ", ".join(METHODS.only(lambda method: method.kind == "estimate"))
@@ -120,7 +123,7 @@ def account(
             raise validation.fail("--ledger", str(ledger[0]), "be given without a schedule")
         result = api.of_events(events, delta, methods) | (as_json_data(total) if total else {})
         if plot is not None:
-            _plot(plot, events, delta, methods)
+            _plot(plot, events, delta, methods, "; ".join(total.notes) if total else "")
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -149,11 +152,11 @@ def _schedule(
     return api.schedule(_rate(rate, sampler), steps, multipliers, sampler, relation)
 
 
-def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str]) -> None:
+def _plot(path: Path, events: Sequence[Event], delta: float, methods: Sequence[str], notes: str) -> None:
     from fedpriv._internal.files import atomic
     from fedpriv.accounting import plots
 
-    picture = plots.draw(plots.curves(events, delta, methods))
+    picture = plots.draw(plots.curves(events, delta, methods), fill(notes, _TITLE))
     with atomic(path) as file:
         file.write(picture)
 

@@ -13,7 +13,7 @@ from fedpriv.accounting.events import Relation
 from fedpriv.config.schema import Config, unused
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.query import check_range
-from fedpriv.mechanism.sampling import CyclicPoisson, CyclicSettings
+from fedpriv.mechanism.sampling import SAMPLERS, CyclicPoisson, CyclicSettings
 from fedpriv.optimizers import METHODS, BuildContext, wrappers
 
 
@@ -62,6 +62,37 @@ def check_privacy(config: Config, units: int, delta: float) -> None:
         raise validation.fail("partition", config.partition, "be one-example with nodes-own-data", hint)
     if config.privacy_unit.in_silos and config.trains_locally:
         raise validation.fail("work", config.work, "be gradient where the unit is an example")
+
+
+def check_noise_cohort(config: Config) -> None:
+    """Refuse the noise of larger cohorts wherever it is not a simulation of clients under central noise."""
+    if not config.simulates_noise:
+        return
+
+    def refused(allowed: str, hint: str) -> validation.ArgumentError:
+        return validation.fail("noise-cohort", config.noise_cohort, allowed, hint)
+
+    if config.nodes_own_data:
+        hint = "its noise protects nobody, and is for simulations"
+        raise refused("be 0 where nodes own their data", hint)
+    if config.privacy_unit.in_silos:
+        raise refused("be 0 where the unit is an example", "it is for simulations of clients")
+    if PLACEMENTS[config.placement].at_parties:
+        raise refused(f"be 0 with placement {config.placement}", "the server adds the noise that it scales")
+    if config.sampler == CyclicPoisson.name or not SAMPLERS[config.sampler].sampling.samples:
+        raise refused(f"be 0 with sampler {config.sampler}", "poisson and fixed-size have it")
+    own, population = config.clients * config.sampling_rate, config.noise_units
+    if config.noise_cohort < own:
+        raise refused(f"be at least the run's own expected cohort, {own:g}", "0 takes the run's own")
+    if population < config.noise_cohort:
+        raise validation.fail(
+            "noise-population", population, f"be at least noise-cohort={config.noise_cohort}"
+        )
+    if config.delta * population > 1:
+        hint = "it is the population that the noise is for"
+        raise validation.fail(
+            "delta", config.delta, f"be at most 1 / noise-population = {1 / population:g}", hint
+        )
 
 
 def check_correlated(config: Config) -> None:

@@ -24,7 +24,7 @@ from fedpriv.config.context import build_context
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism
-from fedpriv.mechanism.placement import PLACEMENTS, Placement, PlacementContext
+from fedpriv.mechanism.placement import PLACEMENTS, Placement, PlacementContext, SimulatedNoise
 from fedpriv.mechanism.sampling import SAMPLERS, Sampler, SamplerContext, SamplerKind
 from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
 from fedpriv.optimizers.wrappers import unwrapped
@@ -184,6 +184,7 @@ def make_plan(
     """
     config = config if optimizer is None else config.with_optimizer(optimizer)
     rate_is_default, config = config.learning_rate == 0, config.resolved()
+    consistency.check_noise_cohort(config)
     consistency.check_correlated(config)
     if config.by_silo:
         consistency.check_client_level(config)
@@ -299,14 +300,19 @@ def gpu_share(config: Config) -> float:
 
 def make_sampler(config: Config, units: int, delta: float) -> Sampler:
     """The sampler that the configuration names, over ``units`` units."""
-    kind, tail = SAMPLERS[config.sampler], None
+    tail = None
     if PLACEMENTS[config.placement].at_parties and not config.privacy_unit.in_silos:
         # (1 + e^epsilon) * rounds * tail stays a small share of delta.
         spread = (1 + math.exp(min(config.epsilon, 300.0))) * config.rounds
         tail = _TRUNCATION_SHARE * delta / (2 * spread)
-    relation = _relation(config, kind)
+    return _sampler(config, units, config.sampling_rate, tail)
+
+
+def _sampler(config: Config, units: int, rate: float, tail: float | None = None) -> Sampler:
+    """The configured sampler over ``units`` units at this rate."""
+    kind = SAMPLERS[config.sampler]
     own = config.part(kind.settings)
-    return kind.build(SamplerContext(units, config.sampling_rate, relation, _known(config), tail, own))
+    return kind.build(SamplerContext(units, rate, _relation(config, kind), _known(config), tail, own))
 
 
 def _colluders(config: Config) -> int:
@@ -341,4 +347,9 @@ def make_placement(config: Config, sampler: Sampler) -> Placement:
         nodes_own_data=config.nodes_own_data,
         own=config.part(kind.settings),
     )
-    return kind.configured(context)
+    placement = kind.configured(context)
+    if not config.simulates_noise:
+        return placement
+    population = config.noise_units
+    stands_for = _sampler(config, population, config.noise_cohort / population)
+    return SimulatedNoise(exact=placement.exact, sampler=sampler, stands_for=stands_for)

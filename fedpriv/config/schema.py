@@ -228,6 +228,18 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
         return placed and self.part(DistributedSettings).secure_aggregation
 
     @property
+    def simulates_noise(self) -> bool:
+        """Whether the noise is that of cohorts larger than the run's own (``noise-cohort``): not private."""
+        return self.noise_cohort > 0 and PLACEMENTS[self.placement].adds_noise
+
+    @property
+    def noise_units(self) -> int:
+        """The number of units that noise and delta are for: the run's own, or those of ``noise-cohort``."""
+        if not self.simulates_noise:
+            return self.units
+        return self.noise_population or round(self.noise_cohort / self.sampling_rate)
+
+    @property
     def exact_noise(self) -> bool:
         """Whether noise is drawn exactly."""
         return self.noise_draws == "exact"
@@ -261,7 +273,9 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
     def resolved(self) -> Self:
         """The configuration with what 0 (here and there -1) stands for filled in, as config.toml has it."""
         method = self.method
-        filled = self.filled_in(delta=1 / (10 * self.units), **method.defaults)
+        filled = self.filled_in(delta=1 / (10 * self.noise_units), **method.defaults)
+        if self.simulates_noise:
+            filled = filled.model_copy(update={"noise_population": self.noise_units})
         if self.averaging == -1:
             filled = filled.model_copy(update={"averaging": 0.0 if self.by_silo else method.averaging})
         if self.beta1 == -1:

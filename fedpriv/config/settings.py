@@ -195,6 +195,22 @@ class NoiseSettings(Settings):
         "for simulations whose model nobody publishes",
         needs=_NOISE,
     )
+    noise_cohort: int = setting(
+        0,
+        "simulations: the mean has the noise of a mean over a cohort of this size, and every output says "
+        "'simulated, not private'; 0: the noise of the run's own cohorts",
+        ge=0,
+        le=10**12,
+        needs=_NOISE,
+    )
+    noise_population: int = setting(
+        0,
+        "the population that the cohorts of noise-cohort are drawn from; 0: noise-cohort / sampling-rate",
+        ge=0,
+        le=10**12,
+        filled=True,
+        needs=Needs("noise-cohort", lambda run: bool(run["noise-cohort"])),
+    )
     seed: int = setting(-1, "-1: OS entropy; otherwise the run is reproducible and NOT private", ge=-1)
 
 

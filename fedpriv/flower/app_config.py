@@ -25,6 +25,8 @@ _APP = {"dataset": DATA, "model": MODEL, "work": "local-steps", "engine": "in-pr
 # Of the groups whose other settings belong to the app or to simulations.
 _KEPT = {"sampler", "sampling-rate", "rounds", "evaluate-every", "ledger-anchor", "ledger-anchor-command"}
 
+_SIMULATED = {"noise-cohort", "noise-population"}
+
 
 def configured(population: int, optimizer: Any, settings: Mapping[str, Any]) -> Config:
     """The configuration of N = ``population`` clients with these settings, by their Python names.
@@ -61,6 +63,12 @@ def configured(population: int, optimizer: Any, settings: Mapping[str, Any]) -> 
 
 def _require_own(key: str) -> None:
     """Raises ArgumentError for a setting that has no meaning for a Flower app."""
+    if key in _SIMULATED:
+        name = key.replace("-", "_")
+        raise validation.ArgumentError(
+            f"{name} is no setting of a Flower app's strategy: it would protect nobody, and is for "
+            "`fedpriv simulate`."
+        )
     groups = (DataSettings, FederationSettings, MachineSettings)
     if key in _KEPT or not any(key in group.fields() for group in groups):
         return

@@ -21,9 +21,8 @@ from fedpriv._internal.files import read_json
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report import summary
-from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE
+from fedpriv.report.notices import NOT_PRIVATE, unprotected
 from fedpriv.tasks.metrics import Metric, shown
 
 _ALIKE = (
@@ -104,7 +103,7 @@ class Group:
     def notes(self) -> list[str]:
         """The reasons why the group is not private; empty if it is."""
         seeds = sorted({run.config.seed for run in self.runs if run.config.seed >= 0})
-        notes = [NO_NOISE] if not PLACEMENTS[self.runs[0].config.placement].adds_noise else []
+        notes = unprotected(self.runs[0].config)
         if seeds:
             named = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
             seeded = sum(run.config.seed >= 0 for run in self.runs)

@@ -12,7 +12,13 @@ from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import Distributed
 from fedpriv.report.adversaries import described
-from fedpriv.report.summary import LEDGER_HEAD, ODDS, described_optimizer, ended_on_its_own
+from fedpriv.report.summary import (
+    LEDGER_HEAD,
+    ODDS,
+    SIMULATED_COHORTS,
+    described_optimizer,
+    ended_on_its_own,
+)
 from fedpriv.tasks import metrics
 
 
@@ -26,6 +32,12 @@ def markdown(summary: Mapping[str, Any]) -> str:
         lines += [
             "> Anyone who knows the seed can subtract the noise. The guarantees below hold only for the same "
             "run without a seed.",
+            "",
+        ]
+    if cohorts := summary["privacy"].get(SIMULATED_COHORTS):  # a report of version 0.1.0 has no such entry
+        lines += [
+            f"> The noise on the mean is that of {cohorts}. The guarantees below are those of a run with "
+            "such cohorts. This run, whose own are smaller, protects nobody.",
             "",
         ]
     lines += [_headline(result, privacy, summary["optimizer"]), ""]
@@ -266,6 +278,8 @@ def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]
     if privacy["relation"] == Relation.REPLACE_ONE:
         change = f"any one {unit} is replaced by another"
     hedge = "" if view["epsilon"][enforced]["kind"] == "bound" else ", but only IF the estimate is right"
+    if cohorts := privacy.get(SIMULATED_COHORTS):
+        lines += [f"SIMULATED, not private. Of a run with {cohorts} it would hold:", ""]
     return [
         *lines,
         f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {described(view['against'])}: whatever "

@@ -16,6 +16,7 @@ from fedpriv.mechanism.sampling import FixedSize
 
 NOT_PRIVATE = "reproducible, not private"
 NO_NOISE = "not private: no noise is added"
+SIMULATED = "simulated, not private"
 SIMULATION_GRADE = "simulation grade: do not publish this model (noise-draws=fast)"
 
 _LARGE_DELTA, _LARGE_EPSILON = 1e-3, 20.0
@@ -36,14 +37,30 @@ def remark(config: Config) -> str | None:
     >>> remark(Config.parse({"noise-draws": "fast"}))
     'simulation grade: do not publish this model (noise-draws=fast)'
     """
-    notes = []
-    if not PLACEMENTS[config.placement].adds_noise:
-        notes.append(NO_NOISE)
-    elif not config.exact_noise:
+    notes = unprotected(config)
+    if PLACEMENTS[config.placement].adds_noise and not config.exact_noise:
         notes.append(SIMULATION_GRADE)
     if config.seed >= 0:
         notes.append(f"{NOT_PRIVATE} (seed {config.seed})")
     return "; ".join(notes) or None
+
+
+def unprotected(config: Config) -> list[str]:
+    """Why the noise of a run protects nobody, whatever its seed, in texts; empty where it does.
+
+    >>> unprotected(Config.parse({"noise-cohort": 2000, "clients": 1000, "sampling-rate": 0.05}))
+    ['simulated, not private: the noise of cohorts of 2,000 of 40,000 clients (noise-cohort)']
+    """
+    if not PLACEMENTS[config.placement].adds_noise:
+        return [NO_NOISE]
+    if not config.simulates_noise:
+        return []
+    return [f"{SIMULATED}: the noise of {noise_cohorts(config)} (noise-cohort)"]
+
+
+def noise_cohorts(config: Config) -> str:
+    """The cohorts that simulated noise is for, in words."""
+    return f"cohorts of {config.noise_cohort:,} of {config.noise_units:,} clients"
 
 
 def noise(placement: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
-from fedpriv.mechanism.placement import PLACEMENTS, Central, LocalSettings
+from fedpriv.mechanism.placement import PLACEMENTS, Central, LocalSettings, SimulatedNoise
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.tasks import metrics
 
@@ -67,6 +67,15 @@ SECURE = (
     "protects nobody from it."
 )
 
+SIMULATED_NOISE = (
+    "Simulated, not private: the noise is that of cohorts larger than those of this run (noise-cohort), so "
+    "that nobody in this run is protected. In a run with those cohorts: "
+)
+
+SIMULATED_UNITS = (
+    "the clients of this run: sums over their small cohorts have a fraction of the noise that epsilon is for"
+)
+
 NOTHING_COVERED = (
     "everything: no noise is added, so nothing bounds what the released models reveal about a unit",
     _TEST_SCORE,
@@ -75,6 +84,10 @@ NOTHING_COVERED = (
 
 def trust(config: Config) -> str:
     """Whom the units of a run must trust, and against whom the guarantee holds."""
+    return (SIMULATED_NOISE if config.simulates_noise else "") + _trust(config)
+
+
+def _trust(config: Config) -> str:
     placement = PLACEMENTS[config.placement]
     central = issubclass(placement, Central)
     if config.by_silo and central:
@@ -117,6 +130,10 @@ def unit(plan: Plan) -> str:
 def sampling(plan: Plan) -> str:
     """How the cohort of each release is sampled."""
     text = plan.mechanism.sampler.description
+    if isinstance(plan.mechanism.placement, SimulatedNoise):
+        stands_for = plan.mechanism.placement.stands_for
+        size = f"an expected size of {stands_for.expected_size:,.6g} of {stands_for.population:,}"
+        return f"{text}; the noise and epsilon are those of cohorts with {size}: {stands_for.description}"
     if not plan.by_silo:
         return text
     whose = " in the silo that loses most" if len(plan.schedules) > 1 else ""
@@ -127,7 +144,8 @@ def not_covered(plan: Plan) -> list[str]:
     """What the run's epsilon does not cover, as list items."""
     if plan.budget:
         noise = EXACT_NOISE if plan.mechanism.placement.exact else FAST_NOISE
-        return [*_notes(plan), *NOT_COVERED, noise]
+        own = [SIMULATED_UNITS] if plan.config.simulates_noise else []
+        return [*own, *_notes(plan), *NOT_COVERED, noise]
     return [*NOTHING_COVERED, *_notes(plan)]
 
 

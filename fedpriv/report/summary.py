@@ -24,7 +24,7 @@ from fedpriv.federated.stop_reason import StopReason
 from fedpriv.optimizers.user import name_of, settings_of
 from fedpriv.report import privacy_statement
 from fedpriv.report.adversaries import each_silo, views
-from fedpriv.report.notices import NOT_PRIVATE, noise_to_signal, remark
+from fedpriv.report.notices import NOT_PRIVATE, noise_cohorts, noise_to_signal, remark
 from fedpriv.tasks import metrics as metrics_module
 
 _UNTRAINED = "before round 1"
@@ -32,6 +32,7 @@ LEDGER_HEAD = "ledger head"
 ODDS = "attack odds"
 CHANCE = "accuracy of guessing"
 NOISE_TO_SIGNAL = "noise to signal"
+SIMULATED_COHORTS = "simulated noise of"
 _MOST_RATIOS = 200  # of a schedule in a report
 
 
@@ -124,6 +125,7 @@ def _privacy(
         "relation": _relation(events, plan),
         "sampler": privacy_statement.sampling(plan),
         "placement": config.placement,
+        SIMULATED_COHORTS: noise_cohorts(config) if config.simulates_noise else None,
         "trust": privacy_statement.trust(config),
         "budget": None
         if budget is None
@@ -143,7 +145,7 @@ def _privacy(
 
 def _odds(plan: Plan, events: Sequence[Event]) -> dict[str, Any] | None:
     """Bounds for every attack on one unit, by what was charged; None where no certified bound is known."""
-    if plan.budget is None or not events:
+    if plan.budget is None or not events or plan.config.simulates_noise:
         return None
     try:
         odds = attack_odds(plan.of_worst_client(events))

@@ -3,7 +3,7 @@
 A row is a cell and one of its evaluations. The columns are the settings in which cells differ, the budget's
 ``epsilon``, what epsilon means where that differs (``unit``, ``relation``, ``delta``, ``accounting``,
 ``against``), ``round``, the score by its task's name, ``epsilon spent`` by that round, and how many settings
-the sweep tried.
+the sweep tried. Where the noise of a cell is simulated (``noise-cohort``), ``epsilon is`` says so.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from fedpriv._internal.settings import Scalar
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report.adversaries import described
 from fedpriv.report.comparison import Group, Run
+from fedpriv.report.notices import SIMULATED
 from fedpriv.tasks.metrics import Metric, shown
 
-SPENT, TRIED = "epsilon spent", "settings tried"
+SPENT, TRIED, MARK = "epsilon spent", "settings tried", "epsilon is"
 _FIRST = ("optimizer", "placement", "epsilon", "clients", "dataset", "model")
 
 
@@ -103,9 +104,11 @@ def rows(ended: Sequence[Ended], tried: int) -> list[dict[str, Any]]:
     keys = dict.fromkeys(key for cell in cells for key in cell if key != "epsilon")
     meanings = [part for part in differing_meanings(ended) if part not in keys]
     scores = dict.fromkeys(cell.measure.key for cell in ended)
+    marked = any(cell.run.config.simulates_noise for cell in ended)
     found = []
     for cell, own_settings in zip(ended, cells, strict=True):
         same: dict[str, Any] = {key: own_settings.get(key) for key in keys}
+        same |= {MARK: SIMULATED if cell.run.config.simulates_noise else None} if marked else {}
         same |= {"epsilon": cell.budget, **{part: cell.meaning.get(part) for part in meanings}}
         for record in cell.evaluations:
             own = {key: record.get(key) if key == cell.measure.key else None for key in scores}

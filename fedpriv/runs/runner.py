@@ -210,6 +210,7 @@ class _Job:
             spent,
             measure,
             self.estimated,
+            self.plan.config.simulates_noise,
         )
         self.show(status)
         self.callbacks.on_round(status)

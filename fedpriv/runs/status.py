@@ -20,6 +20,7 @@ class Status:
         spent: no less than the epsilon spent by now, and cheap; None without noise.
         measure: what the score is.
         estimated: whether epsilon is an estimate, and no bound.
+        simulated: whether epsilon is that of larger cohorts (``noise-cohort``), and none of this run.
     """
 
     round: int
@@ -31,11 +32,13 @@ class Status:
     spent: float | None = None
     measure: Metric = METRICS[0]
     estimated: bool = False
+    simulated: bool = False
 
     def epsilon_text(self, epsilon: float | None) -> str:
         """An epsilon of this run against its budget, always with three figures that count."""
         if self.budget is None:
             return "infinite"
         figures = ".3f" if self.budget >= 0.1 else ".2e"
-        estimated = " (an ESTIMATE)" if self.estimated else ""
-        return f"{'-' if epsilon is None else format(epsilon, figures)} of {self.budget:g}{estimated}"
+        marks = [*(["an ESTIMATE"] * self.estimated), *(["SIMULATED, not private"] * self.simulated)]
+        marked = f" ({'; '.join(marks)})" if marks else ""
+        return f"{'-' if epsilon is None else format(epsilon, figures)} of {self.budget:g}{marked}"

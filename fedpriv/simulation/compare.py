@@ -30,7 +30,7 @@ from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, DistributedSettings, LocalSettings
 from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
-from fedpriv.report.notices import NO_NOISE, NOT_PRIVATE, remark
+from fedpriv.report.notices import NOT_PRIVATE, remark, unprotected
 from fedpriv.report.pictures.methods import interval
 from fedpriv.report.summary import round_0
 from fedpriv.runs.result import MODEL, Result
@@ -206,9 +206,8 @@ def remarks(row: Row) -> str:
     """Why a row's runs are not private; empty where they are. It names the seeds of several."""
     if len(row.results) == 1:
         return remark(row.result.config) or ""
-    placed = PLACEMENTS[row.plan.config.placement].adds_noise
     seeds = ", ".join(str(result.config.seed) for result in row.results)
-    return "; ".join([*([] if placed else [NO_NOISE]), f"{NOT_PRIVATE} (seeds {seeds})"])
+    return "; ".join([*unprotected(row.plan.config), f"{NOT_PRIVATE} (seeds {seeds})"])
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -246,7 +245,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def adding_up(rows: Sequence[Row]) -> list[str]:
     """What all runs together tell of the data that they share, in sentences."""
-    texts, private = [], [row for row in rows if row.plan.budget]
+    texts, private = [], [row for row in rows if not unprotected(row.plan.config)]
     for row in rows:
         if row.plan.budget is None:
             model = f"its model, {row.result.folder / MODEL}," if row.result.folder else "its model"

@@ -56,6 +56,8 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("silo-steps", 0),
     ("silo-sampling", "same"),
     ("noise-bands", -1),
+    ("noise-cohort", -1),
+    ("noise-population", 10**12 + 1),
     ("unit", "user"),
     ("sampler", "shuffle"),
     ("sampling-rate", 0.0),

@@ -16,6 +16,7 @@ from fedpriv.mechanism.placement.central import Central
 from fedpriv.mechanism.placement.distributed import Distributed, DistributedSettings
 from fedpriv.mechanism.placement.local import Local, LocalSettings
 from fedpriv.mechanism.placement.no_noise import NoNoise
+from fedpriv.mechanism.placement.simulated import SimulatedNoise
 
 import_modules(__name__, __path__)  # a new file registers its placement by lying in this folder
 
@@ -30,5 +31,6 @@ __all__ = [
     "NoNoise",
     "Placement",
     "PlacementContext",
+    "SimulatedNoise",
     "register",
 ]

@@ -18,7 +18,7 @@ from fedpriv._internal.settings import assignments
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report.comparison import Group, remarks
-from fedpriv.report.notices import NO_NOISE
+from fedpriv.report.notices import NO_NOISE, noise_cohorts
 from fedpriv.report.summary import CHANCE
 from fedpriv.report.sweep_results import Ended, differing_meanings
 from fedpriv.tasks.metrics import Metric, counted
@@ -281,7 +281,7 @@ def footer(ended: Sequence[Ended], points: Sequence[Point], about: str) -> list[
 
 def meaning(ended: Sequence[Ended]) -> list[str]:
     """What epsilon means, and where cells differ in it, in sentences."""
-    found = []
+    found = simulated(ended)
     differing = differing_meanings(ended)
     first = next((cell.meaning for cell in ended if cell.meaning), {})
     if same := {part: value for part, value in first.items() if part not in differing}:
@@ -291,6 +291,16 @@ def meaning(ended: Sequence[Ended]) -> list[str]:
         each = "; ".join(f"{_value(value)} ({_which(cells, ended)})" for value, cells in values_of.items())
         found.append(f"Epsilon does NOT mean the same for all curves. The {_PARTS[part]} differs: {each}.")
     return found
+
+
+def simulated(ended: Sequence[Ended]) -> list[str]:
+    """That the noise of cells is that of larger cohorts, in a sentence; none where that of no cell is."""
+    marked = [cell for cell in ended if cell.run.config.simulates_noise]
+    if not marked:
+        return []
+    which = "" if len(marked) == len(ended) else f" ({len(marked)} of {len(ended)} runs)"
+    cohorts = " or ".join(dict.fromkeys(noise_cohorts(cell.run.config) for cell in marked))
+    return [f"SIMULATED, NOT PRIVATE{which}: noise and epsilon are those of {cohorts}, not of the runs' own."]
 
 
 def left_out(ended: Sequence[Ended], drawn: Sequence[Ended]) -> list[str]:

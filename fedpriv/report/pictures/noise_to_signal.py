@@ -50,6 +50,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
             axes.set_title(methods.words({key: part[0].settings.get(key)}), fontsize=10)
     methods.finish(figure, all_axes, "noise norm / largest norm of the mean")
     footer = [
+        *methods.simulated(drawn),
         f"{about[:1].upper()}{about[1:]}.",
         "The noise on the mean update has the norm sqrt(d) z C / m on average, with d parameters, the noise "
         "multiplier z of the sum, the clip norm C and the expected cohort m. The mean of clipped updates has "

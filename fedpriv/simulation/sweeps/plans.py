@@ -16,8 +16,7 @@ from fedpriv._internal.version import __version__
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.config.settings import DataSettings, FederationSettings
-from fedpriv.mechanism.placement import PLACEMENTS
-from fedpriv.report.notices import NOT_PRIVATE
+from fedpriv.report.notices import NOT_PRIVATE, SIMULATED, unprotected
 from fedpriv.simulation.run import Checked, check
 from fedpriv.simulation.sweeps import definition as definitions
 from fedpriv.simulation.sweeps.candidates import TUNING_PART
@@ -191,9 +190,12 @@ def _of_all(cells: list[Cell]) -> list[str]:
     if seeds:
         of = "All cells" if all(cell.config.seed >= 0 for cell in cells) else "Cells with a seed"
         found.append(f"{of} are {NOT_PRIVATE} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}).")
-    private = [
-        cell for cell in cells if cell.config.seed < 0 and PLACEMENTS[cell.config.placement].adds_noise
-    ]
+    if any(cell.config.simulates_noise for cell in cells):
+        of = (
+            "All cells" if all(cell.config.simulates_noise for cell in cells) else "Cells with a noise-cohort"
+        )
+        found.append(f"{of} are {SIMULATED}: their epsilon is that of larger cohorts.")
+    private = [cell for cell in cells if cell.config.seed < 0 and not unprotected(cell.config)]
     if len(private) > 1:
         found.append(
             "The cells are runs on the same data, so their epsilons add up: `fedpriv account --ledger A "
