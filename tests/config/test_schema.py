@@ -37,6 +37,7 @@ def test_a_mistyped_word_gets_the_nearest_one_as_a_hint() -> None:
 
 IMPOSSIBLE: list[tuple[str, object]] = [
     ("image-size", -1),
+    ("devices", -1),
     ("test-part", "best"),
     ("vocabulary", -1),
     ("sequence-length", -1),
