@@ -132,6 +132,9 @@ def _show_noise(chosen: list[Plan], as_json: bool) -> None:
         typer.echo(json.dumps(rows))
         return
     print_table(noise_table.HEADER, [noise_table.cells(row) for row in rows])
+    for row in rows:
+        if "remark" in row:
+            note(f"{row['placement']}: {row['remark']}")
     for sentence in (*noise_table.NOTES, "Nothing was run."):
         say(sentence)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from fedpriv.config.plan import Plan
 from fedpriv.report.adversaries import views
+from fedpriv.report.notices import remark
 from fedpriv.simulation import compare
 
 SERVER, MODELS = "epsilon against the server", "epsilon against who sees the models"
@@ -47,6 +48,8 @@ def _row(plan: Plan) -> dict[str, Any]:
     found |= {"placement": name, "defends against": compare.AGAINST[name]}
     if plan.budget is None:
         return found | dict.fromkeys(_NOISE, 0.0)
+    if plan.config.simulates_noise:
+        found["remark"] = remark(plan.config)
     events = plan.events
     found["neighbours"] = events[0].relation.value
     by_silo = {"silo": tuple(events)} if plan.by_silo else None

@@ -38,6 +38,7 @@ from fedpriv.report.sweep_results import of_groups
 from fedpriv.rng import Key
 from fedpriv.runs.exporters.base import parameters
 from fedpriv.simulation.sweeps import plans
+from fedpriv.simulation.sweeps.tuning import Price
 
 MARK = "simulated, not private: the noise of cohorts of 1,000 of 1,000,000 clients (noise-cohort)"
 # pfl-research's CIFAR-10: cohorts of 50 of 1,000 users, with the noise of 1,000 of 10^6.
@@ -112,13 +113,13 @@ def test_the_noise_follows_pfl_researchs_rule_by_another_accountant() -> None:
     from dp_accounting.pld import privacy_loss_distribution
 
     plan = make_plan(pfl())
+    assert plan.mechanism.planned_events()[0] == Event(
+        plan.mechanism.scale, "poisson", "add-remove", rate=1e-3, population=10**6
+    )
     [std] = plan.mechanism.placement.total_stds((plan.mechanism.scale * 0.4,))
     z = std / 0.4 * 1000 / 50
     one = privacy_loss_distribution.from_gaussian_mechanism(z, sampling_prob=1000 / 10**6)
     assert one.self_compose(6).get_epsilon_for_delta(1e-6) == pytest.approx(2.0, abs=0.01)
-    assert plan.mechanism.planned_events()[0] == Event(
-        plan.mechanism.scale, "poisson", "add-remove", rate=1e-3, population=10**6
-    )
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])
@@ -315,3 +316,12 @@ def test_a_ledger_keeps_the_mark_when_it_is_summed_with_others(folder: Path, tmp
         ledger.record([Event(2.0, "none", "add-remove")])
     both = fedpriv.account(ledger=[folder / "run" / "ledger.jsonl", tmp_path / "ledger.jsonl"], delta=1e-6)
     assert any(MARK in note for note in both.notes)
+
+
+def test_a_dry_run_has_the_mark_and_tuning_names_no_price() -> None:
+    values = pfl().table()
+    given = [f"--set={key}={values[key]}" for key in ("model", *PFL)]
+    told = CliRunner().invoke(app, ["compare", "--placements", "none,central", "--dry-run", *given])
+    assert f"central: {MARK}" in " ".join(told.output.split()), told.output
+    assert "none: simulated" not in told.output
+    assert Price.of(make_plan(pfl()), 3) is None

@@ -56,8 +56,8 @@ class Price:
 
     @classmethod
     def of(cls, plan: Plan, candidates: int) -> Price | None:
-        """The price for the runs of a plan; None without noise."""
-        if plan.budget is None:
+        """The price for the runs of a plan; None without noise, and where it is that of larger cohorts."""
+        if plan.budget is None or plan.config.simulates_noise:
             return None
         budget, events = plan.budget, plan.of_worst_client(plan.events)
         selection = Selection(tuple(events), 1 / candidates)
