@@ -42,7 +42,8 @@ Folders that are of no paper: [defaults](defaults/README.md) (where default sett
 [records](records/README.md) (the best accuracy at a certified epsilon),
 [central_vs_local](central_vs_local/README.md), [optimizers](optimizers/README.md),
 [non_iid](non_iid/README.md), [cohorts](cohorts/README.md), [silos](silos/README.md),
-[secure_aggregation](secure_aggregation/README.md) (questions, each with its answer) and
+[secure_aggregation](secure_aggregation/README.md) (questions, each with its answer),
+[users](users/README.md) (five data sets whose privacy unit is a user) and
 [flower_apps](flower_apps/README.md) (ordinary Flower apps, and the lines that make them private).
 """
 
