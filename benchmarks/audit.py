@@ -1,6 +1,7 @@
 """Audits of sound runs: how often is one called a violation, and how much of the claim is proved?
 
     python benchmarks/audit.py            # prints a Markdown table
+    python benchmarks/audit.py --write    # and writes it to tests/audits.json, from which docs/trust.md is made
 
 A run is an optimizer with a unit, a level, a placement and an adversary, audited at 99 % confidence, each
 with a seed of its own. In sound code one audit in a hundred may be called a violation, and no bound may
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import fedpriv
@@ -54,12 +57,25 @@ def audited(optimizer: str, place: dict[str, Any], units: int, seed: int) -> Fin
         return None
 
 
-def row(place: tuple[str, str, str], found: list[Finding]) -> str:
-    """One line of the table."""
-    violated = sum(one.violated for one in found)
-    exceeded = sum(max(one.proved, one.proved_by_curves) > one.claimed for one in found)
-    most = max((max(one.proved, one.proved_by_curves) / one.claimed for one in found), default=0.0)
-    return f"| {' | '.join(place)} | {len(found)} | {violated} | {exceeded} | {most:.2f} |"
+RESULTS = Path(__file__).parents[1] / "tests/audits.json"
+
+
+def row(place: tuple[str, str, str], found: list[Finding]) -> dict[str, Any]:
+    """What the audits of one place found."""
+    return {
+        **dict(zip(("unit", "noise", "adversary"), place, strict=True)),
+        "audits": len(found),
+        "violated": sum(one.violated for one in found),
+        "exceeded": sum(max(one.proved, one.proved_by_curves) > one.claimed for one in found),
+        "share": round(
+            max((max(one.proved, one.proved_by_curves) / one.claimed for one in found), default=0.0), 2
+        ),
+    }
+
+
+def line(cells: dict[str, Any]) -> str:
+    """A row of the table."""
+    return f"| {' | '.join(str(cell) for cell in cells.values())} |"
 
 
 def main() -> None:
@@ -67,22 +83,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="audits of each optimizer and place")
     parser.add_argument("--units", type=int, default=300)
+    parser.add_argument("--write", action="store_true", help=f"write the table to {RESULTS.name}, too")
     chosen = parser.parse_args()
     print(f"{chosen.units} units, {len(METHODS)} optimizers where they allow it, {chosen.seeds} times each")
     print(
         "| unit | noise | adversary | audits | called a violation | bounds above the claim | largest share |"
     )
     print("|---|---|---|---|---|---|---|")
-    start, seeds, audits = time.perf_counter(), itertools.count(), list[Finding]()
+    start, seeds, rows = time.perf_counter(), itertools.count(), list[dict[str, Any]]()
     for place, own in PLACES.items():
         tried = [
             audited(name, own, chosen.units, next(seeds)) for name in METHODS for _ in range(chosen.seeds)
         ]
-        found = [one for one in tried if one]
-        print(row(place, found), flush=True)
-        audits += found
-    print(row(("all", "", ""), audits))
+        rows.append(row(place, [one for one in tried if one]))
+        print(line(rows[-1]), flush=True)
     print(f"{time.perf_counter() - start:.0f} s")
+    if chosen.write:
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        RESULTS.write_text(json.dumps({**results, "sound": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -173,27 +173,28 @@ def test_silos_that_train_apart_pass_the_audit() -> None:
     assert found.measured_least <= found.claimed
 
 
+SILO_FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
+    "less noise inside a silo": (
+        SILOS, Central, "server_stds", lambda right, *a: tuple(0.7 * std for std in right(*a)),
+        "noise that is too small",
+    ),
+    "sums that count twice inside a silo": (
+        SILOS, releases, "release", lambda right, sums, *a: right([2 * s for s in sums], *a),
+        "by more than its sum",
+    ),
+    "the same cohort every time inside a silo": (
+        SILOS, CohortSampler, "draw",
+        lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor), "cohort that was used before",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("owner", "name", "wrong", "said"),
-    [
-        (
-            Central, "server_stds", lambda right, *a: tuple(0.7 * std for std in right(*a)),
-            "noise that is too small",
-        ),
-        (
-            releases, "release", lambda right, sums, *a: right([2 * s for s in sums], *a),
-            "by more than its sum",
-        ),
-        (
-            CohortSampler, "draw", lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor),
-            "cohort that was used before",
-        ),
-    ],
-)  # fmt: skip
-def test_a_fault_inside_a_silo_is_found(owner: Any, name: str, wrong: Any, said: str) -> None:
+@pytest.mark.parametrize("fault", SILO_FAULTS)
+def test_a_fault_inside_a_silo_is_found(fault: str) -> None:
+    settings, owner, name, wrong, said = SILO_FAULTS[fault]
     with patched(owner, name, wrong):
-        found = audit(small(**SILOS))
+        found = audit(small(**settings))
     assert found.irregular
     assert said in found.oddest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -102,24 +103,27 @@ def _scaled(factor: float) -> Any:
     return lambda right, *given: tuple(factor * std for std in right(*given))
 
 
-@pytest.mark.parametrize(
-    ("settings", "owner", "name", "wrong", "said"),
-    [
-        (RUN, Central, "server_stds", _scaled(0.9), "noise that is too small"),
-        (
-            {**RUN, "placement": "local", "sampler": "fixed-size"},
-            Local, "party_stds", _scaled(0.9), "too small",
+FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
+    "less noise on the sum, own data": (
+        RUN, Central, "server_stds", _scaled(0.9), "noise that is too small",
+    ),
+    "less local noise, own data": (
+        {**RUN, "placement": "local", "sampler": "fixed-size"},
+        Local, "party_stds", _scaled(0.9), "too small",
+    ),
+    "an answer divided by the actual cohort, own data": (
+        RUN, releases, "release",
+        lambda right, sums, replies, query, z, placement, size, *rest: right(
+            sums, replies, query, z, placement, float(replies), *rest
         ),
-        (
-            RUN, releases, "release",
-            lambda right, sums, replies, query, z, placement, size, *rest: right(
-                sums, replies, query, z, placement, float(replies), *rest
-            ),
-            "depends on the cohort by more than its sum",
-        ),
-    ],
-)  # fmt: skip
-def test_a_fault_is_found(settings: dict[str, Any], owner: Any, name: str, wrong: Any, said: str) -> None:
+        "depends on the cohort by more than its sum",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str) -> None:
+    settings, owner, name, wrong, said = FAULTS[fault]
     with patched(owner, name, wrong):
         found = audited(settings)
     assert found.irregular
