@@ -1,7 +1,7 @@
 """Audits of sound runs: how often is one called a violation, and how much of the claim is proved?
 
     python benchmarks/audit.py            # prints a Markdown table
-    python benchmarks/audit.py --write    # and writes it to tests/audits.json, from which docs/trust.md is made
+    python benchmarks/audit.py --write    # and writes it to tests/audits.json, for docs/trust.md
 
 A run is an optimizer with a unit, a level, a placement and an adversary, audited at 99 % confidence, each
 with a seed of its own. In sound code one audit in a hundred may be called a violation, and no bound may

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpriv._internal import validation
 from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import Floats, log_ratios
 from fedpriv.auditing.views import View
@@ -115,21 +114,38 @@ class Canaries:
         inputs, labels = (torch.from_numpy(part).to(device) for part in (x, y))
         return Batch(inputs, labels, torch.from_numpy(owner))
 
-    def contributions(self, query: Query, ids: Indices) -> list[Floats]:
+    def contributions(self, query: Query, ids: Indices, sign: int = 1) -> list[Floats]:
         """What each present canary of ``ids`` adds to each block: (LAYERS, k), or (k,) for an indicator.
 
-        An absent canary that is replaced adds the opposite; the same to an indicator.
+        With ``sign`` -1 it is what the canary with the opposite gradient adds, which replaces an absent one.
+        By an offset canaries add a little to all parameters. Here it counts in their own, and in norms.
         """
-        gradients, places = [self._gradients(point, ids) for point in query.points], ids % self.parameters
+        gradients, places = self._signed(query, ids, sign), ids % self.parameters
 
         def added(block: Block) -> Floats:
             if isinstance(block, SumBlock):
-                terms = [_clipped(term, gradients, places) for term in block.terms if term.weight]
-                return np.asarray(np.sum(terms, axis=0))
-            inside = _norms(_combined(block.term, gradients, places)) <= block.threshold
+                reached = [Reach.of(term, gradients, places) for term in block.terms if term.weight]
+                return np.asarray(np.sum([one.factors * one.own for one in reached], axis=0))
+            inside = Reach.of(block.term, gradients, places).norms <= block.threshold
             return inside.astype(np.float64) - 0.5
 
         return [added(block) for block in query.blocks]
+
+    def _signed(self, query: Query, ids: Indices, sign: int) -> list[Floats]:
+        return [sign * self._gradients(point, ids) for point in query.points]
+
+    def _elsewhere(self, block: SumBlock, query: Query, ids: Indices, sign: int) -> Floats:
+        """What canaries add by offsets to all parameters but their own: (LAYERS, parameters)."""
+        whole, places = np.zeros((LAYERS, self.parameters)), ids % self.parameters
+        for term in block.terms:
+            if term.offset is None or not term.weight:
+                continue
+            reach = Reach.of(term, self._signed(query, ids, sign), places)
+            factors = np.broadcast_to(reach.factors, reach.own.shape)
+            whole += factors.sum(1, keepdims=True) * reach.rest
+            for row, own, rest in zip(whole, factors, reach.rest, strict=True):
+                np.subtract.at(row, places, own * rest[places])
+        return whole
 
     def shaped(self, values: Floats) -> Floats:
         """With a row for each layer."""
@@ -146,11 +162,13 @@ class Canaries:
         others: Indices,
         factors: Sequence[float],
     ) -> Iterator[tuple[int, Floats]]:
-        """See :class:`AuditedUnits`. No other canary adds to a canary's parameters."""
-        places, present = ids % self.parameters, self.contributions(query, ids)
+        """See :class:`AuditedUnits`. No other canary adds to a canary's parameters, but by an offset. That is
+        far below the noise, since gradients are so long.
+        """
+        places = ids % self.parameters
         own = [total[:, places] if total.ndim else total for total in sums]
         for sign in (1, -1) if self.replaced else (1,):
-            logs = log_ratios(query, own, [sign * part for part in present], stds)
+            logs = log_ratios(query, own, self.contributions(query, ids, sign), stds)
             yield sign, np.array([logs / factor**2 for factor in factors])
 
     def moves(self, query: Query, ids: Indices, change: Floats) -> Floats:
@@ -186,50 +204,67 @@ class Canaries:
     def total(self, query: Query, release: int, ids: Indices) -> list[Floats]:
         """The exact sums over the canaries ``ids``: (LAYERS, parameters), or () for an indicator."""
         there = self.there[ids]
-        added = []
-        for part in self.contributions(query, ids):
-            absent = (part if part.ndim == 1 else -part) if self.replaced else np.zeros_like(part)
-            own = np.where(there, part, absent)
-            if own.ndim == 1:
-                added.append(np.asarray(own.sum()))
+        sums = self._total(query, ids[there], 1)
+        if not self.replaced:
+            return sums
+        return [one + other for one, other in zip(sums, self._total(query, ids[~there], -1), strict=True)]
+
+    def _total(self, query: Query, ids: Indices, sign: int) -> list[Floats]:
+        """The exact sums over canaries that all are present, or are all replaced."""
+        sums = list[Floats]()
+        for block, added in zip(query.blocks, self.contributions(query, ids, sign), strict=True):
+            if not isinstance(block, SumBlock):
+                sums.append(np.asarray(added.sum()))
                 continue
-            whole = np.zeros((LAYERS, self.parameters))
-            for row, values in zip(whole, own, strict=True):
+            whole = self._elsewhere(block, query, ids, sign)
+            for row, values in zip(whole, added, strict=True):
                 np.add.at(row, ids % self.parameters, values)
-            added.append(whole)
-        return added
+            sums.append(whole)
+        return sums
 
 
-def _combined(term: Term, gradients: Sequence[Floats], places: Indices) -> Floats:
-    """A = (sum_j a_j g_j) / D in the canaries' parameters (LAYERS, k).
+@dataclass(frozen=True)
+class Reach:
+    """A term's vectors A of some canaries. They differ in each canary's own parameters alone.
 
-    Raises ArgumentError for a term with an offset, by which a canary moves the parameters of all others, and
-    for a squared one, to which opposite canaries add the same.
+    Attributes:
+        own: A in each canary's own parameters, (LAYERS, k).
+        rest: A in any other parameters, (LAYERS, parameters): what an offset leaves there.
+        norms: of A, (k,), or of its part of each layer, (LAYERS, k).
+        factors: what A is multiplied by in the sum: the weight, and the clip's factor; of the same shape.
     """
-    if term.needs_rows:
-        raise validation.ArgumentError(
-            "This optimizer cannot be audited with canaries, because it centres or squares gradients "
-            "before the clip; audit it with your own data (--own-data)."
-        )
-    whole = sum(a * g for a, g in zip(term.at, gradients, strict=False))
-    if term.divisor is None:
-        return np.asarray(whole)
-    return np.asarray(whole / term.divisor.detach().cpu().double().numpy().reshape(LAYERS, -1)[:, places])
+
+    own: Floats
+    rest: Floats
+    norms: Floats
+    factors: Floats
+
+    @classmethod
+    def of(cls, term: Term, gradients: Sequence[Floats], places: Indices) -> Reach:
+        """Those of canaries with these gradients (LAYERS, k) at the query's points, in these parameters."""
+        own = np.asarray(sum(a * g for a, g in zip(term.at, gradients, strict=False)))
+        rest = np.zeros((LAYERS, 1))
+        if term.offset is not None:
+            rest = -_layered(term.offset)
+            own = own + rest[:, places]
+        if term.divisor is not None:
+            divisor = _layered(term.divisor)
+            own, rest = own / divisor[:, places], rest / divisor
+        if term.squared:
+            own, rest = own**2, rest**2
+        squares = own**2
+        if term.offset is not None:
+            squares = squares + (rest**2).sum(1, keepdims=True) - rest[:, places] ** 2
+        norms = np.sqrt(squares if term.per_layer else squares.sum(0))
+        bound = term.clip_norm / LAYERS**0.5 if term.per_layer else term.clip_norm
+        if term.gamma:
+            return cls(own, rest, norms, term.weight * bound / (norms + term.gamma))
+        return cls(own, rest, norms, term.weight * np.minimum(1.0, bound / np.maximum(norms, 1e-300)))
 
 
-def _norms(vectors: Floats) -> Floats:
-    return np.asarray(np.sqrt((vectors**2).sum(0)))
-
-
-def _clipped(term: Term, gradients: Sequence[Floats], places: Indices) -> Floats:
-    """w clip(A, C) in the canaries' parameters (LAYERS, k)."""
-    whole = _combined(term, gradients, places)
-    norms, bound = (
-        (abs(whole), term.clip_norm / LAYERS**0.5) if term.per_layer else (_norms(whole), term.clip_norm)
-    )
-    if term.gamma:
-        return np.asarray(term.weight * whole * (bound / (norms + term.gamma)))
-    return np.asarray(term.weight * whole * np.minimum(1.0, bound / np.maximum(norms, 1e-300)))
+def _layered(vector: Tensor) -> Floats:
+    """A vector (d,) of the model, with a row for each layer."""
+    return vector.detach().cpu().double().numpy().reshape(LAYERS, -1)
 
 
 def nodes_of(plan: Plan, units: Canaries, key: Key) -> Worker:

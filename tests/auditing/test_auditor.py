@@ -68,6 +68,13 @@ SLOW: dict[str, dict[str, Any]] = {
     "dp-gd": {**EVERYONE, "optimizer": "dp-gd"},
     "averaged": {**LOUD, "averaging": 0.9},
     "sqrt-clip": {**LOUD, "noise_schedule": "sqrt-clip"},
+    "adaclip": {**LOUD, "clients": 2000, "optimizer": "adaclip"},
+    "dynamic-adaclip, replaced": {
+        **LOUD,
+        "clients": 2000,
+        "optimizer": "dynamic-adaclip",
+        "sampler": "fixed-size",
+    },
 }
 
 
@@ -292,6 +299,7 @@ def test_the_most_certain_guesses_give_a_larger_bound() -> None:
         ({"placement": "none"}, "placement is 'none'; it must add noise for an audit"),
         ({"clip_norm": 1e9}, "clip-norm is 1000000000.0; it must be at most 100000"),
         ({"optimizer": "adadps", "public_examples": 20}, "optimizer=adadps cannot be audited"),
+        ({"optimizer": "noisy-adagrad", "public_examples": 20}, "optimizer=noisy-adagrad cannot be audited"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(settings: dict[str, Any], said: str) -> None:

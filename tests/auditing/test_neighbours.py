@@ -211,13 +211,19 @@ def test_contributions_in_closed_form_equal_the_engines(replaced: bool) -> None:
     assert (units.replaced, units.clients) == (replaced, True)
     points = tuple(torch.from_numpy(generator.normal(0, 0.1, 80)).float() for _ in range(2))
     divisor = torch.from_numpy(generator.uniform(0.5, 2, 80)).float()
+    offset = torch.from_numpy(generator.normal(0, 3e5, 80)).float()  # not small beside the gradients
     terms = (
         Term(0.5, 0.25),
         Term(2.0, -0.75, at=(1.0, -1.0)),
         Term(1.0, divisor=divisor),
         Term(3.0, per_layer=True),
+        Term(1.5, 0.5, divisor=divisor, offset=offset),
+        Term(0.7, offset=offset, per_layer=True),
+        Term(0.2, -2.0, divisor=1e3 * divisor, offset=offset, squared=True),
+        Term(0.3, gamma=2e5, offset=offset),
     )
-    blocks = (SumBlock(terms, 0.5), IndicatorBlock(Term(1.0), 7e5, 0.5))
+    bit = IndicatorBlock(Term(1.0, offset=offset), 2.5e6, 0.25)
+    blocks = (SumBlock(terms, 0.5), IndicatorBlock(Term(1.0), 7e5, 0.25), bit)
     query, ids = Query(points, blocks), np.sort(generator.choice(40, 25, replace=False))
     side = replace(nodes_of(plan, units, Key.from_seed(0)), noisy=False)
     got = side.answer(SumRequest(query, 0, (Shard(0, ids, 25),))).sums
