@@ -52,6 +52,7 @@ from fedpriv.auditing import claims
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.judgement import Attack, joined, judged
 from fedpriv.auditing.neighbours import Neighbours
+from fedpriv.auditing.nodes import NodeCoins, nodes_plan, on_nodes
 from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.silos import WatchedSilos
 from fedpriv.auditing.subject import (
@@ -66,6 +67,7 @@ from fedpriv.auditing.views import AUTO, View, view_of
 from fedpriv.auditing.watched import Watched
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Engine
 from fedpriv.federated.loop import Outcome, Progress, run
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.node import silo
@@ -163,6 +165,34 @@ def audit_own_data(
         return _finding(subject, confidence, observe)
     finally:
         subject.close()
+
+
+def audit_nodes(
+    config: Config,
+    coins: NodeCoins,
+    data_files: Sequence[Path],
+    engine: Engine,
+    confidence: float = 0.99,
+    observe: Callable[[int], None] = lambda rounds: None,
+    view: str = AUTO,
+) -> Finding:
+    """Audits a run on nodes that own their data, all of one owner, who left units out of it by coins.
+
+    Args:
+        config: a run with noise, of nodes that own their data.
+        coins: as :func:`fedpriv.auditing.nodes.drawn` has drawn them, and as the nodes' audit files are.
+        data_files: the nodes' data files, which the auditor reads, too.
+        engine: asks the nodes; each release is asked for once. It must raise an error where a node fails.
+        confidence, observe, view: as in :func:`audit`.
+
+    Steps on neighbouring data are repeated by the same code in this process.
+
+    Raises ArgumentError as :func:`fedpriv.auditing.nodes.drawn` does.
+    """
+    validation.between("confidence", confidence, 0, 1)
+    plan = nodes_plan(config, view)
+    subject = on_nodes(plan, view_of(config, view), _key(plan), coins, data_files, engine)
+    return _finding(subject, confidence, observe)
 
 
 def _key(plan: Plan) -> Key:

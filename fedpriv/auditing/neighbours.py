@@ -190,7 +190,7 @@ class Neighbours:
         forced: Sequence[NoisyAnswer] = (),
     ) -> _Recorder:
         of = units or self.units
-        gathers = partial(self.subject.gather, units=of)
+        gathers = partial(self.subject.repeat, units=of)
         recorder = _Recorder(self.optimizer, gathers, replace(self.subject.side, view=of), forced)
         cohorts = self.plan.cohorts(self.key, self.silo)
         fields = {name: getattr(cohorts, name) for name in cohorts.__dataclass_fields__}

@@ -64,6 +64,8 @@ class Subject:
         start: the parameters (d,) at the beginning.
         key: the run's key, which is seeded, so that steps can be repeated.
         elsewhere: the run's engine, if its silos train apart in other processes.
+        planted: whether the nodes themselves leave out, or replace, units of their data. They answer each
+            release once, so that steps are repeated in this process.
     """
 
     plan: Plan
@@ -76,6 +78,7 @@ class Subject:
     start: Tensor
     key: Key
     elsewhere: ComparedSilos | None = None
+    planted: bool = False
 
     def close(self) -> None:
         """Releases the resources of the run's engine."""
@@ -85,10 +88,18 @@ class Subject:
 
     def gather(self, request: SumRequest, units: AuditedUnits) -> PartialSum:
         """What the run's engine gives over ``units``, which have the same numbers as the subject's."""
+        if self.planted:
+            return self.engine.gather(request)
         if not isinstance(units, OwnUnits):
             return replace(self.side, view=units).gather(request)
         shards = tuple(replace(shard, ids=units.asked(shard.ids)) for shard in request.shards)
         return self.engine.gather(replace(request, shards=shards))
+
+    def repeat(self, request: SumRequest, units: AuditedUnits) -> PartialSum:
+        """The same for a step that is repeated: of the run's code in this process where nodes are planted."""
+        if not self.planted:
+            return self.gather(request, units)
+        return replace(self.side, view=units).gather(request)
 
     @property
     def suspected(self) -> tuple[float, ...]:
@@ -108,7 +119,7 @@ def with_canaries(plan: Plan, view: View, key: Key) -> Subject:
     side = nodes_of(plan, units, key)
     params = key.generator("initial-params").normal(0, _INITIAL_STD, LAYERS * units.parameters)
     start = torch.from_numpy(params).float().to(side.device)
-    coins = np.arange(_first_secret(plan, view), plan.units)
+    coins = np.arange(first_secret(plan, view), plan.units)
     return Subject(plan, view, side, side, units, coins, there[coins], start, key)
 
 
@@ -119,7 +130,7 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
     """
     config = plan.config
     worker = replace(make_worker(config.table()), key=key)
-    first, size = _first_secret(plan, view), worker.task.dimension
+    first, size = first_secret(plan, view), worker.task.dimension
     most = plan.units - first
     generator = key.generator("canaries")
     coins = np.sort(generator.choice(most, min(most, count or usual_number(size)), replace=False)) + first
@@ -143,14 +154,20 @@ def with_seed(config: Config) -> Config:
     return config if config.seed >= 0 else config.changed(seed=secrets.randbelow(_MOST_SEEDS))
 
 
-def _first_secret(plan: Plan, view: View) -> int:
+def first_secret(plan: Plan, view: View) -> int:
     """The first unit whose coin the adversary does not know: colluding parties know their own."""
     known = Splitter.of(view, plan).known
     return known * (plan.config.examples_per_client if plan.config.privacy_unit.in_silos else 1)
 
 
-def require_auditable(config: Config, own_data: bool = False) -> None:
-    """Raises ArgumentError if there is no noise, or the audit cannot make canaries for the run."""
+def require_auditable(config: Config, own_data: bool = False, on_nodes: bool = False) -> None:
+    """Raises ArgumentError if there is no noise, or the audit cannot make canaries for the run.
+
+    Args:
+        config: the run.
+        own_data: whether the units are the run's own.
+        on_nodes: whether they are the data of nodes' owners.
+    """
     if not PLACEMENTS[config.placement].adds_noise:
         hint = "without noise there is nothing to audit"
         raise validation.fail("placement", config.placement, "add noise for an audit", hint)
@@ -163,6 +180,8 @@ def require_auditable(config: Config, own_data: bool = False) -> None:
     if config.silo_sampling != "same-rate":
         hint = "the audit's silos are equal"
         raise validation.fail("silo-sampling", config.silo_sampling, "be same-rate for an audit", hint)
+    if on_nodes:
+        return _require_nodes(config)
     if own_data:
         return _require_own_data(config)
     for key in config.method.clip_norms:
@@ -180,7 +199,8 @@ def require_auditable(config: Config, own_data: bool = False) -> None:
 def _require_own_data(config: Config) -> None:
     """Raises ArgumentError for what an audit of a run's own data cannot watch."""
     if config.nodes_own_data:
-        raise validation.fail("nodes-own-data", True, "be false for an audit", "the auditor needs the data")
+        hint = "`fedpriv audit --deployment` audits a deployment whose nodes are all yours"
+        raise validation.fail("nodes-own-data", True, "be false for an audit", hint)
     if config.privacy_unit.in_silos and config.partitioning.several:
         hint = "the audit swaps examples of equal silos"
         raise validation.fail("partition", config.partition, "be one-example for an audit", hint)
@@ -190,6 +210,24 @@ def _require_own_data(config: Config) -> None:
         raise validation.fail(
             "engine", config.engine, "be in-process for an audit of replaced examples", hint
         )
+
+
+def _require_nodes(config: Config) -> None:
+    """Raises ArgumentError for what an audit on nodes with their own data cannot watch."""
+    if not config.nodes_own_data:
+        raise validation.fail("nodes-own-data", False, "be true for an audit of a deployment")
+    if config.by_silo:
+        hint = "noisy answers inside a node leave it nowhere; `fedpriv audit --own-data` audits this level"
+        raise validation.fail("level", config.level, "be aggregation for an audit of a deployment", hint)
+    if not config.privacy_unit.in_silos:
+        hint = "a coin for each node would be too few"
+        raise validation.fail("unit", config.unit, "be example for an audit of a deployment", hint)
+    if config.seed >= 0:
+        hint = "nodes draw their noise as in any run"
+        raise validation.fail("seed", config.seed, "be left out for an audit of a deployment", hint)
+    if config.augmentation_copies:
+        hint = "nodes draw variants that the auditor cannot repeat"
+        raise validation.fail("augmentation-copies", config.augmentation_copies, "be 0", hint)
 
 
 def canaries_plan(config: Config, canaries: int, view: View) -> Plan:

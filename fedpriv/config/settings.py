@@ -133,6 +133,11 @@ class ClientSettings(Settings):
     start_timeout: float = setting(
         300.0, "seconds to wait for all nodes before round 1", gt=0, needs=_OWN_DATA
     )
+    audit: bool = setting(
+        False,
+        "an audit: nodes leave out, or replace, what their owners' audit files name; the model is not for use",
+        needs=_OWN_DATA,
+    )
     continues: str = setting(
         "", "the number of the Flower run that this run continues, in its folder out", needs=_OWN_DATA
     )

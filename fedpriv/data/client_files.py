@@ -34,7 +34,7 @@ import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpriv._internal import npy, validation
 from fedpriv._internal.files import atomic
@@ -154,6 +154,21 @@ def _one_row(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.zeros((1, *part.shape[1:]), part.dtype)
 
 
+class Rows(Protocol):
+    """The rows of a data file; see :class:`ClientFile`."""
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+
+    @property
+    def valid(self) -> Mask:
+        """(size,), whether each row is an example."""
+
+    def rows(self, rows: Indices, device: torch.device | str = "cpu") -> Pair:
+        """The examples at ``rows`` (n,)."""
+
+
 @dataclass(frozen=True)
 class FileView:
     """The counterpart of :class:`fedpriv.data.view.View` for a deployed client with its own file.
@@ -163,7 +178,7 @@ class FileView:
         client: its number in the population. The view has no examples of other clients.
     """
 
-    file: ClientFile
+    file: Rows
     client: int
 
     def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:

@@ -65,12 +65,17 @@ class Ended:
     epsilon: float | None
 
 
-def checked(server: Party, settings: Mapping[str, Any]) -> Config:
-    """The configuration of a run on this deployment. Raises ArgumentError for what it cannot run."""
+def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> Config:
+    """The configuration of a run, or of an ``audit``, on this deployment.
+
+    Raises ArgumentError for what it cannot run.
+    """
     config = Config.parse(dict(settings))
     if not config.nodes_own_data:
         raise validation.fail("nodes-own-data", False, "be true", "each node of a deployment owns its data")
     hint = f"the deployment has {server.nodes} nodes"
+    if config.audit and not audit:
+        raise validation.fail("audit", True, "be false", "`fedpriv audit --deployment` starts audits")
     if config.clients != server.nodes:
         raise validation.fail("clients", config.clients, f"be {server.nodes}", hint)
     if config.min_nodes > server.nodes:
@@ -95,13 +100,18 @@ def _start(server: Party, settings: Mapping[str, Any], about: Mapping[str, Any])
     """Has Flower start a run into the settings' folder ``out``, and records it with what is ``about`` it."""
     app = server.folder / flower_app.FOLDER
     flower_app.write(app)
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "run.toml"
-        file.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in settings.items()))
-        run = flower_cli.start_run(server, app, [str(file)])
+    run = start_app(server, app, settings)
     with (server.folder / _RECORD).open("a") as record:
         record.write(json.dumps({"run": run, "out": settings["out"], **about}) + "\n")
     return Started(run, Path(settings["out"]))
+
+
+def start_app(server: Party, app: Path, settings: Mapping[str, Any]) -> int:
+    """Has Flower start a run of an app with these settings; its number. Raises FlowerError."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "run.toml"
+        file.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in settings.items()))
+        return flower_cli.start_run(server, app, [str(file)])
 
 
 def continuation(server: Party, run: int) -> dict[str, Any]:
@@ -142,23 +152,28 @@ def wait(server: Party, started: Started, show: Callable[[str], None]) -> Ended:
 
     Raises FlowerError if the SuperLink does not answer for a minute; the run may then still go on.
     """
-    with _followed(server, started.run, show):
+    return ended(to_its_end(server, started.run, show), started.folder)
+
+
+def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str, Any]:
+    """Flower's record of a run that has ended; its log is shown meanwhile. Raises FlowerError as ``wait``."""
+    with _followed(server, run, show):
         answered = time.monotonic()
         while True:
             try:
-                (record,) = flower_cli.runs(server, started.run)
+                (record,) = flower_cli.runs(server, run)
                 answered = time.monotonic()
             except (FlowerError, ValueError) as error:
                 if time.monotonic() - answered > _PATIENCE:
                     raise FlowerError(
-                        f"the SuperLink has not answered for {_PATIENCE:g} s; run {started.run} may still go "
+                        f"the SuperLink has not answered for {_PATIENCE:g} s; run {run} may still go "
                         f"on: `fedpriv deploy status {server.folder}` shows it ({error})"
                     ) from None
                 record = {}
             if str(record.get("status", "")).startswith(_FINISHED):
                 break
             time.sleep(_POLL)
-    return ended(record, started.folder)
+    return record
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from flwr.clientapp import ClientApp
 from fedpriv._internal.allocator import tune_allocator
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.data.client_files import FileView
+from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.flower.error_masking import guarded
@@ -176,7 +176,9 @@ class _Charged:
 def _log_unused_examples(side: Worker) -> None:
     """Logs, in the node's own log, how many of the file's examples the run ignores, and a wrong file size."""
     view = side.view.file if isinstance(side.view, SiloFile) else side.view
-    if isinstance(view, FileView) and (outside := int((~view.file.valid).sum())):
+    if not isinstance(view, FileView) or not isinstance(view.file, ClientFile):
+        return  # simulated, or an audit's, whose owner left examples out
+    if outside := int((~view.file.valid).sum()):
         what = f"{outside:,} of this file's {view.file.size:,} examples are ignored"
         why = "they have a label, value, tag, token or number outside the ranges of the run's data set"
         _log.warning("data-file: %s: %s", what, why)

@@ -59,6 +59,8 @@ def _run(grid: Grid, config: Config) -> None:
     if config.aggregates_securely and not config.nodes_own_data:
         allowed = "be false on Flower's simulation engine, whose nodes keep no keys from message to message"
         raise validation.fail("secure-aggregation", True, allowed, "`fedpriv simulate` has it")
+    if config.audit:
+        raise validation.fail("audit", True, "be false", "`fedpriv audit --deployment` starts audits")
     if note := remark(config):
         _report(f"NOTE: {note}")
     if config.min_nodes > config.clients:

@@ -24,6 +24,7 @@ from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.data.features import FeatureSource
 from fedpriv.federated.worker import Units, Worker
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.node.audit_file import audited
 from fedpriv.rng import Key
 
 _COPIES = 8  # the memory for creating an example, in multiples of its size
@@ -108,7 +109,10 @@ def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
 
 def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own: int) -> Units:
     like = source.images if isinstance(source, FeatureSource) else source
-    file = FileView(ClientFile(node["data-file"], like), own)
+    rows = ClientFile(node["data-file"], like)
+    # Without an audit file a node refuses audits (node.policy): only an auditor's own view has none.
+    planted = config.audit and node.get("audit-file")
+    file = FileView(audited(rows, str(node["audit-file"])) if planted else rows, own)
     view: Units = file
     if config.privacy_unit.in_silos:
         view = SiloFile(file, data.Silos(config.clients, config.examples_per_client))

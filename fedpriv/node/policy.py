@@ -31,6 +31,10 @@ class OwnedFiles(Settings):
     ledger_anchor: str = setting(
         "", "a file in another folder that keeps the ledger's length and hash; an earlier ledger is refused"
     )
+    audit_file: str = setting(
+        "",
+        "rows that the owner leaves out for an audit, written by `fedpriv audit`; the node answers audits alone",
+    )
 
 
 class OwnerLimits(Settings):
@@ -111,6 +115,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     - Data sets are read from the owner's ``data-folder``, by default the folder of ``FEDPRIV_DATA``.
     - Features of the data are computed anew: they are kept nowhere, whatever folder the run names.
     - A run may not name files with noise or clip norms, since answers would reveal the numbers in them.
+    - A node with an ``audit-file`` answers audits alone (``audit``), and a node without one no audit.
     - Custom code that ``model``, ``dataset``, ``loss`` or ``optimizer`` names as ``module:name`` must be
       listed in ``accept-code``.
 
@@ -124,6 +129,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
         used = by_key(run)
         if used.get("nodes-own-data") is not True:
             raise RefusedError("this node owns its data, so the run must have nodes-own-data=true")
+        _require_audit(used, node)
         used["data-folder"] = node.get("data-folder", "")
         used["initial-weights"] = ""  # the server reads the file and sends its values
         used["features-folder"] = ""  # features are as private as the data, so no run names their place
@@ -140,6 +146,18 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
                     f'owner sets accept-code="{used[key]}", or lists it in [code] of a policy'
                 )
     return used
+
+
+def _require_audit(run: Mapping[str, Any], node: Mapping[str, Any]) -> None:
+    """Raises RefusedError unless the run is an audit where the node's owner wants one, and only there."""
+    audit = run.get("audit") is True
+    if audit and not node.get("audit-file"):
+        raise RefusedError("the run is an audit; a node's owner allows audits by an audit-file")
+    if not audit and node.get("audit-file"):
+        raise RefusedError(
+            "this node leaves out examples for an audit, so it answers audits alone; its owner takes "
+            "audit-file out of its settings after the audit"
+        )
 
 
 def require_clip(query: Query, node: Mapping[str, Any]) -> None:

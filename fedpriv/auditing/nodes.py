@@ -1,0 +1,125 @@
+"""An audit on nodes that own their data, all of one owner.
+
+The owner draws the coins, and each node leaves the units out of its own data, or replaces them, by the audit
+file that the owner writes for it (:mod:`fedpriv.node.audit_file`). Nodes draw their own noise, charge their
+ledgers and answer each release once, as in any run. The auditor reads the data files, too, and so knows what
+each unit adds. Steps on neighbouring data are repeated in the auditor's process, by the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedpriv._internal import validation
+from fedpriv.auditing import claims
+from fedpriv.auditing.own_units import OwnUnits, usual_number
+from fedpriv.auditing.subject import Subject, first_secret, require_auditable
+from fedpriv.auditing.views import View, view_of
+from fedpriv.config.builders import initial_params
+from fedpriv.config.plan import Plan, make_plan
+from fedpriv.config.schema import Config
+from fedpriv.data import Batch, Indices
+from fedpriv.federated.engine import Engine
+from fedpriv.federated.worker import Units, Worker
+from fedpriv.node.audit_file import write_audit_file
+from fedpriv.node.factory import make_worker
+from fedpriv.rng import Key
+
+
+@dataclass(frozen=True)
+class NodeCoins:
+    """The coins of an audit.
+
+    Attributes:
+        guessed: the units whose coins are guessed, ascending (m,).
+        absent: those of them that are left out or replaced, ascending.
+        replaced: whether they are replaced, each by the next unit of its node.
+    """
+
+    guessed: Indices
+    absent: Indices
+    replaced: bool
+
+
+@dataclass(frozen=True)
+class NodesUnits:
+    """The units of all nodes' files, with the run's numbers."""
+
+    nodes: tuple[Units, ...]
+
+    def batch(self, client_ids: Indices, device: torch.device | str = "cpu") -> Batch:
+        """See :class:`fedpriv.federated.worker.Units`."""
+        parts = [node.batch(client_ids, device) for node in self.nodes]  # each has its own units alone
+        owner = torch.cat([part.owner for part in parts])
+        order = torch.argsort(owner, stable=True)
+        x, y = (torch.cat([getattr(part, name) for part in parts])[order] for name in "xy")
+        return Batch(x, y, owner[order])
+
+
+def nodes_plan(config: Config, view: str) -> Plan:
+    """The plan of an audit on nodes. Raises ArgumentError for what it cannot watch."""
+    require_auditable(config, on_nodes=True)
+    if view_of(config, view) is View.PROTOCOL:
+        allowed = "be models for secure aggregation on nodes, whose server sees the sums"
+        hint = "`fedpriv audit --view server` without --deployment tests the messages of the protocol"
+        raise validation.fail("view", view, allowed, hint)
+    return make_plan(config)
+
+
+def drawn(config: Config, data_files: Sequence[Path], canaries: int, view: str, key: Key) -> NodeCoins:
+    """Coins for up to ``canaries`` of the units that the files have (0: as many as are usual).
+
+    Raises ArgumentError for a run that cannot be audited so, or more canaries than units; DataError for files
+    that are not there.
+    """
+    plan, seen = nodes_plan(config, view), view_of(config, view)
+    worker, size = _worker(plan, data_files), config.examples_per_client
+    ranges = (np.arange(silo * size, (silo + 1) * size) for silo in range(config.clients))
+    owned = [ids[worker.view.batch(ids).owner.unique().numpy()] for ids in ranges]
+    there = np.concatenate(owned)
+    there = there[there >= first_secret(plan, seen)]
+    if validation.integer("canaries", canaries) > len(there):
+        raise validation.fail("canaries", canaries, f"be at most the nodes' {len(there)} examples")
+    generator = key.generator("canaries")
+    count = min(len(there), canaries or usual_number(worker.task.dimension))
+    guessed = np.sort(generator.choice(there, count, replace=False))
+    return NodeCoins(guessed, guessed[generator.random(count) < 0.5], claims.replaces(plan.config))
+
+
+def plant(config: Config, coins: NodeCoins, audit_files: Sequence[Path]) -> None:
+    """Writes each node's audit file by the coins."""
+    size = config.examples_per_client
+    for silo, path in enumerate(audit_files):
+        rows = coins.absent[coins.absent // size == silo] - silo * size
+        write_audit_file(path, rows, (rows + 1) % size if coins.replaced else None)
+
+
+def on_nodes(
+    plan: Plan, view: View, key: Key, coins: NodeCoins, data_files: Sequence[Path], engine: Engine
+) -> Subject:
+    """The run on nodes whose own data has the coins' units left out, or replaced."""
+    worker = replace(_worker(plan, data_files), key=key)
+    size, start = plan.config.examples_per_client, initial_params(worker.task, key).to(worker.device)
+    units = OwnUnits(worker.view, worker, coins.guessed, coins.absent, coins.replaced, size)
+    side, there = replace(worker, view=units), ~np.isin(coins.guessed, coins.absent)
+    return Subject(plan, view, side, engine, units, coins.guessed, there, start, key, planted=True)
+
+
+def _worker(plan: Plan, data_files: Sequence[Path]) -> Worker:
+    """A worker that answers for all nodes, by their files.
+
+    Raises ArgumentError for a model of which nodes draw what the auditor cannot repeat.
+    """
+    table = plan.config.table()
+    nodes = [make_worker(table, {"partition-id": k, "data-file": str(f)}) for k, f in enumerate(data_files)]
+    if nodes[0].task.dropout.draws:
+        hint = "nodes draw by themselves what is dropped"
+        raise validation.fail(
+            "model", plan.config.model, "have no dropout for an audit of a deployment", hint
+        )
+    return replace(nodes[0], own=None, view=NodesUnits(tuple(node.view for node in nodes)))

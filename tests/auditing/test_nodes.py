@@ -1,0 +1,184 @@
+"""An audit on nodes that own their data: sound runs pass, and what a node or its server does wrong is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from helpers.patching import patched
+
+from fedpriv._internal.validation import ArgumentError
+from fedpriv.accounting.ledger import read
+from fedpriv.auditing import nodes
+from fedpriv.auditing.auditor import audit_nodes
+from fedpriv.auditing.finding import Finding
+from fedpriv.config.builders import make_source
+from fedpriv.config.schema import Config
+from fedpriv.data.client_files import write_client_file
+from fedpriv.federated.worker import Worker
+from fedpriv.flower import client_app
+from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.grids.in_process import InProcessGrid
+from fedpriv.flower.secure_parties import secured_over
+from fedpriv.mechanism.placement import Central
+from fedpriv.node.audit_file import places_of
+from fedpriv.node.policy import RefusedError, as_taken
+from fedpriv.rng import Key
+
+NODES, ROWS, COINS = 3, 60, 40
+RUN: dict[str, Any] = {
+    "nodes-own-data": True, "audit": True, "unit": "example", "clients": NODES, "examples-per-client": ROWS,
+    "model": "logistic", "sampler": "everyone", "sampling-rate": 1.0, "epsilon": 4.0, "delta": 1e-5,
+    "rounds": 2, "optimizer": "dp-sgd",
+}  # fmt: skip
+LOCAL = {**RUN, "placement": "local"}
+SHARES = {**RUN, "placement": "distributed"}
+SOUND: dict[str, tuple[dict[str, Any], str]] = {
+    "central": ({**RUN, "sampler": "poisson", "sampling-rate": 0.3}, "auto"),
+    "local, the server": (LOCAL, "auto"),
+    "distributed, the server": (SHARES, "server"),
+    "collusion": ({**SHARES, "colluding-parties": 1}, "parties"),
+    "fixed size, the last model": ({**RUN, "sampler": "fixed-size", "sampling-rate": 0.5}, "last-model"),
+    "secure aggregation": ({**SHARES, "secure-aggregation": True}, "auto"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_processes() -> None:
+    """Nodes of this process begin as new ones."""
+    for cache in (client_app._secure_parties, client_app._node_ledger, client_app._side):
+        cache.cache_clear()
+
+
+class Owned(InProcessGrid):
+    """Nodes that own their data."""
+
+    def __init__(self, config: Config, owners: list[dict[str, Any]]) -> None:
+        super().__init__(NODES, config.table())
+        for place, own in enumerate(owners, 1):
+            self._contexts[place].node_config = own
+
+    def _answer(self, message: Message) -> Message:
+        return self._app(message, self._contexts[message.metadata.dst_node_id])
+
+
+def owners_of(config: Config, folder: Path) -> list[dict[str, Any]]:
+    """The nodes' configurations; the last file is shorter than its public size."""
+    source, found = make_source(config), []
+    for place in range(NODES):
+        path, rows = folder / f"{place}.npz", ROWS - 5 * (place == NODES - 1)
+        write_client_file(path, source, np.arange(place * ROWS, place * ROWS + rows) + source.first)
+        own = {"partition-id": place, "num-partitions": NODES, "data-file": str(path)}
+        own |= {"audit-file": str(folder / f"{place}.audit")}
+        if config.aggregates_securely:
+            own |= keys_of(place, folder)
+        found.append(own)
+    return found
+
+
+def keys_of(place: int, folder: Path) -> dict[str, str]:
+    from fedpriv.node.secure_parties import make_identity
+
+    peers = folder / "peers"
+    if not peers.exists():
+        peers.write_text("".join(make_identity(folder / f"{k}.key") + "\n" for k in range(NODES)))
+    return {"identity-key": str(folder / f"{place}.key"), "peer-keys": str(peers)}
+
+
+def audited(
+    settings: dict[str, Any], view: str, folder: Path, spoil: Callable[[Path], None] = print
+) -> Finding:
+    """An audit on three nodes of this process; ``spoil`` may change the folder after the coins were planted."""
+    config = Config.parse(settings)
+    owners = owners_of(config, folder)
+    files, audits = ([Path(own[name]) for own in owners] for name in ("data-file", "audit-file"))
+    coins = nodes.drawn(config, files, COINS, view, Key.from_seed(3))
+    nodes.plant(config, coins, audits)
+    spoil(folder)
+    grid = GridEngine(Owned(config, owners), strict=True, silos=True, nodes=NODES, report=lambda line: None)
+    engine = secured_over(config, grid) if config.aggregates_securely else grid
+    return audit_nodes(config, coins, files, engine, view=view)
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_a_sound_run_passes(kind: str, tmp_path: Path) -> None:
+    """Nodes draw noise of their own: of a hundred audits at 99.9999 % confidence fewer than one in 10,000 fails."""
+    settings, view = SOUND[kind]
+    found = audited(settings, view, tmp_path)
+    assert min(found.p_value, found.noise_p_value) > 1e-7, found.oddest
+    assert (found.own_data, found.canaries, found.releases, found.stopped) == (True, COINS, 2, "rounds")
+
+
+def test_an_audit_is_charged_to_the_nodes_ledgers(tmp_path: Path) -> None:
+    audited(LOCAL, "auto", tmp_path)
+    assert [len(read(tmp_path / f"{k}.npz.ledger.jsonl").events) for k in range(NODES)] == [2] * NODES
+
+
+def _all_there(folder: Path) -> None:
+    (folder / "1.audit").write_text("")
+
+
+def _scaled(factor: float) -> Any:
+    return lambda right, *given: tuple(factor * std for std in right(*given))
+
+
+def _half_of_the_noise(right: Any, side: Worker, request: Any) -> Any:
+    if request.party_stds is None:
+        return right(side, request)
+    return right(side, replace(request, party_stds=tuple(std / 2 for std in request.party_stds)))
+
+
+def test_a_node_that_leaves_nothing_out_is_found(tmp_path: Path) -> None:
+    """Its sums are not those of its planted data, so that residuals are not the noise."""
+    found = audited({**RUN, "epsilon": 100.0}, "auto", tmp_path, spoil=_all_there)
+    assert found.violated
+
+
+@pytest.mark.parametrize(
+    ("settings", "owner", "name", "wrong"),
+    [(RUN, Central, "server_stds", _scaled(0.7)), (LOCAL, Worker, "answer", _half_of_the_noise)],
+)
+def test_less_noise_is_found(
+    settings: dict[str, Any], owner: Any, name: str, wrong: Any, tmp_path: Path
+) -> None:
+    with patched(owner, name, wrong):
+        found = audited(settings, "auto", tmp_path)
+    assert found.irregular
+    assert "too small" in found.oddest
+
+
+def test_a_node_answers_audits_with_an_audit_file_alone() -> None:
+    own = {"partition-id": 0, "data-file": "a.npz"}
+    plain, audit = {"nodes-own-data": True}, {"nodes-own-data": True, "audit": True}
+    assert as_taken(audit, {**own, "audit-file": "a.txt"})["audit"] is True
+    with pytest.raises(RefusedError, match="allows audits by an audit-file"):
+        as_taken(audit, own)
+    with pytest.raises(RefusedError, match="so it answers audits alone"):
+        as_taken(plain, {**own, "audit-file": "a.txt"})
+
+
+@pytest.mark.parametrize("text", ["5", "-1", "1 2 3", "1\n1", "1 -2", "x", "1.0", "\n"])
+def test_an_audit_file_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        places_of(text, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "view", "said"),
+    [
+        ({"nodes-own-data": False, "audit": False}, "auto", "nodes-own-data is False; it must be true"),
+        ({"level": "client"}, "auto", "level is 'client'; it must be aggregation"),
+        ({"unit": "client", "examples-per-client": 1}, "auto", "unit is 'client'; it must be example"),
+        ({"seed": 1}, "auto", "seed is 1; it must be left out"),
+        ({"placement": "distributed", "secure-aggregation": True}, "server", "view is 'server'; it must be"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(changes: dict[str, Any], view: str, said: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        nodes.nodes_plan(Config.parse({**RUN, **changes}), view)
+    assert said in str(refused.value)
