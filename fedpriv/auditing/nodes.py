@@ -80,8 +80,7 @@ def drawn(config: Config, data_files: Sequence[Path], canaries: int, view: str, 
     plan, seen = nodes_plan(config, view), view_of(config, view)
     worker, size = _worker(plan, data_files), config.examples_per_client
     ranges = (np.arange(silo * size, (silo + 1) * size) for silo in range(config.clients))
-    owned = [ids[worker.view.batch(ids).owner.unique().numpy()] for ids in ranges]
-    there = np.concatenate(owned)
+    there = np.concatenate([ids[np.unique(worker.view.batch(ids).owner.numpy())] for ids in ranges])
     there = there[there >= first_secret(plan, seen)]
     if validation.integer("canaries", canaries) > len(there):
         raise validation.fail("canaries", canaries, f"be at most the nodes' {len(there)} examples")

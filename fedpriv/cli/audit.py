@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedpriv._internal import validation
+from fedpriv._internal.validation import FedprivError
 from fedpriv.cli.app import AsJson, OfSettings, app, refusing, say
 from fedpriv.cli.progress import shown
 from fedpriv.cli.simulate import ConfigFile, Seed, Settings, given
@@ -22,7 +24,7 @@ allows, or if noise or cohorts are not the accounted ones; the exit code is then
 `fedpriv simulate`, at either level. Data, model and engine are used with --own-data only. --view chooses the
 adversary: who sees all released answers (models), who sees the last model alone (last-model), the server that
 sees each message, with secure aggregation each message of its protocol (server), or parties that collude
-(parties).
+(parties). --deployment audits a deployment whose nodes are all yours, with the settings of `deploy run`.
 
 \b
 Examples:
@@ -74,9 +76,21 @@ def audit(
             "`flwr run`. Nothing is run."
         ),
     ] = None,
+    deployment: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Audit a deployment (`fedpriv deploy`) on its server's machine, as the owner of all nodes.",
+        ),
+    ] = None,
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
+    if deployment is not None:
+        with refusing():
+            _require_plain(own_data, runs, picture, flower_app)
+            table = given(config_file, settings, None, seed, False)
+        return _audit_deployment(deployment, table, canaries, view, confidence, as_json)
     with refusing():  # before the slow imports of a run
         config = Config.parse(given(config_file, settings, None, seed, False))
         if flower_app is not None:
@@ -110,6 +124,45 @@ def audit(
         for line in lines(config, finding):
             say(line)
     raise typer.Exit(1 if finding.violated else 0)
+
+
+def _require_plain(own_data: bool, runs: int, picture: Path | None, flower_app: Path | None) -> None:
+    """Raises ArgumentError for an option that an audit of a deployment does not have."""
+    given = {"own-data": own_data or None, "runs": None if runs == 1 else runs}
+    for name, value in {**given, "picture": picture, "flower-app": flower_app}.items():
+        if value is not None:
+            raise validation.fail(f"--{name}", value, "be left out with --deployment")
+
+
+def _audit_deployment(
+    folder: Path, table: Mapping[str, Any], canaries: int, view: str, confidence: float, as_json: bool
+) -> None:
+    """Audits a run on a deployment, and exits with 1 if it is in violation or fails."""
+    with refusing():
+        from fedpriv.deployment import audits, runs
+        from fedpriv.deployment.folders import read_server
+        from fedpriv.simulation import nodes_audit
+
+        server, (data, files) = read_server(folder), audits.node_files(folder)
+        config = runs.checked(server, {**table, "audit": True}, audit=True)
+        place = server.folder / audits.FOLDER
+        source = nodes_audit.prepare(place, config, data, files, canaries, view, confidence)
+    try:
+        with refusing(1):
+            run = audits.start(server, {**table, "audit": True}, source)
+            say(
+                f"run {run} audits the deployment, and is charged to the nodes' ledgers like any run",
+                err=True,
+            )
+            audits.wait(server, run, (lambda line: None) if as_json else typer.echo)
+    finally:
+        found = nodes_audit.finish(place)
+    if found is None:
+        with refusing(1):
+            raise FedprivError(f"the audit wrote no finding; `flwr log {run}` and the nodes' logs say why")
+    if as_json:
+        typer.echo(json.dumps(found))
+    raise typer.Exit(1 if found["violated"] else 0)
 
 
 def _write_app(folder: Path, config: Config, canaries: int, view: str, confidence: float, runs: int) -> None:

@@ -135,7 +135,7 @@ class ClientSettings(Settings):
     )
     audit: bool = setting(
         False,
-        "an audit: nodes leave out, or replace, what their owners' audit files name; the model is not for use",
+        "an audit: nodes leave out what their owners' audit files name, and the model is not for use",
         needs=_OWN_DATA,
     )
     continues: str = setting(

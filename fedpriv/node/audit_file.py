@@ -1,8 +1,8 @@
 """The rows of a node's data file that its owner leaves out, or replaces, for an audit.
 
 The owner's own command (``fedpriv audit --deployment``) writes the file by its coins, and the node reads it:
-whoever starts a run cannot have a node do this. A line has a row's number, which is left out, or two: the row,
-and the row whose example takes its place. Rows count from 0.
+whoever starts a run cannot have a node do this. A line has a row's number, which is left out, or two: the
+row, and the row whose example takes its place. Rows count from 0.
 
 >>> places_of("2\\n0 3\\n", 4).tolist()
 [3, 1, -1, 3]

@@ -33,7 +33,7 @@ class OwnedFiles(Settings):
     )
     audit_file: str = setting(
         "",
-        "rows that the owner leaves out for an audit, written by `fedpriv audit`; the node answers audits alone",
+        "rows that the owner leaves out for an audit (`fedpriv audit`); the node then answers audits alone",
     )
 
 

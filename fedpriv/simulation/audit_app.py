@@ -40,8 +40,9 @@ def prepared(config: Config, canaries: int = 0, view: str = AUTO, confidence: fl
     validation.between("confidence", confidence, 0, 1)
     view_of(config, view)
     if config.aggregates_securely:
-        allowed = "be false on Flower's simulation engine, whose nodes keep no keys from message to message"
-        raise validation.fail("secure-aggregation", True, allowed, "`fedpriv audit --own-data` has it")
+        allowed = "be false in an app, whose nodes keep no keys from message to message"
+        hint = "`fedpriv audit --own-data` has it, and --deployment audits it on `fedpriv node run`"
+        raise validation.fail("secure-aggregation", True, allowed, hint)
     own_plan(config, canaries)
     return with_seed(config)
 

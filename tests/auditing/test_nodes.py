@@ -1,4 +1,4 @@
-"""An audit on nodes that own their data: sound runs pass, and what a node or its server does wrong is found."""
+"""An audit on nodes that own their data: sound runs pass, and faults of nodes and their server are found."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def keys_of(place: int, folder: Path) -> dict[str, str]:
 def audited(
     settings: dict[str, Any], view: str, folder: Path, spoil: Callable[[Path], None] = print
 ) -> Finding:
-    """An audit on three nodes of this process; ``spoil`` may change the folder after the coins were planted."""
+    """An audit on three nodes of this process; ``spoil`` may change the folder once coins are planted."""
     config = Config.parse(settings)
     owners = owners_of(config, folder)
     files, audits = ([Path(own[name]) for own in owners] for name in ("data-file", "audit-file"))
@@ -107,7 +107,7 @@ def audited(
 
 @pytest.mark.parametrize("kind", SOUND)
 def test_a_sound_run_passes(kind: str, tmp_path: Path) -> None:
-    """Nodes draw noise of their own: of a hundred audits at 99.9999 % confidence fewer than one in 10,000 fails."""
+    """Nodes draw noise of their own, so that sound code fails with a probability below 1e-6."""
     settings, view = SOUND[kind]
     found = audited(settings, view, tmp_path)
     assert min(found.p_value, found.noise_p_value) > 1e-7, found.oddest

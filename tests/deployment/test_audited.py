@@ -1,0 +1,85 @@
+"""`fedpriv audit --deployment`: on loopback, with three nodes whose owner is the auditor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.deployments import Deployment
+from typer.testing import CliRunner
+
+from fedpriv.accounting.ledger import read
+from fedpriv.cli import app
+
+NODES, EXAMPLES = 3, 120
+SETTINGS = [f"--set={text}" for text in (f"examples-per-client={EXAMPLES}", "rounds=2", "epsilon=2.5")]
+
+
+def allow_audits(node: Path) -> None:
+    """Has a node's owner allow audits, and nothing but audits."""
+    path = node / "policy.toml"
+    path.write_text(path.read_text().replace("[limits]", 'audit-file = "audit.txt"\n\n[limits]'))
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with Deployment(tmp_path_factory.mktemp("audited") / "d", nodes=NODES, examples=EXAMPLES) as made:
+        for place in (0, 1):
+            allow_audits(made.folder / f"node-{place}")
+        made.start_server()
+        made.start_nodes(range(NODES))
+        yield made
+
+
+def audit(deployed: Deployment, name: str, *options: str) -> tuple[int, str]:
+    """(exit code, output) of an audit of an example's run."""
+    file = str(deployed.server.folder / f"{name}.toml")
+    command = ["audit", file, "--deployment", str(deployed.folder), "--canaries", "60", *SETTINGS, *options]
+    done = deployed.command(*command)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_deployment_is_audited_where_every_owner_allows_it(deployed: Deployment) -> None:
+    code, output = audit(deployed, "local")
+    assert code == 2, output
+    assert "node-2/policy.toml has no audit-file" in output
+    allow_audits(deployed.folder / "node-2")  # but the node, which goes on, does not know it
+    code, output = audit(deployed, "local")
+    assert code == 1, output
+    assert "the audit wrote no finding" in output
+    assert not (deployed.server.folder / "audit/plan.json").exists()
+    deployed.end("node-2")
+    deployed.start_nodes([2])
+    for name, sees in (("local", "the server, which sees each message"), ("secure", "who sees the released")):
+        code, output = audit(deployed, name)
+        assert code == 0, output + deployed.log("node-2")[-2000:]
+        assert "audit run, not for use: its model was trained without units that coins left out" in output
+        assert f"the adversary: {sees}" in output
+        assert "60 of the run's own examples with a coin each" in output
+        assert "consistent with its ledger" in output
+    finding = json.loads((deployed.server.folder / "audit/finding.json").read_text())
+    assert finding["note"] == "audit run, not for use"
+    ledgers = [read(deployed.folder / f"node-{place}/ledger/ledger.jsonl") for place in range(NODES)]
+    assert [len(ledger.events) for ledger in ledgers] == [4] * NODES  # two audits, charged as runs
+    file = str(deployed.server.folder / "central.toml")
+    plain = deployed.command("deploy", "run", str(deployed.folder), file, *SETTINGS)
+    assert plain.returncode == 1, plain.stdout
+    assert "answers audits alone" in deployed.log("node-0")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--own-data"], "--own-data is True; it must be left out with --deployment"),
+        (["--runs", "3"], "--runs is 3; it must be left out"),
+        ([], "be a deployment, or hold party.toml"),
+    ],
+)
+def test_what_is_no_audit_of_a_deployment_is_refused(options: list[str], said: str, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["audit", "--deployment", str(tmp_path), *options])
+    assert shown.exit_code == 2
+    assert said in " ".join(shown.stderr.split())
