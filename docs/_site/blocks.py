@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from fedpriv._internal.settings import toml_value
 from fedpriv.accounting import METHODS as ACCOUNTING
 from fedpriv.accounting.events import Relation
+from fedpriv.auditing.views import View
 from fedpriv.config.schema import Config
 from fedpriv.data.catalogue import list_cards
 from fedpriv.data.loaders import options
@@ -89,7 +91,50 @@ def data_set_table() -> str:
     return "\n".join(lines)
 
 
-# Files with tables, each between two comments that name it.
+def _audits() -> dict[str, list[dict[str, Any]]]:
+    """What benchmarks/audit.py and tests/helpers/audit_faults.py measured."""
+    return dict(json.loads((ROOT / "tests/audits.json").read_text()))
+
+
+def fault_table() -> str:
+    """The faults that audits find, as a Markdown table: by adversary, with the least number of units."""
+    lines = [
+        "| fault | adversary | releases | units | by guesses alone | what the audit says |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = _audits()["faults"]
+    views = list(dict.fromkeys(row["adversary"] for row in rows))
+
+    def number(row: dict[str, Any], column: str) -> str:
+        return f"{row[column]:,}" if row[column] else f"not with {row['tried']:,}"
+
+    for row in sorted(rows, key=lambda row: views.index(row["adversary"])):
+        numbers = f"{row['releases']} | {number(row, 'units')} | {number(row, 'guesses')}"
+        lines.append(f"| {row['fault']} | {View(row['adversary']).sees} | {numbers} | {row['finding']} |")
+    return "\n".join(lines)
+
+
+def _sound_audits() -> list[str]:
+    """The audits of sound runs, as Markdown lines."""
+    rows = _audits()["sound"]
+    audits = sum(row["audits"] for row in rows)
+    violated, exceeded = (sum(row[key] for row in rows) for key in ("violated", "exceeded"))
+    least, together = min(row["least"] for row in rows), min(1.0, audits * min(row["least"] for row in rows))
+    return [
+        f"## Audits of sound runs: {audits}",
+        "",
+        "| unit | noise | adversary | audits | violations at 99 % | bounds above the claim | largest share | "
+        "smallest p-value |",
+        "|---|---|---|---|---|---|---|---|",
+        *(f"| {' | '.join(str(cell) for cell in row.values())} |" for row in rows),
+        "",
+        f"Of all {audits}, {violated} had a p-value below 0.01 ({audits / 100:.1f} may), and {exceeded} "
+        f"proved more than their claim. The smallest p-value, {least:g}, is {together:.2g} after correction "
+        f"for their number: at 99 % confidence for all together {'no' if together >= 0.01 else 'a'} run is "
+        "in violation.",
+    ]
+
+
 def trust_table() -> str:
     """What the tests tried, as Markdown tables: results of `make trust`, and the list of planted faults."""
     results = json.loads((ROOT / "tests/trust.json").read_text())
@@ -109,6 +154,8 @@ def trust_table() -> str:
         "|---|---|",
         *(f"| {kind} | {number} |" for kind, number in results["cases"].items()),
         "",
+        *_sound_audits(),
+        "",
         f"## Planted faults: {len(faults)}",
         "",
         "| place | faults |",
@@ -118,10 +165,12 @@ def trust_table() -> str:
     return "\n".join(lines)
 
 
+# Files with tables, each between two comments that name it.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"optimizers": optimizer_table},
     "docs/explanation/accounting.md": {"accounting": accounting_table, "samplers": sampler_table},
     "docs/explanation/placements.md": {"placements": placement_table},
+    "docs/guides/audit.md": {"faults": fault_table},
     "docs/guides/data.md": {"datasets": data_set_table},
     "docs/trust.md": {"trust": trust_table},
 }

@@ -1,9 +1,12 @@
 """An audit on nodes that own their data, all of one owner.
 
-The owner draws the coins, and each node leaves the units out of its own data, or replaces them, by the audit
-file that the owner writes for it (:mod:`fedpriv.node.audit_file`). Nodes draw their own noise, charge their
-ledgers and answer each release once, as in any run. The auditor reads the data files, too, and so knows what
-each unit adds. Steps on neighbouring data are repeated in the auditor's process, by the same code.
+The owner draws the coins, and each node leaves units out of its own data, by the audit file that the owner
+writes for it (:mod:`fedpriv.node.audit_file`). Where neighbours replace a unit, an empty place replaces it:
+another unit of the nodes in its place would be there twice, and lose more than the nodes' ledgers charge.
+
+Nodes draw their own noise, charge their ledgers and answer each release once, as in any run. The auditor
+reads the data files, too, and so knows what each unit adds. Steps on neighbouring data are repeated in the
+auditor's process, by the same code.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import numpy as np
 import torch
 
 from fedpriv._internal import validation
-from fedpriv.auditing import claims
 from fedpriv.auditing.own_units import OwnUnits, usual_number
 from fedpriv.auditing.subject import Subject, first_secret, require_auditable
 from fedpriv.auditing.views import View, view_of
@@ -37,13 +39,11 @@ class NodeCoins:
 
     Attributes:
         guessed: the units whose coins are guessed, ascending (m,).
-        absent: those of them that are left out or replaced, ascending.
-        replaced: whether they are replaced, each by the next unit of its node.
+        absent: those of them that are left out, ascending.
     """
 
     guessed: Indices
     absent: Indices
-    replaced: bool
 
 
 @dataclass(frozen=True)
@@ -87,24 +87,23 @@ def drawn(config: Config, data_files: Sequence[Path], canaries: int, view: str, 
     generator = key.generator("canaries")
     count = min(len(there), canaries or usual_number(worker.task.dimension))
     guessed = np.sort(generator.choice(there, count, replace=False))
-    return NodeCoins(guessed, guessed[generator.random(count) < 0.5], claims.replaces(plan.config))
+    return NodeCoins(guessed, guessed[generator.random(count) < 0.5])
 
 
 def plant(config: Config, coins: NodeCoins, audit_files: Sequence[Path]) -> None:
     """Writes each node's audit file by the coins."""
     size = config.examples_per_client
     for silo, path in enumerate(audit_files):
-        rows = coins.absent[coins.absent // size == silo] - silo * size
-        write_audit_file(path, rows, (rows + 1) % size if coins.replaced else None)
+        write_audit_file(path, coins.absent[coins.absent // size == silo] - silo * size)
 
 
 def on_nodes(
     plan: Plan, view: View, key: Key, coins: NodeCoins, data_files: Sequence[Path], engine: Engine
 ) -> Subject:
-    """The run on nodes whose own data has the coins' units left out, or replaced."""
+    """The run on nodes whose own data has the coins' units left out."""
     worker = replace(_worker(plan, data_files), key=key)
     size, start = plan.config.examples_per_client, initial_params(worker.task, key).to(worker.device)
-    units = OwnUnits(worker.view, worker, coins.guessed, coins.absent, coins.replaced, size)
+    units = OwnUnits(worker.view, worker, coins.guessed, coins.absent, replaced=False, span=size)
     side, there = replace(worker, view=units), ~np.isin(coins.guessed, coins.absent)
     return Subject(plan, view, side, engine, units, coins.guessed, there, start, key, planted=True)
 

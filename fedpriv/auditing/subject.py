@@ -64,8 +64,8 @@ class Subject:
         start: the parameters (d,) at the beginning.
         key: the run's key, which is seeded, so that steps can be repeated.
         elsewhere: the run's engine, if its silos train apart in other processes.
-        planted: whether the nodes themselves leave out, or replace, units of their data. They answer each
-            release once, so that steps are repeated in this process.
+        planted: whether the nodes themselves leave units out of their data. They answer each release once, so
+            that steps are repeated in this process.
     """
 
     plan: Plan

@@ -74,7 +74,6 @@ def prepare(
         "confidence": confidence,
         "guessed": coins.guessed.tolist(),
         "absent": coins.absent.tolist(),
-        "replaced": coins.replaced,
         "data-files": [str(path) for path in data_files],
     }
     with atomic(plan) as file:
@@ -107,8 +106,7 @@ def nodes_audit_app(folder: str) -> ServerApp:
 
 def _audit(grid: Grid, config: Config, folder: Path) -> None:
     plan = read_json((folder / PLAN).read_bytes())
-    guessed, absent = (np.array(plan[name], np.int64) for name in ("guessed", "absent"))
-    coins = NodeCoins(guessed, absent, plan["replaced"])
+    coins = NodeCoins(*(np.array(plan[name], np.int64) for name in ("guessed", "absent")))
 
     def report(text: str) -> None:
         print(text, flush=True)

@@ -21,12 +21,12 @@ from fedpriv.config.builders import make_source
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import write_client_file
 from fedpriv.federated.worker import Worker
-from fedpriv.flower import client_app
+from fedpriv.flower import client_app, server_app
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.secure_parties import secured_over
 from fedpriv.mechanism.placement import Central
-from fedpriv.node.audit_file import places_of
+from fedpriv.node.audit_file import left_out
 from fedpriv.node.policy import RefusedError, as_taken
 from fedpriv.rng import Key
 
@@ -162,10 +162,17 @@ def test_a_node_answers_audits_with_an_audit_file_alone() -> None:
         as_taken(plain, {**own, "audit-file": "a.txt"})
 
 
-@pytest.mark.parametrize("text", ["5", "-1", "1 2 3", "1\n1", "1 -2", "x", "1.0", "\n"])
+def test_an_ordinary_run_is_no_audit() -> None:
+    """Else its model, trained without examples, would look like any other."""
+    config = Config.parse(RUN)
+    with pytest.raises(ArgumentError, match="audit is True; it must be false"):
+        server_app._run(InProcessGrid(NODES, config.table()), config)
+
+
+@pytest.mark.parametrize("text", ["5", "-1", "1 2", "x", "1.0", "\n"])
 def test_an_audit_file_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        places_of(text, 5)
+        left_out(text, 5)
 
 
 @pytest.mark.parametrize(
