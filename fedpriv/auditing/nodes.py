@@ -64,9 +64,10 @@ class NodesUnits:
 def nodes_plan(config: Config, view: str) -> Plan:
     """The plan of an audit on nodes. Raises ArgumentError for what it cannot watch."""
     require_auditable(config, on_nodes=True)
-    if view_of(config, view) is View.PROTOCOL:
-        allowed = "be models for secure aggregation on nodes, whose server sees the sums"
-        hint = "`fedpriv audit --view server` without --deployment tests the messages of the protocol"
+    seen = view_of(config, view)
+    if config.aggregates_securely and seen not in (View.MODELS, View.LAST_MODEL):
+        allowed = "be models or last-model for secure aggregation on nodes, whose server sees the sums"
+        hint = "without --deployment the messages of the protocol are tested, and what colluders see"
         raise validation.fail("view", view, allowed, hint)
     return make_plan(config)
 

@@ -183,6 +183,7 @@ def test_an_audit_file_that_is_none_is_refused(text: str) -> None:
         ({"unit": "client", "examples-per-client": 1}, "auto", "unit is 'client'; it must be example"),
         ({"seed": 1}, "auto", "seed is 1; it must be left out"),
         ({"placement": "distributed", "secure-aggregation": True}, "server", "view is 'server'; it must be"),
+        ({"placement": "distributed", "secure-aggregation": True}, "parties", "view is 'parties'; it must"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(changes: dict[str, Any], view: str, said: str) -> None:
