@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import trust
+from helpers import audit_faults, trust
+from helpers.scripts import script
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,6 +35,25 @@ def test_the_results_have_every_kind_and_reader() -> None:
         "messages",
         "forged sizes",
     } <= counted
+
+
+def test_the_measured_faults_are_those_of_the_audits_tests() -> None:
+    """`python tests/helpers/audit_faults.py --write NAME` measures a new one."""
+    rows = json.loads(audit_faults.RESULTS.read_text())["faults"]
+    faults = {fault.name: fault.sees.value for fault in audit_faults.faults()}
+    assert {row["fault"]: row["adversary"] for row in rows} == faults
+    assert all(row["units"] and row["units"] <= row["tried"] for row in rows)
+
+
+def test_the_audits_of_sound_runs_are_those_of_the_benchmark() -> None:
+    """`python benchmarks/audit.py --write` makes them."""
+    rows = json.loads(audit_faults.RESULTS.read_text())["sound"]
+    places = list(script("../benchmarks/audit.py").PLACES)
+    assert [(row["unit"], row["noise"], row["adversary"]) for row in rows] == places
+    audits = sum(row["audits"] for row in rows)
+    assert audits >= 200
+    assert sum(row["exceeded"] for row in rows) == 0
+    assert audits * min(row["least"] for row in rows) > 0.01
 
 
 def test_a_case_counts_once_and_for_its_own_function() -> None:

@@ -177,6 +177,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("memory-budget", 0),
     ("reply-timeout", 0.0),
     ("round-deadline", -1.0),
+    ("audit", "yes"),
     ("continues", 7),
     ("evaluate-every", 0),
     ("out", {"a": 1}),
