@@ -1,6 +1,7 @@
 """Runs what docs/trust.md counts, and writes the counts to tests/trust.json and the page.
 
     python tests/helpers/trust.py [PYTEST ARGUMENT ...]    (-m "slow or not slow" adds what takes long)
+    python tests/helpers/trust.py --only WORD ...          (kinds of cases with this word; all else stays)
 
 The page itself is made from that file and from the list of planted faults by docs/_site/blocks.py. A run in
 which a test fails writes nothing.
@@ -58,20 +59,29 @@ def inputs(folder: Path) -> dict[str, dict[str, int]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the tests and writes the results. Returns pytest's exit status."""
-    chosen = sorted({test for tests in kinds().values() for test in tests})
+    only = arguments[1] if arguments[:1] == ["--only"] and len(arguments) > 1 else ""
+    arguments = arguments[2:] if only else arguments
+    counted = {kind: tests for kind, tests in kinds().items() if only in kind}
+    chosen = sorted({test for tests in counted.values() for test in tests})
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
         told = {**os.environ, "FEDPRIV_TALLY": folder}
-        done = subprocess.run([*command, FUZZING, *chosen], cwd=ROOT, env=told, check=False)
+        done = subprocess.run(
+            [*command, *([] if only else [FUZZING]), *chosen], cwd=ROOT, env=told, check=False
+        )
         if done.returncode:
             return done.returncode
         cases = passed(report)
         counts = {
             kind: sum(any(tests_of(where, case) for where in tests) for case in cases)
-            for kind, tests in kinds().items()
+            for kind, tests in counted.items()
         }
         results = {"inputs": inputs(Path(folder)), "cases": counts}
+        if only:
+            before = json.loads(RESULTS.read_text())
+            merged = {kind: counts.get(kind, before["cases"].get(kind, 0)) for kind in kinds()}
+            results = {"inputs": before["inputs"], "cases": merged}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     return subprocess.run([sys.executable, "docs/_site/blocks.py"], cwd=ROOT, check=False).returncode
 
