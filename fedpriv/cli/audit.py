@@ -147,17 +147,18 @@ def _audit_deployment(
         config = runs.checked(server, {**table, "audit": True}, audit=True)
         place = server.folder / audits.FOLDER
         source = nodes_audit.prepare(place, config, data, files, canaries, view, confidence)
+    run = 0
     try:
         with refusing(1):
             run = audits.start(server, {**table, "audit": True}, source)
-        with refusing(1):
             say(
                 f"run {run} audits the deployment, and is charged to the nodes' ledgers like any run",
                 err=True,
             )
             audits.wait(server, run, (lambda line: None) if as_json else typer.echo)
     except KeyboardInterrupt:
-        say(f"run {run} goes on; `fedpriv deploy stop {folder} {run}` ends it", err=True)
+        if run:
+            say(f"run {run} goes on; `fedpriv deploy stop {folder} {run}` ends it", err=True)
         raise typer.Exit(130) from None
     finally:
         found = nodes_audit.finish(place)
