@@ -72,7 +72,7 @@ def row(place: tuple[str, str, str], found: list[Finding]) -> dict[str, Any]:
             max((max(one.proved, one.proved_by_curves) / one.claimed for one in found), default=0.0), 2
         ),
         # Guesses, and noise and cohorts, have half of what the confidence leaves each.
-        "least": float(f"{min((2 * min(one.p_value, one.noise_p_value) for one in found), default=1.0):.2g}"),
+        "least": float(f"{min([1.0, *(2 * min(one.p_value, one.noise_p_value) for one in found)]):.2g}"),
     }
 
 
