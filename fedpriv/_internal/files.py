@@ -45,17 +45,18 @@ def unwritable(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
+def atomic(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """A binary file to write. It appears at ``path``, complete, when the block ends without an error.
 
-    Missing folders are created. After an error nothing is left on disk.
+    Missing folders are created. After an error nothing is left on disk. Only its owner can read a ``private``
+    file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # tempfile would make files that only the owner can read; these follow the user's umask.
     name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with naming(path, name):
-            with name.open("xb") as file:
+            with open(name, "xb", opener=_for_owner if private else None) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -63,6 +64,10 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         name.unlink(missing_ok=True)
         raise
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def sync_folder(folder: Path) -> None:

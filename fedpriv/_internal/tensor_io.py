@@ -8,9 +8,11 @@ b'{"__metadata__":{"fedpriv":"1","round":"3"},'
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -30,3 +32,12 @@ def packed(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 hash, in hex, of the tensors' names, types, shapes and bytes."""
+    mark = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        mark.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        mark.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return mark.hexdigest()

@@ -2,7 +2,7 @@
 
 The same app runs in fedpriv's grids, in Flower's simulation engine and on SuperNodes. It builds the worker
 (task, data, work) from the run's public configuration, once per process. At the client level it answers with
-its silos' model changes, and the node's Context keeps the state of their optimizers.
+its silos' model changes, and the node's disk or Context keeps the state of their optimizers.
 
 A node that owns its data takes the noise from its own plan and keeps a ledger (:mod:`fedpriv.node.ledger`).
 
@@ -62,12 +62,13 @@ def describe_node(message: Message, context: Context) -> Message:
     run_config, node_config = _configs(context)
     if Level.of(dict(run_config)).by_silo:
         silo = _silo_side(run_config, node_config, context.run_id)
-        side, budget_gate = silo.side, silo.budget_gate
+        side, warning = silo.side, silo.look_ahead()
     else:
         side = _side(run_config, node_config)
         budget_gate = None if side.own is None else _node_ledger(run_config, node_config, context.run_id)
-    if budget_gate is not None and (refused := budget_gate.look_ahead()):
-        _log.warning("%s", refused)
+        warning = "" if budget_gate is None else budget_gate.look_ahead()
+    if warning:
+        _log.warning("%s", warning)
     _log_unused_examples(side)
     names = ("partition-id", "num-partitions")
     fields = {name: context.node_config[name] for name in names if name in context.node_config}
@@ -96,6 +97,8 @@ def train(message: Message, context: Context) -> Message:
     """Answers a TrainRequest with the change of each of its silos, which is already private."""
     side = _silo_side(*_configs(context), context.run_id)
     request = read_training(message.content)
+    if side.state_file is not None:
+        return Message(changes_content(side.train(request), request.round), reply_to=message)
     memories = read_memories(context.state, request.silos)
     try:
         changes = replace(side, memories=memories).train(request)

@@ -115,7 +115,8 @@ def _continued(config: Config) -> tuple[Plan, Checkpoint]:
 
 
 def _going_on(resumed: Checkpoint) -> str:
-    lost = f", and {resumed.lost} charged after it without an answer" if resumed.lost else ""
+    rounds = resumed.begun - resumed.state.step if resumed.begun else resumed.lost
+    lost = f", and {rounds} charged after it without an answer" if rounds > 0 else ""
     return f"the run goes on after round {resumed.state.step}{lost}"
 
 

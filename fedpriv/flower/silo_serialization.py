@@ -3,7 +3,7 @@
 A request has the records ``model`` (theta, ONE ArrayRecord shared by all messages of a round) and ``round``
 (its number, the events that the server charged, and the requested silos). A reply has ``changes``, one array
 per silo, and ``reply``, the round that was asked for. A node keeps the state of its silos in its own Context,
-which does not leave the node.
+which does not leave the node, and a node that owns its data on its disk (:mod:`fedpriv.node.silo_state`).
 
 >>> import torch
 >>> request = TrainRequest(torch.zeros(3), 2, (Event(1.5, "none", "add-remove"),), (0, 4))
@@ -36,7 +36,8 @@ from fedpriv.flower.serialization import (
     read_whole,
     require_current,
 )
-from fedpriv.node.silo import ModelDelta, SiloState, TrainRequest
+from fedpriv.node.silo import ModelDelta, TrainRequest
+from fedpriv.node.silo_state import SiloState
 
 
 def model_record(request: TrainRequest) -> ArrayRecord:

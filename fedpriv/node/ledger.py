@@ -40,12 +40,13 @@ from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.files import sync_folder
-from fedpriv.accounting import Budget, epsilon
+from fedpriv.accounting import Budget, LedgerError, epsilon
 from fedpriv.accounting.events import Event, Sampling, tally
-from fedpriv.accounting.head import head_path
+from fedpriv.accounting.head import Head, head_path
 from fedpriv.accounting.ledger import Record, read, require_not_deleted
 from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.accounting.owner_limit import share
+from fedpriv.accounting.record import require_reaches
 from fedpriv.config.plan import Plan
 from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.sampling import Everyone
@@ -170,20 +171,23 @@ class NodeLedger:
     colluders: int = 0
     continued: bool = False
 
-    def charge(self, number: int, events: Sequence[Event]) -> None:
-        """Records the events of round (or release) ``number`` and returns once they are on disk.
+    def charge(self, number: int, events: Sequence[Event], since: Head | None = None) -> Head:
+        """Records the events of round (or release) ``number`` and returns, once they are on disk, where the
+        ledger ends. ``since`` is where it has ended before, as the state of the node's silo says.
 
         Raises RefusedError, and records nothing, if the number was charged before, or if the events exceed
         both the plan and its budget, or the owner's limit, or have less noise than the owner allows. Raises
-        LedgerError, and records nothing, if the ledger was edited, cut, put back to an earlier state, or
-        deleted while its head was kept. Raises LedgerError also if the disk refuses the charge, which may
+        LedgerError, and records nothing, if the ledger was edited, cut, put back to an earlier state (also one
+        that does not reach ``since``), or deleted while its head was kept. Raises LedgerError also if the disk refuses the charge, which may
         then be there or not; nothing is answered.
         """
         with on_disk(self.path), locked(self.path):
             ledger, record = opened(self.path, self.plan.config.unit, self.anchor)
             with ledger:
+                self._require_reaches(record, since)
                 self._check(number, events, record)
                 ledger.record(events, run=str(self.run), round=number)
+                return ledger.head
 
     def charge_run(self, number: int) -> None:
         """Charges the whole run before its first answer, on the server's word; ``number`` is the release.
@@ -218,6 +222,13 @@ class NodeLedger:
                 if rest:
                     ledger.record(rest, run=str(self.run), rests=ON_WORD)
 
+    def has_begun(self) -> bool:
+        """Whether the ledger has a charge of this run."""
+        if not self.path.exists():
+            return False
+        with locked(self.path):
+            return bool(self._own(read(self.path, self.anchor)))
+
     def _own(self, record: Record) -> list[tuple[Any, Event]]:
         """(round, event) of this run's charges. Charges without a run belong to an earlier run."""
         return [
@@ -226,7 +237,11 @@ class NodeLedger:
             if labels.get("run") == str(self.run)
         ]
 
-    def look_ahead(self) -> str:
+    def _require_reaches(self, record: Record, since: Head | None) -> None:
+        if since is not None:
+            require_reaches(record, since, self.path, "the state of this node's silo")
+
+    def look_ahead(self, since: Head | None = None) -> str:
         """A warning for the node's own log if the owner's limit will stop a run that has not begun, or "".
 
         It applies only if the node takes part in every release; otherwise the number of its releases depends
@@ -237,12 +252,13 @@ class NodeLedger:
                 the run that this node would drop out. A client's ledger reveals the draws of earlier runs, so
                 for a client only the run's own releases are compared with the limit. It is also raised if the
                 ledger is for another privacy unit.
-            LedgerError: if the ledger was edited, cut or deleted, or cannot be written. A node that cannot
-                charge answers nothing, and the run would train on noise in its place.
+            LedgerError: if the ledger was edited, cut or deleted, does not reach ``since`` (:meth:`charge`), or
+                cannot be written. A node that cannot charge answers nothing, and the run would train on noise
+                in its place.
         """
         with on_disk(self.path):
             self._require_writable()
-            return self._look_ahead()
+            return self._look_ahead(since)
 
     def _require_writable(self) -> None:
         """Raises OSError unless a charge could be put on disk now. Charges nothing."""
@@ -257,13 +273,19 @@ class NodeLedger:
             os.fsync(file.fileno())
         sync_folder(folder)
 
-    def _look_ahead(self) -> str:
+    def _look_ahead(self, since: Head | None) -> str:
         if not self.path.exists():
             require_not_deleted(self.path, self.anchor)
+            if since is not None:
+                raise LedgerError(
+                    f"{self.path} is missing, and the state of this node's silo says that it had "
+                    f"{since.length} events: restore the ledger from a copy"
+                )
             past: tuple[Event, ...] = ()
         else:
             with locked(self.path):
                 record = read(self.path, self.anchor)
+            self._require_reaches(record, since)
             self._check_unit(record)
             if self._own(record):
                 return ""  # the run has begun

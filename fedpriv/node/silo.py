@@ -20,7 +20,8 @@ multiplier. Where their sampling rates differ, it is calibrated to the silo with
 silo is charged with its own events. Their changes have equal weights in the mean.
 
 State: the optimizer's slots (moments, clip norm, preconditioner, DP-SRM's estimate and its point) stay on the
-silo's node from round to round, while the parameters are replaced by the server's theta. The step number, and
+silo's node from round to round, on its disk if the node owns its data (:mod:`fedpriv.node.silo_state`), while
+the parameters are replaced by the server's theta. The step number, and
 with it schedules and events, depends only on the round number. A silo that missed rounds continues with its
 old slots; one that lost its slots continues with those of ``init``; both at the planned step. Slots are
 computed from noisy answers only, so for any theta the sensitivity and the noise of a query are as charged.
@@ -29,6 +30,10 @@ Checks: a node makes the plan from the run's public configuration and takes K, z
 request carries theta, the round number and the events that the server charged. The node refuses it if the
 events differ from the plan, if the silo is not on this node, or if the round was answered before. A node that
 owns its data also keeps a ledger (:mod:`fedpriv.node.ledger`).
+
+Continued runs: a round that was charged and has no answers, since the run was killed, leaves the model as it
+is, as a round that no silo answered. The run goes on with the next round, so no silo is asked twice for a
+round, each round is charged once, and the run costs what was planned.
 """
 
 from __future__ import annotations
@@ -51,6 +56,7 @@ from fedpriv.federated.worker import Worker
 from fedpriv.node.factory import make_worker
 from fedpriv.node.ledger import NodeLedger, open_node_ledger, same_events
 from fedpriv.node.policy import RefusedError
+from fedpriv.node.silo_state import SiloState, SiloStateFile
 from fedpriv.optimizers.base import State
 from fedpriv.rng import Key
 
@@ -114,23 +120,33 @@ def run(
     trainer: SiloEngine,
     budget_gate: SiloBudgetGate,
     observe: Callable[[Progress], None] = lambda progress: None,
+    first: int = 0,
+    unanswered: int = 0,
+    charged: int = 0,
 ) -> Outcome:
     """Runs the rounds of a plan from theta ``params`` (d,) until the rounds or the budget end, or Ctrl-C.
+
+    A continued run begins with round ``first``. The ``unanswered`` rounds from there on have charges and no
+    answers. ``charged`` releases were charged to each silo before.
 
     Returns the outcome. Its state has the server's model and counts rounds; its releases are those charged to
     each silo; ``stopped`` is ROUNDS, BUDGET or INTERRUPTED.
     """
-    state, charged = State(params), 0
+    state = State(params, first)
     silos = tuple(range(plan.config.clients))
     try:
-        for number in range(plan.rounds):
+        for number in range(first, plan.rounds):
+            if number < first + unanswered:
+                state = state.advanced(state.params, {})
+                observe(Progress(number + 1, charged, state))
+                continue
             events = round_events(plan, number)
             if not budget_gate.affords(events):
                 return Outcome(state, charged, StopReason.BUDGET)
-            first, *others = plan.schedules
+            worst, *others = plan.schedules
             for schedule in others:  # all are on disk before any request is sent
                 budget_gate.record(round_events(plan, number, schedule.events), schedule.silos, events)
-            budget_gate.charge(events, first.silos)
+            budget_gate.charge(events, worst.silos)
             charged += len(events)
             changes = trainer.train(TrainRequest(state.params, number, events, silos))
             state = state.advanced(averaged(state.params, changes), {})
@@ -148,19 +164,6 @@ def averaged(params: Tensor, changes: Sequence[ModelDelta]) -> Tensor:
     return (params.double() + mean).to(params.dtype)
 
 
-@dataclass
-class SiloState:
-    """The state of a silo that a node keeps between rounds. It contains no data.
-
-    Attributes:
-        round: the first round that the silo may still answer.
-        slots: the optimizer's tensors, or None before the first round.
-    """
-
-    round: int = 0
-    slots: Mapping[str, Tensor] | None = None
-
-
 @dataclass(frozen=True)
 class SiloWorker:
     """The node's side of a run at the client level: trains the silos that it hosts.
@@ -170,20 +173,41 @@ class SiloWorker:
         side: computes bounded sums over the silos' examples.
         memories: the state of each silo, by number.
         budget_gate: the node's own ledger, if it owns its data.
+        state_file: the file of the state of this node's only silo, if the node owns its data.
     """
 
     plan: Plan
     side: Worker
     memories: dict[int, SiloState] = field(default_factory=dict)
     budget_gate: NodeLedger | None = None
+    state_file: SiloStateFile | None = None
 
     def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
-        """The change of each requested silo. Raises RefusedError if the request differs from the plan."""
+        """The change of each requested silo. Raises RefusedError if the request differs from the plan, and
+        LedgerError if the node's ledger or its silo's state cannot be used."""
+        if self.state_file is not None and self.side.own is not None:
+            self.memories[self.side.own] = self.state_file.read()
         if len(set(request.silos)) < len(request.silos):
             raise RefusedError("a request names a silo twice in one round")
         for silo in request.silos:
             self._check(request, silo)
         return tuple(ModelDelta(silo, self._change(request, silo)) for silo in request.silos)
+
+    def look_ahead(self) -> str:
+        """As :meth:`NodeLedger.look_ahead`, and a warning if the state of a run that has begun is lost.
+
+        Raises LedgerError also if the state of the node's silo is damaged, or newer than its ledger.
+        """
+        if self.budget_gate is None:
+            return ""
+        state = SiloState() if self.state_file is None else self.state_file.read()
+        warning = self.budget_gate.look_ahead(state.charged)
+        if self.state_file is not None and state.charged is None and self.budget_gate.has_begun():
+            return (
+                f"this node has charged rounds of run {self.state_file.run}, and no {self.state_file.path}: its "
+                "silo's optimizer begins afresh, under what is left of the budget"
+            )
+        return warning
 
     def close(self) -> None:
         """Does nothing: there are no resources to release."""
@@ -202,15 +226,14 @@ class SiloWorker:
         """theta_K - theta of one silo after its K steps."""
         schedule, memory = self.plan.schedule_of(silo), self.memories[silo]
         mechanism, events = schedule.mechanism, round_events(self.plan, request.round, schedule.events)
+        initial = mechanism.optimizer.init(request.params).slots
+        if memory.slots is not None and _kinds(memory.slots) != _kinds(initial):
+            raise RefusedError(f"the state of silo {silo} is of another model or optimizer than the run's")
         if self.budget_gate is not None:
-            self.budget_gate.charge(request.round, events)
+            memory.charged = self.budget_gate.charge(request.round, events, memory.charged)
         memory.round = request.round + 1  # also if an error follows
         steps = self.plan.config.silo_steps
-        start = State(
-            request.params,
-            request.round * steps,
-            memory.slots or mechanism.optimizer.init(request.params).slots,
-        )
+        start = State(request.params, request.round * steps, memory.slots or initial)
         # Without a seed no two answers share noise, not even for the same round.
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
@@ -220,7 +243,22 @@ class SiloWorker:
         if end.state.step != start.step + steps:
             raise RefusedError(f"round {request.round} could not complete all of its steps")
         memory.slots = end.state.slots
+        self._keep(memory)
         return end.state.params.double() - request.params.double()
+
+    def _keep(self, memory: SiloState) -> None:
+        """Writes the state before the round is answered, so that an answer that was sent has its state."""
+        if self.state_file is None:
+            return
+        if memory.round == self.plan.rounds:
+            self.state_file.delete()
+        else:
+            self.state_file.write(memory)
+
+
+def _kinds(slots: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """The shape and type of each tensor."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in slots.items()}
 
 
 @dataclass
@@ -254,4 +292,6 @@ def make_silo_worker(
         raise validation.fail("level", config.level, "be client for silos that take private steps")
     plan = make_plan(config)
     side = make_worker(run_config, node_config)
-    return SiloWorker(plan, side, budget_gate=open_node_ledger(plan, node_config or {}, run_id))
+    ledger = open_node_ledger(plan, node_config or {}, run_id)
+    file = None if ledger is None else SiloStateFile(ledger.path, ledger.run)
+    return SiloWorker(plan, side, budget_gate=ledger, state_file=file)

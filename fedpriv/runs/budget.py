@@ -37,7 +37,8 @@ class RunAccountant:
         ledger: open.
         path: of the ledger's file.
         charged: the gate's events that are in it already, of a resumed run.
-        step: how many of the plan's releases that run still has the answers of.
+        step: how many of the plan's releases that run goes on after: those that it still has the answers of,
+            or that it goes on without.
 
     Attributes:
         adaptive: false. See :class:`fedpriv.accounting.accountant.BudgetGate`.
@@ -56,7 +57,7 @@ class RunAccountant:
         # Under a participation cap nobody loses by all releases, so events are not simply added up.
         self._accountant = None
         if plan.budget is not None and not plan.capped:
-            stops = _stops(plan, len(self._planned), len(charged) - step)
+            stops = _stops(plan, len(self._planned), max(0, len(charged) - step))
             self._accountant = Accountant(plan.budget, self._planned, charged=charged, checkpoints=stops)
 
     def affords(self, events: Sequence[Event]) -> bool:
@@ -126,6 +127,11 @@ class RunAccountant:
         return len(self._charged)
 
     @property
+    def recorded(self) -> int:
+        """How many events the ledger has; at the client level those of all silos."""
+        return len(self._ledger)
+
+    @property
     def link(self) -> str:
         """What marks the ledger as it stands (:attr:`fedpriv.accounting.Ledger.link`)."""
         return self._ledger.link
@@ -177,7 +183,7 @@ def _stops(plan: Plan, total: int, before: int) -> list[int]:
 def _what_is_left(plan: Plan, charged: Sequence[Event], step: int) -> tuple[Event, ...]:
     """What was charged and the plan's releases from ``step`` on, as many of them as the budget affords."""
     lost = len(charged) - step
-    planned = plan.mechanism.planned_events(lost=lost) if lost else plan.events
+    planned = plan.mechanism.planned_events(lost=lost) if lost > 0 else plan.events
     whole = (*charged, *planned[step:])
     budget = plan.budget
     if budget is None or tuple(charged) == plan.events[:step]:

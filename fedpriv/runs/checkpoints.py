@@ -7,7 +7,9 @@ release numbers, and so noise, that nothing has used.
 
 A deployment's nodes have charged a lost release, too, by its number, and answer it no second time. So it
 counts as one that no node answered: where the server adds the noise it is made of noise alone, and the run
-goes on with the next; where the nodes add it, it is made again under the next number.
+goes on with the next; where the nodes add it, it is made again under the next number. At the client level the
+lost rounds leave the model as it is, wherever the silos are (:mod:`fedpriv.node.silo`). The states of
+simulated silos are in the file, too; a node that owns its data keeps its own.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from fedpriv.accounting.ledger import Record
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.node.silo_state import SiloState
 from fedpriv.optimizers.base import State
 from fedpriv.parameters import Layout
 from fedpriv.report.comparison import spend_hint
@@ -37,6 +40,7 @@ from fedpriv.report.notices import remark
 from fedpriv.runs.budget import RunAccountant
 
 FILE = "state.safetensors"
+_SILO = "silo/"  # of tensors of silos
 REPORTS = ("report.json", "report.md", "curves.png")  # in the order in which a run's end writes them
 
 
@@ -46,13 +50,16 @@ class Checkpoint:
 
     Attributes:
         state: the optimizer's, as of an evaluation, or as the run began.
-        releases, link: how many the ledger held then, and its mark (:attr:`fedpriv.accounting.Ledger.link`).
+        releases, link: how many events the ledger held then, and its mark
+            (:attr:`fedpriv.accounting.Ledger.link`).
         model: a digest of the model's layout.
         metrics: the records up to then.
         resumed: the rounds after which the run was resumed, this time included.
-        charged: how many releases the ledger holds by now.
+        charged: how many events the ledger holds by now.
         changed: settings whose code (``module:name``) is in a file that is not as it was.
         untrained: the scores before round 1; empty where an earlier version began the run.
+        begun: at the client level how many rounds have charges by now, be they complete or not.
+        silos: the states of silos that this process hosts, by number.
     """
 
     state: State
@@ -64,6 +71,8 @@ class Checkpoint:
     charged: int = 0
     changed: tuple[str, ...] = ()
     untrained: Mapping[str, float | None] = field(default_factory=dict)
+    begun: int = 0
+    silos: Mapping[int, SiloState] = field(default_factory=dict)
 
     @property
     def lost(self) -> int:
@@ -71,7 +80,10 @@ class Checkpoint:
         return self.charged - self.releases
 
     def unanswered(self, plan: Plan) -> int:
-        """How many lost releases the run makes of noise alone, before it goes on."""
+        """How many lost releases the run makes of noise alone, before it goes on; at the client level how many
+        lost rounds leave the model as it is."""
+        if plan.by_silo:
+            return max(0, self.begun - self.state.step)
         silent = plan.config.nodes_own_data and plan.mechanism.placement.releases(0)
         return self.lost if silent else 0
 
@@ -92,8 +104,8 @@ class Checkpoint:
 def obstacle(plan: Plan) -> str | None:
     """Why a run of this plan cannot be resumed; None where it can."""
     config = plan.config
-    if plan.by_silo:
-        return "the states of its silos were in memory only (level=client)"
+    if plan.by_silo and not (config.nodes_own_data or config.in_process):
+        return "the states of its silos were in its actors' memory only (level=client with engine=ray)"
     if plan.capped:
         return "which clients have given data was in memory only (max-participations)"
     if config.given is not None:
@@ -110,22 +122,27 @@ def packed(
     budget_gate: RunAccountant,
     resumed: tuple[int, ...],
     untrained: Mapping[str, float | None] | None = None,
+    silos: Mapping[int, SiloState] | None = None,
 ) -> bytes:
-    """The content of FILE."""
+    """The content of FILE; ``silos`` are the states of silos that this process hosts."""
+    tensors = state.tensors()
+    for silo, own in (silos or {}).items():
+        tensors |= {f"{_SILO}{silo}/{name}": tensor for name, tensor in (own.slots or {}).items()}
     about = {
         "step": state.step,
         "resumed": list(resumed),
-        "releases": budget_gate.releases,
+        "releases": budget_gate.recorded,
         "link": budget_gate.link,
         "config": _digest(plan.config.toml()),
         "model": digest(layout),
-        "tensors": _tensors_digest(state.tensors()),
+        "tensors": tensor_io.digest(tensors),
         "code": _code(plan.config),
         "untrained": dict(untrained or {}),
+        "silos": {str(silo): own.round for silo, own in (silos or {}).items()},
     }
     note = remark(plan.config)
     words = {"fedpriv": json.dumps(about)} | ({"remark": note} if note else {})
-    return tensor_io.packed(state.tensors(), words)
+    return tensor_io.packed(tensors, words)
 
 
 def require_settings(folder: Path, before: Config, now: Config) -> None:
@@ -147,7 +164,7 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     if why := obstacle(plan):
         hint = f"{why}; {spend_hint(folder, config)}"
         raise validation.fail("FOLDER", str(folder), "hold a run that can be resumed", hint)
-    state, about = _state(folder, config)
+    state, silos, about = _state(folder, config)
     if about["config"] != _digest(_settings(folder)):
         raise validation.ArgumentError(
             f"The configuration of the run in {folder} was changed: config.toml is not the file that the "
@@ -164,6 +181,8 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
         len(record.events),
         tuple(key for key, mark in _code(config).items() if about["code"].get(key) != mark),
         about["untrained"],
+        begun_rounds(plan, record) if plan.by_silo else 0,
+        silos,
     )
     found.require_ledger(record)
     if not bool(torch.isfinite(state.params).all()):
@@ -171,14 +190,20 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
         raise validation.fail("FOLDER", str(folder), "hold a finite model", hint)
     if ended == StopReason.BUDGET:
         raise validation.fail("FOLDER", str(folder), "have budget left", "the run ended at its budget")
-    if ended and state.step >= plan.mechanism.rounds:
-        raise validation.fail(
-            "FOLDER", str(folder), "have rounds left", f"all {plan.mechanism.rounds} were run"
-        )
+    rounds = plan.rounds if plan.by_silo else plan.mechanism.rounds
+    if ended and state.step >= rounds:
+        raise validation.fail("FOLDER", str(folder), "have rounds left", f"all {rounds} were run")
     return found
 
 
-def _state(folder: Path, config: Config) -> tuple[State, dict[str, Any]]:
+def begun_rounds(plan: Plan, record: Record) -> int:
+    """How many rounds of a run at the client level some silo has charges of. A crash can leave the last one
+    charged to some silos, or for some steps; nobody was asked for it then, and it counts."""
+    most = max((len(events) for events in record.by_silo().values()), default=0)
+    return -(-most // plan.config.silo_steps)
+
+
+def _state(folder: Path, config: Config) -> tuple[State, dict[int, SiloState], dict[str, Any]]:
     path = folder / FILE
     if not path.is_file():
         begun = _ledger(folder, config).events
@@ -189,12 +214,14 @@ def _state(folder: Path, config: Config) -> tuple[State, dict[str, Any]]:
             about = read_json(file.metadata()["fedpriv"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             wanted = ("code", "config", "link", "model", "releases", "resumed", "step", "tensors")
-            about = {name: about[name] for name in wanted} | {"untrained": about.get("untrained", {})}
+            late = {name: about.get(name, {}) for name in ("silos", "untrained")}  # version 0.1.0 has neither
+            about = {name: about[name] for name in wanted} | late
             if not _plausible(about):
                 raise ValueError("the facts are not of the kinds that were written")
-            if about["tensors"] != _tensors_digest(tensors):
+            if about["tensors"] != tensor_io.digest(tensors):
                 raise ValueError("the tensors are not those that were written")
-            return State.from_tensors(tensors, int(about["step"])), about
+            silos = _silos(tensors, about["silos"])
+            return State.from_tensors(tensors, int(about["step"])), silos, about
     except (
         SafetensorError,
         KeyError,
@@ -205,15 +232,25 @@ def _state(folder: Path, config: Config) -> tuple[State, dict[str, Any]]:
         raise validation.fail("FOLDER", str(folder), f"hold an intact {FILE}") from None
 
 
+def _silos(tensors: Mapping[str, Tensor], rounds: Mapping[str, int]) -> dict[int, SiloState]:
+    """The states of silos of which ``rounds`` has the rounds that they may answer."""
+    found = {}
+    for silo, number in rounds.items():
+        start = f"{_SILO}{silo}/"
+        slots = {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+        found[int(silo)] = SiloState(number, slots)
+    return found
+
+
 def _plausible(about: Mapping[str, Any]) -> bool:
     """Whether the facts beside a state have the types with which they are written."""
     texts = (about[name] for name in ("config", "link", "model", "tensors"))
-    numbers = (about["releases"], about["step"], *about["resumed"])
-    tables = (about["code"], about["untrained"])
-    return (
-        all(isinstance(text, str) for text in texts)
-        and all(isinstance(number, int) and number >= 0 for number in numbers)
-        and all(isinstance(table, dict) for table in tables)
+    tables = (about["code"], about["untrained"], about["silos"])
+    if not all(isinstance(table, dict) for table in tables):
+        return False
+    numbers = (about["releases"], about["step"], *about["resumed"], *about["silos"].values())
+    return all(isinstance(text, str) for text in texts) and all(
+        isinstance(number, int) and number >= 0 for number in numbers
     )
 
 
@@ -266,15 +303,6 @@ def _code(config: Config) -> dict[str, str]:
     if config.initial_weights:
         marks["initial-weights"] = hashlib.sha256(Path(config.initial_weights).read_bytes()).hexdigest()
     return marks
-
-
-def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """A digest of their names and bytes."""
-    mark = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        mark.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        mark.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return mark.hexdigest()
 
 
 def _digest(text: str) -> str:

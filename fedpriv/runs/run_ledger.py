@@ -10,7 +10,8 @@ from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.version import __version__
-from fedpriv.accounting import Ledger, anchor, local_view
+from fedpriv.accounting import Event, Ledger, anchor, local_view
+from fedpriv.accounting.ledger import Record
 from fedpriv.config.plan import Plan
 from fedpriv.report.notices import remark
 from fedpriv.runs.budget import RunAccountant
@@ -34,7 +35,17 @@ def open_accountant(
         stack.enter_context(ledger)
         resumed.require_ledger(record)  # again, now that nobody else writes to it
         step = resumed.state.step + resumed.unanswered(plan)
-        yield RunAccountant(plan, ledger, path, record.events, step)
+        if plan.by_silo:
+            step *= plan.config.silo_steps
+        yield RunAccountant(plan, ledger, path, gate_events(plan, record), step)
+
+
+def gate_events(plan: Plan, record: Record) -> tuple[Event, ...]:
+    """The events of a run's ledger that its budget is held against: at the client level those of the silo
+    that loses most."""
+    if not plan.by_silo:
+        return record.events
+    return record.by_silo().get(str(plan.schedules[0].silos[0]), ())
 
 
 def _header(plan: Plan, folder: Path) -> dict[str, Any]:

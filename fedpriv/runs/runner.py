@@ -37,7 +37,8 @@ from fedpriv.federated.loop import Outcome, Progress, advance
 from fedpriv.federated.stop_reason import StopReason, divergence
 from fedpriv.models import weights
 from fedpriv.node import silo
-from fedpriv.node.silo import SiloEngine
+from fedpriv.node.silo import SiloEngine, SiloWorker
+from fedpriv.node.silo_state import SiloState
 from fedpriv.optimizers.base import State
 from fedpriv.report import summary as summary_module
 from fedpriv.report.notices import guessing, most_frequent, remark
@@ -47,7 +48,7 @@ from fedpriv.runs.callbacks import Callback, GuardedCallbacks
 from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import MODEL, Result, TrainedModel, report_files
 from fedpriv.runs.run_dir import RunFolder
-from fedpriv.runs.run_ledger import open_accountant
+from fedpriv.runs.run_ledger import gate_events, open_accountant
 from fedpriv.runs.status import Status as Status
 from fedpriv.tasks import metrics as metrics_module
 
@@ -82,7 +83,7 @@ def execute(
         guarded = GuardedCallbacks(callbacks)
         job = _Job(plan, absent, folder, show, resumed, guarded)  # first: where it fails, no ledger is begun
         with open_accountant(plan, folder, resumed) as budget_gate:
-            job.begin(budget_gate)
+            job.begin(budget_gate, engine)
             try:
                 stopped = job.train(engine)
             except KeyboardInterrupt:  # while evaluating the last round, say
@@ -128,6 +129,8 @@ class _Job:
         self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
         self.resumed = resumed.resumed if resumed else ()
         self.unanswered = resumed.unanswered(plan) if resumed else 0
+        self.silos: dict[int, SiloState] | None = {}  # in this process, by number
+        self.silos_before = dict(resumed.silos) if resumed else {}
         self.absent_before = availability.until(self.metrics)
         source = make_source(plan.config)
         self.inputs = models.Inputs(source.shape, source.classes, source.tokens)
@@ -143,9 +146,14 @@ class _Job:
         # readers expect evaluations after rounds.
         self.untrained = dict(resumed.untrained) if resumed else self._scores()
 
-    def begin(self, budget_gate: RunAccountant) -> None:
+    def begin(self, budget_gate: RunAccountant, engine: Engine | SiloEngine) -> None:
         """Take the run's accountant, and write what there is before the first round."""
         self.budget_gate = budget_gate
+        if self.plan.by_silo and not self.plan.config.nodes_own_data:
+            # Of silos elsewhere the state cannot be kept, and so no run of them is resumed.
+            self.silos = engine.memories if isinstance(engine, SiloWorker) else None
+            if self.silos is not None:
+                self.silos.update(self.silos_before)
         if self.folder is not None:
             for name in checkpoints.REPORTS:  # of the run until it was resumed: they say less than is spent
                 (self.folder.path / name).unlink(missing_ok=True)
@@ -171,7 +179,9 @@ class _Job:
     def _loop(self, engine: Engine | SiloEngine) -> Outcome:
         plan, budget_gate = self.plan, self.budget_gate
         if plan.by_silo:
-            return silo.run(plan, self.state.params, cast(SiloEngine, engine), budget_gate, self._observe)
+            start, trainer = self.state, cast(SiloEngine, engine)
+            before = start.step, self.unanswered, budget_gate.releases
+            return silo.run(plan, start.params, trainer, budget_gate, self._observe, *before)
         loop = (
             plan.mechanism,
             self.state,
@@ -265,17 +275,15 @@ class _Job:
 
     def _save_state(self) -> None:
         """Write what the run could be resumed from."""
-        if self.folder is not None and checkpoints.obstacle(self.plan) is None:
-            content = checkpoints.packed(
-                self.plan, self.task.layout, self.state, self.budget_gate, self.resumed, self.untrained
-            )
-            self.folder.write(checkpoints.FILE, content)
+        if self.folder is not None and self.silos is not None and checkpoints.obstacle(self.plan) is None:
+            own = (self.state, self.budget_gate, self.resumed, self.untrained, self.silos)
+            self.folder.write(checkpoints.FILE, checkpoints.packed(self.plan, self.task.layout, *own))
 
     def finish(self, stopped: StopReason) -> Result:
         self._save()  # first: what follows may take seconds
         charged = self.budget_gate.charged_on_disk()
         by_silo = charged.by_silo() if self.plan.by_silo else None
-        events = charged.events if by_silo is None else by_silo.get(str(self.plan.schedules[0].silos[0]), ())
+        events = gate_events(self.plan, charged)
         absences = [*self.absent_before, *self.absent.to_json()]
         about = stopped, by_silo, self.resumed, absences, self.untrained, charged.head
         labels = self._labels()

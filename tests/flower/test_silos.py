@@ -682,7 +682,7 @@ def test_ignored_examples_are_reported_only_in_the_nodes_own_log(
 def test_private_facts_about_the_limit_are_only_in_the_nodes_own_log(
     own_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NodeLedger, "look_ahead", lambda budget_gate: "the limit has no room")
+    monkeypatch.setattr(NodeLedger, "look_ahead", lambda budget_gate, since=None: "the limit has no room")
     for level in (LOCAL, DEPLOYED):
         caplog.clear()
         assert ready(Config.parse(level), **{"data-file": str(own_file)}) == "ready"
