@@ -158,7 +158,7 @@ _RESUME = """Continue a run that ended early, under what is left of its budget, 
 RUN is the number of the run, as `fedpriv deploy status` shows it. It was stopped, has failed, or its server
 was killed; then start the server's start.sh first. The run goes on in its folder after its last round, under
 a new number of Flower's, and the nodes' ledgers count it as the same run. What was charged stays charged,
-also for a round that was not finished. A run of level=client cannot be continued.
+also for a round that was not finished. In a run of level=client each node goes on with the state of its silo.
 
 Exit codes: as of `fedpriv deploy run`.
 """

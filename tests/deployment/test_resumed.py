@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.deployments import Deployment, await_true
 from helpers.hosted_grid import SCRIPTS
+from helpers.toy_app import saved_params
 
 from fedpriv.accounting import ledger
+from fedpriv.config.builders import initial_params
 from fedpriv.config.plan import make_plan
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.deployment import runs
 from fedpriv.node.ledger import own_events
 from fedpriv.node.policy_file import read_policy
+from fedpriv.node.silo import TrainRequest, averaged, make_silo_worker, round_events
+from fedpriv.node.silo_state import SiloStateFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -128,6 +134,64 @@ def test_a_killed_run_goes_on(
     again = finished(started(deployed, "resume", str(deployed.folder), str(first)))
     assert "exit code 2" in again
     assert "have rounds left" in again or "have budget left" in again, again
+
+
+def test_a_killed_run_of_silos_goes_on_with_their_own_states(deployed: Deployment) -> None:
+    """The server is killed in a round, then a node with SIGKILL. The model is that of a replay from the seed
+    in which the lost round leaves the model as it is, and silos that had begun it keep what they learnt."""
+    folder, server = deployed.folder / "out-client", deployed.server
+    before = [len(ledger.read(path).events) for path in ledgers(deployed)]
+    settings = [f"--set=out={folder}", f"--set=rounds={ROUNDS}", "--set=evaluate-every=1", "--set=seed=5"]
+    settings += ["--set=examples-per-client=300", f"--set=clients={NODES}", "--set=optimizer=dp-sgd"]
+    settings += ["--set=momentum=0.5"]
+    process = started(deployed, "run", str(deployed.folder), str(server.folder / "client.toml"), *settings)
+    await_round(deployed, folder, 2)
+    kill_server(deployed, process)
+    [first] = [run for run, path in runs.folders(server).items() if path == folder]
+    states = [SiloStateFile(path, first).path for path in ledgers(deployed)]
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in states)
+    deployed.end("node-1", signal.SIGKILL)  # its state is on its disk
+    deployed.start_nodes([1])
+    output = finished(started(deployed, "resume", str(deployed.folder), str(first)))
+    assert "exit code 0" in output, output + deployed.log("server")[-3000:] + deployed.log("node-0")[-3000:]
+
+    config = Config.parse(read_run(folder))
+    plan = make_plan(config)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["result"]["stopped"] == "rounds"
+    assert ledger.read(folder / "ledger.jsonl").events == plan.events, "each round is charged once"
+    answered = []
+    for path, count in zip(ledgers(deployed), before, strict=True):
+        own = ledger.read(path)
+        new = own.labels[count:]
+        assert {labels["run"] for labels in new} == {str(first)}
+        rounds = [labels["round"] for labels in new][:: config.silo_steps]
+        assert len(set(rounds)) == len(rounds), "no round is answered twice"
+        assert set(range(ROUNDS)) - set(rounds) <= lost_rounds(output)
+        assert own.events[count:] == tuple(e for r in rounds for e in round_events(plan, r))
+        answered.append(rounds)
+    assert not any(path.exists() for path in states), "they are deleted after the last round"
+    simulated = replay(config.changed(nodes_own_data=False), answered, lost_rounds(output))
+    torch.testing.assert_close(saved_params(folder, config), simulated, rtol=0, atol=1e-6)
+
+
+def lost_rounds(output: str) -> set[int]:
+    """The numbers, from 0, of rounds that the continued run goes on without."""
+    found = re.search(r"goes on after round (\d+)(?:, and (\d+) charged after it)?", output)
+    assert found, output
+    return {int(found[1]) + k for k in range(int(found[2] or 0))}
+
+
+def replay(config: Config, answered: Sequence[Sequence[int]], lost: set[int]) -> torch.Tensor:
+    """The model (d,) after all rounds, whose silos answered these rounds; of lost rounds it has nothing."""
+    silos = make_silo_worker(config.table())
+    params = initial_params(silos.side.task, silos.plan.key())
+    for number in range(config.rounds):
+        asked = tuple(silo for silo, rounds in enumerate(answered) if number in rounds)
+        request = TrainRequest(params, number, round_events(silos.plan, number), asked)
+        changes = silos.train(request) if asked else ()
+        params = params if number in lost else averaged(params, changes)
+    return params
 
 
 def ledgers(deployed: Deployment) -> list[Path]:

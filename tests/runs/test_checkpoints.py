@@ -275,10 +275,6 @@ def test_a_record_newer_than_the_state_is_made_again(tmp_path: Path) -> None:
 
 _DRAWN_BEFORE = "drawn before round 1 was in memory only"
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "client level": (
-        {"level": "client", "unit": "example", "clients": 3, "examples_per_client": 50, "silo_steps": 1},
-        "states of its silos were in memory only",
-    ),
     "participations": (
         {"placement": "local", "sampler": "fixed-size", "max_participations": 3},
         "max-participations",
@@ -296,9 +292,8 @@ def test_runs_that_remember_more_than_their_state_are_refused(tmp_path: Path, ki
     settings, why = REFUSED[kind]
     config = small(**settings)
     plan = make_plan(config)
-    if kind != "client level":
-        begin(tmp_path / "run", config, 1)
-        assert not (tmp_path / "run" / checkpoints.FILE).exists()
+    begin(tmp_path / "run", config, 1)
+    assert not (tmp_path / "run" / checkpoints.FILE).exists()
     with pytest.raises(ArgumentError, match=why):
         checkpoints.read(tmp_path / "run", plan)
 
