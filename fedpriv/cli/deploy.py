@@ -52,6 +52,11 @@ def init(
     control_port: Annotated[int, typer.Option(help="Port of the SuperLink on the server's loopback.")] = 8000,
     certificate: Annotated[Path | None, typer.Option(help="PEM file of a real certificate.")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None,
+    operator_port: Annotated[int, typer.Option(help="Port at which operators connect.")] = 9444,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of an operator, who may start runs from another machine; repeat for more."),
+    ] = None,
     root_certificates: Annotated[Path | None, typer.Option(help="PEM file of its authority.")] = None,
     node_public_key: Annotated[
         list[Path] | None, typer.Option(help="A node's public key (OpenSSH); repeat, by partition.")
@@ -71,6 +76,8 @@ def init(
             certificate_key,
             root_certificates,
             tuple(node_public_key or ()),
+            operator_port,
+            tuple(operator) if operator else defaults.operators,
         )
         made = provision.provision(folder, request)
     for path in made:
@@ -124,7 +131,77 @@ def rotate(
     say(f"partition {partition} is node {node} with the new key; start the node again with its private half")
 
 
-_RUN = """Start a run on the deployment, show its log, and wait for its end. Run it on the server's machine.
+operator_app = typer.Typer(
+    cls=Commands,
+    help="Say who may start runs from another machine.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+deploy_app.add_typer(operator_app, name="operator")
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The operator's name, which the log has.")]
+
+_ADD = """Let an operator in while everything else goes on, and make the operator's folder.
+
+Run it on the server's machine. Without --certificate a key and a certificate for a year are made: bring the
+folder to the operator over a channel that you trust. With it the operator's key stays with its owner, who
+puts it into the folder as operator.key. `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes
+-keyout operator.key -out operator.crt -subj /CN=NAME -days 365` makes both.
+"""
+
+
+@operator_app.command("add", help=_ADD, short_help="Let an operator in.")
+def operator_add(
+    folder: Folder,
+    name: _Name,
+    certificate: Annotated[Path | None, typer.Option(help="The operator's own certificate (PEM).")] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="Where the operator's folder is made; by default beside the server's.")
+    ] = None,
+) -> None:
+    with refusing():
+        from fedpriv.deployment import operators
+
+        made = operators.add(_server(folder), name, certificate, into)
+    typer.echo(f"{made}")
+    say(f"copy {made} to the operator's machine: `fedpriv deploy run` takes it for the server's folder")
+
+
+@operator_app.command("revoke", short_help="Refuse an operator at once.")
+def operator_revoke(folder: Folder, name: _Name) -> None:
+    """Refuse an operator from now on, also on open connections. Runs that the operator has started go on."""
+    with refusing():
+        from fedpriv.deployment import operators
+
+        operators.revoke(_server(folder), name)
+    say(f"{name} opens nothing from now on; `fedpriv deploy operator add` gives the name another certificate")
+
+
+@operator_app.command("list", short_help="Show the operators.")
+def operator_list(folder: Folder, as_json: AsJson = False) -> None:
+    """Show each operator's certificate: its SHA-256 fingerprint, and when it ends."""
+    with refusing():
+        from fedpriv.deployment import operators
+
+        rows = [
+            {
+                "operator": name,
+                "certificate": operators.fingerprint(own),
+                "ends": f"{own.not_valid_after_utc:%Y-%m-%d}",
+            }
+            for name, own in sorted(operators.read(_server(folder)).items())
+        ]
+    if as_json:
+        typer.echo(json.dumps(rows))
+    elif rows:
+        print_table(tuple(rows[0]), [list(row.values()) for row in rows], "operators")
+    else:
+        say("no operators: runs are started on the server's machine alone")
+
+
+_RUN = """Start a run on the deployment, show its log, and wait for its end.
+
+FOLDER is the server's folder on its machine, or an operator's own folder on any machine that reaches the
+server's operator-port. An operator's run writes its folder on the server's machine.
 
 SETTINGS.toml has the settings of `fedpriv simulate`, with nodes-own-data = true and clients = the number of
 nodes; --set changes one of them. Ctrl-C stops watching, not the run.
@@ -146,16 +223,17 @@ def run(
         from fedpriv.config.reading import read_assignment, read_file
         from fedpriv.deployment import runs
 
-        server = _server(folder)
+        server = _controller(folder)
         table = read_file(settings) | dict(read_assignment(text) for text in assignments or ())
         runs.checked(server, table)
     with refusing(1):
         _wait(folder, server, runs.start(server, table))
 
 
-_RESUME = """Continue a run that ended early, under what is left of its budget, on the server's machine.
+_RESUME = """Continue a run that ended early, under what is left of its budget.
 
-RUN is the number of the run, as `fedpriv deploy status` shows it. It was stopped, has failed, or its server
+FOLDER is that of the server or of the operator who started the run. RUN is the number of the run, as
+`fedpriv deploy status` shows it. It was stopped, has failed, or its server
 was killed; then start the server's start.sh first. The run goes on in its folder after its last round, under
 a new number of Flower's, and the nodes' ledgers count it as the same run. What was charged stays charged,
 also for a round that was not finished. In a run of level=client each node goes on with the state of its silo.
@@ -169,7 +247,7 @@ def resume(folder: Folder, run: Annotated[int, typer.Argument(metavar="RUN")]) -
     with refusing():
         from fedpriv.deployment import runs
 
-        server = _server(folder)
+        server = _controller(folder)
         settings = runs.continuation(server, run)
     with refusing(1):
         _wait(folder, server, runs.resume(server, settings))
@@ -179,7 +257,8 @@ def _wait(folder: Path, server: Party, started: Started) -> None:
     """Shows the run's log until it ends, and exits with 1 if it has failed."""
     from fedpriv.deployment import runs
 
-    say(f"run {started.run} writes {started.folder}")
+    where = started.folder or "its folder on the server's machine"
+    say(f"run {started.run} writes {where}")
     try:
         ended = runs.wait(server, started, typer.echo)
     except KeyboardInterrupt:
@@ -200,7 +279,7 @@ def stop(folder: Folder, run: Annotated[int, typer.Argument(metavar="RUN")]) -> 
     with refusing(1):
         from fedpriv.deployment import flower_cli
 
-        flower_cli.stop_run(_server(folder), run)
+        flower_cli.stop_run(_controller(folder), run)
 
 
 @deploy_app.command("status", short_help="Show nodes, runs, rounds and epsilon.")
@@ -209,7 +288,7 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     with refusing(1):
         from fedpriv.deployment import runs
 
-        server = _server(folder)
+        server = _controller(folder)
         tables = {"nodes": runs.nodes_table(server), "runs": runs.runs_table(server)}
     if as_json:
         typer.echo(json.dumps(tables))
@@ -242,6 +321,24 @@ def superlink(context: typer.Context) -> None:
     starts.run("flower-superlink", context.args)
 
 
+@deploy_app.command("control", short_help="Let operators in to the control API, and nobody else.")
+def control(folder: Folder) -> None:
+    """Run the control proxy: it passes on what operators call to start, stop and watch runs, and logs it.
+
+    The server's start.sh starts it.
+    """
+    with refusing(1):
+        from fedpriv.deployment import control as control_proxy
+        from fedpriv.deployment.folders import OPERATOR_PORT
+        from fedpriv.deployment.proxy import serve
+
+        server = _server(folder)
+        if OPERATOR_PORT not in server.facts:
+            raise validation.fail(OPERATOR_PORT, None, "be set in the server's party.toml")
+        say(f"operators connect to {server.facts['listen']}:{server.facts[OPERATOR_PORT]}")
+        serve(server, control_proxy.ControlProxy)
+
+
 @deploy_app.command("proxy", short_help="Let nodes in, and nobody to the control API.")
 def proxy(folder: Folder) -> None:
     """Run the proxy at the address of the nodes: it passes on the calls of nodes and nothing else.
@@ -254,6 +351,12 @@ def proxy(folder: Folder) -> None:
         server = _server(folder)
         say(f"nodes connect to {server.facts['listen']}:{server.facts['port']}")
         fleet.serve(server)
+
+
+def _controller(folder: Path) -> Party:
+    from fedpriv.deployment.folders import read_controller
+
+    return read_controller(folder)
 
 
 def _server(folder: Path) -> Party:
@@ -282,14 +385,17 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     with refusing():
-        from fedpriv.deployment import checks, node_checks, server_checks
+        from fedpriv.deployment import checks, node_checks, operator_checks, server_checks
         from fedpriv.deployment.folders import read_parties
 
         findings = [
             finding
             for each in read_parties(folder, party)
             for finding in checks.looked(
-                each, (server_checks if each.is_server else node_checks).looks(each, before_start)
+                each,
+                (server_checks if each.is_server else node_checks if each.is_node else operator_checks).looks(
+                    each, before_start
+                ),
             )
         ]
     wrong = [finding for finding in findings if finding.state is checks.State.WRONG]
@@ -321,5 +427,5 @@ def sample_data(
         from fedpriv.deployment.folders import read_parties
         from fedpriv.deployment.sample_data import write
 
-        for path in write([party for party in read_parties(folder) if not party.is_server], examples):
+        for path in write([party for party in read_parties(folder) if party.is_node], examples):
             typer.echo(f"{path}")

@@ -105,11 +105,11 @@ def private(path: Path) -> None:
         raise FaultError(f"others than its owner can read {path}", f"chmod 600 {path}")
 
 
-def dates(certificate: x509.Certificate, what: str) -> str:
+def dates(certificate: x509.Certificate, what: str, renew: str = "") -> str:
     """Until when the certificate is valid. Raises FaultError if it is not valid now, or not for long."""
     now = datetime.datetime.now(datetime.UTC)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    renew = f"renew the {what}, and start the server again"
+    renew = renew or f"renew the {what}, and start the server again"
     if now < begin:
         raise FaultError(
             f"the {what} is valid from {begin:%Y-%m-%d %H:%M} UTC on", "set this machine's clock"

@@ -1,7 +1,8 @@
-"""Flower's command ``flwr`` for a deployment's server: registering nodes, starting and watching runs.
+"""Flower's command ``flwr`` for a deployment: registering nodes, starting and watching runs.
 
-Only the documented commands and their JSON output are used. They talk to the SuperLink's control API, which
-listens on the server's loopback.
+Only the documented commands and their JSON output are used. They talk to the SuperLink's control API, on the
+server's machine over its loopback, from an operator's machine over the control proxy with the operator's
+certificate (:mod:`fedpriv.deployment.certified`). ``server`` is either party.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.settings import toml_value
+from fedpriv.deployment import operators
 from fedpriv.deployment.folders import Party
 
 CONNECTION = "deployment"
@@ -41,14 +44,17 @@ def write_connection(server: Party) -> None:
     """Writes Flower's configuration. It needs absolute paths, so it is written again after a move."""
     home = server.folder / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
-    address = f"127.0.0.1:{server.facts['control-port']}"
+    address, roots = f"127.0.0.1:{server.facts.get('control-port')}", server.loopback_roots
+    if server.is_operator:
+        host, port = server.server_address
+        address, roots = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", server.roots
     lines = [
         "[superlink]",
         f'default = "{CONNECTION}"',
         "",
         f"[superlink.{CONNECTION}]",
         f"address = {toml_value(address)}",
-        f"root-certificates = {toml_value(str(server.loopback_roots))}",
+        f"root-certificates = {toml_value(str(roots))}",
     ]
     (home / "config.toml").write_text("\n".join(lines) + "\n")
 
@@ -59,12 +65,20 @@ def command(*arguments: str) -> list[str]:
     return [str(program) if program.exists() else arguments[0], *arguments[1:]]
 
 
+def _flwr(server: Party, *arguments: str) -> list[str]:
+    """The command line of ``flwr``, for an operator with the certificate."""
+    if not server.is_operator:
+        return command("flwr", *arguments)
+    files = str(server.path("certificate")), str(server.path("certificate-key"))
+    return [sys.executable, "-m", "fedpriv.deployment.certified", *files, *arguments]
+
+
 def call(server: Party, *arguments: str) -> dict[str, Any]:
     """The JSON answer of ``flwr ARGUMENTS --format json``. Raises FlowerError if Flower refuses."""
     write_connection(server)
     try:
         result = subprocess.run(
-            command("flwr", *arguments, "--format", "json"),
+            _flwr(server, *arguments, "--format", "json"),
             env=environment(server),
             cwd=server.folder,
             stdin=subprocess.DEVNULL,
@@ -79,6 +93,10 @@ def call(server: Party, *arguments: str) -> dict[str, Any]:
         return answer
     reason = str(answer.get("error-message") or result.stderr or result.stdout)
     text = " ".join(reason.split())[:_MOST_SHOWN]
+    if server.is_operator:
+        if refused := operators.refusal(server):
+            raise FlowerError(refused)
+        raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text or 'no reason given'}")
     port = server.facts["control-port"]
     hint = f"is the server started, and this its machine? Its SuperLink listens on 127.0.0.1:{port}"
     raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text or 'no reason given'} ({hint})")
@@ -131,7 +149,7 @@ def stop_run(server: Party, run: int) -> None:
 def follow(server: Party, run: int) -> subprocess.Popen[str]:
     """A process that prints the run's log to its standard output until the run ends."""
     return subprocess.Popen(
-        command("flwr", "log", str(run), CONNECTION, "--stream"),
+        _flwr(server, "log", str(run), CONNECTION, "--stream"),
         env=environment(server),
         cwd=server.folder,
         stdin=subprocess.DEVNULL,

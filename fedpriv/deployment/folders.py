@@ -3,6 +3,7 @@
     FOLDER/authority/   the test authority's key, which no machine needs
     FOLDER/server/      certificate and key, the nodes' public keys, Flower's configuration, the app
     FOLDER/node-K/      the node's key, the authority's certificate, the owner's policy
+    FOLDER/operator-X/  the key and certificate of operator X, who may start runs, and the server's address
 
 Each party's ``party.toml`` states its facts. Paths in it are relative to the party's folder, or absolute.
 """
@@ -16,17 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
+from fedpriv._internal.settings import toml_value
 from fedpriv._internal.version import __version__
 from fedpriv.config.reading import read_file
 from fedpriv.node.policy_file import Policy, read_policy
 
+_OPERATOR = "operator-"
 SERVER, AUTHORITY, PARTY_FILE = "server", "authority", "party.toml"
+OPERATOR_PORT = "operator-port"  # the fact with the port of the control proxy
 POLICY_FILE = "policy.toml"  # of a node: where everything is, and what its owner allows
 
 
 def node_folder(partition: int) -> str:
     """The name of a node's folder."""
     return f"node-{partition}"
+
+
+def operator_folder(name: str) -> str:
+    """The name of an operator's folder."""
+    return f"{_OPERATOR}{name}"
 
 
 def versions() -> dict[str, str]:
@@ -43,13 +52,23 @@ class Party:
 
     @property
     def name(self) -> str:
-        """``server``, or ``node-K``."""
+        """``server``, ``node-K`` or ``operator-NAME``."""
         return str(self.facts["party"])
 
     @property
     def is_server(self) -> bool:
         """Whether the party is the server."""
         return self.name == SERVER
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether the party is an operator."""
+        return self.name.startswith(_OPERATOR)
+
+    @property
+    def is_node(self) -> bool:
+        """Whether the party is a node."""
+        return not self.is_server and not self.is_operator
 
     @property
     def nodes(self) -> int:
@@ -59,7 +78,7 @@ class Party:
     @property
     def roots(self) -> Path:
         """The certificates of the authorities that the server's certificate is checked against."""
-        return self.path("root-certificates") if self.is_server else Path(self.policy["root-certificates"])
+        return Path(self.policy["root-certificates"]) if self.is_node else self.path("root-certificates")
 
     @property
     def public_keys(self) -> tuple[Path, ...]:
@@ -77,8 +96,15 @@ class Party:
         return self.folder / "enrolment.json"
 
     @property
+    def operators(self) -> Path:
+        """The server's record of who may start runs from another machine."""
+        return self.folder / "operators.json"
+
+    @property
     def server_address(self) -> tuple[str, int]:
-        """(host, port) at which nodes reach the server."""
+        """(host, port) at which nodes, or this operator, reach the server."""
+        if self.is_operator:
+            return str(self.facts["host"]), int(self.facts[OPERATOR_PORT])
         if self.is_server:
             return str(self.facts["hosts"][0]), int(self.facts["port"])
         host, _, port = str(self.policy["superlink"]).rpartition(":")
@@ -99,6 +125,9 @@ _SERVER_FACTS = {
     "certificate-key": str, "root-certificates": str,
 }  # fmt: skip
 _NODE_FACTS = {"partition": int}
+_OPERATOR_FACTS = {
+    "host": str, OPERATOR_PORT: int, "certificate": str, "certificate-key": str, "root-certificates": str,
+}  # fmt: skip
 _FACTS = {"party": str, "nodes": int, "versions": dict}
 
 
@@ -109,11 +138,13 @@ def read_party(folder: Path) -> Party:
         hint = "`fedpriv deploy init` makes it"
         raise validation.fail("FOLDER", str(folder), f"be a deployment, or hold {PARTY_FILE}", hint)
     facts = read_file(path)
-    own = _SERVER_FACTS if facts.get("party") == SERVER else _NODE_FACTS
-    for name, kind in (_FACTS | own).items():
-        if not isinstance(facts.get(name), kind) or isinstance(facts.get(name), bool):
+    name = str(facts.get("party"))
+    others = _OPERATOR_FACTS if name.startswith(_OPERATOR) else _NODE_FACTS
+    own = _SERVER_FACTS if name == SERVER else others
+    for fact, kind in (_FACTS | own).items():
+        if not isinstance(facts.get(fact), kind) or isinstance(facts.get(fact), bool):
             hint = f"as `fedpriv deploy init` writes it: {kind.__name__}"
-            raise validation.fail(f"{name} in {path}", facts.get(name), "be set", hint)
+            raise validation.fail(f"{fact} in {path}", facts.get(fact), "be set", hint)
     if not facts.get("hosts", True):
         raise validation.fail(f"hosts in {path}", [], "name at least one host")
     return Party(folder.absolute(), facts)
@@ -147,5 +178,30 @@ def read_server(folder: Path) -> Party:
     return parties[0]
 
 
-def _order(party: Party) -> tuple[bool, int]:
-    return not party.is_server, int(party.facts.get("partition", -1))
+def read_controller(folder: Path) -> Party:
+    """Who starts and watches runs from this folder: the server, or an operator in the operator's own folder.
+
+    Raises ArgumentError for a node's folder.
+    """
+    parties = read_parties(folder)
+    if not parties[0].is_node:
+        return parties[0]
+    hint = "it is a node's"
+    raise validation.fail("FOLDER", str(folder), "hold the server's folder, or be an operator's", hint)
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """The content of a ``party.toml``."""
+    lines = [f"{key} = {_text(value)}\n" for key, value in facts.items()]
+    agreed = [f"{name} = {toml_value(version)}\n" for name, version in versions().items()]
+    head = "# Written by `fedpriv deploy init`. Paths are relative to this folder, or absolute.\n"
+    both = "\n# What all parties must have installed.\n[versions]\n"
+    return head + "".join(lines) + both + "".join(agreed)
+
+
+def _text(value: Any) -> str:
+    return f"[{', '.join(map(toml_value, value))}]" if isinstance(value, list) else toml_value(value)
+
+
+def _order(party: Party) -> tuple[bool, bool, int, str]:
+    return not party.is_server, party.is_operator, int(party.facts.get("partition", -1)), party.name

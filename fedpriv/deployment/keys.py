@@ -1,4 +1,4 @@
-"""The certificates of a deployment's server, and the key pairs of its nodes.
+"""The certificates of a deployment's server and operators, and the key pairs of its nodes.
 
 A certificate authority of the deployment's own signs the server's certificate (ECDSA, P-256). A node has an
 ECDSA key (P-384) in OpenSSH's format, which Flower's SuperNode reads. Private files are written with mode
@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpriv._internal import validation
 
-_AUTHORITY_DAYS, _SERVER_DAYS = 730, 365
+_AUTHORITY_DAYS, _SERVER_DAYS, _OPERATOR_DAYS = 730, 365, 365
 LOOPBACK_DAYS = 3650  # of the certificate that only this machine sees
 _EARLIER = datetime.timedelta(minutes=10)  # a certificate is valid on a machine whose clock is slow
 _PRIVATE, _PUBLIC = 0o600, 0o644
@@ -78,6 +78,23 @@ def make_server_certificate(
     ):
         builder = builder.add_extension(extension, critical=critical)
     return builder.sign(authority.key, hashes.SHA256()), key
+
+
+def make_operator_certificate(
+    name: str, days: int = _OPERATOR_DAYS
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """(an operator's certificate, which its own key signs, its private key), for a year. The server knows it
+    by its hash."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _named(name)
+    builder = _certificate(subject, subject, key.public_key(), days)
+    for extension, critical in (
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage(signs_certificates=False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False),
+    ):
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(key, hashes.SHA256()), key
 
 
 def _named(name: str) -> x509.Name:
@@ -184,7 +201,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
         raise KeyFileError(f"{path} is no certificate in PEM ({error})") from None
 
 
-def require_server_key(certificate: x509.Certificate, path: Path) -> None:
+def require_server_key(certificate: x509.Certificate, path: Path, whose: str = "the server's") -> None:
     """Raises KeyFileError unless the file holds the private key of the certificate."""
     try:
         key = serialization.load_pem_private_key(_content(path), None)
@@ -192,7 +209,7 @@ def require_server_key(certificate: x509.Certificate, path: Path) -> None:
         raise KeyFileError(f"{path} is no private key in PEM without a password ({error})") from None
     kind = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*kind) != certificate.public_key().public_bytes(*kind):
-        raise KeyFileError(f"{path} is not the private key of the server's certificate")
+        raise KeyFileError(f"{path} is not the private key of {whose} certificate")
 
 
 def require_issued(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], where: Path) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv._internal.settings import toml_value
-from fedpriv.deployment import flower_app, keys, scripts
-from fedpriv.deployment.folders import AUTHORITY, PARTY_FILE, POLICY_FILE, SERVER, node_folder, versions
+from fedpriv.deployment import flower_app, keys, operators, scripts
+from fedpriv.deployment.folders import (
+    AUTHORITY,
+    OPERATOR_PORT,
+    PARTY_FILE,
+    POLICY_FILE,
+    SERVER,
+    facts_text,
+    node_folder,
+    read_party,
+)
 from fedpriv.node.secure_parties import make_identity
 from fedpriv.secure_aggregation.threshold import MAX_PARTIES, MIN_PARTIES
 
@@ -30,6 +37,8 @@ class Request:
         listen: the address at which the server listens for nodes.
         port: the port at which nodes connect.
         control_port: the port of Flower's SuperLink, on the server's loopback.
+        operator_port: the port at which operators connect.
+        operators: the names of operators, who may start runs from another machine.
         certificate, certificate_key, root_certificates: files of a real certificate, all or none.
         public_keys: the nodes' own public keys by partition, or none.
     """
@@ -43,6 +52,8 @@ class Request:
     certificate_key: Path | None = None
     root_certificates: Path | None = None
     public_keys: tuple[Path, ...] = ()
+    operator_port: int = 9444
+    operators: tuple[str, ...] = ("main",)
 
     @property
     def real_certificate(self) -> bool:
@@ -59,11 +70,20 @@ class Request:
         validation.integer("--nodes", self.nodes, minimum=1)
         if self.nodes > _MOST_NODES:
             raise validation.fail("--nodes", self.nodes, f"be at most {_MOST_NODES:,}")
-        for name, port in (("--port", self.port), ("--control-port", self.control_port)):
+        ports = {
+            "--port": self.port,
+            "--control-port": self.control_port,
+            "--operator-port": self.operator_port,
+        }
+        for number, (name, port) in enumerate(ports.items()):
             if not 1 <= port <= _LAST_PORT:
                 raise validation.fail(name, port, f"be a port from 1 to {_LAST_PORT}")
-        if self.port == self.control_port:
-            raise validation.fail("--control-port", self.control_port, "differ from --port")
+            if port in list(ports.values())[:number]:
+                raise validation.fail(name, port, "differ from the other ports")
+        for name in self.operators:
+            operators.require_name(name)
+        if len(set(self.operators)) < len(self.operators):
+            raise validation.fail("--operator", list(self.operators), "be different names")
         if not self.hosts or not all(self.hosts) or any(set(host) & set(" \"/$\\`'") for host in self.hosts):
             raise validation.fail("--host", list(self.hosts), "be host names or addresses")
         self._check_certificate()
@@ -118,7 +138,9 @@ def _made(folder: Path, request: Request) -> list[Path]:
     for path in (server, server / "node-keys"):
         path.mkdir(mode=0o700)
     roots = _server_files(folder, server, request)
-    (folder / "compose.yaml").write_text(scripts.compose(request.nodes, request.port))
+    (folder / "compose.yaml").write_text(
+        scripts.compose(request.nodes, (request.port, request.operator_port))
+    )
     flower_app.write(server / flower_app.FOLDER)
     for name, content in scripts.example_runs(request.nodes).items():
         (server / name).write_text(content)
@@ -129,7 +151,8 @@ def _made(folder: Path, request: Request) -> list[Path]:
         peers = "".join(f"{make_identity(node / 'identity.key')}\n" for node in nodes)
         for node in nodes:
             keys.write_new(node / "peers.txt", peers.encode())
-    return [server, *nodes]
+    party = read_party(server)
+    return [server, *nodes, *(operators.add(party, name) for name in request.operators)]
 
 
 def _server_files(folder: Path, server: Path, request: Request) -> bytes:
@@ -149,11 +172,12 @@ def _server_files(folder: Path, server: Path, request: Request) -> bytes:
         "listen": request.listen,
         "port": request.port,
         "control-port": request.control_port,
+        OPERATOR_PORT: request.operator_port,
         "certificate": certificate,
         "certificate-key": key,
         "root-certificates": "ca.crt",
     }
-    (server / PARTY_FILE).write_text(_facts(facts))
+    (server / PARTY_FILE).write_text(facts_text(facts))
     _script(server, scripts.server_script(request.control_port))
     return roots
 
@@ -194,25 +218,15 @@ def _node(folder: Path, partition: int, request: Request, roots: bytes) -> Path:
     keys.write_new(node / "ca.crt", roots)
     host = request.hosts[0]
     address = f"[{host}]:{request.port}" if ":" in host else f"{host}:{request.port}"
-    (node / PARTY_FILE).write_text(_facts({"party": name, "partition": partition, "nodes": request.nodes}))
+    (node / PARTY_FILE).write_text(
+        facts_text({"party": name, "partition": partition, "nodes": request.nodes})
+    )
     (node / POLICY_FILE).write_text(
         scripts.node_policy(address, partition, request.nodes, request.identifies)
     )
     (node / f"fedpriv-{name}.service").write_text(scripts.node_unit(name))
     _script(node, scripts.node_script())
     return node
-
-
-def _facts(facts: Mapping[str, Any]) -> str:
-    lines = [f"{key} = {_text(value)}\n" for key, value in facts.items()]
-    agreed = [f"{name} = {toml_value(version)}\n" for name, version in versions().items()]
-    head = "# Written by `fedpriv deploy init`. Paths are relative to this folder, or absolute.\n"
-    both = "\n# What all parties must have installed.\n[versions]\n"
-    return head + "".join(lines) + both + "".join(agreed)
-
-
-def _text(value: Any) -> str:
-    return f"[{', '.join(map(toml_value, value))}]" if isinstance(value, list) else toml_value(value)
 
 
 def _script(folder: Path, content: str) -> None:

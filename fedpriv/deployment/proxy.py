@@ -23,6 +23,7 @@ from fedpriv.deployment.folders import Party
 _CALL = re.compile(r"/v1/fleet/[a-z][a-z-]{0,63}")
 _CONNECTIONS = 2048  # at a time; a node holds one or two
 _MOST_BYTES = 2**26  # of a request: Flower sends objects in parts of 5 MiB
+_PART = 2**16  # bytes of an answer that is passed on part by part
 _PATIENCE = 120.0  # seconds without a byte until a connection is closed
 _UPSTREAM_PATIENCE = 300.0  # seconds for the SuperLink's answer
 # Headers that concern one connection and are not passed on.
@@ -52,17 +53,25 @@ class Proxy(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 256
+    port_fact = "port"  # the fact of party.toml with its port
+    calls = _CALL  # the paths that are passed on
 
     def __init__(self, server: Party) -> None:
-        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.tls.load_cert_chain(server.path("certificate"), server.path("certificate-key"))
+        self.tls = server_tls(server)
         self.upstream_tls = ssl.create_default_context(cafile=str(server.loopback_roots))
         self.upstream = ("127.0.0.1", int(server.facts["control-port"]))
         self._room = threading.BoundedSemaphore(_CONNECTIONS)
         listen = str(server.facts["listen"])
         self.address_family = socket.AF_INET6 if ":" in listen else socket.AF_INET
-        super().__init__((listen, int(server.facts["port"])), _Handler)
+        super().__init__((listen, int(server.facts[self.port_fact])), self.handler())
+
+    def handler(self) -> type[Handler]:
+        """What answers the requests of a connection."""
+        return Handler
+
+    def secured(self, request: socket.socket) -> ssl.SSLSocket:
+        """The connection after its TLS handshake. Raises OSError or ValueError if that fails."""
+        return self.tls.wrap_socket(request, server_side=True)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """As the base class; a connection beyond the limit is closed at once."""
@@ -76,7 +85,7 @@ class Proxy(http.server.ThreadingHTTPServer):
         try:
             request.settimeout(_PATIENCE)
             try:
-                secured = self.tls.wrap_socket(request, server_side=True)
+                secured = self.secured(request)
             except (OSError, ValueError):
                 self.shutdown_request(request)
                 return
@@ -88,7 +97,15 @@ class Proxy(http.server.ThreadingHTTPServer):
         """A connection that broke is the peer's affair."""
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+def server_tls(server: Party) -> ssl.SSLContext:
+    """TLS with the certificate of the deployment's server. Raises OSError if its files cannot be read."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.load_cert_chain(server.path("certificate"), server.path("certificate-key"))
+    return tls
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
     """Requests of one connection, passed on over one connection to the SuperLink."""
 
     server: Proxy
@@ -111,11 +128,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK if self.path == "/health" else HTTPStatus.FORBIDDEN)
 
     def do_POST(self) -> None:
-        """Passes on a call of the fleet's."""
+        """Passes on a call that the proxy is for."""
         length = self._length()
         if length is None:
             self._answer(HTTPStatus.BAD_REQUEST)
-        elif not _CALL.fullmatch(self.path):
+        elif not self.server.calls.fullmatch(self.path):
             self._answer(HTTPStatus.FORBIDDEN)
         elif length > _MOST_BYTES:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
@@ -137,18 +154,49 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
         try:
             answer = self._asked(body, headers)
-            content = answer.read()
+            content = None if self._streams() else answer.read()
         except (OSError, http.client.HTTPException):
             self._close_upstream()
             self._answer(HTTPStatus.BAD_GATEWAY)
             return
+        self.passed(answer.status, body, content or b"")
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in _OWN:
                 self.send_header(name, value)
+        if content is None:
+            self._stream(answer)
+            return
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def passed(self, status: int, body: bytes, content: bytes) -> None:
+        """Called with each call that the SuperLink has answered; nothing is logged (:meth:`log_message`)."""
+
+    def _streams(self) -> bool:
+        """Whether the answer is passed on part by part, as it comes."""
+        return False
+
+    def _stream(self, answer: http.client.HTTPResponse) -> None:
+        """Passes on the parts of an answer while :meth:`may_go_on`, and closes the connection after it."""
+        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            while (part := answer.read1(_PART)) and self.may_go_on():
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+                self.wfile.flush()
+            if not part:
+                self.wfile.write(b"0\r\n\r\n")
+        except (OSError, http.client.HTTPException):
+            pass  # without its end the peer sees that the stream was cut
+        self._close_upstream()
+
+    def may_go_on(self) -> bool:
+        """Whether the peer may still have the rest of an answer."""
+        return True
 
     def _asked(self, body: bytes, headers: dict[str, str]) -> http.client.HTTPResponse:
         """The SuperLink's answer; asked anew if it had closed the connection that was kept."""
@@ -172,25 +220,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._upstream.close()
             self._upstream = None
 
-    def _answer(self, status: HTTPStatus) -> None:
-        """An answer without a body, after which the connection is closed."""
+    def _answer(self, status: HTTPStatus, text: str = "") -> None:
+        """An answer with a line of text, or without, after which the connection is closed."""
+        content = text.encode()
         self.close_connection = True
         self.send_response_only(status)
         self.send_header("Date", self.date_time_string())
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(content)))
         self.send_header("Connection", "close")
         self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Requests are not logged: when a node answers may depend on its data."""
 
 
-def serve(server: Party) -> None:
-    """Runs the proxy until the process ends. Raises ArgumentError if it cannot start."""
+def serve(server: Party, kind: type[Proxy] = Proxy) -> None:
+    """Runs a proxy until the process ends. Raises ArgumentError if it cannot start."""
     try:
-        proxy = Proxy(server)
+        proxy = kind(server)
     except OSError as error:
-        where = f"{server.facts['listen']}:{server.facts['port']}"
+        where = f"{server.facts['listen']}:{server.facts[kind.port_fact]}"
         reason = error.strerror or type(error).__name__
         hint = "another program may use the port"
         raise validation.ArgumentError(f"The proxy cannot listen at {where}: {reason} ({hint}).") from None

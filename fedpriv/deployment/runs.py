@@ -1,7 +1,10 @@
 """Runs of a deployment: started through Flower, followed to their end, and told truthfully.
 
 ``flwr run`` returns 0 whatever becomes of the run. Here a run has succeeded if Flower says that its ServerApp
-completed and the run's own report says that it ended at its rounds or its budget.
+completed and the run's own report says that it ended at its rounds or its budget. An operator on another
+machine does not have the report; there the last line of the run's log says it.
+
+``server`` is the server's party, or an operator's.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from fedpriv.config.schema import Config
 from fedpriv.deployment import enrol, flower_app, flower_cli
 from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party
+from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.enrolment import read_enrolment
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs import checkpoints
@@ -35,6 +39,7 @@ from fedpriv.runs.run_dir import RunFolder, default_folder
 _RECORD = "runs.jsonl"  # of the server's folder: which run writes into which folder
 _POLL = 1.0  # seconds between looks at the run's state, beyond the second or two that flwr itself takes
 _PATIENCE = 60.0  # seconds without an answer of the SuperLink until a wait ends
+_STOPPED = "stopped: "  # how the ServerApp's line about its end begins
 _FINISHED, _COMPLETED = "finished", "finished:completed"
 
 
@@ -43,7 +48,7 @@ class Started:
     """A run that Flower has accepted: its id, and the folder that it writes on the server's machine."""
 
     run: int
-    folder: Path
+    folder: Path | None
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> 
         raise validation.fail("clients", config.clients, f"be {server.nodes}", hint)
     if config.min_nodes > server.nodes:
         raise validation.fail("min-nodes", config.min_nodes, f"be at most {server.nodes}", hint)
+    if server.is_operator:
+        return config  # who is enrolled is on the server's machine; the run waits for its nodes
     missing = sorted(set(range(server.nodes)) - set(enrol.enrolled(server)))
     if len(missing) > server.nodes - (config.min_nodes or server.nodes):
         raise validation.ArgumentError(
@@ -91,6 +98,8 @@ def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> 
 def start(server: Party, settings: Mapping[str, Any]) -> Started:
     """Starts a run with these settings. Raises ArgumentError before anything starts, else FlowerError."""
     config = checked(server, settings)
+    if server.is_operator:  # the folder is on the server's machine, where its ServerApp checks it
+        return _start(server, dict(settings) | {"out": config.out or default_folder()}, {})
     folder = Path(os.path.join(server.folder, config.out or default_folder()))
     RunFolder.check(folder, config.overwrite)
     return _start(server, dict(settings) | {"out": str(folder)}, {})
@@ -101,9 +110,11 @@ def _start(server: Party, settings: Mapping[str, Any], about: Mapping[str, Any])
     app = server.folder / flower_app.FOLDER
     flower_app.write(app)
     run = start_app(server, app, settings)
+    if server.is_operator:
+        about = {**about, "settings": dict(settings)}  # to continue it: the run's folder is elsewhere
     with (server.folder / _RECORD).open("a") as record:
         record.write(json.dumps({"run": run, "out": settings["out"], **about}) + "\n")
-    return Started(run, Path(settings["out"]))
+    return Started(run, None if server.is_operator else Path(settings["out"]))
 
 
 def start_app(server: Party, app: Path, settings: Mapping[str, Any]) -> int:
@@ -124,6 +135,9 @@ def continuation(server: Party, run: int) -> dict[str, Any]:
         known = ", ".join(str(record["run"]) for record in _records(server)) or "none"
         hint = f"`fedpriv deploy run` started: {known}"
         raise validation.fail("RUN", run, "be the number of a run of this deployment", hint)
+    first = str(record.get("continues", run))  # by which nodes' ledgers know it
+    if server.is_operator:  # its ServerApp refuses what cannot be continued
+        return dict(record["settings"]) | {"continues": first}
     folder = Path(record["out"])
     if not (folder / "config.toml").is_file():
         hint = "nothing was charged: start it again with `fedpriv deploy run`"
@@ -139,7 +153,7 @@ def continuation(server: Party, run: int) -> dict[str, Any]:
     settings = read_run(folder) | {"out": str(folder)}
     config = checked(server, settings)
     checkpoints.read(folder, make_plan(config))
-    return settings | {"continues": str(record.get("continues", run))}  # by which nodes' ledgers know it
+    return settings | {"continues": first}
 
 
 def resume(server: Party, settings: Mapping[str, Any]) -> Started:
@@ -152,7 +166,16 @@ def wait(server: Party, started: Started, show: Callable[[str], None]) -> Ended:
 
     Raises FlowerError if the SuperLink does not answer for a minute; the run may then still go on.
     """
-    return ended(to_its_end(server, started.run, show), started.folder)
+    said: list[str] = []
+
+    def note(line: str) -> None:
+        said[:] = [line] if line.startswith(_STOPPED) else said
+        show(line)
+
+    record = to_its_end(server, started.run, note)
+    if started.folder is None:
+        return _ended_elsewhere(record, said[0] if said else "")
+    return ended(record, started.folder)
 
 
 def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str, Any]:
@@ -174,6 +197,14 @@ def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str
                 break
             time.sleep(_POLL)
     return record
+
+
+def _ended_elsewhere(record: Mapping[str, Any], line: str) -> Ended:
+    """How a run ended, by Flower's record and by the line of its log that says why it stopped."""
+    status, text = str(record["status"]), line.removeprefix(_STOPPED).partition(";")[0]
+    reason = text if text in set(StopReason) else ""
+    success = status == _COMPLETED and bool(reason) and StopReason(reason).complete
+    return Ended(status, str(record.get("status-details", "")), reason, success, None)
 
 
 @contextlib.contextmanager
@@ -235,9 +266,15 @@ def latest(folder: Path) -> dict[str, Any]:
 
 
 def nodes_table(server: Party) -> list[dict[str, Any]]:
-    """Each partition's key, Flower's node id and state; "not enrolled" for one without a key."""
-    record = read_enrolment(server.enrolment) if server.enrolment.is_file() else {}
+    """Each partition's key, Flower's node id and state; "not enrolled" for one without a key.
+
+    An operator sees Flower's node ids and states alone.
+    """
     states = flower_cli.nodes(server)
+    if server.is_operator:  # which node is which partition is on the server's machine
+        nodes = {"partition": None, "state": "", "node id": None, "key": None}
+        return [{**nodes, "state": state, "node id": node} for node, state in states.items()]
+    record = read_enrolment(server.enrolment) if server.enrolment.is_file() else {}
     rows = []
     for partition in range(server.nodes):
         entry = record.get(partition, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedpriv._internal.settings import toml_value
 from fedpriv.secure_aggregation.threshold import MAX_PARTIES, MIN_PARTIES
 
@@ -12,8 +14,9 @@ export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.
 
 _SERVER = """\
 #!/usr/bin/env bash
-# Starts the server: Flower's SuperLink, which listens on this machine only, and the proxy, which lets nodes
-# in. With the argument superlink or proxy it starts one of the two, as systemd's units do.
+# Starts the server: Flower's SuperLink, which listens on this machine only, the proxy, which lets nodes in,
+# and the control proxy, which lets operators in. With the argument superlink, proxy or control it starts one
+# of the three, as systemd's units do.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 export FLWR_HOME="$PWD/flower" FEDPRIV_ENROLMENT="$PWD/enrolment.json"
@@ -27,16 +30,20 @@ superlink() {{
 proxy() {{
     exec fedpriv deploy proxy .
 }}
+control() {{
+    exec fedpriv deploy control .
+}}
 if [ $# -gt 0 ]; then
     "$1"
 fi
 fedpriv deploy check . --before-start
 superlink & first=$!
 proxy & second=$!
-trap 'kill $first $second 2>/dev/null; wait' EXIT
+control & third=$!
+trap 'kill $first $second $third 2>/dev/null; wait' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
-wait -n  # one has ended: end the other, too
+wait -n  # one has ended: end the others, too
 """
 
 _NODE = """\
@@ -148,6 +155,7 @@ def server_units() -> dict[str, str]:
     units = {
         "superlink": _UNIT.format(what="SuperLink", home=home, argument=" superlink", after=""),
         "proxy": _UNIT.format(what="fleet proxy", home=home, argument=" proxy", after=proxy_after),
+        "control": _UNIT.format(what="control proxy", home=home, argument=" control", after=proxy_after),
     }
     return {f"fedpriv-{name}.service": unit for name, unit in units.items()}
 
@@ -218,10 +226,14 @@ _SERVICE = """\
 {volumes}"""
 
 
-def compose(nodes: int, port: int) -> str:
-    """A ``compose.yaml`` that starts all parties on one machine, each on a read-only root."""
+def compose(nodes: int, ports: Sequence[int]) -> str:
+    """A ``compose.yaml`` that starts all parties on one machine, each on a read-only root.
+
+    ``ports`` are those at which nodes and operators reach the server.
+    """
     server = _SERVICE.format(name="server", volumes="      - ./server:/party\n")
-    services = [server + f'    ports: ["{port}:{port}"]\n']
+    open_ports = ", ".join(f'"{port}:{port}"' for port in ports)
+    services = [server + f"    ports: [{open_ports}]\n"]
     for partition in range(nodes):
         name = f"node-{partition}"
         volumes = (

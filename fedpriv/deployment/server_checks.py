@@ -6,9 +6,9 @@ import socket
 import ssl
 from collections.abc import Iterator
 
-from fedpriv.deployment import checks, enrol, flower_app, keys
+from fedpriv.deployment import checks, enrol, flower_app, keys, operators
 from fedpriv.deployment.checks import FaultError, Look, State
-from fedpriv.deployment.folders import Party
+from fedpriv.deployment.folders import OPERATOR_PORT, Party
 
 _PATIENCE = 5.0  # seconds for a connection
 
@@ -22,9 +22,12 @@ def looks(server: Party, before_start: bool = False) -> Iterator[Look]:
     yield "host names", lambda: _hosts(server)
     yield "node keys", lambda: _node_keys(server)
     yield "enrolment", lambda: _enrolment(server)
+    yield "operators", lambda: _operators(server)
     yield "app", lambda: _app(server)
     yield "state", lambda: _state(server)
-    for fact, host in (("control-port", "127.0.0.1"), ("port", str(server.facts["listen"]))):
+    listen = str(server.facts["listen"])
+    ports = [("control-port", "127.0.0.1"), ("port", listen), (OPERATOR_PORT, listen)]
+    for fact, host in ports[: 3 if OPERATOR_PORT in server.facts else 2]:
         yield fact, lambda fact=fact, host=host: _port(server, host, fact, before_start)  # type: ignore[misc]
 
 
@@ -80,6 +83,21 @@ def _enrolment(server: Party) -> str:
             text = f"partition {partition} is enrolled with another key than {path.name}"
             raise FaultError(text, f"`fedpriv deploy rotate {server.folder} {partition} NEW_KEY`")
     return f"{server.nodes} nodes"
+
+
+def _operators(server: Party) -> str:
+    """The certificates of those who may start runs from another machine."""
+    if OPERATOR_PORT not in server.facts:
+        text = f"party.toml has no {OPERATOR_PORT}, so runs are started on this machine alone"
+        remedy = f"add `{OPERATOR_PORT} = 9444` and start.sh's function control, as `deploy init` writes them"
+        raise FaultError(text, remedy, State.NOTE)
+    add = f"`fedpriv deploy operator add {server.folder} NAME`"
+    if not (present := operators.read(server)):
+        raise FaultError("nobody may start runs from another machine", add, State.NOTE)
+    for name, own in sorted(present.items()):
+        again = f"`fedpriv deploy operator revoke {server.folder} {name}`, then {add}"
+        checks.dates(own, f"certificate of operator {name}", again)
+    return ", ".join(sorted(present))
 
 
 def _app(server: Party) -> str:

@@ -177,9 +177,9 @@ class NodeLedger:
 
         Raises RefusedError, and records nothing, if the number was charged before, or if the events exceed
         both the plan and its budget, or the owner's limit, or have less noise than the owner allows. Raises
-        LedgerError, and records nothing, if the ledger was edited, cut, put back to an earlier state (also one
-        that does not reach ``since``), or deleted while its head was kept. Raises LedgerError also if the disk refuses the charge, which may
-        then be there or not; nothing is answered.
+        LedgerError, and records nothing, if the ledger was edited, cut, put back to an earlier state (also
+        one that does not reach ``since``), or deleted while its head was kept. Raises LedgerError also if the
+        disk refuses the charge, which may then be there or not; nothing is answered.
         """
         with on_disk(self.path), locked(self.path):
             ledger, record = opened(self.path, self.plan.config.unit, self.anchor)
@@ -252,9 +252,9 @@ class NodeLedger:
                 the run that this node would drop out. A client's ledger reveals the draws of earlier runs, so
                 for a client only the run's own releases are compared with the limit. It is also raised if the
                 ledger is for another privacy unit.
-            LedgerError: if the ledger was edited, cut or deleted, does not reach ``since`` (:meth:`charge`), or
-                cannot be written. A node that cannot charge answers nothing, and the run would train on noise
-                in its place.
+            LedgerError: if the ledger was edited, cut or deleted, does not reach ``since`` (:meth:`charge`),
+                or cannot be written. A node that cannot charge answers nothing, and the run would train on
+                noise in its place.
         """
         with on_disk(self.path):
             self._require_writable()

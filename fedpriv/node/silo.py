@@ -204,8 +204,8 @@ class SiloWorker:
         warning = self.budget_gate.look_ahead(state.charged)
         if self.state_file is not None and state.charged is None and self.budget_gate.has_begun():
             return (
-                f"this node has charged rounds of run {self.state_file.run}, and no {self.state_file.path}: its "
-                "silo's optimizer begins afresh, under what is left of the budget"
+                f"this node has charged rounds of run {self.state_file.run}, and no {self.state_file.path}: "
+                "its silo's optimizer begins afresh, under what is left of the budget"
             )
         return warning
 

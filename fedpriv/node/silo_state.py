@@ -101,7 +101,8 @@ class SiloStateFile:
 
         Of earlier runs, the newest files are kept. Raises LedgerError if the disk refuses it.
         """
-        assert state.charged is not None and state.slots is not None
+        assert state.charged is not None
+        assert state.slots is not None
         charged = {"length": state.charged.length, "link": state.charged.link}
         about = {"round": state.round, "charged": charged, "tensors": tensor_io.digest(state.slots)}
         try:

@@ -80,8 +80,8 @@ class Checkpoint:
         return self.charged - self.releases
 
     def unanswered(self, plan: Plan) -> int:
-        """How many lost releases the run makes of noise alone, before it goes on; at the client level how many
-        lost rounds leave the model as it is."""
+        """How many lost releases the run makes of noise alone, before it goes on; at the client level how
+        many lost rounds leave the model as it is."""
         if plan.by_silo:
             return max(0, self.begun - self.state.step)
         silent = plan.config.nodes_own_data and plan.mechanism.placement.releases(0)

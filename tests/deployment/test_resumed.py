@@ -61,6 +61,7 @@ def await_round(deployed: Deployment, folder: Path, wanted: int) -> None:
     await_true(
         lambda: runs.latest(folder).get("round", 0) >= wanted,
         lambda: deployed.log("server")[-3000:] + deployed.log("node-0")[-2000:],
+        timeout=240.0,
     )
 
 

@@ -27,8 +27,10 @@ class Deployment:
 
     def __init__(self, folder: Path, nodes: int, examples: int) -> None:
         self.folder = folder
-        provision(folder, Request(nodes, port=free_port(), control_port=free_port()))
-        parties = [party for party in read_parties(folder) if not party.is_server]
+        ports = {name: free_port() for name in ("port", "control_port", "operator_port")}
+        request = Request(nodes, **ports, operators=("main", "other"))  # type: ignore[arg-type]
+        provision(folder, request)
+        parties = [party for party in read_parties(folder) if party.is_node]
         write(parties, examples)
         for party in parties:
             self.accept_seeds(party.folder)
@@ -70,7 +72,7 @@ class Deployment:
     def start_server(self) -> None:
         """Starts the server, and waits until nodes can connect."""
         self.start("server")
-        ports = (int(self.server.facts[fact]) for fact in ("port", "control-port"))
+        ports = (int(self.server.facts[fact]) for fact in ("port", "control-port", "operator-port"))
         for port in ports:
             await_true(lambda port=port: answers(port), lambda: self.log("server"))  # type: ignore[misc]
 

@@ -278,7 +278,7 @@ def test_a_ledger_that_is_older_than_the_state_is_refused(data: Path, what: str)
             shutil.copy(f"{file}.copy", file)
     worker = started(data)
     for wanted in (worker.look_ahead, lambda: asked(worker, 2)):
-        with pytest.raises(LedgerError, match="[Rr]estore the ledger from a copy"):
+        with pytest.raises(LedgerError, match=r"[Rr]estore the ledger from a copy"):
             wanted()
     assert isinstance(worker.side, Watched)
     assert worker.side.releases == []

@@ -86,9 +86,10 @@ def killed(folder: Path, config: Config, number: int, monkeypatch: pytest.Monkey
         if now == number:
             raise Killed
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr("fedpriv.runs.runner._Job.finish", lambda job, stopped: None)
-        execute(make_plan(config), Silos.of(config, kill), RunFolder.create(folder))
+        with pytest.raises(Killed):
+            execute(make_plan(config), Silos.of(config, kill), RunFolder.create(folder))
 
 
 def go_on(folder: Path, config: Config, silos: Silos | None = None) -> Result:
