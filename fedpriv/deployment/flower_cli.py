@@ -94,8 +94,10 @@ def call(server: Party, *arguments: str) -> dict[str, Any]:
     reason = str(answer.get("error-message") or result.stderr or result.stdout)
     text = " ".join(reason.split())[:_MOST_SHOWN]
     if server.is_operator:
-        if refused := operators.refusal(server):
-            raise FlowerError(refused)
+        try:
+            text = operators.refusal(server) or text
+        except operators.UnreachableError as error:
+            text = str(error)
         raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text or 'no reason given'}")
     port = server.facts["control-port"]
     hint = f"is the server started, and this its machine? Its SuperLink listens on 127.0.0.1:{port}"

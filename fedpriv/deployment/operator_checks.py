@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpriv.deployment import checks, keys, operators
-from fedpriv.deployment.checks import FaultError, Look
+from fedpriv.deployment.checks import FaultError, Look, State
 from fedpriv.deployment.folders import Party
 
 
@@ -25,7 +25,12 @@ def _certificate(operator: Party) -> str:
 
 
 def _server(operator: Party) -> str:
-    if refused := operators.refusal(operator):
-        raise FaultError(refused, "start the server, and see `fedpriv deploy operator list` on its machine")
+    try:
+        refused = operators.refusal(operator)
+    except operators.UnreachableError as error:
+        remedy = "start the server; let this machine out to that port in the firewall"
+        raise FaultError(str(error), remedy, State.NOTE) from None
+    if refused:
+        raise FaultError(refused, "see `fedpriv deploy operator list` on the server's machine")
     host, port = operator.server_address
     return f"{host}:{port} lets this operator in"

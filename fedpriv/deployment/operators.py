@@ -129,10 +129,14 @@ def _write(server: Party, certificates: Mapping[str, x509.Certificate]) -> None:
     sync_folder(server.operators.parent)
 
 
+class UnreachableError(validation.FedprivError):
+    """The control proxy does not answer at its address."""
+
+
 def refusal(operator: Party) -> str:
     """Why the control proxy does not let this operator in, in one line; "" if it does.
 
-    Raises KeyFileError for a certificate or key that cannot be used.
+    Raises KeyFileError for a certificate or key that cannot be used, and UnreachableError.
     """
     own = keys.read_certificates(operator.path("certificate"))[0]
     keys.require_server_key(own, operator.path("certificate-key"), "the operator's")
@@ -149,7 +153,8 @@ def refusal(operator: Party) -> str:
     except ssl.SSLCertVerificationError as error:
         return f"{host}:{port} has a wrong certificate ({error.verify_message}): do not go on, ask for ca.crt"
     except OSError as error:
-        return f"{host}:{port} cannot be reached ({error.strerror or type(error).__name__})"
+        why = error.strerror or type(error).__name__
+        raise UnreachableError(f"{host}:{port} cannot be reached ({why})") from None
     try:
         connection.request("GET", WHO)
         answer = connection.getresponse()

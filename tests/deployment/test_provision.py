@@ -42,7 +42,7 @@ def test_the_certificate_is_issued_for_the_hosts(made: Path) -> None:
 
 
 def test_each_node_has_a_key_of_its_own_that_the_server_knows(made: Path) -> None:
-    server, *nodes = read_parties(made)
+    server, *nodes = [party for party in read_parties(made) if not party.is_operator]
     lines = [keys.read_node_private(Path(node.policy["private-key"])) for node in nodes]
     assert lines == [keys.read_node_public(path) for path in server.public_keys]
     assert len(set(lines)) == 3
@@ -51,8 +51,9 @@ def test_each_node_has_a_key_of_its_own_that_the_server_knows(made: Path) -> Non
 
 
 def test_private_files_are_for_their_owner_alone(made: Path) -> None:
-    private = [made / "authority/ca.key", *made.glob("server/*.key"), *made.glob("node-*/node.key")]
-    assert len(private) == 6
+    private = [made / "authority/ca.key", *made.glob("server/*.key"), *made.glob("*/node.key")]
+    private += made.glob("operator-*/operator.key")
+    assert len(private) == 7
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
     folders = [path for path in made.iterdir() if path.is_dir()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
@@ -61,7 +62,7 @@ def test_private_files_are_for_their_owner_alone(made: Path) -> None:
 
 
 def test_each_node_has_an_identity_that_all_nodes_pin(made: Path) -> None:
-    keys_of = [pinned(node.policy.node_config, 3, 3) for node in read_parties(made)[1:]]
+    keys_of = [pinned(node.policy.node_config, 3, 3) for node in read_parties(made) if node.is_node]
     assert len({identity.public for _, identity, _ in keys_of}) == 3
     assert len({peers for _, _, peers in keys_of}) == 1
     assert {stat.S_IMODE(path.stat().st_mode) for path in made.glob("node-*/identity.key")} == {0o600}
@@ -101,7 +102,7 @@ def test_the_superlink_listens_on_loopback_with_authentication_and_a_database(ma
 
 def test_the_systemd_units_start_the_scripts_as_an_ordinary_user(made: Path) -> None:
     units = [*made.glob("server/*.service"), *made.glob("node-*/*.service")]
-    assert len(units) == 5
+    assert len(units) == 6
     for unit in units:
         text = unit.read_text()
         for line in ("User=fedpriv", "NoNewPrivileges=true", "ProtectSystem=strict", "Restart=on-failure"):
@@ -132,8 +133,8 @@ def test_a_real_certificate_and_the_nodes_own_keys_are_used_by_path(made: Path, 
     public = tuple(made / f"server/node-keys/node-{k}.pub" for k in range(3))
     files = made / "server/server.crt", made / "server/server.key", made / "server/ca.crt"
     folder = tmp_path / "real"
-    provision(folder, Request(3, HOSTS, "::", 9444, 8001, *files, public))
-    server, *nodes = read_parties(folder)
+    provision(folder, Request(3, HOSTS, "::", 9445, 8001, *files, public, operators=()))
+    server, *nodes = [party for party in read_parties(folder) if not party.is_operator]
     assert server.path("certificate") == files[0].absolute()
     assert [path.name for path in folder.rglob("*.key")] == ["loopback.key"]
     assert [keys.read_node_public(path) for path in server.public_keys] == [
@@ -147,7 +148,7 @@ def test_a_real_certificate_and_the_nodes_own_keys_are_used_by_path(made: Path, 
     [
         ({"nodes": 0}, "--nodes"),
         ({"port": 70000}, "--port is 70000"),
-        ({"port": 8000}, "differ from --port"),
+        ({"port": 8000}, "differ from the other ports"),
         ({"hosts": ("a b",)}, "--host"),
         ({"hosts": ('x"; rm',)}, "--host"),
         ({"certificate": Path("x.crt")}, "together"),
@@ -166,7 +167,7 @@ def test_what_cannot_be_provisioned_is_refused_before_anything_is_made(
 def test_a_certificate_of_another_host_is_refused(made: Path, tmp_path: Path) -> None:
     files = made / "server/server.crt", made / "server/server.key", made / "server/ca.crt"
     with pytest.raises(ArgumentError, match="a name that the certificate covers"):
-        provision(tmp_path / "none", Request(1, ("elsewhere.example",), "::", 9444, 8001, *files))
+        provision(tmp_path / "none", Request(1, ("elsewhere.example",), "::", 9445, 8001, *files))
 
 
 def test_python_connects_by_the_test_certificate(made: Path) -> None:
