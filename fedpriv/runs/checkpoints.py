@@ -238,7 +238,7 @@ def _silos(tensors: Mapping[str, Tensor], rounds: Mapping[str, int]) -> dict[int
     for silo, number in rounds.items():
         start = f"{_SILO}{silo}/"
         slots = {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
-        found[int(silo)] = SiloState(number, slots)
+        found[int(silo)] = SiloState(number, slots or None)  # none: a first round that failed
     return found
 
 

@@ -204,7 +204,7 @@ def test_a_run_with_a_hostile_file_is_not_resumed(
     run_hostile(reader, examples, tmp_path)
 
 
-ABOUT = ["step", "resumed", "releases", "link", "config", "model", "code", "untrained"]
+ABOUT = ["step", "resumed", "releases", "link", "config", "model", "code", "untrained", "silos"]
 
 
 @amounts

@@ -213,3 +213,8 @@ def test_a_run_whose_silos_are_elsewhere_writes_no_state_that_lacks_theirs(tmp_p
 
     execute(make_plan(config), Elsewhere(), RunFolder.create(tmp_path / "run"))
     assert not (tmp_path / "run" / checkpoints.FILE).exists()
+
+
+def test_a_silo_whose_first_round_failed_goes_on_with_the_first_state() -> None:
+    """It has no tensors, and an optimizer with slots would take none of them for another optimizer's."""
+    assert checkpoints._silos({}, {"0": 1})[0].slots is None
