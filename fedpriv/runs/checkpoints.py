@@ -214,8 +214,10 @@ def _state(folder: Path, config: Config) -> tuple[State, dict[int, SiloState], d
             about = read_json(file.metadata()["fedpriv"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             wanted = ("code", "config", "link", "model", "releases", "resumed", "step", "tensors")
-            late = {name: about.get(name, {}) for name in ("silos", "untrained")}  # version 0.1.0 has neither
-            about = {name: about[name] for name in wanted} | late
+            known = {name: about[name] for name in wanted}
+            about = known | {
+                name: about.get(name, {}) for name in ("silos", "untrained")
+            }  # 0.1.0 has neither
             if not _plausible(about):
                 raise ValueError("the facts are not of the kinds that were written")
             if about["tensors"] != tensor_io.digest(tensors):
