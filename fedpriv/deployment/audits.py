@@ -23,7 +23,7 @@ def node_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
     Raises ArgumentError unless all nodes are there and their policies allow audits.
     """
-    nodes = [party for party in read_parties(folder) if not party.is_server]
+    nodes = [party for party in read_parties(folder) if party.is_node]
     if not nodes or [party.facts["partition"] for party in nodes] != list(range(nodes[0].nodes)):
         hint = "an audit reads all nodes' data, so it is for the owner of all nodes"
         raise validation.fail("--deployment", str(folder), "hold the folders of all nodes", hint)
