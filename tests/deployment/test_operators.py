@@ -12,6 +12,7 @@ import stat
 import subprocess
 import threading
 import tomllib
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -80,9 +81,15 @@ class Serving:
         folder = self.folder / f"operator-{name}"
         return self.connection(folder / "operator.crt", folder / "operator.key")
 
-    def log(self) -> list[dict[str, object]]:
-        path = self.server.folder / LOG
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    def log(self, least: int = 1) -> list[dict[str, object]]:
+        """The lines of the proxy's log, once there are so many: it writes after it has answered."""
+        path, deadline = self.server.folder / LOG, time.monotonic() + 10
+        while time.monotonic() < deadline:
+            lines = path.read_text().splitlines() if path.exists() else []
+            if len(lines) >= least:
+                return [json.loads(line) for line in lines]
+            time.sleep(0.02)
+        raise AssertionError(f"the log has fewer than {least} lines")
 
     def close(self) -> None:
         for server in (self.proxy, self.upstream):
@@ -120,7 +127,7 @@ def test_an_operator_starts_and_stops_runs_and_the_log_says_who(serving: Serving
     command = ["openssl", "x509", "-in", file, "-noout", "-fingerprint", "-sha256"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said.strip().rpartition("=")[2].replace(":", "").lower() == mark
-    for line, call in zip(serving.log(), ("start-run", "stop-run"), strict=True):
+    for line, call in zip(serving.log(2), ("start-run", "stop-run"), strict=True):
         about = {key: value for key, value in line.items() if key != "time"}
         assert about == {
             "event": "passed", "operator": "alice", "certificate": mark, "from": "127.0.0.1", "call": call,
@@ -136,7 +143,7 @@ def test_looks_are_noted_once_and_starts_each_time(serving: Serving) -> None:
         posted(connection, "list-runs")
         posted(connection, "start-run")
         connection.close()
-    assert [line["call"] for line in serving.log()] == ["list-runs", "start-run", "start-run", "start-run"]
+    assert [line["call"] for line in serving.log(4)] == ["list-runs", "start-run", "start-run", "start-run"]
 
 
 def self_signed(
