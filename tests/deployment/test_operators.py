@@ -11,8 +11,8 @@ import ssl
 import stat
 import subprocess
 import threading
-import tomllib
 import time
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
