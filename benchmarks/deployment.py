@@ -1,32 +1,46 @@
-"""Rounds of a deployment on loopback, with ``fedpriv node`` and with plain SuperNodes.
+"""Rounds of a deployment on loopback: with `fedpriv node`, plain SuperNodes, or many cheap nodes.
 
-    python benchmarks/deployment.py                            # 2 nodes of each kind
-    python benchmarks/deployment.py --kinds owner --nodes 10 --rounds 20
+    python benchmarks/deployment.py                                    # 2 nodes of each kind, without TLS
+    python benchmarks/deployment.py --tls --nodes 10 --rounds 40       # what `fedpriv deploy` makes
+    python benchmarks/deployment.py --tls --cheap --nodes 200          # nodes without data, in few processes
+    python benchmarks/deployment.py --tls --cheap --nodes 1000 --idle 60   # no run: what the SuperLink costs
 
-Starts a SuperLink, the nodes, each with a file of 500 examples, and one ``flwr run``: central noise, the
-model ``logistic``, without TLS. A round is the time between two charges of the run's ledger, which is watched
-every 10 ms; the first is left out. The clients' computation is some ms of it.
+Without ``--tls``: a SuperLink, the nodes, and one ``flwr run``. With it: the folders of `fedpriv deploy init`,
+its certificates, node keys, proxy and start scripts, and `fedpriv deploy run`. Each node has a file of 500
+examples; the noise is central, the model `logistic`. A round is the time between two charges of the run's
+ledger, which is watched every 10 ms; the first is left out. Cheap nodes (benchmarks/cheap_nodes.py) compute
+nothing. The processor time and the memory of the SuperLink, the proxy and the ServerApp are printed, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from helpers.deployments import Deployment, await_true  # noqa: E402
 from helpers.hosted_grid import Federation, python  # noqa: E402
 from helpers.owner_policy import write_policy  # noqa: E402
 
+from fedpriv.deployment import enrol, flower_cli  # noqa: E402
+from fedpriv.deployment.folders import Party  # noqa: E402
+
 EXAMPLES = 500
+A_PROCESS = 100  # cheap nodes in one process
+PROGRAMS = {"flwr-serverapp": "ServerApp", "deploy superlink": "SuperLink", "deploy proxy": "proxy"}
 
 
 def charged_at(ledger: Path, ended: threading.Event) -> list[float]:
@@ -38,6 +52,41 @@ def charged_at(ledger: Path, ended: threading.Event) -> list[float]:
             times.append(time.perf_counter())
             size = now
     return times[1:]  # without the header
+
+
+@contextlib.contextmanager
+def watched(ledger: Path) -> Iterator[list[float]]:
+    """A list that has the times of the ledger's charges after the block."""
+    times, ended = list[float](), threading.Event()
+    watcher = threading.Thread(target=lambda: times.extend(charged_at(ledger, ended)))
+    watcher.start()
+    try:
+        yield times
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def between(times: list[float]) -> list[float]:
+    """Seconds of each round but the first."""
+    return [end - begin for begin, end in itertools.pairwise(times)][1:]
+
+
+def settings_of(nodes: int, number: int) -> dict[str, Any]:
+    """The settings of a run."""
+    return {
+        "nodes-own-data": True,
+        "unit": "example",
+        "clients": nodes,
+        "examples-per-client": EXAMPLES,
+        "model": "logistic",
+        "optimizer": "dp-sgd",
+        "sampling-rate": 0.2,
+        "rounds": number,
+        "epsilon": 3.0,
+        "delta": 1e-5,
+        "evaluate-every": number,
+    }
 
 
 def start(federation: Federation, kind: str, folder: Path, nodes: int) -> None:
@@ -59,50 +108,180 @@ def start(federation: Federation, kind: str, folder: Path, nodes: int) -> None:
         federation.owner_node(f"node-{partition}", policy)
 
 
-def rounds(kind: str, nodes: int, number: int) -> list[float]:
+def without_tls(kind: str, nodes: int, number: int) -> list[float]:
     """Seconds of each round but the first."""
-    settings: dict[str, Any] = {
-        "nodes-own-data": True,
-        "unit": "example",
-        "clients": nodes,
-        "examples-per-client": EXAMPLES,
-        "model": "logistic",
-        "optimizer": "dp-sgd",
-        "sampling-rate": 0.2,
-        "rounds": number,
-        "epsilon": 3.0,
-        "delta": 1e-5,
-        "evaluate-every": number,
-    }
     with tempfile.TemporaryDirectory() as name, Federation(Path(name) / "flower") as federation:
         start(federation, kind, Path(name), nodes)
-        out, ended, times = Path(name) / "run", threading.Event(), list[float]()
-        watcher = threading.Thread(target=lambda: times.extend(charged_at(out / "ledger.jsonl", ended)))
-        watcher.start()
-        try:
-            log = federation.run(settings | {"out": str(out)})
-        finally:
-            ended.set()
-            watcher.join()
+        out = Path(name) / "run"
+        with watched(out / "ledger.jsonl") as times:
+            log = federation.run(settings_of(nodes, number) | {"out": str(out)})
         assert "stopped: rounds" in log, log
-    return [end - begin for begin, end in itertools.pairwise(times)][1:]
+    return between(times)
+
+
+class Fleet(Deployment):
+    """A deployment whose nodes may be cheap ones."""
+
+    def __init__(self, folder: Path, nodes: int, cheap: bool) -> None:
+        self.cheap, self.nodes = cheap, nodes
+        super().__init__(folder, nodes, examples=2 if cheap else EXAMPLES)
+        self._processes = list[subprocess.Popen[bytes]]()
+
+    def begin(self) -> None:
+        """Starts the server and all nodes, and waits until they are online."""
+        self.start_server()
+        if not self.cheap:
+            self.start_nodes(range(self.nodes))
+            return
+        with registering(self.server):
+            enrol.enrol(self.server)
+        for first in range(0, self.nodes, A_PROCESS):
+            last = min(first + A_PROCESS, self.nodes)
+            command = [sys.executable, str(ROOT / "benchmarks" / "cheap_nodes.py"), str(self.folder)]
+            with (self.folder / f"cheap-{first}.log").open("wb") as log:
+                self._processes.append(
+                    subprocess.Popen([*command, str(first), str(last)], env=self.env, stdout=log, stderr=log)
+                )
+
+        def online() -> bool:
+            with contextlib.suppress(flower_cli.FlowerError):
+                return list(flower_cli.nodes(self.server).values()).count("online") == self.nodes
+            return False
+
+        await_true(online, lambda: self.log("cheap-0")[-2000:] + self.log("server")[-2000:], timeout=600.0)
+
+    def run(self, number: int) -> list[float]:
+        """Seconds of each round of a run but the first."""
+        out = self.folder / "run"
+        settings = settings_of(self.nodes, number) | {"out": str(out)}
+        options = [f"--set={key}={str(value).lower()}" for key, value in settings.items() if key != "out"]
+        file = str(self.server.folder / "central.toml")
+        with watched(out / "ledger.jsonl") as times, busy(self.server.folder, out / "ledger.jsonl"):
+            done = self.command(
+                "deploy", "run", str(self.folder), file, *options, f"--set=out={out}", timeout=900.0
+            )
+        assert "stopped: rounds" in done.stdout, done.stdout + self.log("server")[-3000:]
+        return between(times)
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        super().__exit__(*error)
+
+
+@contextlib.contextmanager
+def registering(server: Party) -> Iterator[None]:
+    """Within the block keys are registered in this process, and not by a program of Flower's for each."""
+    from flwr.cli.flower_config import read_superlink_connection
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.cli.utils import init_http_client_from_connection
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+
+    flower_cli.write_connection(server)
+    os.environ["FLWR_HOME"] = str(server.folder / "flower")
+    client = init_http_client_from_connection(read_superlink_connection(flower_cli.CONNECTION))
+    own = flower_cli.register
+
+    def register(party: Party, public_key: Path) -> int:
+        key = try_load_public_key(public_key)
+        return int(client.RegisterNode(request=RegisterNodeRequest(public_key=key)).node_id)
+
+    flower_cli.register = register
+    try:
+        yield
+    finally:
+        flower_cli.register = own
+        client.close()
+
+
+def processes(server: Path) -> dict[str, int]:
+    """{program: its process id} of a deployment's server."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (path / "cmdline").read_text().replace("\0", " ")
+            here = Path(os.readlink(path / "cwd"))
+            for part, program in PROGRAMS.items():
+                if part in text and (server in (here, *here.parents)):
+                    found[program] = int(path.name)
+    return found
+
+
+def cost(process: int) -> tuple[float, float]:
+    """(seconds of the processor that a process has used, resident MiB)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@contextlib.contextmanager
+def busy(server: Path, ledger: Path | None = None) -> Iterator[None]:
+    """Prints what the server's processes use within the block; from the ledger's third line on, if given."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while ledger is not None and not ended.wait(0.05):
+            if ledger.exists() and ledger.read_bytes().count(b"\n") > 2:
+                break
+        began = time.perf_counter()
+        before = {name: (process, *cost(process)) for name, process in processes(server).items()}
+        latest = {name: (cpu, memory) for name, (_, cpu, memory) in before.items()}
+        seconds = 0.0
+        while not ended.wait(0.2):
+            with contextlib.suppress(OSError):
+                latest |= {name: cost(process) for name, (process, *_) in before.items()}
+                seconds = time.perf_counter() - began
+        for name, (_, cpu, _) in before.items():
+            share = (latest[name][0] - cpu) / max(seconds, 1e-9)
+            print(f"  {name}: {share:.0%} of a core, {latest[name][1]:.0f} MiB", flush=True)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--kinds", default="owner,plain", help="owner: fedpriv node; plain: flower-supernode")
+    parser.add_argument("--tls", action="store_true", help="a deployment of `fedpriv deploy`; owner nodes")
+    parser.add_argument("--cheap", action="store_true", help="nodes without data; with --tls")
+    parser.add_argument("--idle", type=float, default=0.0, help="seconds to watch instead of a run")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
     options = parser.parse_args()
-    for kind in options.kinds.split(","):
-        found = sorted(rounds(kind, options.nodes, options.rounds))
-        low, _, high = statistics.quantiles(found, n=4)
-        print(
-            f"{kind}: {options.nodes} nodes, {len(found)} rounds: median {statistics.median(found):.2f} s "
-            f"(quartiles {low:.2f} and {high:.2f})",
-            flush=True,
-        )
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start", flush=True)
+    if not options.tls:
+        for kind in options.kinds.split(","):
+            told(kind, options.nodes, without_tls(kind, options.nodes, options.rounds))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        with Fleet(Path(name) / "d", options.nodes, options.cheap) as fleet:
+            fleet.begin()
+            if options.idle:
+                time.sleep(10.0)  # until the nodes' intervals have grown
+                with busy(fleet.server.folder):
+                    time.sleep(options.idle)
+                return
+            found = fleet.run(options.rounds)
+    told("cheap, TLS" if options.cheap else "owner, TLS", options.nodes, found)
+
+
+def told(kind: str, nodes: int, seconds: list[float]) -> None:
+    """Prints the rounds of a kind of nodes."""
+    low, median, high = statistics.quantiles(seconds, n=4)
+    print(
+        f"{kind}: {nodes} nodes, {len(seconds)} rounds: median {median:.2f} s "
+        f"(quartiles {low:.2f} and {high:.2f}); load {os.getloadavg()[0]:.1f} at the end",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
