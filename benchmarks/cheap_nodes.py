@@ -3,8 +3,8 @@
     python benchmarks/cheap_nodes.py DEPLOYMENT FIRST LAST
 
 Each node of the deployment from FIRST to before LAST is a thread with the node's own key and its own
-connection. It waits for messages as `fedpriv node` does and answers a request with sums of zeros. So a round of
-them costs what the server and the messages cost, and not what hundreds of nodes that share two cores would.
+connection. It waits for messages as `fedpriv node` does and answers a request with sums of zeros. So a round
+costs what the server and the messages cost, and not what hundreds of nodes that share two cores would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedpriv.federated.engine import PartialSum
 from fedpriv.federated.worker import zeros
-from fedpriv.flower.owner_node import wait_after
+from fedpriv.flower.intervals import NODE, Rhythm
 from fedpriv.flower.serialization import read_request, reply_content
 from fedpriv.flower.supernode import RunEndedError, connected
 from fedpriv.node.policy_file import read_policy
@@ -30,9 +30,7 @@ _APART = 0.05  # seconds between the starts of two nodes
 def answered(message: Message, partition: int, partitions: int) -> RecordDict:
     """The content of a cheap node's reply."""
     if message.metadata.message_type == MessageType.QUERY:
-        return RecordDict(
-            {"node": ConfigRecord({"partition-id": partition, "num-partitions": partitions})}
-        )
+        return RecordDict({"node": ConfigRecord({"partition-id": partition, "num-partitions": partitions})})
     request = read_request(message.content)
     sums = tuple(total.double() for total in zeros(request.query))
     return reply_content(PartialSum(sums, sum(shard.parties for shard in request.shards)), request.release)
@@ -43,15 +41,15 @@ def serve(folder: Path) -> None:
     policy = read_policy(folder / "policy.toml")
     own = (int(policy["partition-id"]), int(policy["num-partitions"]))
     with connected(policy["superlink"], policy["root-certificates"], policy["private-key"]) as link:
-        last = time.monotonic()
+        rhythm, last = Rhythm(*NODE), time.monotonic()
         while True:
             with suppress(RunEndedError):
                 if (task := link.next()) is not None:
+                    rhythm.note(time.monotonic() - last)
                     message = task.read()
                     link.reply(Message(answered(message, *own), reply_to=message))
                     last = time.monotonic()
-                    continue
-            time.sleep(wait_after(time.monotonic() - last))
+            time.sleep(rhythm.pause(time.monotonic() - last))
 
 
 def main() -> None:

@@ -5,9 +5,9 @@
     python benchmarks/deployment.py --tls --cheap --nodes 200          # nodes without data, in few processes
     python benchmarks/deployment.py --tls --cheap --nodes 1000 --idle 60   # no run: what the SuperLink costs
 
-Without ``--tls``: a SuperLink, the nodes, and one ``flwr run``. With it: the folders of `fedpriv deploy init`,
-its certificates, node keys, proxy and start scripts, and `fedpriv deploy run`. Each node has a file of 500
-examples; the noise is central, the model `logistic`. A round is the time between two charges of the run's
+Without ``--tls``: a SuperLink, the nodes, and one ``flwr run``. With it: the folders of `fedpriv deploy
+init`, its certificates, node keys, proxy and start scripts, and `fedpriv deploy run`. Each node has a file of
+500 examples; the noise is central, the model `logistic`. A round is the time between two charges of the run's
 ledger, which is watched every 10 ms; the first is left out. Cheap nodes (benchmarks/cheap_nodes.py) compute
 nothing. The processor time and the memory of the SuperLink, the proxy and the ServerApp are printed, too.
 """
@@ -125,6 +125,7 @@ class Fleet(Deployment):
     def __init__(self, folder: Path, nodes: int, cheap: bool) -> None:
         self.cheap, self.nodes = cheap, nodes
         super().__init__(folder, nodes, examples=2 if cheap else EXAMPLES)
+        del self.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"]  # the tests' own; here as in a deployment
         self._processes = list[subprocess.Popen[bytes]]()
 
     def begin(self) -> None:
@@ -262,15 +263,15 @@ def main() -> None:
         for kind in options.kinds.split(","):
             told(kind, options.nodes, without_tls(kind, options.nodes, options.rounds))
         return
-    with tempfile.TemporaryDirectory() as name:
-        with Fleet(Path(name) / "d", options.nodes, options.cheap) as fleet:
-            fleet.begin()
-            if options.idle:
-                time.sleep(10.0)  # until the nodes' intervals have grown
-                with busy(fleet.server.folder):
-                    time.sleep(options.idle)
-                return
-            found = fleet.run(options.rounds)
+    folder = tempfile.TemporaryDirectory()
+    with folder as name, Fleet(Path(name) / "d", options.nodes, options.cheap) as fleet:
+        fleet.begin()
+        if options.idle:
+            time.sleep(10.0)  # until the nodes' intervals have grown
+            with busy(fleet.server.folder):
+                time.sleep(options.idle)
+            return
+        found = fleet.run(options.rounds)
     told("cheap, TLS" if options.cheap else "owner, TLS", options.nodes, found)
 
 

@@ -5,9 +5,9 @@
 
 One simulation in this process, on a model of 7,850 parameters; further settings with ``--set``. Rounds are
 grouped into windows, by default 20. Printed for each: the median, and the mean of the middle half, of the
-milliseconds of a round, the processor's milliseconds a round, the resident memory at the window's end, and the
-ledger's bytes a round. At the end they are compared: memory from the end of the second window on, a round from
-the second window to the last. Evaluations count to the round that they follow.
+milliseconds of a round, the processor's milliseconds a round, the resident memory at the window's end, and
+the ledger's bytes a round. At the end they are compared: memory from the end of the second window on, a round
+from the second window to the last.
 """
 
 from __future__ import annotations

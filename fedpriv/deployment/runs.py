@@ -32,12 +32,12 @@ from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.enrolment import read_enrolment
+from fedpriv.flower.intervals import RUN_STATE
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import RunFolder, default_folder
 
 _RECORD = "runs.jsonl"  # of the server's folder: which run writes into which folder
-_POLL = 1.0  # seconds between looks at the run's state, beyond the second or two that flwr itself takes
 _PATIENCE = 60.0  # seconds without an answer of the SuperLink until a wait ends
 _STOPPED = "stopped: "  # how the ServerApp's line about its end begins
 _FINISHED, _COMPLETED = "finished", "finished:completed"
@@ -195,7 +195,7 @@ def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str
                 record = {}
             if str(record.get("status", "")).startswith(_FINISHED):
                 break
-            time.sleep(_POLL)
+            time.sleep(RUN_STATE)
     return record
 
 

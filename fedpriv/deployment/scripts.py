@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedpriv._internal.settings import toml_value
+from fedpriv.flower.intervals import TASKS
 from fedpriv.secure_aggregation.threshold import MAX_PARTIES, MIN_PARTIES
 
 _QUIET = """\
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}
+"""
+
+_TASKS = f"""\
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${{FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-{TASKS}}}
 """
 
 _SERVER = """\
@@ -140,7 +144,7 @@ evaluate-every = 1
 
 def server_script(control: int) -> str:
     """The server's ``start.sh``; ``control`` is the SuperLink's port."""
-    return _SERVER.format(quiet=_QUIET, control=control)
+    return _SERVER.format(quiet=_QUIET + _TASKS, control=control)
 
 
 def node_script() -> str:

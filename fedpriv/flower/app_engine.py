@@ -27,11 +27,11 @@ from fedpriv.clipping import sum_rows, zeros
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.flower.app_arrays import AppArrays
 from fedpriv.flower.exchange import FailedError, UnansweredError, read, replies_to
+from fedpriv.flower.intervals import APP_REPLIES, Rhythm
 from fedpriv.flower.serialization import MessageError
 from fedpriv.mechanism.grid import on_grid
 from fedpriv.mechanism.query import Query
 
-POLL_INTERVAL = 0.05  # seconds between looks for replies
 VIRTUAL = "fedpriv-arrays"  # a record in the replies of virtual clients
 _MAX_STRIKES = 2  # releases in which all clients fail
 
@@ -88,7 +88,7 @@ class AppEngine:
         rows: dict[int, dict[int, Tensor]] = {}
         trouble: MessageError | None = None
         failed = list[str]()
-        for message, reply in replies_to(self._grid, sent, self._timeout, POLL_INTERVAL):
+        for message, reply in replies_to(self._grid, sent, self._timeout, Rhythm(*APP_REPLIES)):
             node, number = message.metadata.dst_node_id, places[id(message)]
             try:
                 _require_own_app(reply)

@@ -2,8 +2,8 @@
 
 - One reply per message counts: the first. A reply counts for the node that was asked, if it comes from this
   node; Flower's server replies only with errors.
-- The replies are received in small groups. Flower decodes a group at once, and one reply that cannot be
-  decoded would end the run together with all others.
+- A reply that cannot be decoded costs no other one. Flower's own grid decodes a group at once, so replies
+  over it are received in small groups.
 - Any error while a reply is read makes this reply unusable, and no other.
 """
 
@@ -19,10 +19,10 @@ from flwr.serverapp import Grid
 
 from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.intervals import REPLIES, Rhythm
 from fedpriv.flower.serialization import MessageError
+from fedpriv.flower.whole_messages import WholeGrid
 
-_PULL_INTERVAL = 1.0  # the most seconds between looks for replies
-_FIRST_PULL, _SHARE = 0.1, 0.2  # the seconds before the second look, and later a share of the time since then
 _MAX_GROUPS = 64  # requests for replies in one look, unless a group is larger than
 _MAX_AT_ONCE = 8  # replies that are decoded, and in memory, at once
 _MAX_NAME = 100  # characters of an exception's name
@@ -54,7 +54,7 @@ def exchange(
     kind: str,
     group: str,
     timeout: float,
-    interval: float | None = None,
+    rhythm: Rhythm | None = None,
     awaited: Collection[int] | None = None,
 ) -> dict[int, Message]:
     """Sends each node its content and returns the replies that arrive in time, by node id.
@@ -65,7 +65,7 @@ def exchange(
         kind: Flower's message type.
         group: a label of the messages: the release, or the round.
         timeout: the seconds to wait, and the messages' time to live.
-        interval: the seconds between looks for replies.
+        rhythm: when to look for replies; None: without earlier exchanges to go by.
         awaited: the nodes whose replies are waited for, of nodes that a server asks; None: all. Replies of
             others count if they are there by then.
     """
@@ -75,7 +75,7 @@ def exchange(
     if isinstance(grid, HostedGrid):
         received = _believed(batch, grid.send_and_receive(batch, timeout=timeout))
     else:
-        received = replies_to(grid, batch, timeout, interval, awaited)
+        received = replies_to(grid, batch, timeout, rhythm, awaited)
     return {message.metadata.dst_node_id: reply for message, reply in received}
 
 
@@ -83,7 +83,7 @@ def replies_to(
     grid: Grid,
     batch: Sequence[Message],
     timeout: float,
-    interval: float | None = None,
+    rhythm: Rhythm | None = None,
     awaited: Collection[int] | None = None,
 ) -> Iterator[tuple[Message, Message]]:
     """Sends the messages; (message, its reply) as the replies arrive, until all are there or time is up.
@@ -92,13 +92,12 @@ def replies_to(
         grid: the grid of the nodes.
         batch: the messages.
         timeout: the seconds to wait.
-        interval: the seconds between looks for replies; None: a fifth of the time since the messages were
-            sent, at most a second. So waiting adds little to a quick round, and looks are few in a slow one.
+        rhythm: see :func:`exchange`. It notes how long it took until all awaited replies were there.
         awaited: see :func:`exchange`.
     """
     stored = set(grid.push_messages(batch))  # Flower leaves out a message that it could not store
     sent = [message for message in batch if message.metadata.message_id in stored]
-    return _believed(sent, _pulled(grid, sent, timeout, interval, awaited))
+    return _believed(sent, _pulled(grid, sent, timeout, rhythm or Rhythm(*REPLIES), awaited))
 
 
 def _believed(batch: Iterable[Message], replies: Iterable[Message]) -> Iterator[tuple[Message, Message]]:
@@ -129,25 +128,40 @@ def _pulled(
     grid: Grid,
     batch: Iterable[Message],
     timeout: float,
-    interval: float | None = None,
+    rhythm: Rhythm,
     awaited: Collection[int] | None = None,
 ) -> Iterator[Message]:
     """The replies to these messages that arrive in time; an error in place of one that cannot be decoded."""
     pending = {message.metadata.message_id: message for message in batch}
     begin = time.monotonic()
+    if pending and rhythm.known:
+        time.sleep(rhythm.pause(0.0))
     while pending:
-        ids, size = list(pending), min(_MAX_AT_ONCE, -(-len(pending) // _MAX_GROUPS))
-        for first in range(0, len(ids), size):
-            for reply in _pull(grid, {number: pending[number] for number in ids[first : first + size]}):
-                pending.pop(reply.metadata.reply_to_message_id, None)
-                yield reply
+        for reply in _look(grid, dict(pending)):
+            pending.pop(reply.metadata.reply_to_message_id, None)
+            yield reply
         waited = time.monotonic() - begin
         waiting = awaited is None or any(one.metadata.dst_node_id in awaited for one in pending.values())
         if waited > timeout or not waiting:
-            return
+            break
         if pending:
-            growing = min(max(_FIRST_PULL, _SHARE * waited), _PULL_INTERVAL)
-            time.sleep(growing if interval is None else interval)
+            time.sleep(rhythm.pause(waited))
+    else:
+        rhythm.note(time.monotonic() - begin)
+
+
+def _look(grid: Grid, pending: Mapping[str, Message]) -> Iterator[Message]:
+    """The replies to these messages that are there; an error in place of one that cannot be decoded."""
+    if isinstance(grid, WholeGrid):
+        for number, reply in grid.pull(list(pending)):
+            if not isinstance(reply, Exception):
+                yield reply
+            elif number in pending:
+                yield error_reply(pending[number], UnreadableError())
+        return
+    ids, size = list(pending), min(_MAX_AT_ONCE, -(-len(pending) // _MAX_GROUPS))
+    for first in range(0, len(ids), size):
+        yield from _pull(grid, {number: pending[number] for number in ids[first : first + size]})
 
 
 def _pull(grid: Grid, batch: Mapping[str, Message]) -> list[Message]:

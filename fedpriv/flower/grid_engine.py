@@ -23,6 +23,7 @@ their cohorts need no protection. An empty cohort asks nobody and counts for not
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,11 +39,13 @@ from fedpriv.federated.worker import zeros
 from fedpriv.flower.enrolment import Enrolment
 from fedpriv.flower.exchange import SilentError, by_app, exchange, messages, read
 from fedpriv.flower.grids.base import HostedGrid
+from fedpriv.flower.intervals import REPLIES, Rhythm
 from fedpriv.flower.membership import Membership
 from fedpriv.flower.pace import Pace
 from fedpriv.flower.serialization import MessageError, read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import model_record, read_changes, training_content
 from fedpriv.flower.topology import EngineError, Node, assign, host, read_node
+from fedpriv.flower.whole_messages import with_whole_messages
 from fedpriv.node.silo import ModelDelta, TrainRequest
 
 SILOS_TRAIN = f"{MessageType.TRAIN}.silos"  # the message type of the client level
@@ -70,7 +73,7 @@ class GridEngine:
         silos: whether all nodes are silos that take part in every release.
         min_nodes: the nodes with which the run begins after ``start_timeout``; None: all.
         enrolment: the server's record of which node is which partition, or None.
-        poll_interval: the seconds between looks for replies; None: one, which spares a deployment's server.
+        looks: the least and most seconds between looks for replies.
         round_deadline: the seconds after which a release goes on without the nodes that have not answered;
             0: ten times as long as the slowest of the last complete releases took, at least 30. It is at most
             ``reply_timeout``.
@@ -95,13 +98,13 @@ class GridEngine:
         silos: bool = False,
         min_nodes: int | None = None,
         enrolment: Enrolment | None = None,
-        poll_interval: float | None = None,
+        looks: tuple[float, float] = REPLIES,
         round_deadline: float = 0.0,
     ) -> None:
-        self._grid = grid
+        grid = self._grid = with_whole_messages(grid)
         self._pace = Pace(reply_timeout, round_deadline)
         self._reply_timeout = reply_timeout
-        self._poll_interval = poll_interval
+        self._rhythms = defaultdict[str, Rhythm](lambda: Rhythm(*looks))  # by the messages' type
         self._strict = isinstance(grid, HostedGrid) if strict is None else strict
         self._report, self._silos = report, silos
         self._members = Membership(
@@ -289,8 +292,8 @@ class GridEngine:
         timeout: float,
         awaited: Collection[int] | None = None,
     ) -> dict[int, Message]:
-        """:func:`exchange` over this grid, with its poll interval."""
-        return exchange(self._grid, contents, kind, group, timeout, self._poll_interval, awaited)
+        """:func:`exchange` over this grid, with looks for replies as such messages had them before."""
+        return exchange(self._grid, contents, kind, group, timeout, self._rhythms[kind], awaited)
 
     def close(self) -> None:
         """Ends the nodes of a hosted grid. Flower ends its own grids itself."""

@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from fedpriv._internal import validation
 from fedpriv.flower.enrolment import Enrolment
 from fedpriv.flower.exchange import by_app, error_name, read
+from fedpriv.flower.intervals import NODE_LIST
 from fedpriv.flower.serialization import MessageError
 from fedpriv.flower.topology import (
     EngineError,
@@ -33,7 +34,6 @@ from fedpriv.flower.topology import (
     successor,
 )
 
-_POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while a federation assembles
 # The seconds to wait for a new node's description, and the number of attempts.
 _NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
 
@@ -110,7 +110,7 @@ class Membership:
             elif time.monotonic() > deadline:
                 self.nodes = self._with_quorum(list(known.values()))
             else:
-                time.sleep(_POLL_INTERVAL)
+                time.sleep(NODE_LIST)
         return self.nodes
 
     def _with_quorum(self, known: Sequence[Node]) -> tuple[Node, ...]:

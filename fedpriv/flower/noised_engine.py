@@ -23,8 +23,8 @@ from fedpriv.clipping import zeros
 from fedpriv.config.schema import Config
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
 from fedpriv.flower.app_arrays import AppArrays
-from fedpriv.flower.app_engine import POLL_INTERVAL
 from fedpriv.flower.exchange import UnansweredError, read, replies_to
+from fedpriv.flower.intervals import APP_REPLIES, Rhythm
 from fedpriv.flower.noise_messages import NotNoisedError, for_client, noise_records, read_noisy_reply
 from fedpriv.flower.serialization import MessageError
 
@@ -70,7 +70,7 @@ class NoisedEngine:
         asked = self._asked(request)
         shards = {message.metadata.dst_node_id: shard for message, shard in asked}
         sent = [message for message, _ in asked]
-        for message, reply in replies_to(self._grid, sent, self._timeout, POLL_INTERVAL):
+        for message, reply in replies_to(self._grid, sent, self._timeout, Rhythm(*APP_REPLIES)):
             own = replace(request, shards=(shards[message.metadata.dst_node_id],))
             try:
                 sums = read(reply, partial(read_noisy_reply, request=own)).to(request.query).sums

@@ -4,9 +4,9 @@ A run is accepted as a configuration, which the owner's policy (:mod:`fedpriv.no
 Its messages are answered by the installed ClientApp in this process; no code of the run is imported. The
 process stays warm: data, model and plan of a run are kept from message to message.
 
-While it waits, the node asks the SuperLink for messages at intervals that grow with the time since its last
-message, from :data:`MIN_WAIT` to :data:`MAX_WAIT`: in a running federation a message waits for at most a
-fifth of the time between two messages, and an idle node asks every 3 seconds, as Flower's SuperNode does.
+While it waits, the node asks the SuperLink for messages in the rhythm of the run
+(:mod:`fedpriv.flower.intervals`): shortly before the next one is due, then at intervals that grow with the
+time since the last one. An idle node asks every 3 seconds, as Flower's SuperNode does.
 
 A message that is refused, or fails, is answered with the name of the error's type only. The reason goes to
 the node's journal. An error ends neither the process nor another run.
@@ -24,11 +24,10 @@ from flwr.app import Context, RecordDict
 from fedpriv._internal.validation import FedprivError
 from fedpriv.flower import client_app
 from fedpriv.flower.error_masking import error_reply, public_text, raising
+from fedpriv.flower.intervals import NODE, Rhythm
 from fedpriv.flower.supernode import Link, RunEndedError, Task
 from fedpriv.node.journal import ANSWERED, FAILED, REFUSED, Journal
 from fedpriv.node.policy_file import Policy
-
-MIN_WAIT, MAX_WAIT, _SHARE = 0.05, 3.0, 0.2
 
 _MOST_RUNS = 8  # whose state, or refusal, is kept in memory
 
@@ -45,17 +44,17 @@ class OwnerNode:
     def __init__(self, policy: Policy, link: Link, journal: Journal) -> None:
         self._policy, self._link, self._journal = policy, link, journal
         self._runs = OrderedDict[int, Context | FedprivError]()
-        self._last = time.monotonic()
+        self._rhythm, self._last = Rhythm(*NODE), time.monotonic()
 
     def serve(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Answers messages until ``stopped()``."""
         while not stopped():
             with suppress(RunEndedError):
                 if (task := self._link.next()) is not None:
+                    self._rhythm.note(time.monotonic() - self._last)
                     self.answer(task)
                     self._last = time.monotonic()
-                    continue
-            time.sleep(wait_after(time.monotonic() - self._last))
+            time.sleep(self._rhythm.pause(time.monotonic() - self._last))
 
     def answer(self, task: Task) -> None:
         """Answers one message, with its reply or with the name of an error's type.
@@ -105,12 +104,3 @@ class OwnerNode:
             state=RecordDict(),
             run_config=run.config,
         )
-
-
-def wait_after(seconds: float) -> float:
-    """The seconds to wait before the next look for messages, by the time since the last message.
-
-    >>> wait_after(0.1), wait_after(2.0), wait_after(3600.0)
-    (0.05, 0.4, 3.0)
-    """
-    return min(max(_SHARE * seconds, MIN_WAIT), MAX_WAIT)

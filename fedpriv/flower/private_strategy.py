@@ -38,9 +38,10 @@ from fedpriv.federated.loop import Progress, advance
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.app_arrays import AppArrays
 from fedpriv.flower.app_config import configured, planned
-from fedpriv.flower.app_engine import POLL_INTERVAL, AppEngine
+from fedpriv.flower.app_engine import AppEngine
 from fedpriv.flower.app_run import AppRun, DivergedError, Evaluate
 from fedpriv.flower.grid_engine import GridEngine
+from fedpriv.flower.intervals import APP_REPLIES, NODE_LIST
 from fedpriv.flower.noised_engine import NoisedEngine
 from fedpriv.flower.virtual_app import require_same_arrays
 from fedpriv.runs import checkpoints
@@ -49,7 +50,6 @@ from fedpriv.runs.run_dir import RunFolder, default_folder
 from fedpriv.runs.run_ledger import open_accountant
 
 _DESCRIBE_TIMEOUT = 60.0  # seconds for a node of virtual clients to describe itself
-_POLL_INTERVAL = 0.2  # seconds between looks at the list of nodes while clients connect
 
 
 class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed by mypy
@@ -237,7 +237,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
 
         if self._virtual:
             patience = max(self._start_timeout, 1.0)
-            return GridEngine(grid, timeout, patience, poll_interval=POLL_INTERVAL)
+            return GridEngine(grid, timeout, patience, looks=APP_REPLIES)
 
         def nodes() -> Sequence[int]:
             return self._clients(grid)
@@ -386,7 +386,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         while (connected := len(list(grid.get_node_ids()))) < self.population:
             if time.monotonic() > deadline:
                 return
-            time.sleep(_POLL_INTERVAL)
+            time.sleep(NODE_LIST)
         if connected > self.population:
             hint = "it is the public number of all clients, and more than that are connected"
             raise validation.fail("population", self.population, "count every client", hint)

@@ -36,12 +36,13 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedpriv._internal import validation
+from fedpriv.flower import whole_messages
 from fedpriv.flower.serialization import MessageError
 
 FLWR = "1.41"
 
 _MOST_CONFIG = 2**20  # bytes of an app's pyproject.toml
-_MOST_TRIES, _MOST_SECONDS = 5, 60.0  # for each object of a message
+_MOST_TRIES, _MOST_SECONDS = 20, 60.0  # for each object of a message
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,15 @@ def _of_running() -> Iterator[None]:
 
 
 class Link:
-    """An open connection to the SuperLink. Its node is online until the connection is closed."""
+    """An open connection to the SuperLink. Its node is online until the connection is closed.
 
-    def __init__(self, callbacks: tuple[Any, ...]) -> None:
+    Args:
+        callbacks: those of Flower's connection.
+        whole: sends a small reply in one request and says whether it did (:mod:`whole_messages`); None: every
+            reply travels as Flower has it.
+    """
+
+    def __init__(self, callbacks: tuple[Any, ...], whole: Callable[[Message], bool] | None = None) -> None:
         (
             self.node,
             self._receive,
@@ -109,6 +116,7 @@ class Link:
             self._push_object,
             self._confirm,
         ) = callbacks
+        self._whole, self._wholly = whole, ""  # the id of a message that gets a whole reply
 
     def next(self) -> Task | None:
         """The next message; None if there is none."""
@@ -118,6 +126,14 @@ class Link:
             return None
         envelope, tree = found
         run = envelope.metadata.run_id
+        if whole_messages.arrived_whole(envelope, tree):
+            self._wholly = envelope.metadata.message_id
+
+            def received() -> Message:
+                whole_messages.require_small(envelope)
+                return self._own(envelope, run)
+
+            return Task(envelope, received)
 
         def read() -> Message:
             with _of_running():
@@ -128,13 +144,20 @@ class Link:
                     return_type=Message,
                     max_time=_MOST_SECONDS,
                     max_tries_per_object=_MOST_TRIES,
+                    **whole_messages.BACKOFF,
                 )
-            if message.metadata.run_id != run or message.metadata.dst_node_id != self.node:
-                raise MessageError("the message is of another run or for another node than its envelope says")
             message.metadata.__dict__["_message_id"] = tree.object_id
-            return message
+            if whole_messages.is_marked(message):
+                self._wholly = tree.object_id
+            return self._own(message, run)
 
         return Task(envelope, read)
+
+    def _own(self, message: Message, run: int) -> Message:
+        """The message, if it is of this run and for this node. Raises MessageError otherwise."""
+        if message.metadata.run_id != run or message.metadata.dst_node_id != self.node:
+            raise MessageError("the message is of another run or for another node than its envelope says")
+        return message
 
     def run(self, number: int) -> Run:
         """The run with this number.
@@ -151,6 +174,10 @@ class Link:
 
     def reply(self, reply: Message) -> None:
         """Sends a reply. Raises RunEndedError if its run has ended."""
+        if self._whole is not None and reply.metadata.reply_to_message_id == self._wholly:
+            with _of_running():
+                if self._whole(reply):
+                    return
         reply.metadata.__dict__["_message_id"] = reply.object_id
         run = reply.metadata.run_id
         with _of_running(), no_object_id_recompute():
@@ -200,7 +227,7 @@ def connected(superlink: str, root_certificates: str, private_key: str) -> Itera
     failure: BaseException | None = None
     with http_request_response(superlink, certificates is None, certificates, keys) as callbacks:
         try:
-            yield Link(callbacks)
+            yield Link(callbacks, whole_messages.sender(callbacks[2]))
         except Exception as error:  # the context manager of Flower logs errors and drops them
             failure = error
     if isinstance(failure, httpx.HTTPError):

@@ -37,9 +37,10 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv.federated.client_update import LocalSteps
 from fedpriv.federated.worker import Worker
-from fedpriv.flower.app_engine import POLL_INTERVAL, VIRTUAL
+from fedpriv.flower.app_engine import VIRTUAL
 from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.exchange import by_app, error_name, exchange
+from fedpriv.flower.intervals import APP_REPLIES, Rhythm
 from fedpriv.flower.serialization import MessageError, read_request, reply_content
 from fedpriv.parameters import Layout
 from fedpriv.rng import Key
@@ -190,9 +191,8 @@ def require_same_arrays(grid: Grid, layout: Layout, timeout: float) -> None:
     those of ``layout``. If no node is connected yet, or it is silent, nothing is known.
     """
     for node in sorted(grid.get_node_ids())[:1]:
-        reply = exchange(grid, {node: RecordDict()}, MessageType.QUERY, "nodes", timeout, POLL_INTERVAL).get(
-            node
-        )
+        rhythm = Rhythm(*APP_REPLIES)
+        reply = exchange(grid, {node: RecordDict()}, MessageType.QUERY, "nodes", timeout, rhythm).get(node)
         if reply is None:
             return
         if by_app(reply):

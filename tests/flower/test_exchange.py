@@ -119,7 +119,7 @@ def unaddressed(monkeypatch: pytest.MonkeyPatch) -> None:
         return make_message(Metadata(1, "", 0, node, "", group_id, 0.0, ttl, kind), content)
 
     monkeypatch.setattr(wire, "Message", message)
-    monkeypatch.setattr(wire, "_PULL_INTERVAL", 0.0)
+    monkeypatch.setattr(wire, "REPLIES", (0.0, 0.0))
 
 
 @pytest.mark.parametrize("groups", [64, 1])

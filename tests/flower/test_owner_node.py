@@ -24,6 +24,7 @@ from fedpriv.data.client_files import write_client_file
 from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.flower.grid_engine import SILOS_TRAIN
 from fedpriv.flower.grids.in_process import InProcessGrid
+from fedpriv.flower.intervals import NODE
 from fedpriv.flower.owner_node import OwnerNode
 from fedpriv.flower.serialization import read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import model_record, read_changes, training_content
@@ -320,7 +321,7 @@ def test_an_ended_run_and_an_unexpected_error_end_no_process(
     [line] = read_journal(policy.journal)
     assert (line["event"], line["why"]) == ("failed", "MemoryError")
     assert [reply.error.reason for reply in server.link.replies] == ["MemoryError"]
-    assert len(naps) == 1  # after a message the next one is looked for at once
+    assert naps == [NODE[0]] * 2
 
 
 def test_nothing_private_is_in_the_journal(policy: Policy) -> None:

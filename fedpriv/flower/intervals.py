@@ -1,0 +1,65 @@
+"""How often the parties of a deployment look for what they wait for: every interval that fedpriv sets.
+
+Flower's server tells nobody that a message has come: whoever waits for one asks, and each question costs the
+server some milliseconds. A :class:`Rhythm` asks seldom before an answer can be there, and often when it is
+due.
+``docs/guides/deploy.md`` has these intervals in a table.
+"""
+
+from __future__ import annotations
+
+NODE = (0.05, 3.0)  # least and most seconds between a node's looks for messages
+REPLIES = (0.05, 1.0)  # between the server's looks for replies
+APP_REPLIES = (0.05, 0.05)  # the same, of a strategy over an app's clients
+NODE_LIST = 0.2  # between looks at the list of nodes while a federation assembles
+RUN_STATE = 1.0  # between looks of `fedpriv deploy run` at its run, beyond the second or two that flwr takes
+TASKS = 0.5  # between the SuperLink's own looks for runs to start: Flower's FLWR_SUPEREXEC_TASK_POLL_INTERVAL
+
+_SHARE = 0.15  # of the seconds waited so far: the next look
+_EARLY = 0.8  # of the wait that is expected: the first look
+_SHORTER = 0.5  # of a wait that was over at the first look: the next one that is expected
+
+
+class Rhythm:
+    """When to look next for something that comes again and again.
+
+    The first look comes shortly before the last wait's length is over. Later looks, and all looks of whoever
+    has no wait to go by, are a share of the wait apart: what comes after n seconds is found within 0.15 n.
+    What is there at the first look may have been there for long, so half of that wait is expected next.
+
+    Args:
+        least, most: the bounds of the seconds between two looks.
+
+    >>> rhythm = Rhythm(0.05, 3.0)
+    >>> rhythm.pause(0.0), rhythm.pause(2.0), rhythm.pause(3600.0)
+    (0.05, 0.3, 3.0)
+    >>> rhythm.note(1.0)
+    >>> rhythm.pause(0.0), round(rhythm.pause(0.8), 2)
+    (0.8, 0.12)
+    >>> rhythm.note(1.0)
+    >>> rhythm.pause(0.0)
+    0.8
+    >>> rhythm.note(0.8)
+    >>> round(rhythm.pause(0.0), 2)
+    0.32
+    """
+
+    def __init__(self, least: float, most: float) -> None:
+        self._least, self._most = least, most
+        self._expected, self._looks = 0.0, 0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an earlier wait to go by."""
+        return self._expected > 0
+
+    def pause(self, waited: float) -> float:
+        """The seconds until the next look, after ``waited`` seconds."""
+        self._looks += 1
+        early = _EARLY * self._expected - waited
+        return min(max(early if early > 0 else _SHARE * waited, self._least), self._most)
+
+    def note(self, waited: float) -> None:
+        """What was waited for has come after so many seconds."""
+        self._expected = waited * (_SHORTER if self._looks == 1 else 1.0)
+        self._looks = 0

@@ -1,0 +1,225 @@
+"""Small messages in one request each, on both sides of a deployment.
+
+Flower cuts a message into objects (7 for a request of ours, 6 for a reply), which the sender uploads and the
+receiver downloads one by one: about 30 requests a node and round. Flower's own messages have room for the
+content as well, and its SuperLink keeps it and hands it on. So a message whose content has at most
+:data:`MOST` bytes travels whole: one request by its sender, and one by its receiver, who asks for messages
+anyhow. Larger ones travel as Flower has it.
+
+Both sides must know of it. The server marks the query with which it first asks a node to describe itself
+(:data:`MARK`). A node that runs :mod:`fedpriv.flower.supernode` answers a marked or whole message whole. A
+node that has answered whole gets whole messages, until one of them is not answered. Flower's own SuperNodes
+ignore the mark, and nothing changes for them.
+
+A whole message has an object id of its own and no object, which the SuperLink notes until the run ends: fewer
+rows than the objects of a message leave behind.
+
+Safety: sizes are checked before arrays are decoded. A node's request of this kind has at most
+:data:`MOST_REQUEST` bytes at the fleet's proxy (:mod:`fedpriv.deployment.proxy`). The server decodes one
+reply after the other, and a reply that cannot be decoded costs no other one.
+
+These internals may change with any version of Flower; :data:`FLWR` is the version that this module fits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+from flwr.app import ConfigRecord, Message, MessageType
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_from_proto, message_to_proto, recorddict_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.superlink.grid import HttpGrid
+
+from fedpriv.flower.serialization import MessageError
+
+FLWR = "1.41"
+
+MOST = 2**18  # bytes of the content of a message that travels whole
+MOST_REQUEST = 2**20  # bytes of a node's request with such a message; Flower's own have some hundreds
+MARK = "whole-messages"  # the record of a server that reads whole replies
+
+_MOST_PUSHED = 2**23  # bytes of messages in one request of the server
+_MOST_PULLED = 32  # replies in one answer to the server
+BACKOFF = {"initial_backoff": 0.05, "backoff_cap": 1.0}  # seconds between looks for an object that is to come
+
+
+def arrived_whole(message: Message, tree: ObjectTree) -> bool:
+    """Whether a message came with its content (or error) and without objects."""
+    return not tree.children and (message.has_error() or len(message.content) > 0)
+
+
+def require_small(message: Message) -> None:
+    """Raises MessageError for a message that is too large to travel whole."""
+    if message.has_content() and recorddict_to_proto(message.content).ByteSize() > MOST:
+        raise MessageError(f"a message that came whole has more than {MOST:,} bytes")
+
+
+def is_marked(message: Message) -> bool:
+    """Whether the message's sender reads whole replies."""
+    return bool(message.has_content() and MARK in message.content)
+
+
+def _in_one_piece(message: Message) -> ProtoMessage | None:
+    """The message in Flower's encoding, with an id; None if its content is too large."""
+    found: ProtoMessage = message_to_proto(message)
+    if found.content.ByteSize() > MOST:
+        return None
+    found.metadata.message_id = secrets.token_hex(32)  # Flower's ids are hashes, which it does not compare
+    message.metadata.__dict__["_message_id"] = found.metadata.message_id
+    return found
+
+
+def sender(send: Callable[..., Any]) -> Callable[[Message], bool]:
+    """For the callback ``send`` of Flower's fleet connection: sends a reply whole if it is small enough.
+
+    Flower's callback drops the content, so its client is taken out of it.
+    """
+    own = inspect.getclosurevars(send).nonlocals
+    client, node, retries = own["client"], own["node"], own["retry_invoker"]
+
+    def whole(reply: Message) -> bool:
+        if (found := _in_one_piece(reply)) is None:
+            return False
+        tree = ObjectTree(object_id=found.metadata.message_id)
+        request = PushMessagesRequest(node=node, messages_list=[found], message_object_trees=[tree])
+        # The time that an answer took can depend on private data, so it is not reported.
+        request.clientapp_runtime_list.append(0.0)
+        retries.invoke(client.PushMessages, request)
+        return True
+
+    return whole
+
+
+class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
+    """Flower's grid of a ServerApp, with whole messages for the nodes that read them.
+
+    Args:
+        grid: the grid that Flower made.
+    """
+
+    def __init__(self, grid: HttpGrid) -> None:
+        self._grid = grid
+        self._readers = set[int]()  # nodes that have answered whole
+        self._unanswered = dict[int, str]()  # {node: its last whole message}
+
+    def set_run(self, run: Any) -> None:
+        """See Flower's Grid."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """See Flower's Grid."""
+        return self._grid.run
+
+    def create_message(self, *arguments: Any, **named: Any) -> Message:
+        """See Flower's Grid."""
+        return cast(Message, self._grid.create_message(*arguments, **named))
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See Flower's Grid."""
+        return list(self._grid.get_node_ids())
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Sends the messages; the ids of those that the SuperLink has stored."""
+        stored, ordinary, whole, size = list[str](), list[Message](), list[ProtoMessage](), 0
+        for message in messages:
+            found = _in_one_piece(message) if self._reads(message.metadata.dst_node_id) else None
+            if found is None:
+                if message.metadata.message_type == MessageType.QUERY:
+                    message.content[MARK] = ConfigRecord({"flwr": FLWR})
+                ordinary.append(message)
+                continue
+            self._unanswered[message.metadata.dst_node_id] = found.metadata.message_id
+            whole.append(found)
+            size += found.ByteSize()
+            if size > _MOST_PUSHED:
+                stored += self._push(whole)
+                whole, size = [], 0
+        return stored + self._push(whole) + (list(self._grid.push_messages(ordinary)) if ordinary else [])
+
+    def _reads(self, node: int) -> bool:
+        """Whether a node gets whole messages; not if it did not answer the last one."""
+        if self._unanswered.pop(node, None) is not None:
+            self._readers.discard(node)
+        return node in self._readers
+
+    def _push(self, messages: list[ProtoMessage]) -> list[str]:
+        if not messages:
+            return []
+        trees = [ObjectTree(object_id=message.metadata.message_id) for message in messages]
+        request = PushAppMessagesRequest(messages_list=messages, message_object_trees=trees)
+        return list(self._grid._runtime_client.PushMessages(request).message_ids)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """The replies that are there by now. Raises what decoding one of them raises."""
+        for _, reply in self.pull(list(message_ids)):
+            if isinstance(reply, Exception):
+                raise reply
+            yield reply
+
+    def pull(self, message_ids: list[str]) -> Iterator[tuple[str, Message | Exception]]:
+        """(id of a message, its reply) for the replies that are there by now, decoded one after the other.
+
+        An exception takes the place of a reply that cannot be had or decoded.
+        """
+        for first in range(0, len(message_ids), _MOST_PULLED):
+            request = PullAppMessagesRequest(message_ids=message_ids[first : first + _MOST_PULLED])
+            response = self._grid._runtime_client.PullMessages(request)
+            for found, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+                number = str(found.metadata.reply_to_message_id)
+                try:
+                    yield number, self._decoded(found, tree)
+                except Exception as error:
+                    yield number, error
+
+    def _decoded(self, found: ProtoMessage, tree: ObjectTree) -> Message:
+        source = int(found.metadata.src_node_id)
+        if self._unanswered.get(source) == found.metadata.reply_to_message_id:
+            del self._unanswered[source]
+        if found.content.ByteSize() > MOST:
+            raise MessageError(f"a reply that came whole has more than {MOST:,} bytes")
+        envelope = message_from_proto(found)
+        if arrived_whole(envelope, tree):
+            if source != SUPERLINK_NODE_ID and envelope.has_content():
+                self._readers.add(source)
+            return envelope
+        return self._from_objects(int(found.metadata.run_id), tree)
+
+    def _from_objects(self, run: int, tree: ObjectTree) -> Message:
+        """The reply of these objects, as Flower's grid reads it."""
+        client, node = self._grid._runtime_client, Node(node_id=SUPERLINK_NODE_ID)
+
+        def confirm(number: str) -> None:
+            client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=number)
+            )
+
+        pull = make_pull_object_fn_protobuf(client.PullObject, node, run)
+        # The SuperLink ends the wait for objects whose upload has stopped.
+        reply = pull_and_inflate_object_from_tree(
+            tree, pull, confirm, return_type=Message, max_tries_per_object=None, **BACKOFF
+        )
+        reply.metadata.__dict__["_message_id"] = tree.object_id
+        return reply
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """See Flower's Grid; :func:`fedpriv.flower.exchange.exchange` is used instead."""
+        return list(self._grid.send_and_receive(messages, timeout=timeout))
+
+
+def with_whole_messages(grid: Grid) -> Grid:
+    """The grid, with whole messages if it is that of a ServerApp in a process of its own."""
+    return WholeGrid(grid) if isinstance(grid, HttpGrid) else grid
