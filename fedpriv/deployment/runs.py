@@ -32,7 +32,7 @@ from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.enrolment import read_enrolment
-from fedpriv.flower.intervals import RUN_STATE
+from fedpriv.flower.intervals import RUN_STATE, SUPERLINK_GONE
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import RunFolder, default_folder
@@ -147,8 +147,8 @@ def continuation(server: Party, run: int) -> dict[str, Any]:
     except LedgerError:
         raise LedgerError(
             f"run {run} still goes on: its ServerApp has the ledger open. `fedpriv deploy status` shows it, "
-            "and `fedpriv deploy stop` ends it. If the SuperLink was killed, its ServerApp waits for it to "
-            "come back; then end the process flwr-serverapp"
+            "and `fedpriv deploy stop` ends it. Where the SuperLink is gone, it ends by itself within "
+            f"{2 * SUPERLINK_GONE:g} s"
         ) from None
     settings = read_run(folder) | {"out": str(folder)}
     config = checked(server, settings)

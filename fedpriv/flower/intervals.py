@@ -14,6 +14,7 @@ APP_REPLIES = (0.05, 0.05)  # the same, of a strategy over an app's clients
 NODE_LIST = 0.2  # between looks at the list of nodes while a federation assembles
 RUN_STATE = 1.0  # between looks of `fedpriv deploy run` at its run, beyond the second or two that flwr takes
 TASKS = 0.5  # between the SuperLink's own looks for runs to start: Flower's FLWR_SUPEREXEC_TASK_POLL_INTERVAL
+SUPERLINK_GONE = 30.0  # without an answer of the SuperLink, after which a ServerApp ends its run as failed
 
 _SHARE = 0.15  # of the seconds waited so far: the next look
 _EARLY = 0.8  # of the wait that is expected: the first look

@@ -26,8 +26,10 @@ from __future__ import annotations
 import inspect
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import httpx
 from flwr.app import ConfigRecord, Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto, message_to_proto, recorddict_to_proto
@@ -41,7 +43,9 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.superlink.grid import HttpGrid
 
+from fedpriv.flower.intervals import SUPERLINK_GONE
 from fedpriv.flower.serialization import MessageError
+from fedpriv.flower.topology import EngineError
 
 FLWR = "1.41"
 
@@ -101,8 +105,21 @@ def sender(send: Callable[..., Any]) -> Callable[[Message], bool]:
     return whole
 
 
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Within this block the error of a SuperLink that is gone says so."""
+    try:
+        yield
+    except httpx.TransportError as error:
+        raise EngineError(
+            f"Flower's SuperLink has not answered for {SUPERLINK_GONE:g} s ({type(error).__name__})"
+        ) from None
+
+
 class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
     """Flower's grid of a ServerApp, with whole messages for the nodes that read them.
+
+    Every method raises EngineError if the SuperLink has not answered for SUPERLINK_GONE seconds.
 
     Args:
         grid: the grid that Flower made.
@@ -110,6 +127,8 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
 
     def __init__(self, grid: HttpGrid) -> None:
         self._grid = grid
+        # Flower's own grid asks again for ever. Its process would hold the run's ledger, and no resume begin.
+        grid._retry_invoker.max_time = SUPERLINK_GONE
         self._readers = set[int]()  # nodes that have answered whole
         self._unanswered = dict[int, str]()  # {node: its last whole message}
 
@@ -128,7 +147,8 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
 
     def get_node_ids(self) -> Iterable[int]:
         """See Flower's Grid."""
-        return list(self._grid.get_node_ids())
+        with _reached():
+            return list(self._grid.get_node_ids())
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Sends the messages; the ids of those that the SuperLink has stored."""
@@ -146,7 +166,9 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
             if size > _MOST_PUSHED:
                 stored += self._push(whole)
                 whole, size = [], 0
-        return stored + self._push(whole) + (list(self._grid.push_messages(ordinary)) if ordinary else [])
+        stored += self._push(whole)
+        with _reached():
+            return stored + (list(self._grid.push_messages(ordinary)) if ordinary else [])
 
     def _reads(self, node: int) -> bool:
         """Whether a node gets whole messages; not if it did not answer the last one."""
@@ -159,7 +181,8 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
             return []
         trees = [ObjectTree(object_id=message.metadata.message_id) for message in messages]
         request = PushAppMessagesRequest(messages_list=messages, message_object_trees=trees)
-        return list(self._grid._runtime_client.PushMessages(request).message_ids)
+        with _reached():
+            return list(self._grid._runtime_client.PushMessages(request).message_ids)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
         """The replies that are there by now. Raises what decoding one of them raises."""
@@ -175,7 +198,8 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         """
         for first in range(0, len(message_ids), _MOST_PULLED):
             request = PullAppMessagesRequest(message_ids=message_ids[first : first + _MOST_PULLED])
-            response = self._grid._runtime_client.PullMessages(request)
+            with _reached():
+                response = self._grid._runtime_client.PullMessages(request)
             for found, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 number = str(found.metadata.reply_to_message_id)
                 try:
