@@ -59,6 +59,29 @@ def test_a_claimed_task_lives_as_long_as_a_start_may_take() -> None:
     assert state.claim_task(task) is None
 
 
+@pytest.mark.parametrize(("child", "ends"), [("kill -KILL $$", [1]), ("exit 3", [1])])
+def test_a_superlink_ends_when_its_child_has_died(child: str, ends: list[int]) -> None:
+    """In a process of its own, since the tests have children, too."""
+    code = (
+        "import subprocess, sys; from fedpriv.deployment.starts import end_with_child\n"
+        f"process = subprocess.Popen(['sh', '-c', {child!r}])\n"
+        "end_with_child(lambda code: print('ends with', code))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout.splitlines()[-1] == f"ends with {ends[0]}", result.stderr
+
+
+def test_a_child_that_was_asked_to_end_ends_no_superlink() -> None:
+    code = (
+        "import subprocess, threading; from fedpriv.deployment.starts import end_with_child\n"
+        "process = subprocess.Popen(['sleep', '60']); process.terminate()\n"
+        "thread = threading.Thread(target=end_with_child, daemon=True); thread.start(); thread.join(3)\n"
+        "print(thread.is_alive(), process.wait())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout.split() == ["True", "-15"], result.stderr
+
+
 def test_a_command_that_is_not_flowers_is_refused() -> None:
     with pytest.raises(ArgumentError, match="command is 'ls'; it must be a command of Flower"):
         starts.run("ls", [])
