@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 from fedpriv._internal import validation
 from fedpriv.deployment.folders import Party
-from fedpriv.flower.whole_messages import MOST_REQUEST
 
 _CALL = re.compile(r"/v1/fleet/[a-z][a-z-]{0,63}")
 _REPLY = "/v1/fleet/push-messages"  # small ones are whole, large ones come in objects
+_MOST_REPLY = 2**20  # bytes of a request with a whole reply (fedpriv/flower/whole_messages.py: MOST)
 _CONNECTIONS = 2048  # at a time; a node holds one or two
 _MOST_BYTES = 2**26  # of a request: Flower sends objects in parts of 5 MiB
 _PART = 2**16  # bytes of an answer that is passed on part by part
@@ -136,7 +136,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._answer(HTTPStatus.BAD_REQUEST)
         elif not self.server.calls.fullmatch(self.path):
             self._answer(HTTPStatus.FORBIDDEN)
-        elif length > (MOST_REQUEST if self.path == _REPLY else _MOST_BYTES):
+        elif length > (_MOST_REPLY if self.path == _REPLY else _MOST_BYTES):
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         else:
             self._pass_on(length)

@@ -14,9 +14,9 @@ ignore the mark, and nothing changes for them.
 A whole message has an object id of its own and no object, which the SuperLink notes until the run ends: fewer
 rows than the objects of a message leave behind.
 
-Safety: sizes are checked before arrays are decoded. A node's request of this kind has at most
-:data:`MOST_REQUEST` bytes at the fleet's proxy (:mod:`fedpriv.deployment.proxy`). The server decodes one
-reply after the other, and a reply that cannot be decoded costs no other one.
+Safety: sizes are checked before arrays are decoded. The fleet's proxy (:mod:`fedpriv.deployment.proxy`)
+passes no request of a node for a reply that has more than 1 MiB. The server decodes one reply after the
+other, and a reply that cannot be decoded costs no other one.
 
 These internals may change with any version of Flower; :data:`FLWR` is the version that this module fits.
 """
@@ -50,7 +50,6 @@ from fedpriv.flower.topology import EngineError
 FLWR = "1.41"
 
 MOST = 2**18  # bytes of the content of a message that travels whole
-MOST_REQUEST = 2**20  # bytes of a node's request with such a message; Flower's own have some hundreds
 MARK = "whole-messages"  # the record of a server that reads whole replies
 
 _MOST_PUSHED = 2**23  # bytes of messages in one request of the server
