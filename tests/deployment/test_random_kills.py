@@ -37,9 +37,16 @@ from fedpriv.node.policy_file import Policy, read_policy
 from fedpriv.node.setup import require_set_up
 from fedpriv.runs import checkpoints
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.processes]
+KILLS = int(os.environ.get("FEDPRIV_KILLS", "50"))
 
-NODES, ROUNDS = 2, 60
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.timeout(600 + 300 * KILLS),
+]
+
+NODES, ROUNDS = 2, 30
 AFTER = 6.0  # the most seconds from a run's first charge, or from the last kill, to the next kill
 BOUND = 420.0  # seconds until a run goes on or ends
 VICTIMS = ("ServerApp", "SuperLink", "SuperExec", "proxy", "node-0", "node-1")
@@ -248,13 +255,12 @@ def deployed(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def test_kills_at_random_moments_lose_no_charge(deployed: Deployment) -> None:
-    kills = int(os.environ.get("FEDPRIV_KILLS", "50"))
     seed = int(os.environ.get("FEDPRIV_KILLS_SEED", str(secrets.randbelow(10**9))))
     print(f"FEDPRIV_KILLS_SEED={seed}")
     with Operator(deployed) as operator:
         series, done, number = Series(operator, random.Random(seed)), 0, 0
-        while done < kills:
-            done += series.run(number, min(kills - done, 5))
+        while done < KILLS:
+            done += series.run(number, min(KILLS - done, 5))
             number += 1
         print(
             json.dumps(
