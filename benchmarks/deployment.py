@@ -9,7 +9,8 @@ Without ``--tls``: a SuperLink, the nodes, and one ``flwr run``. With it: the fo
 init`, its certificates, node keys, proxy and start scripts, and `fedpriv deploy run`. Each node has a file of
 500 examples; the noise is central, the model `logistic`. A round is the time between two charges of the run's
 ledger, which is watched every 10 ms; the first is left out. Cheap nodes (benchmarks/cheap_nodes.py) compute
-nothing. The processor time and the memory of the SuperLink, the proxy and the ServerApp are printed, too.
+nothing. What the SuperLink, the proxy, the ServerApp and the nodes use is printed, too: share of a core,
+seconds of the processor a round, memory. On a machine that others use, these say more than the clock.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,14 @@ from fedpriv.deployment.folders import Party  # noqa: E402
 
 EXAMPLES = 500
 A_PROCESS = 100  # cheap nodes in one process
-PROGRAMS = {"flwr-serverapp": "ServerApp", "deploy superlink": "SuperLink", "deploy proxy": "proxy"}
+PROGRAMS = {
+    "flwr-serverapp": "ServerApp",
+    "flower-superexec": "SuperExec",
+    "deploy superlink": "SuperLink",
+    "deploy proxy": "proxy",
+    "node run": "nodes",
+    "cheap_nodes.py": "nodes",
+}
 
 
 def charged_at(ledger: Path, ended: threading.Event) -> list[float]:
@@ -157,7 +166,7 @@ class Fleet(Deployment):
         settings = settings_of(self.nodes, number) | {"out": str(out)}
         options = [f"--set={key}={str(value).lower()}" for key, value in settings.items() if key != "out"]
         file = str(self.server.folder / "central.toml")
-        with watched(out / "ledger.jsonl") as times, busy(self.server.folder, out / "ledger.jsonl"):
+        with watched(out / "ledger.jsonl") as times, busy(self.folder, out / "ledger.jsonl"):
             done = self.command(
                 "deploy", "run", str(self.folder), file, *options, f"--set=out={out}", timeout=900.0
             )
@@ -197,46 +206,58 @@ def registering(server: Party) -> Iterator[None]:
         client.close()
 
 
-def processes(server: Path) -> dict[str, int]:
-    """{program: its process id} of a deployment's server."""
+def processes(deployment: Path) -> dict[int, str]:
+    """{process id: its program} of a deployment's parties."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             text = (path / "cmdline").read_text().replace("\0", " ")
-            here = Path(os.readlink(path / "cwd"))
+            where = f"{text} {os.readlink(path / 'cwd')}"
             for part, program in PROGRAMS.items():
-                if part in text and (server in (here, *here.parents)):
-                    found[program] = int(path.name)
+                if part in text and str(deployment) in where:
+                    found[int(path.name)] = program
     return found
 
 
 def cost(process: int) -> tuple[float, float]:
-    """(seconds of the processor that a process has used, resident MiB)."""
-    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    """(seconds of the processor that a process has used, resident MiB); zeros if it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0, 0.0
     ticks = int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+@dataclass(frozen=True)
+class Use:
+    """What a deployment's programs have used by a moment."""
+
+    at: float
+    charges: int
+    costs: dict[str, tuple[float, float]]
+
+    @classmethod
+    def now(cls, deployment: Path, ledger: Path | None) -> Use:
+        """At this moment."""
+        costs = dict[str, tuple[float, float]]()
+        for process, program in processes(deployment).items():
+            before, now = costs.get(program, (0.0, 0.0)), cost(process)
+            costs[program] = (before[0] + now[0], before[1] + now[1])
+        charges = ledger.read_bytes().count(b"\n") if ledger is not None and ledger.exists() else 0
+        return cls(time.perf_counter(), charges, costs)
+
+
 @contextlib.contextmanager
-def busy(server: Path, ledger: Path | None = None) -> Iterator[None]:
-    """Prints what the server's processes use within the block; from the ledger's third line on, if given."""
-    ended = threading.Event()
+def busy(deployment: Path, ledger: Path | None = None) -> Iterator[None]:
+    """Prints what the programs use within the block; with a ledger, from its third line to its last."""
+    ended, taken = threading.Event(), list[Use]()
 
     def watch() -> None:
-        while ledger is not None and not ended.wait(0.05):
-            if ledger.exists() and ledger.read_bytes().count(b"\n") > 2:
-                break
-        began = time.perf_counter()
-        before = {name: (process, *cost(process)) for name, process in processes(server).items()}
-        latest = {name: (cpu, memory) for name, (_, cpu, memory) in before.items()}
-        seconds = 0.0
-        while not ended.wait(0.2):
-            with contextlib.suppress(OSError):
-                latest |= {name: cost(process) for name, (process, *_) in before.items()}
-                seconds = time.perf_counter() - began
-        for name, (_, cpu, _) in before.items():
-            share = (latest[name][0] - cpu) / max(seconds, 1e-9)
-            print(f"  {name}: {share:.0%} of a core, {latest[name][1]:.0f} MiB", flush=True)
+        while not ended.wait(0.5):
+            now = Use.now(deployment, ledger)
+            if ledger is None or (now.charges > 2 and (not taken or now.charges > taken[-1].charges)):
+                taken.append(now)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -245,6 +266,13 @@ def busy(server: Path, ledger: Path | None = None) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
+    first, last = taken[0], taken[-1]
+    for program, (cpu, memory) in sorted(last.costs.items()):
+        used = cpu - first.costs.get(program, (0.0, 0.0))[0]
+        rounds = f"{used / (last.charges - first.charges):.3f} s a round, " if ledger else ""
+        print(
+            f"  {program}: {used / (last.at - first.at):.1%} of a core, {rounds}{memory:.0f} MiB", flush=True
+        )
 
 
 def main() -> None:
@@ -268,7 +296,7 @@ def main() -> None:
         fleet.begin()
         if options.idle:
             time.sleep(10.0)  # until the nodes' intervals have grown
-            with busy(fleet.server.folder):
+            with busy(fleet.folder):
                 time.sleep(options.idle)
             return
         found = fleet.run(options.rounds)
