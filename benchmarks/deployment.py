@@ -266,6 +266,8 @@ def busy(deployment: Path, ledger: Path | None = None) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
+    if len(taken) < 2:  # the block has failed, and says why
+        return
     first, last = taken[0], taken[-1]
     for program, (cpu, memory) in sorted(last.costs.items()):
         used = cpu - first.costs.get(program, (0.0, 0.0))[0]
