@@ -6,7 +6,7 @@ process stays warm: data, model and plan of a run are kept from message to messa
 
 While it waits, the node asks the SuperLink for messages in the rhythm of the run
 (:mod:`fedpriv.flower.intervals`): shortly before the next one is due, then at intervals that grow with the
-time since the last one. An idle node asks every 3 seconds, as Flower's SuperNode does.
+time since the last one. An idle node asks every 10 seconds.
 
 A message that is refused, or fails, is answered with the name of the error's type only. The reason goes to
 the node's journal. An error ends neither the process nor another run.
