@@ -54,7 +54,7 @@ class OwnerNode:
                     self._rhythm.note(time.monotonic() - self._last)
                     self.answer(task)
                     self._last = time.monotonic()
-            time.sleep(self._rhythm.pause(time.monotonic() - self._last))
+            _rest(self._rhythm.pause(time.monotonic() - self._last), stopped)
 
     def answer(self, task: Task) -> None:
         """Answers one message, with its reply or with the name of an error's type.
@@ -104,3 +104,12 @@ class OwnerNode:
             state=RecordDict(),
             run_config=run.config,
         )
+
+
+def _rest(seconds: float, stopped: Callable[[], bool]) -> None:
+    """Waits, but not much longer than a second once ``stopped()``."""
+    for _ in range(int(seconds)):
+        time.sleep(1.0)
+        if stopped():
+            return
+    time.sleep(seconds % 1.0)
