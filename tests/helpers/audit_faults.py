@@ -91,8 +91,9 @@ class Fault:
 
     def audited(self, units: int, seed: int) -> Finding | None:
         """The finding about the faulty run; None if a run of so few units is refused."""
-        run = {key.replace("-", "_"): value for key, value in SMALL.items()} | self.run(units, seed)
-        coins = {"canaries": min(units, OWN_COINS), "own_data": True} if self.own_data else {}
+        run: dict[str, Any] = {key.replace("-", "_"): value for key, value in SMALL.items()}
+        run |= self.run(units, seed)
+        coins: dict[str, Any] = {"canaries": min(units, OWN_COINS), "own_data": True} if self.own_data else {}
         try:
             with _verdict_alone(), patched(Worker, "gather", test_neighbours._spying), self.plant():
                 return fedpriv.audit(**run, **coins, view=self.view)
@@ -187,7 +188,8 @@ def faults() -> Iterator[Fault]:
     ]
     for name, (settings, *where) in itertools.chain(*(table.items() for table in plain)):
         yield Fault(name, "auto", settings, partial(_planted, *where[:3]))
-    for name, (view, settings, *where) in (*test_views.FAULTS.items(), *test_views.GUESSED.items()):
+    seen: dict[str, Any] = {**test_views.FAULTS, **test_views.GUESSED}
+    for name, (view, settings, *where) in seen.items():
         yield Fault(name, view, settings, partial(_planted, *where[:3]))
     for name, (settings, *where) in test_own_units.FAULTS.items():
         yield Fault(name, "auto", settings, partial(_planted, *where[:3]), own_data=True)
