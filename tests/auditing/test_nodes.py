@@ -26,7 +26,8 @@ from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.secure_parties import secured_over
 from fedpriv.mechanism.placement import Central
-from fedpriv.node.audit_file import left_out
+from fedpriv.node.audit_file import left_out, write_audit_file
+from fedpriv.node.factory import make_worker
 from fedpriv.node.policy import RefusedError, as_taken
 from fedpriv.rng import Key
 
@@ -131,6 +132,17 @@ def _half_of_the_noise(right: Any, side: Worker, request: Any) -> Any:
     if request.party_stds is None:
         return right(side, request)
     return right(side, replace(request, party_stds=tuple(std / 2 for std in request.party_stds)))
+
+
+def test_a_node_leaves_out_what_its_owners_file_names(tmp_path: Path) -> None:
+    config = Config.parse(RUN)
+    own = owners_of(config, tmp_path)[1]
+    write_audit_file(Path(own["audit-file"]), np.array([0, 7]))
+    units = np.arange(
+        ROWS, 2 * ROWS
+    )  # of node 1; a batch's owners are places among the units that are asked for
+    owners = make_worker(config.table(), own).view.batch(units).owner.tolist()
+    assert owners == [place for place in range(ROWS) if place not in (0, 7)]
 
 
 def test_a_node_that_leaves_nothing_out_is_found(tmp_path: Path) -> None:
