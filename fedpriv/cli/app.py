@@ -70,20 +70,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(
-    cls=Commands,
-    help="List, download and show data sets.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(data_app, name="data")
-node_app = typer.Typer(
-    cls=Commands,
-    help="Run a data owner's node of a deployment, under the owner's policy.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(node_app, name="node")
+
+
+def group(parent: typer.Typer, name: str, about: str) -> typer.Typer:
+    """A group of commands below ``parent``."""
+    made = typer.Typer(cls=Commands, help=about, no_args_is_help=True, rich_markup_mode=None)
+    parent.add_typer(made, name=name)
+    return made
+
+
+data_app = group(app, "data", "List, download and show data sets.")
+node_app = group(app, "node", "Run a data owner's node of a deployment, under the owner's policy.")
 
 
 class OfSettings(typer.core.TyperCommand):

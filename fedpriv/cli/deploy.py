@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv._internal import validation
-from fedpriv.cli.app import AsJson, Commands, app, print_table, refusing, say
+from fedpriv.cli.app import AsJson, app, group, print_table, refusing, say
 
 if TYPE_CHECKING:
     from fedpriv.deployment.folders import Party
     from fedpriv.deployment.runs import Started
 
-deploy_app = typer.Typer(
-    cls=Commands,
-    help="Provision, check, start and watch a deployment with TLS and keys.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(deploy_app, name="deploy")
+deploy_app = group(app, "deploy", "Provision, check, start and watch a deployment with TLS and keys.")
 
 _FOLDER = "Folder of the deployment, or of one party."
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_FOLDER)]
@@ -131,13 +125,7 @@ def rotate(
     say(f"partition {partition} is node {node} with the new key; start the node again with its private half")
 
 
-operator_app = typer.Typer(
-    cls=Commands,
-    help="Say who may start runs from another machine.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-deploy_app.add_typer(operator_app, name="operator")
+operator_app = group(deploy_app, "operator", "Say who may start runs from another machine.")
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The operator's name, which the log has.")]
 
 _ADD = """Let an operator in while everything else goes on, and make the operator's folder.
@@ -388,16 +376,10 @@ def check(
         from fedpriv.deployment import checks, node_checks, operator_checks, server_checks
         from fedpriv.deployment.folders import read_parties
 
-        findings = [
-            finding
-            for each in read_parties(folder, party)
-            for finding in checks.looked(
-                each,
-                (server_checks if each.is_server else node_checks if each.is_node else operator_checks).looks(
-                    each, before_start
-                ),
-            )
-        ]
+        findings = list[checks.Finding]()
+        for member in read_parties(folder, party):
+            own = server_checks if member.is_server else node_checks if member.is_node else operator_checks
+            findings += checks.looked(member, own.looks(member, before_start))
     wrong = [finding for finding in findings if finding.state is checks.State.WRONG]
     if as_json:
         typer.echo(json.dumps([vars(finding) for finding in findings]))

@@ -111,12 +111,13 @@ class ControlHandler(Handler):
         """See :class:`Handler`."""
         super().setup()
         self._certificate = self.connection.getpeercert(binary_form=True)
+        self._operator = ""  # who makes the request
 
     def do_GET(self) -> None:  # noqa: N802
         """Whether the proxy is there, and who asks."""
         if self.path == operators.WHO:
             if self._admitted():
-                self._answer(HTTPStatus.OK, self._name())
+                self._answer(HTTPStatus.OK, self._operator)
         else:
             super().do_GET()
 
@@ -131,7 +132,8 @@ class ControlHandler(Handler):
 
     def _admitted(self) -> bool:
         """Whether the connection is an operator's; answers it if it is not."""
-        if self._name():
+        self._operator = self._name()
+        if self._operator:
             return True
         why = _UNKNOWN if self._certificate else _NONE
         self.server.note("refused", _REFUSALS_EACH, **self._who(), call=self._call(), why=why)
@@ -148,7 +150,7 @@ class ControlHandler(Handler):
             if self._certificate
             else ""
         )
-        return {"operator": self._name(), "certificate": mark, "from": str(self.client_address[0])}
+        return {"operator": self._operator, "certificate": mark, "from": str(self.client_address[0])}
 
     def _call(self) -> str:
         return self.path.rpartition("/")[2][:64]

@@ -19,7 +19,7 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv._internal.settings import toml_value
 from fedpriv.deployment import operators
-from fedpriv.deployment.folders import Party
+from fedpriv.deployment.folders import Party, joined
 
 CONNECTION = "deployment"
 _TIMEOUT = 120.0  # seconds for one command
@@ -46,8 +46,7 @@ def write_connection(server: Party) -> None:
     home.mkdir(mode=0o700, exist_ok=True)
     address, roots = f"127.0.0.1:{server.facts.get('control-port')}", server.loopback_roots
     if server.is_operator:
-        host, port = server.server_address
-        address, roots = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", server.roots
+        address, roots = joined(*server.server_address), server.roots
     lines = [
         "[superlink]",
         f'default = "{CONNECTION}"',

@@ -25,6 +25,7 @@ from fedpriv.node.policy_file import Policy, read_policy
 _OPERATOR = "operator-"
 SERVER, AUTHORITY, PARTY_FILE = "server", "authority", "party.toml"
 OPERATOR_PORT = "operator-port"  # the fact with the port of the control proxy
+USUAL_OPERATOR_PORT = 9444
 POLICY_FILE = "policy.toml"  # of a node: where everything is, and what its owner allows
 
 
@@ -36,6 +37,15 @@ def node_folder(partition: int) -> str:
 def operator_folder(name: str) -> str:
     """The name of an operator's folder."""
     return f"{_OPERATOR}{name}"
+
+
+def joined(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 address.
+
+    >>> joined("::1", 9443), joined("server.example", 9443)
+    ('[::1]:9443', 'server.example:9443')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def versions() -> dict[str, str]:

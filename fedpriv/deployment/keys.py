@@ -201,8 +201,8 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
         raise KeyFileError(f"{path} is no certificate in PEM ({error})") from None
 
 
-def require_server_key(certificate: x509.Certificate, path: Path, whose: str = "the server's") -> None:
-    """Raises KeyFileError unless the file holds the private key of the certificate."""
+def require_key_of(certificate: x509.Certificate, path: Path, whose: str) -> None:
+    """Raises KeyFileError, which says ``whose``, unless the file holds the private key of the certificate."""
     try:
         key = serialization.load_pem_private_key(_content(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -19,7 +19,7 @@ def looks(operator: Party, before_start: bool = False) -> Iterator[Look]:
 
 def _certificate(operator: Party) -> str:
     own, key = keys.read_certificates(operator.path("certificate"))[0], operator.path("certificate-key")
-    keys.require_server_key(own, key, "the operator's")
+    keys.require_key_of(own, key, "the operator's")
     checks.private(key)
     return checks.dates(own, "operator's certificate", "have the server's administrator add another one")
 

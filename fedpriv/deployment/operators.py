@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from fedpriv._internal import validation
 from fedpriv._internal.files import atomic, read_json, sync_folder
 from fedpriv.deployment import folders, keys
-from fedpriv.deployment.folders import OPERATOR_PORT, Party, operator_folder
+from fedpriv.deployment.folders import OPERATOR_PORT, USUAL_OPERATOR_PORT, Party, operator_folder
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _PATIENCE = 10.0  # seconds for a connection
@@ -81,7 +81,9 @@ def add(server: Party, name: str, certificate: Path | None = None, into: Path | 
     require_name(name)
     if OPERATOR_PORT not in server.facts:
         path = server.folder / folders.PARTY_FILE
-        raise validation.fail(f"{OPERATOR_PORT} in {path}", None, "be set", f"add `{OPERATOR_PORT} = 9444`")
+        raise validation.fail(
+            f"{OPERATOR_PORT} in {path}", None, "be set", f"add `{OPERATOR_PORT} = {USUAL_OPERATOR_PORT}`"
+        )
     present = read(server)
     if name in present:
         raise validation.fail("NAME", name, "be new", "revoke the operator first to give another certificate")
@@ -139,7 +141,7 @@ def refusal(operator: Party) -> str:
     Raises KeyFileError for a certificate or key that cannot be used, and UnreachableError.
     """
     own = keys.read_certificates(operator.path("certificate"))[0]
-    keys.require_server_key(own, operator.path("certificate-key"), "the operator's")
+    keys.require_key_of(own, operator.path("certificate-key"), "the operator's")
     mark = f"the certificate {fingerprint(own)[:16]}..."
     ask = "ask who administers the server to add it with `fedpriv deploy operator add`"
     if own.not_valid_after_utc < datetime.datetime.now(datetime.UTC):

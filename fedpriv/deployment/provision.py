@@ -15,7 +15,9 @@ from fedpriv.deployment.folders import (
     PARTY_FILE,
     POLICY_FILE,
     SERVER,
+    USUAL_OPERATOR_PORT,
     facts_text,
+    joined,
     node_folder,
     read_party,
 )
@@ -52,7 +54,7 @@ class Request:
     certificate_key: Path | None = None
     root_certificates: Path | None = None
     public_keys: tuple[Path, ...] = ()
-    operator_port: int = 9444
+    operator_port: int = USUAL_OPERATOR_PORT
     operators: tuple[str, ...] = ("main",)
 
     @property
@@ -96,7 +98,7 @@ class Request:
             raise validation.ArgumentError(f"Give {names} together, or none of them for a test authority.")
         if self.certificate and self.certificate_key and self.root_certificates:
             chain = keys.read_certificates(self.certificate)
-            keys.require_server_key(chain[0], self.certificate_key)
+            keys.require_key_of(chain[0], self.certificate_key, "the server's")
             roots = keys.read_certificates(self.root_certificates)
             keys.require_issued(chain, roots, self.root_certificates)
             missing = [host for host in self.hosts if not keys.covers(chain[0], host)]
@@ -216,8 +218,7 @@ def _node(folder: Path, partition: int, request: Request, roots: bytes) -> Path:
     keys.write_new(node / "node.key.pub", public)
     keys.write_new(folder / SERVER / "node-keys" / f"{name}.pub", public)
     keys.write_new(node / "ca.crt", roots)
-    host = request.hosts[0]
-    address = f"[{host}]:{request.port}" if ":" in host else f"{host}:{request.port}"
+    address = joined(request.hosts[0], request.port)
     (node / PARTY_FILE).write_text(
         facts_text({"party": name, "partition": partition, "nodes": request.nodes})
     )

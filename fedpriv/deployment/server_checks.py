@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fedpriv.deployment import checks, enrol, flower_app, keys, operators
 from fedpriv.deployment.checks import FaultError, Look, State
-from fedpriv.deployment.folders import OPERATOR_PORT, Party
+from fedpriv.deployment.folders import OPERATOR_PORT, USUAL_OPERATOR_PORT, Party
 
 _PATIENCE = 5.0  # seconds for a connection
 
@@ -34,7 +34,7 @@ def looks(server: Party, before_start: bool = False) -> Iterator[Look]:
 def _certificate(server: Party) -> str:
     path, key = server.path("certificate"), server.path("certificate-key")
     chain = keys.read_certificates(path)
-    keys.require_server_key(chain[0], key)
+    keys.require_key_of(chain[0], key, "the server's")
     checks.private(key)
     keys.require_issued(chain, keys.read_certificates(server.roots), server.roots)
     return checks.dates(chain[0], "server's certificate")
@@ -44,7 +44,7 @@ def _loopback(server: Party) -> str:
     """The certificate of the SuperLink, which only this machine sees."""
     path, key = server.folder / "loopback.crt", server.folder / "loopback.key"
     chain = keys.read_certificates(path)
-    keys.require_server_key(chain[0], key)
+    keys.require_key_of(chain[0], key, "the server's")
     checks.private(key)
     keys.require_issued(chain, keys.read_certificates(server.loopback_roots), server.loopback_roots)
     return checks.dates(chain[0], "SuperLink's certificate")
@@ -89,7 +89,8 @@ def _operators(server: Party) -> str:
     """The certificates of those who may start runs from another machine."""
     if OPERATOR_PORT not in server.facts:
         text = f"party.toml has no {OPERATOR_PORT}, so runs are started on this machine alone"
-        remedy = f"add `{OPERATOR_PORT} = 9444` and start.sh's function control, as `deploy init` writes them"
+        line = f"{OPERATOR_PORT} = {USUAL_OPERATOR_PORT}"
+        remedy = f"add `{line}` and start.sh's function control, as `deploy init` writes them"
         raise FaultError(text, remedy, State.NOTE)
     add = f"`fedpriv deploy operator add {server.folder} NAME`"
     if not (present := operators.read(server)):

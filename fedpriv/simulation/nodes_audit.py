@@ -8,7 +8,6 @@ has Flower start the app on the deployment's server. The app asks the nodes as t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,8 +75,7 @@ def prepare(
         "absent": coins.absent.tolist(),
         "data-files": [str(path) for path in data_files],
     }
-    with atomic(plan) as file:
-        os.chmod(file.name, 0o600)
+    with atomic(plan, private=True) as file:
         file.write(json.dumps(facts).encode())
     return _SOURCE.format(folder=str(folder))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from helpers.owned_nodes import Owned, keys_of
 from helpers.patching import patched
 
 from fedpriv._internal.validation import ArgumentError
@@ -30,6 +30,7 @@ from fedpriv.node.audit_file import left_out, write_audit_file
 from fedpriv.node.factory import make_worker
 from fedpriv.node.policy import RefusedError, as_taken
 from fedpriv.rng import Key
+from fedpriv.secure_aggregation.keys import Identity
 
 NODES, ROWS, COINS = 3, 60, 40
 RUN: dict[str, Any] = {
@@ -56,39 +57,18 @@ def fresh_processes() -> None:
         cache.cache_clear()
 
 
-class Owned(InProcessGrid):
-    """Nodes that own their data."""
-
-    def __init__(self, config: Config, owners: list[dict[str, Any]]) -> None:
-        super().__init__(NODES, config.table())
-        for place, own in enumerate(owners, 1):
-            self._contexts[place].node_config = own
-
-    def _answer(self, message: Message) -> Message:
-        return self._app(message, self._contexts[message.metadata.dst_node_id])
-
-
 def owners_of(config: Config, folder: Path) -> list[dict[str, Any]]:
     """The nodes' configurations; the last file is shorter than its public size."""
-    source, found = make_source(config), []
+    source, identities, found = make_source(config), [Identity.fresh() for _ in range(NODES)], []
     for place in range(NODES):
         path, rows = folder / f"{place}.npz", ROWS - 5 * (place == NODES - 1)
         write_client_file(path, source, np.arange(place * ROWS, place * ROWS + rows) + source.first)
         own = {"partition-id": place, "num-partitions": NODES, "data-file": str(path)}
         own |= {"audit-file": str(folder / f"{place}.audit")}
         if config.aggregates_securely:
-            own |= keys_of(place, folder)
+            own |= keys_of(identities, place, folder)
         found.append(own)
     return found
-
-
-def keys_of(place: int, folder: Path) -> dict[str, str]:
-    from fedpriv.node.secure_parties import make_identity
-
-    peers = folder / "peers"
-    if not peers.exists():
-        peers.write_text("".join(make_identity(folder / f"{k}.key") + "\n" for k in range(NODES)))
-    return {"identity-key": str(folder / f"{place}.key"), "peer-keys": str(peers)}
 
 
 def audited(

@@ -36,7 +36,7 @@ def test_the_certificate_is_issued_for_the_hosts(made: Path) -> None:
     server = read_server(made)
     (certificate,) = keys.read_certificates(server.path("certificate"))
     keys.require_issued([certificate], keys.read_certificates(server.roots), server.roots)
-    keys.require_server_key(certificate, server.path("certificate-key"))
+    keys.require_key_of(certificate, server.path("certificate-key"), "the server's")
     assert all(keys.covers(certificate, host) for host in HOSTS)
     assert not any(keys.covers(certificate, host) for host in ("localhost", "10.0.0.8", "hospital.example"))
 

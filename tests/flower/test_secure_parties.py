@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
+from helpers.owned_nodes import Owned, keys_of
 from helpers.small import small
 
 from fedpriv._internal.validation import ArgumentError
@@ -403,14 +404,6 @@ def fresh_processes() -> None:
         cache.cache_clear()
 
 
-def keys_of(identities: list[Identity], place: int, folder: Path) -> dict[str, str]:
-    """The files of a node's own identity key and of all nodes' public ones."""
-    own, peers = folder / f"identity-{place}", folder / "peers"
-    own.write_text(identities[place].secret.private_bytes_raw().hex() + "\n")
-    peers.write_text("".join(identity.public.hex() + "\n" for identity in identities))
-    return {"identity-key": str(own), "peer-keys": str(peers)}
-
-
 def owners(config: Config, folder: Path, **more: object) -> list[dict[str, Any]]:
     """The configurations of nodes, each with a data file, a ledger and keys of its own."""
     source, identities = make_source(config), [Identity.fresh() for _ in range(NODES)]
@@ -422,18 +415,6 @@ def owners(config: Config, folder: Path, **more: object) -> list[dict[str, Any]]
         limits = {"epsilon-limit": 50.0, "delta-limit": 1e-3}
         nodes.append(node | keys_of(identities, place, folder) | limits | more)
     return nodes
-
-
-class Owned(InProcessGrid):
-    """Nodes that own their data; one that fails replies with its error's type, as in a deployment."""
-
-    def __init__(self, config: Config, nodes: list[dict[str, Any]]) -> None:
-        super().__init__(NODES, config.table())
-        for place, own in enumerate(nodes, 1):
-            self._contexts[place].node_config = own
-
-    def _answer(self, message: Message) -> Message:
-        return self._app(message, self._contexts[message.metadata.dst_node_id])
 
 
 def owned_run(config: Config, nodes: list[dict[str, Any]]) -> Any:

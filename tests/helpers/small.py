@@ -20,6 +20,19 @@ SMALL: dict[str, object] = {
     "engine": "in-process",
 }
 
+# A run at the client level, of silos with 60 examples each.
+SMALL_SILOS: dict[str, object] = {
+    "level": "client",
+    "unit": "example",
+    "examples_per_client": 60,
+    "optimizer": "dp-sgd",
+    "momentum": 0.5,
+    "learning_rate": 0.2,
+    "epsilon": 8.0,
+    "delta": 1e-4,
+    "seed": 5,
+}
+
 
 def small(**changes: object) -> Config:
     """The small configuration with these keys (underscores for hyphens) changed."""

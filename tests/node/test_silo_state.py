@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.small import small
+from helpers.small import SMALL_SILOS, small
 from safetensors.torch import load_file
 
 from fedpriv._internal import tensor_io
@@ -31,18 +31,10 @@ from fedpriv.rng import Key
 
 RUN, STEPS, ROUNDS = 7, 2, 4
 SETTINGS: dict[str, object] = {
-    "level": "client",
-    "unit": "example",
+    **SMALL_SILOS,
     "clients": 2,
-    "examples_per_client": 60,
     "silo_steps": STEPS,
-    "optimizer": "dp-sgd",
-    "momentum": 0.5,
-    "learning_rate": 0.2,
     "rounds": ROUNDS,
-    "epsilon": 8.0,
-    "delta": 1e-4,
-    "seed": 5,
     "nodes_own_data": True,
     "accounting": "gdp-clt",
 }

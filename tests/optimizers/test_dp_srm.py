@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.quadratics import Quadratics, clip
 from helpers.toys import CountingGate, RowsEngine, noise_free, world
 from helpers.trajectories import follow, iterates
 from hypothesis import given, settings
@@ -18,30 +19,16 @@ from fedpriv.clipping import sum_rows
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Central
-from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.sampling import FixedSize, Poisson
 from fedpriv.optimizers import DpSrm, NormalisedStep, dp_sgd, draw_output_step
 from fedpriv.optimizers.schedules import Constant, Schedule
 from fedpriv.rng import Key
 
-T, D, N, B, B_0 = 50, 20, 30, 6, 12
+T, D, B, B_0 = 50, 20, 6, 12
 C_1, C_2, GAMMA, SCALE = 1.5, 0.3, 0.4, 0.3
 ZETA, L, N_0 = 0.25, 1.2, 2.0
 KEY = Key.from_seed(3)
-GENERATOR = np.random.Generator(np.random.Philox(4))
-CENTRES = GENERATOR.standard_normal((N, D)) + 1.0
-CURVES = 0.5 + 2 * GENERATOR.random((N, D))  # unit i's gradient is CURVES[i] * (theta - CENTRES[i])
-NOISE = GENERATOR.standard_normal((T, D))
-COHORTS = [GENERATOR.choice(N, B_0 if t == 0 else B, replace=False) for t in range(T)]
-
-
-def gradients(theta: np.ndarray, cohort: np.ndarray) -> np.ndarray:
-    return CURVES[cohort] * (theta - CENTRES[cohort])
-
-
-def clip(vector: np.ndarray, bound: float) -> np.ndarray:
-    norm = np.linalg.norm(vector)
-    return vector * (bound / norm) if norm > bound else vector
+WORLD = Quadratics(T, B, lambda t: B if t else B_0, SCALE)
 
 
 def transcription(adaptive: bool) -> tuple[np.ndarray, int]:
@@ -51,14 +38,14 @@ def transcription(adaptive: bool) -> tuple[np.ndarray, int]:
     old = theta
     for t in range(T):
         if t == 0:  # lines 1 to 3
-            v = sum(clip(g, C_1) for g in gradients(theta, COHORTS[0])) / B_0
-            v_p = v + (SCALE * B_0 / B) * C_1 / B_0 * NOISE[0]
+            v = sum(clip(g, C_1) for g in WORLD.gradients(theta, 0)) / B_0
+            v_p = v + (SCALE * B_0 / B) * C_1 / B_0 * WORLD.noise[0]
         else:  # lines 6 to 8
-            now, before = gradients(theta, COHORTS[t]), gradients(old, COHORTS[t])
+            now, before = WORLD.gradients(theta, t), WORLD.gradients(old, t)
             fresh = sum(clip(g, C_1) for g in now) / B
             moved = sum(clip(g - h, C_2) for g, h in zip(now, before, strict=True)) / B
             v = (1 - GAMMA) * (v_p + moved) + GAMMA * fresh
-            v_p = v + SCALE * (GAMMA * C_1 + (1 - GAMMA) * C_2) / B * NOISE[t]
+            v_p = v + SCALE * (GAMMA * C_1 + (1 - GAMMA) * C_2) / B * WORLD.noise[t]
         eta = 0.2  # line 5
         if adaptive:
             eta = min(ZETA / (N_0 * L * np.linalg.norm(v_p)), 1 / (2 * N_0 * L))
@@ -68,20 +55,14 @@ def transcription(adaptive: bool) -> tuple[np.ndarray, int]:
     return np.array(iterates), capped
 
 
-def noisy_answer(query: Query, t: int) -> list[torch.Tensor]:
-    """The noisy answer on the given cohorts and noise."""
-    rows = [torch.as_tensor(gradients(point.numpy(), COHORTS[t])) for point in query.points]
-    total = sum_rows(rows, query.blocks)[0]
-    std = query.noise_stds(SCALE * query.relative_noise)[0]
-    return [(total + std * torch.as_tensor(NOISE[t])) / (B * query.rate_factor)]
-
-
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_trajectory_equals_a_transcription(adaptive: bool) -> None:
     rule: Schedule | NormalisedStep = NormalisedStep(ZETA, L, N_0) if adaptive else Constant(0.2)
     method = DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B)
     expected, capped = transcription(adaptive)
-    np.testing.assert_allclose(iterates(follow(method, noisy_answer, T)), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        iterates(follow(method, WORLD.noisy_answer, T)), expected, rtol=1e-6, atol=1e-9
+    )
     if adaptive:
         assert 0 < capped < T  # both branches of line 5
 
@@ -146,11 +127,11 @@ def test_a_chosen_iterate_is_handed_out() -> None:
     rule = Constant(0.2)
     for chosen in (0, 1, 17, T - 1):
         method = DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B, output_step=chosen)
-        states = follow(method, noisy_answer, T)
+        states = follow(method, WORLD.noisy_answer, T)
         expected = torch.zeros(D) if chosen == 0 else states[chosen - 1].params
         for state in states[max(chosen - 1, 0) :]:
             np.testing.assert_array_equal(state.output, expected)
-    last = follow(DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B), noisy_answer, T)[-1]
+    last = follow(DpSrm(rule, C_1, C_2, GAMMA, first_cohort=B_0 / B), WORLD.noisy_answer, T)[-1]
     np.testing.assert_array_equal(last.output, last.params)
 
 
@@ -195,4 +176,4 @@ def test_bad_step_sizes_and_rounds_are_named() -> None:
         with pytest.raises(ArgumentError, match=name.replace("_", "-")):
             NormalisedStep(**values)
     with pytest.raises(ArgumentError, match="rounds"):
-        draw_output_step(0, GENERATOR)
+        draw_output_step(0, np.random.Generator(np.random.Philox(4)))

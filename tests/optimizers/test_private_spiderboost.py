@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.quadratics import Quadratics, clip
 from helpers.toys import CountingGate, RowsEngine, world
 from helpers.trajectories import follow, iterates
 from hypothesis import given, settings
@@ -17,61 +18,40 @@ from fedpriv.clipping import sum_rows
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, run
 from fedpriv.mechanism.placement import Central
-from fedpriv.mechanism.query import Query
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import PrivateSpiderBoost, dp_sgd
 from fedpriv.optimizers.schedules import Constant
 from fedpriv.rng import Key
 
-T, D, N, B_2, B_1, Q = 40, 20, 30, 6, 12, 7
+T, D, B_2, B_1, Q = 40, 20, 6, 12, 7
 C, CAP, L, RATE, SCALE = 1.5, 0.15, 1.2, 0.2, 0.3
-GENERATOR = np.random.Generator(np.random.Philox(4))
-CENTRES = GENERATOR.standard_normal((N, D)) + 1.0
-CURVES = 0.5 + 2 * GENERATOR.random((N, D))  # unit i's gradient is CURVES[i] * (w - CENTRES[i])
-NOISE = GENERATOR.standard_normal((T, D))
-COHORTS = [GENERATOR.choice(N, B_2 if t % Q else B_1, replace=False) for t in range(T)]
+WORLD = Quadratics(T, B_2, lambda t: B_2 if t % Q else B_1, SCALE)
 METHOD = PrivateSpiderBoost(Constant(RATE), C, CAP, L, Q, B_1 / B_2)
-
-
-def gradients(w: np.ndarray, cohort: np.ndarray) -> np.ndarray:
-    return CURVES[cohort] * (w - CENTRES[cohort])
-
-
-def clip(vector: np.ndarray, bound: float) -> np.ndarray:
-    norm = np.linalg.norm(vector)
-    return vector * (bound / norm) if norm > bound else vector
 
 
 def transcription() -> tuple[np.ndarray, list[float]]:
     """Algorithm 1 line by line, with means, on given cohorts and noise; and the clip norms of differences."""
     w, old, nabla, found, bounds = np.zeros(D), np.zeros(D), np.zeros(D), [], []
     for t in range(T):
-        now = gradients(w, COHORTS[t])
+        now = WORLD.gradients(w, t)
         if t % Q == 0:
-            nabla = sum(clip(g, C) for g in now) / B_1 + (SCALE * B_1 / B_2) * C / B_1 * NOISE[t]
+            nabla = sum(clip(g, C) for g in now) / B_1 + (SCALE * B_1 / B_2) * C / B_1 * WORLD.noise[t]
         else:
             bounds.append(min(CAP, max(L * np.linalg.norm(w - old), CAP / 1000)))
-            moved = [g - h for g, h in zip(now, gradients(old, COHORTS[t]), strict=True)]
-            nabla = (
-                nabla + sum(clip(g, bounds[-1]) for g in moved) / B_2 + SCALE * bounds[-1] / B_2 * NOISE[t]
-            )
+            moved = [g - h for g, h in zip(now, WORLD.gradients(old, t), strict=True)]
+            delta = sum(clip(g, bounds[-1]) for g in moved) / B_2
+            nabla = nabla + delta + SCALE * bounds[-1] / B_2 * WORLD.noise[t]
         old, w = w, w - RATE * nabla
         found.append(w)
     return np.array(found), bounds
 
 
-def noisy_answer(query: Query, t: int) -> list[torch.Tensor]:
-    """The noisy answer on the given cohorts and noise."""
-    rows = [torch.as_tensor(gradients(point.numpy(), COHORTS[t])) for point in query.points]
-    total = sum_rows(rows, query.blocks)[0]
-    std = query.noise_stds(SCALE * query.relative_noise)[0]
-    return [(total + std * torch.as_tensor(NOISE[t])) / (B_2 * query.rate_factor)]
-
-
 def test_trajectory_equals_a_transcription() -> None:
     expected, bounds = transcription()
     assert min(bounds) < CAP == max(bounds)  # both branches of the clip norm
-    np.testing.assert_allclose(iterates(follow(METHOD, noisy_answer, T)), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        iterates(follow(METHOD, WORLD.noisy_answer, T)), expected, rtol=1e-6, atol=1e-9
+    )
 
 
 def test_a_phase_of_one_release_is_dp_sgd() -> None:
@@ -88,7 +68,7 @@ def test_a_phase_of_one_release_is_dp_sgd() -> None:
 def test_every_release_is_the_planned_one() -> None:
     planned = METHOD.planned(T)
     assert [one.rate_factor for one in planned[: Q + 1]] == [2.0, *[1.0] * (Q - 1), 2.0]
-    states = [METHOD.init(torch.zeros(D, dtype=torch.float64)), *follow(METHOD, noisy_answer, T)]
+    states = [METHOD.init(torch.zeros(D, dtype=torch.float64)), *follow(METHOD, WORLD.noisy_answer, T)]
     for state, release in zip(states, planned, strict=False):
         query = METHOD.query(state)
         assert (query.rate_factor, query.relative_noise) == (release.rate_factor, release.relative_noise)

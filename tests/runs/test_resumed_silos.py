@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.small import small
+from helpers.small import SMALL_SILOS, small
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Ledger, epsilon
@@ -22,18 +22,10 @@ from fedpriv.runs.runner import Status, execute
 
 STEPS, ROUNDS = 2, 6
 SETTINGS: dict[str, object] = {
-    "level": "client",
-    "unit": "example",
+    **SMALL_SILOS,
     "clients": 3,
-    "examples_per_client": 60,
     "silo_steps": STEPS,
-    "optimizer": "dp-sgd",
-    "momentum": 0.5,
-    "learning_rate": 0.2,
     "rounds": ROUNDS,
-    "epsilon": 8.0,
-    "delta": 1e-4,
-    "seed": 5,
     "evaluate_every": 2,
 }
 KINDS: dict[str, dict[str, object]] = {
