@@ -16,15 +16,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))  # for user_data, which the sweeps name
+import batches  # noqa: E402
 
 import fedpriv  # noqa: E402
 from fedpriv.config.schema import Config  # noqa: E402
@@ -127,7 +127,7 @@ def _once(table: str, part: str, config: Config) -> dict[str, Any]:
 
 def results() -> list[dict[str, Any]]:
     """All rows so far."""
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.is_file() else []
+    return batches.read(RESULTS)
 
 
 def rank(one: dict[str, Any]) -> float:
@@ -142,7 +142,7 @@ def markdown(rows: list[dict[str, Any]], table: str) -> str:
     rows = [one for one in rows if one["table"] == table and one["part"] == SCORED]
     if not rows:
         return "not run"
-    lines = ["| method | partition | rounds | seeds | score | epsilon |", "|---|---|---|---|---|---|"]
+    lines = list[tuple[str, ...]]()
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for one in rows:
         groups.setdefault((one["partition"], one["method"], one["optimizer"]), []).append(one)
@@ -150,10 +150,9 @@ def markdown(rows: list[dict[str, Any]], table: str) -> str:
         name = method if method == optimizer else f"{method} (`{optimizer}` without noise and clipping)"
         epsilon = "infinite" if runs[0]["epsilon"] is None else f"{max(r['epsilon'] for r in runs):.4g}"
         marks = " (simulated, not private)" if str(runs[0]["remark"]).startswith("simulated") else ""
-        lines.append(
-            f"| {name} | {partition} | {runs[0]['rounds']} | {len(runs)} | {score(runs)} | {epsilon}{marks} |"
-        )
-    return "\n".join(lines)
+        counts = str(runs[0]["rounds"]), str(len(runs))
+        lines.append((name, partition, *counts, score(runs), f"{epsilon}{marks}"))
+    return batches.markdown(("method", "partition", "rounds", "seeds", "score", "epsilon"), lines)
 
 
 def score(runs: list[dict[str, Any]]) -> str:
