@@ -38,6 +38,7 @@ iterate chosen uniformly, for its theorem; here it is the last one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -125,7 +126,7 @@ class PrivateSpiderBoost:
     def bound(self, state: State) -> float:
         """The clip norm of differences: L_1 norm(w_t - w_{t-1}), from a small part of its cap to the cap."""
         cap = self.difference_clip_norm
-        if cap == float("inf"):
+        if math.isinf(cap):
             return cap
         moved = torch.linalg.vector_norm(state.params - state.slots[_PREVIOUS], dtype=torch.float64)
         return min(cap, max(self.smoothness * float(moved), _LEAST * cap))
