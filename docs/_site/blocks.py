@@ -119,7 +119,7 @@ def _sound_audits() -> list[str]:
     rows = _audits()["sound"]
     audits = sum(row["audits"] for row in rows)
     violated, exceeded = (sum(row[key] for row in rows) for key in ("violated", "exceeded"))
-    least = min(row["least"] or 1.0 for row in rows)
+    least = min(row["least"] for row in rows)
     together = min(1.0, audits * least)
     return [
         f"## Audits of sound runs: {audits}",
@@ -127,10 +127,7 @@ def _sound_audits() -> list[str]:
         "| unit | noise | adversary | audits | violations at 99 % | bounds above the claim | largest share | "
         "smallest p-value |",
         "|---|---|---|---|---|---|---|---|",
-        *(
-            f"| {' | '.join('over 0.01' if cell is None else str(cell) for cell in row.values())} |"
-            for row in rows
-        ),
+        *(f"| {' | '.join(map(str, row.values()))} |" for row in rows),
         "",
         f"Of all {audits}, {violated} had a p-value below 0.01 ({audits / 100:.1f} may), and {exceeded} "
         f"proved more than their claim. The smallest p-value, {least:g}, is {together:.2g} after correction "
