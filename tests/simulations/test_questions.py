@@ -44,7 +44,7 @@ def test_a_short_form_runs(name: str, tmp_path: Path) -> None:
     grid = {key: values[:2] if key != "seed" else [1] for key, values in grid.items()}
     if "placement" in grid:
         grid["placement"] = ["none", "local"]
-    tune = {key: values if isinstance(values, dict) else values[:2] for key, values in table["tune"].items()}
+    tune = {key: values[:2] if isinstance(values, list) else values for key, values in table["tune"].items()}
     tune["learning-rate"] = [0.1, 1.0]
     parts = {"settings": settings, "grid": grid, "tune": tune, "override": table.get("override", [])}
     found = fedpriv.sweep(parts, tmp_path / "out", progress=False)
