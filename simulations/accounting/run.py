@@ -10,13 +10,13 @@ accounted for by methods that are certified.
 from __future__ import annotations
 
 import argparse
-import io
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from matplotlib.figure import Figure
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from figures import figure
 
 from fedpriv._internal.files import atomic
 from fedpriv.accounting import Budget, Event, calibrate, epsilon, scaled
@@ -94,7 +94,7 @@ def table(settings: Sequence[Setting]) -> list[str]:
 
 def figure_2(setting: Setting, budget: float = 1.2) -> bytes:
     """The used budget by step for several growths of mu_t, by the paper's method and by PLD."""
-    axes, save = _figure(f"Du et al. 2021, Figure 2: epsilon {budget:g}, p = 250/60000, T = {setting.steps}")
+    axes, save = figure(f"Du et al. 2021, Figure 2: epsilon {budget:g}, p = 250/60000, T = {setting.steps}")
     for growth, color in zip((1.0, 1.25, 2.0, 5.0, 10.0), _COLORS, strict=True):
         found = curves(setting.run(budget, growth), setting.delta, ["gdp-clt", "pld"])
         label = "vanilla" if growth == 1 else f"rho_mu = {growth:g}"
@@ -108,7 +108,7 @@ def figure_2(setting: Setting, budget: float = 1.2) -> bytes:
 def figure_4(setting: Setting, budgets: Sequence[float] = (0.4, 1.2), growth: float = 2.0) -> bytes:
     """The paper's "upper bound" (RDP) and "lower bound" (GDP-CLT) of dynamic DP-SGD, and others."""
     title = f"Du et al. 2021, Figure 4: dynamic DP-SGD, rho_mu = {growth:g}, T = {setting.steps}"
-    axes, save = _figure(title)
+    axes, save = figure(title)
     for budget, color in zip(budgets, _COLORS, strict=False):
         found = curves(setting.run(budget, growth), setting.delta, ["rdp", "pld", "gdp-clt"])
         for method, style in (("rdp", ":"), ("pld", "-"), ("gdp-clt", "--")):
@@ -120,21 +120,6 @@ def figure_4(setting: Setting, budgets: Sequence[float] = (0.4, 1.2), growth: fl
 
 
 _COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
-
-
-def _figure(title: str) -> tuple[Any, Callable[[], bytes]]:
-    """Axes, and a function that saves them as a PNG."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3)
-
-    def save() -> bytes:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=100)
-        return buffer.getvalue()
-
-    return axes, save
 
 
 def main(out: Path) -> None:

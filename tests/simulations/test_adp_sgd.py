@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from helpers.scripts import script
+from helpers.scripts import SIMULATIONS, script
 
 from fedpriv.accounting import Event, epsilon
 from fedpriv.config.centralised import resolve
@@ -81,3 +81,15 @@ def test_the_gap_on_mnist_after_60_epochs(run: ModuleType) -> None:
     found = run.run(0.8, 2.5, 60, seed=0)
     assert found["ADP-SGD"]["loss"] < found["DP-SGD"]["loss"]
     assert math.isclose(found["DP-SGD"]["eps-bar"], 0.8, rel_tol=5e-3)
+
+
+def test_figure_1_has_equal_budgets_and_noise_that_falls_as_the_paper_says() -> None:
+    figure = script("adp_sgd/figure_1.py")
+    steps = 400
+    for method, power in (("ADP-SGD", 0.5), ("DP-SGD", 1.0)):
+        run = figure.releases(method, steps)
+        assert epsilon(run, figure.BUDGET.delta).epsilon == pytest.approx(figure.BUDGET.epsilon, rel=0.01)
+        noise = figure.noise(run)
+        assert noise[399] / noise[0] == pytest.approx((2 / 401) ** (power / 2))
+    assert figure.figure_1(20).startswith(b"\x89PNG")
+    assert (SIMULATIONS / "adp_sgd" / "figure_1.png").stat().st_size < 150_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from types import ModuleType
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import pytest
 from helpers.scripts import script
 
+from fedpriv import accounting
+from fedpriv.accounting.methods import gaussian
 from fedpriv.config.centralised import resolve
 from fedpriv.simulation.run import simulate
 
@@ -59,6 +63,28 @@ def test_mnist_is_run_in_the_papers_setting() -> None:
         assert mnist.COHORT in (256, 512, 1024)
         changed = {key for key in srm if srm[key] != sgd.get(key)}
         assert changed - {"learning-rate"} == {"optimizer", "srm-gamma", "srm-difference-clip-norm"}
+
+
+def test_the_closed_form_is_theorem_5_1s_and_holds_where_its_conditions_do() -> None:
+    """sigma^2 = 14 T (2 C)^2 alpha / (4 beta n^2 epsilon) for the mean of b gradients, over (2 C / b)^2."""
+    found = script("dp_srm/theorem_5_1.py")
+    setting, beta, clip_norm = found.SETTINGS[-1], 0.25, 3.0
+    alpha = 1 + math.log(1 / setting.delta) / ((1 - beta) * setting.epsilon)
+    sigma = math.sqrt(
+        14 * setting.steps * clip_norm**2 * alpha / (beta * setting.examples**2 * setting.epsilon)
+    )
+    assert math.sqrt(found.variance(setting, beta)) == pytest.approx(sigma * setting.cohort / (2 * clip_norm))
+    smallest = found.closed_form(setting)
+    assert smallest is not None
+    assert accounting.epsilon([setting.releases(smallest)], setting.delta, "rdp").epsilon < setting.epsilon
+    assert found.closed_form(found.SETTINGS[0]) is None
+
+
+def test_the_releases_of_the_closed_form_have_its_noise() -> None:
+    """One release of everyone: epsilon is that of a Gaussian whose noise is sigma' times what moves."""
+    setting = script("dp_srm/theorem_5_1.py").Setting("all", 100, 100, 1, 1.0, 1e-5)
+    event = dataclasses.replace(setting.releases(2.0), sampling="none", rate=1.0)
+    assert accounting.epsilon([event], 1e-5).epsilon == pytest.approx(gaussian.epsilon(1 / 2.0, 1e-5), rel=1e-3)
 
 
 @pytest.mark.slow
