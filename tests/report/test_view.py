@@ -199,7 +199,7 @@ def test_a_browser_shows_live_runs_over_each_other(
     # A point shows its settings.
     browser("document.querySelector('#chart .mark').dispatchEvent(new MouseEvent('mouseenter')) && null")
     told = browser("document.querySelector('#chart output').textContent")
-    assert "epsilon=1.0" in told
+    assert "epsilon=1\n" in told
     assert "round 1, test accuracy" in told
     # A run in progress updates.
     lines = (made / "metrics.jsonl").read_text().splitlines(keepends=True)
