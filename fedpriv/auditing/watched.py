@@ -247,6 +247,8 @@ class Watched(OptimizerWrapper):
 
         ``reader`` is the number of the only adversary who sees it; that one believes the ledger's noise.
         """
+        if not len(units):  # the cohort has none of them, and its sum says nothing of them
+            return
         places = np.searchsorted(self.guessed, units)
         assumed = self.subject.suspected if reader is None else (1.0,)
         first = 0 if reader is None else len(self.subject.suspected) + reader

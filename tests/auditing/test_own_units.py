@@ -271,6 +271,12 @@ def test_a_unit_in_two_places_is_asked_for_in_two_requests(stds: tuple[float, ..
         assert abs(float(left.std()) / (0.5 * 3) - 1) < 5 / np.sqrt(2 * left.numel())
 
 
+def test_cohorts_without_an_audited_unit_are_scored_too() -> None:
+    """Four units that are guessed over four silos: a silo has none of them."""
+    found = audited({**CLIENT_LEVEL, "canaries": 4})
+    assert not found.irregular, found
+
+
 def test_ratios_are_those_of_the_exact_contributions() -> None:
     """With almost no noise the ratios tell each coin."""
     found = audited({**EVERYONE, "epsilon": 1e5, "delta": 1e-4, "rounds": 1, "canaries": 400})
