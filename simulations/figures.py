@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from fedpriv._internal.plotting import png
 
 
 def figure(title: str) -> tuple[Any, Callable[[], bytes]]:
@@ -15,10 +16,4 @@ def figure(title: str) -> tuple[Any, Callable[[], bytes]]:
     axes = drawn.subplots()
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
-
-    def save() -> bytes:
-        buffer = io.BytesIO()
-        drawn.savefig(buffer, format="png", dpi=100)
-        return buffer.getvalue()
-
-    return axes, save
+    return axes, lambda: png(drawn, dpi=100)
