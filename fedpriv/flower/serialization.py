@@ -159,9 +159,10 @@ def read_reply(content: RecordDict, request: SumRequest) -> PartialSum:
         total = read_vector(arrays, f"sum-{j}")
         if total.shape != (() if isinstance(block, IndicatorBlock) else point.shape):
             raise MessageError(f"sum-{j} of a reply does not have its block's shape")
-        if not math.isfinite(float(total.sum())):  # one pass: a non-finite entry makes the sum non-finite
+        norm = float(torch.linalg.vector_norm(total, dtype=torch.float64))
+        if not math.isfinite(norm):  # one entry that is not finite makes it so
             raise MessageError(f"sum-{j} of a reply is not finite")
-        if float(torch.linalg.vector_norm(total, dtype=torch.float64)) > bound:
+        if norm > bound:
             raise MessageError(f"sum-{j} of a reply is longer than its clip norms and noise allow")
         sums.append(total.to(point.device))
     return PartialSum(tuple(sums), parties)
@@ -201,7 +202,9 @@ def encode(values: Tensor) -> Array:
     """A float tensor as Flower's Array in NumPy format, without pickle."""
     array = values.detach().cpu().contiguous().numpy()
     dtype = str(array.dtype)
-    return Array(dtype, array.shape, "numpy.ndarray", _header(dtype, array.shape) + array.tobytes())
+    # One copy of the values, where ``tobytes`` and an addition make two.
+    data = b"".join((_header(dtype, array.shape), array.reshape(-1).view(np.uint8).data))
+    return Array(dtype, array.shape, "numpy.ndarray", data)
 
 
 def read_vector(record: ArrayRecord, name: str, floats: Set[str] = _FLOATS) -> Tensor:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from fedpriv.mechanism.query import Block
@@ -64,4 +63,4 @@ def rounded(part: Tensor, grid: float) -> Tensor:
     """The nearest multiples of ``grid``, in a new float64 tensor."""
     # At 1.5 * 2**52 steps float64 has no digits below one step, so the addition rounds to the nearest step.
     shift = 1.5 * 2.0**52 * grid
-    return part.to(torch.float64, copy=True).add_(shift).sub_(shift)
+    return part.double().add(shift).sub_(shift)

@@ -1,6 +1,7 @@
 """Channels between the driver and its actors: messages arrive whole and in order, and no wait is endless."""
 
 import enum
+import mmap
 import os
 import tempfile
 import threading
@@ -16,8 +17,10 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from helpers import echo_app as echo
 
+from fedpriv.flower.grids import shared_memory
 from fedpriv.flower.grids.channel import Channels, serve
 from fedpriv.flower.grids.in_process import InProcessGrid
+from fedpriv.flower.grids.shared_memory import accept
 from fedpriv.flower.grids.wire_format import read, write
 
 BIG = 500_000  # numbers: more than a socket buffers
@@ -76,6 +79,56 @@ def test_many_messages_larger_than_the_buffers_are_answered_in_order(channels: C
     assert all(channels.replies[name].metadata.reply_to_message_id == name for name in names)
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no anonymous files")
+def test_arrays_lie_in_shared_memory_and_no_message_overwrites_the_one_before(channels: Channels) -> None:
+    """The second message is posted before the actor has read the first."""
+    posted, heads, values = threading.Event(), list[int](), list[float]()
+
+    def actor() -> None:
+        with Listener(channels.address(1), "AF_UNIX", authkey=channels.key) as door:
+            accepted = door.accept()
+        with accepted as end:
+            areas = accept(end)
+            posted.wait(10)
+            for _ in range(2):
+                content = end.recv_bytes()
+                heads.append(len(content))
+                asked = read(content, areas.received)
+                values.append(value(asked))
+                end.send_bytes(write(doubled(asked), areas.sent))
+
+    threading.Thread(target=actor, daemon=True).start()
+    channels.connect([1], 10, all_is_well)
+    for number in (1, 2):
+        channels.post(1, message(number, size=BIG))
+    posted.set()
+    channels.collect(["1", "2"], 10, nothing_lost)
+    assert values == [1, 2]
+    assert [value(channels.replies[name]) for name in ("1", "2")] == [2, 4]
+    assert heads[0] < 1000  # the numbers were not sent
+    assert heads[1] > 8 * BIG  # the memory was in use
+
+
+@pytest.mark.parametrize("room", [mmap.PAGESIZE, None])
+def test_without_room_in_shared_memory_arrays_go_through_the_socket(
+    channels: Channels, monkeypatch: pytest.MonkeyPatch, room: int | None
+) -> None:
+    """Where the system gives no memory, or the arrays are larger."""
+    if room is None:
+        monkeypatch.setattr(os, "memfd_create", forbidden, raising=False)
+    else:
+        monkeypatch.setattr(shared_memory, "_HALF", room)
+    dial(channels, 1, doubled)
+    channels.connect([1], 10, all_is_well)
+    channels.post(1, message(3, size=BIG))
+    channels.collect(["3"], 10, nothing_lost)
+    assert value(channels.replies["3"]) == 6
+
+
+def forbidden(name: str) -> int:
+    raise PermissionError(name)
+
+
 def test_an_ended_channel_answers_its_messages_and_accepts_no_more(channels: Channels) -> None:
     actor = dial(channels, 1, doubled)
     channels.connect([1], 10, all_is_well)
@@ -99,6 +152,7 @@ def test_a_broken_channel_returns_every_lost_message(channels: Channels) -> None
         with Listener(channels.address(1), "AF_UNIX", authkey=channels.key) as door:
             accepted = door.accept()
         with accepted as end:
+            accept(end)
             dialled.wait(10)
             end.recv_bytes()
 
@@ -249,6 +303,7 @@ def test_malformed_bytes_break_the_channel_and_the_lost_messages_are_returned(ch
         with Listener(channels.address(1), "AF_UNIX", authkey=channels.key) as door:
             accepted = door.accept()
         with accepted as end:
+            accept(end)
             end.recv_bytes()
             end.send_bytes(b"no message")
 
@@ -270,8 +325,10 @@ def test_the_wire_format_keeps_the_whole_message() -> None:
     asked = message(3)
     asked.content["numbers"] = MetricRecord({"loss": 0.5, "counts": [1, 2]})
     asked.content["fields"] = ConfigRecord({"bytes": b"\x00\xff", "text": "ü", "flag": True})
-    again = read(write(asked))
-    assert again.metadata.__dict__ == asked.metadata.__dict__
-    assert again.content == asked.content
+    asked.content["more"] = ArrayRecord([np.arange(3.0), np.float32(2.5) * np.ones((2, 2), np.float32)])
+    area = memoryview(bytearray(1000))
+    for again in (read(write(asked)), read(write(asked, area), area)):
+        assert again.metadata.__dict__ == asked.metadata.__dict__
+        assert again.content == asked.content
     failed = read(write(Message(Error(7, "ZeroDivisionError"), reply_to=asked)))
     assert (failed.error.code, failed.error.reason) == (7, "ZeroDivisionError")

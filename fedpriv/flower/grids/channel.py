@@ -6,8 +6,9 @@ actor on the driver's machine serves a channel while its messages are small. Ray
 monitors and ends the actor. :mod:`multiprocessing.connection` provides sockets, framing and authentication.
 
 Channels carry bytes only (``send_bytes``, ``recv_bytes``), never pickles; their format is in
-:mod:`fedpriv.flower.grids.wire_format`. Each actor has at most one unanswered message. Further messages queue
-in the driver, so that the two ends cannot deadlock while both write. Empty bytes end the channel.
+:mod:`fedpriv.flower.grids.wire_format`. Arrays lie in memory that both ends share
+(:mod:`fedpriv.flower.grids.shared_memory`). Each actor has at most one unanswered message. Further messages
+queue in the driver, so that the two ends cannot deadlock while both write. Empty bytes end the channel.
 
 An actor listens in a folder that only this user can enter. It accepts a driver that knows the key, which Ray
 sent to the actor.
@@ -28,6 +29,7 @@ from pathlib import Path
 from flwr.app import Message
 
 from fedpriv.flower.error_masking import error_reply
+from fedpriv.flower.grids.shared_memory import accept, offer
 from fedpriv.flower.grids.wire_format import read, write
 
 _KEY = 32  # bytes
@@ -38,7 +40,9 @@ class Channel:
     """The driver's end of one actor's channel: the queue, and the message that is being answered."""
 
     def __init__(self, connection: Connection) -> None:
+        """Share memory with the actor. Raises OSError if it is gone."""
         self.connection = connection
+        self._areas = offer(connection)
         self.queue: deque[tuple[Message | None, bytes]] = deque()  # None ends the channel
         self.sent: Message | None = None
         self.ended = False
@@ -48,7 +52,9 @@ class Channel:
 
         Raises OSError if the actor is gone, and ValueError for a message that cannot be written.
         """
-        content = b"" if message is None else write(message)
+        # The arrays of a message that must wait go through the socket: the one before it uses the memory.
+        waits = self.sent is not None or bool(self.queue)
+        content = b"" if message is None else write(message, None if waits else self._areas.sent)
         self.ended = message is None
         self.queue.append((message, content))
         self.forward()
@@ -58,6 +64,15 @@ class Channel:
         if self.sent is None and self.queue:
             self.sent, content = self.queue.popleft()
             self.connection.send_bytes(content)
+
+    def receive(self) -> Message:
+        """The reply to the message that was sent; the next one is not yet sent.
+
+        Raises OSError or EOFError if the actor is gone, ValueError or TypeError if it sent no message.
+        """
+        reply = read(self.connection.recv_bytes(), self._areas.received)
+        self.sent = None
+        return reply
 
     def unanswered(self) -> list[Message]:
         """The sent and queued messages without a reply."""
@@ -102,12 +117,12 @@ class Channels:
                 if time.monotonic() > deadline:
                     raise TimeoutError
                 try:
-                    connection = Client(self.address(node), "AF_UNIX", authkey=self.key)
+                    made = Channel(Client(self.address(node), "AF_UNIX", authkey=self.key))
                 except (OSError, EOFError, AuthenticationError):  # not listening yet, or dead
                     watch()
                     time.sleep(_RETRY)
                     continue
-                self._channels[node] = Channel(connection)
+                self._channels[node] = made
 
     def __contains__(self, node: int) -> bool:
         """Whether the node's channel accepts messages."""
@@ -144,10 +159,9 @@ class Channels:
                     lost(node, self._drop(node))
 
     def _read(self, channel: Channel) -> None:
-        message, reply = channel.sent, read(channel.connection.recv_bytes())
+        message, reply = channel.sent, channel.receive()
         if message is not None:
             self.replies[message.metadata.message_id] = reply
-        channel.sent = None
         channel.forward()
 
     def _drop(self, node: int) -> list[Message]:
@@ -169,8 +183,9 @@ def serve(address: str, key: bytes, answer: Callable[[Message], Message]) -> Non
         connection = _accept(listener)
     with connection:
         try:
+            areas = accept(connection)
             while content := connection.recv_bytes():
-                connection.send_bytes(_answered(read(content), answer))
+                connection.send_bytes(_answered(read(content, areas.received), answer, areas.sent))
         except (OSError, EOFError):
             return
 
@@ -184,9 +199,9 @@ def _accept(listener: Listener) -> Connection:
             continue
 
 
-def _answered(message: Message, answer: Callable[[Message], Message]) -> bytes:
+def _answered(message: Message, answer: Callable[[Message], Message], area: memoryview | None) -> bytes:
     """The reply as bytes, or an error reply if the reply cannot be written."""
     try:
-        return write(answer(message))
+        return write(answer(message), area)
     except Exception as error:
         return write(error_reply(message, error))
