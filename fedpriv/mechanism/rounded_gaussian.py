@@ -6,12 +6,12 @@ differential privacy"). And the output of a statistical generator can be predict
 parameters without a gradient reveal unchanged. Here the bits are ChaCha20's, and each number is round(s Z)
 for a standard normal Z: it is k with probability Phi((k + 1/2) / s) - Phi((k - 1/2) / s). Added to an integer
 sum, this is the Gaussian mechanism followed by rounding, which is post-processing. It assumes that the bits
-are random, and that NumPy's logarithm is accurate to 4 units in the last place.
+are random, and that the logarithm of NumPy, and of torch on a GPU, is accurate to 4 units in the last place.
 
 Z is computed by the Box-Muller transform from the first 64 bits of two uniform numbers. The error of float64
 is bounded below. For a few numbers (about 1 in 1,000,000 at s = 2**26) this error leaves the integer
 undecided. Then more bits are generated, and mpmath computes with them until the integer is known. The result
-is therefore the same on every machine.
+is therefore the same on every machine and device.
 
 >>> draws = Rounded(Key.from_seed(1), ("noise", 3), [torch.zeros(5), torch.zeros(())], (2.0, 1e9))
 >>> [whole.tolist() for whole in draws.take()]
@@ -34,7 +34,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from mpmath.ctx_mp import MPContext
 from torch import Tensor
 
-from fedpriv.mechanism.gaussian import PIECE, Label, pieces, submit
+from fedpriv.mechanism.chacha20 import key_streams
+from fedpriv.mechanism.gaussian import PIECE, Label, submit
 from fedpriv.rng import Key
 
 Words = npt.NDArray[np.uint64]
@@ -49,6 +50,7 @@ _LEAST = np.uint64(2**46)  # below these first 64 bits of U, the error bound of 
 _EXTRA_WORDS = 4  # the first number of extra words for an undecided integer
 _STRIP = 2**14  # numbers computed at one time, so that the intermediate results stay in the processor's cache
 _ARCS = 12  # the leading bits of an angle, whose cosine and sine are in a table
+_TOGETHER = 64  # pieces that a GPU computes at one time, which takes some 400 MiB
 
 _CONTEXT, _MPMATH_LOCK = MPContext(), threading.Lock()  # all threads share mpmath's cached constants
 
@@ -71,26 +73,27 @@ class Rounded:
             scales: each block's s, in [0, 2**48].
         """
         self.label, self.scales = label, tuple(scales)
-        self._like = [(tuple(tensor.shape), tensor.device) for tensor in like]
-        self._blocks: list[tuple[Floats, list[Future[None]]]] = []
+        self._devices = [tensor.device for tensor in like]
+        self._blocks: list[tuple[Tensor, list[Future[None]]]] = []
         for block, (tensor, scale) in enumerate(zip(like, self.scales, strict=True)):
             if not 0 <= scale <= 2**48:
                 raise ValueError(f"{scale} must lie in [0, 2**48]")
-            whole = np.empty(math.prod(tensor.shape))
-            jobs = [
-                submit(_fill, key, (*label, block, piece), scale, whole[piece * PIECE : (piece + 1) * PIECE])
-                for piece, _ in enumerate(pieces(len(whole)))
-            ]
+            place = tensor.device if tensor.is_cuda else "cpu"
+            whole = torch.empty(tensor.shape, dtype=torch.float64, device=place)
+            flat, own = whole.view(-1), (*label, block)
+            if whole.is_cuda:
+                jobs = [submit(fill_on_device, key, own, scale, flat)]
+            else:
+                parts = enumerate(torch.split(flat, PIECE))
+                jobs = [submit(_fill, key, (*own, piece), scale, part.numpy()) for piece, part in parts]
             self._blocks.append((whole, jobs))
 
     def take(self) -> tuple[Tensor, ...]:
         """Wait for the integers; returns one float64 tensor per block."""
-        tensors = []
-        for (whole, jobs), (shape, device) in zip(self._blocks, self._like, strict=True):
+        for _, jobs in self._blocks:
             for job in jobs:
                 job.result()
-            tensors.append(torch.from_numpy(whole).view(shape).to(device))
-        return tuple(tensors)
+        return tuple(whole.to(device) for (whole, _), device in zip(self._blocks, self._devices, strict=True))
 
 
 def _fill(key: Key, label: Label, scale: float, out: Floats) -> None:
@@ -130,20 +133,72 @@ class _Piece:
                 unsure = np.flatnonzero(distance >= 0.5 - most)
                 unknown = unsure[distance[unsure] + scale * _error(radius[unsure]) >= 0.5]
                 for entry in {*unknown.tolist(), *far[far < len(whole)].tolist()}:
-                    whole[entry] = self._exactly_rounded(begin + entry, scale, *words)
+                    tops = (int(word[(begin + entry) % self._pairs]) for word in words)
+                    whole[entry] = self.exactly_rounded(begin + entry, scale, *tops)
 
-    def _exactly_rounded(self, entry: int, scale: float, first: Words, second: Words) -> int:
-        """round(scale Z) for one number, with as many bits as needed."""
+    def exactly_rounded(self, entry: int, scale: float, first: int, second: int) -> int:
+        """round(scale Z) for one number, from these first 64 bits of its pair and as many more as needed."""
         pair, words = entry % self._pairs, _EXTRA_WORDS
         while True:
             more = _bits(self._key, (f"{self._label[0]}-more", *self._label[1:], pair), 2 * words)
             # The two numbers' words alternate, so that further words extend both.
-            u, v = (_integer(top[pair], more[start::2]) for start, top in enumerate((first, second)))
+            u, v = (_integer(top, more[start::2]) for start, top in enumerate((first, second)))
             with _MPMATH_LOCK:
                 whole = _round(scale, u, v, 64 * (words + 1), entry >= self._pairs)
             if whole is not None:
                 return whole
             words *= 2
+
+
+def fill_on_device(key: Key, label: Label, scale: float, out: Tensor) -> None:
+    """Write round(scale Z) into ``out``, float64 (count,), by torch on its device: the same numbers as from
+    the pieces of the block ``label``."""
+    if not scale:
+        out.zero_()
+        return
+    whole = len(out) // PIECE
+    for start in range(0, whole, _TOGETHER):
+        stop = min(whole, start + _TOGETHER)
+        _fill_pieces(key, label, start, scale, out[start * PIECE : stop * PIECE].view(stop - start, PIECE))
+    if rest := len(out) - whole * PIECE:
+        _fill_pieces(key, label, whole, scale, out[whole * PIECE :].view(1, rest))
+
+
+def _fill_pieces(key: Key, label: Label, start: int, scale: float, out: Tensor) -> None:
+    """Write pieces of one length, float64 (pieces, length); the first of them is number ``start``."""
+    count, length = out.shape
+    pairs = -(-length // 2)
+    keys = [key.secret(*label, start + piece) for piece in range(count)]
+    bits = key_streams(keys, 2 * pairs, out.device)
+    first, second = bits[:, :pairs], bits[:, pairs:]
+    radius, cosine, sine = _normals_by_torch(first, second)
+    scaled = torch.cat((cosine, sine), 1)[:, :length].mul_(scale)
+    torch.round(scaled, out=out)
+    radii, words = (torch.cat((half, half), 1)[:, :length] for half in (radius, first))
+    unsure = scaled.sub_(out).abs_() + scale * _ERROR * (radii + 1 / radii) >= 0.5
+    unsure |= (words >= 0) & (words < int(_LEAST))  # negative numbers have their highest bit
+    for piece, entry in unsure.nonzero().tolist():
+        tops = (int(word[piece, entry % pairs]) % 2**64 for word in (first, second))
+        own = _Piece(key, (*label, start + piece), length)
+        out[piece, entry] = own.exactly_rounded(entry, scale, *tops)
+
+
+def _normals_by_torch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`_normals`, from int64 tensors of the same bits, with the same bound of the errors."""
+    # The halves of 64 bits are exact in float64, so that their sum is rounded once.
+    uniform = ((first >> 32) & (2**32 - 1)).double().mul_(2.0**32)
+    uniform += (first & (2**32 - 1)).double().add_(0.5)
+    radius = uniform.mul_(2.0**-64).log_().mul_(-2).sqrt_()
+    whole, half = (torch.from_numpy(table).to(first.device) for table in _table())
+    arc = (second >> (64 - _ARCS)) & (2**_ARCS - 1)
+    angle = (second & (2 ** (64 - _ARCS) - 1)).double().add_(0.5).mul_(2 * math.pi * 2.0**-64)
+    square = angle * angle
+    near = (square * (1 / 24)).sub_(0.5).mul_(square).add_(1)
+    short = square.mul_(-1 / 6).add_(1).mul_(angle)
+    c, s = whole[arc], half[arc]
+    cosine = (c * near).sub_(s * short).mul_(radius)
+    sine = (s * near).add_(c * short).mul_(radius)
+    return radius, cosine, sine
 
 
 def _error(radius: Floats) -> Floats:

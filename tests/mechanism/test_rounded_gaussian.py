@@ -92,9 +92,14 @@ def test_mpmath_and_float64_give_the_same_integers(scale: float, monkeypatch: py
     assert len(results) > (3 if scale == 3.0 else 300)
 
 
-def test_float64_is_within_half_of_the_error_that_is_assumed() -> None:
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_float64_is_within_half_of_the_error_that_is_assumed(by_torch: bool) -> None:
     first, second = (rounded_gaussian._bits(KEY, ("noise", 6, part), 1500) for part in (0, 1))
-    radii, *normals = rounded_gaussian._normals(first, second)
+    if by_torch:
+        words = (torch.from_numpy(word.view(np.int64).copy()) for word in (first, second))
+        radii, *normals = (found.numpy() for found in rounded_gaussian._normals_by_torch(*words))
+    else:
+        radii, *normals = rounded_gaussian._normals(first, second)
     with mpmath.workdps(60):
         for pair in range(1500):
             u, v = ((mpmath.mpf(int(word[pair])) + 0.5) / 2**64 for word in (first, second))
@@ -104,6 +109,30 @@ def test_float64_is_within_half_of_the_error_that_is_assumed() -> None:
             for of, numbers in zip((mpmath.cos, mpmath.sin), normals, strict=True):
                 error = abs(radius * of(2 * mpmath.pi * v) - mpmath.mpf(float(numbers[pair])))
                 assert error < assumed / 2
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.7, 2.0**26, 2.0**36])
+@pytest.mark.parametrize("count", [1, 2, 1001, PIECE, LONG])
+def test_a_device_draws_the_same_integers(count: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The computation of a GPU, here on the CPU; at 2**36 mpmath decides some hundreds."""
+    monkeypatch.setattr(rounded_gaussian, "_TOGETHER", 2)
+    [known], there = draw(10, scale, count), torch.empty(count, dtype=torch.float64)
+    rounded_gaussian.fill_on_device(KEY, ("noise", 10, 0), scale, there)
+    assert np.array_equal(known, there.numpy())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_the_same_integers() -> None:
+    sizes, scale = [(1001,), (LONG,), (), (64, 1000)], 2.0**40
+    here, there = (
+        Rounded(
+            KEY, ("noise", 11), [torch.zeros(size, device=device) for size in sizes], [scale] * len(sizes)
+        )
+        for device in ("cpu", "cuda")
+    )
+    for one, other in zip(here.take(), there.take(), strict=True):
+        assert other.is_cuda
+        assert torch.equal(one, other.cpu())
 
 
 def test_cosines_and_sines_are_within_their_bound() -> None:
@@ -144,6 +173,11 @@ def test_the_far_tail_is_drawn_with_more_bits(least: int, monkeypatch: pytest.Mo
         wanted = [int(mpmath.nint(scale * radius * of(turn))) for of in (mpmath.cos, mpmath.sin)]
     assert integers(piece, scale) == wanted
     assert radius > 4.9
+    words = torch.tensor([[least, 2**61]])
+    monkeypatch.setattr(rounded_gaussian, "key_streams", lambda keys, count, device: words)
+    there = torch.empty(2, dtype=torch.float64)
+    rounded_gaussian.fill_on_device(KEY, ("noise", 7, 0), scale, there)
+    assert there.tolist() == wanted
 
 
 def test_more_bits_extend_fewer_bits() -> None:
