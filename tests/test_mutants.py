@@ -164,10 +164,8 @@ def test_only_a_failed_test_catches(
     copy = Copy(tree, tmp_path / "copy")
     code = copy.folder / "fedpriv/clip.py"
 
-    def test(copy: Copy, tests: Sequence[str]) -> tuple[int, str]:
+    def test(copy: Copy, tests: Sequence[str]) -> tuple[int | None, str]:
         assert (code.read_text(), tests) == (CODE.replace("1.0", "2.0"), FAULT.tests)
-        if status is None:
-            raise subprocess.TimeoutExpired("pytest", 1.0)
         return status, "the output"
 
     monkeypatch.setattr(Copy, "test", test)
@@ -180,8 +178,10 @@ def test_only_a_failed_test_catches(
 
 
 @pytest.mark.slow
-def test_the_command_tells_what_it_found(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four runs of pytest in copies of the tree."""
+def test_the_command_tells_what_it_found(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six runs of pytest in copies of the tree."""
 
     def run(text: str, *arguments: str) -> tuple[int, str]:
         (tree / "tests/mutants.toml").write_text(text)
@@ -197,6 +197,10 @@ def test_the_command_tells_what_it_found(tree: Path, capsys: pytest.CaptureFixtu
     assert run(both, "--list")[1].splitlines() == ["big: It clips.", "small: It clips."]
     assert run(both, "huge")[0] == 2
     assert run(entry(before="3.0"))[0] == 1
+    monkeypatch.setattr(mutants, "_LIMIT", 5.0)
+    endless = entry(after="1.0) if value < 3 else __import__('time').sleep(600")
+    status, said = run(endless)
+    assert (status, "the tests did not end in time" in said, "1 BROKEN" in said) == (1, True, True)
     (tree / "tests/test_clip.py").write_text(TEST.replace("== 1.0", "== 0.5"))
     status, said = run(both)
     assert (status, "the tests do not pass without a fault" in said) == (2, True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import json
 import os
 import py_compile
 import queue
@@ -34,9 +35,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from subprocess import PIPE
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = "tests/mutants.toml"
+WARM = Path(__file__).with_name("warm_pytest.py")
 
 CAUGHT, SURVIVED, NOT_APPLICABLE, BROKEN, NOT_RUN = (
     "caught",
@@ -46,7 +49,7 @@ CAUGHT, SURVIVED, NOT_APPLICABLE, BROKEN, NOT_RUN = (
     "not run",
 )
 
-_PYTEST = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--timeout=0")
+_PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "--timeout=0")
 _FAILED = 1  # pytest's exit status if tests ran and some failed
 _LIMIT = 600.0  # seconds for the tests of one mutant
 
@@ -186,6 +189,7 @@ class Copy:
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.folder = folder
+        self._pytest: subprocess.Popen[str] | None = None
         project = tomllib.loads((source / "pyproject.toml").read_text())
         for part in (*project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"], "pyproject.toml"):
             if (source / part).is_dir():
@@ -196,27 +200,49 @@ class Copy:
         mode = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(folder / "fedpriv", quiet=1, invalidation_mode=mode)
 
-    def test(self, tests: Sequence[str]) -> tuple[int, str]:
-        """(pytest's exit status, its output) of these tests. Raises subprocess.TimeoutExpired."""
+    def _environment(self) -> dict[str, str]:
         paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
+        return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "pytest", *_PYTEST, *tests]
+
+    def sound(self, tests: Sequence[str], jobs: int) -> tuple[int, str]:
+        """(pytest's exit status, its output) of these tests, in so many processes."""
+        command = [sys.executable, "-m", "pytest", *_PYTEST, "-n", str(jobs), "--dist", "loadgroup", *tests]
         done = subprocess.run(
             command,
             cwd=self.folder,
-            env=environment,
+            env=self._environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=_LIMIT * len(tests),
         )
         return done.returncode, done.stdout
+
+    def test(self, tests: Sequence[str]) -> tuple[int | None, str]:
+        """(pytest's exit status, its output) of these tests, one after the other; the status is None if they
+        took too long."""
+        if self._pytest is None:
+            command = [sys.executable, str(WARM)]
+            self._pytest = subprocess.Popen(
+                command, cwd=self.folder, env=self._environment(), stdin=PIPE, stdout=PIPE, text=True
+            )
+        assert self._pytest.stdin is not None
+        assert self._pytest.stdout is not None
+        asked = [_LIMIT * len(tests), [*_PYTEST, "-n", "0", *tests]]
+        print(json.dumps(asked), file=self._pytest.stdin, flush=True)
+        status, output = json.loads(self._pytest.stdout.readline())
+        return status, output
+
+    def close(self) -> None:
+        """End the process that runs the tests; without one nothing happens."""
+        if self._pytest is not None:
+            self._pytest.communicate()
+            self._pytest = None
 
     @contextmanager
     def with_fault(self, mutant: Mutant) -> Iterator[None]:
@@ -239,9 +265,9 @@ class Copy:
             return Outcome(mutant, NOT_APPLICABLE, output=str(error))
         except FileNotFoundError:
             return Outcome(mutant, NOT_APPLICABLE, output=f"there is no {mutant.file}")
-        except subprocess.TimeoutExpired:
-            return Outcome(mutant, BROKEN, time.monotonic() - begun, "the tests did not end in time")
         seconds = time.monotonic() - begun
+        if status is None:
+            return Outcome(mutant, BROKEN, seconds, "the tests did not end in time")
         if status == _FAILED:
             return Outcome(mutant, CAUGHT, seconds)
         return Outcome(mutant, BROKEN if status else SURVIVED, seconds, output[-2000:])
@@ -256,12 +282,12 @@ def judge_all(
     """
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        all_copies = [Copy(root, Path(folder) / str(job)) for job in range(min(jobs, len(mutants)) or 1)]
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        status, output = all_copies[0].sound(tests, len(all_copies))
         copies: queue.Queue[Copy] = queue.Queue()
-        for job in range(min(jobs, len(mutants)) or 1):
-            copies.put(Copy(root, Path(folder) / str(job)))
-        copy = copies.get()
-        status, output = copy.test(sorted({test for mutant in mutants for test in mutant.tests}))
-        copies.put(copy)
+        for copy in all_copies:
+            copies.put(copy)
         if status:
             raise MutantError(f"the tests do not pass without a fault:\n{output[-4000:]}")
 
@@ -274,8 +300,12 @@ def judge_all(
             finally:
                 copies.put(copy)
 
-        with ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(one, mutants)
+        try:
+            with ThreadPoolExecutor(jobs) as pool:
+                yield from pool.map(one, mutants)
+        finally:
+            for copy in all_copies:
+                copy.close()
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
