@@ -136,3 +136,12 @@ def test_unsupported_mechanisms_are_refused() -> None:
     plain = Event(8.0, "none", "add-remove")
     with pytest.raises(UnsupportedEvent, match="noisy-max"):
         share(LIMIT, [plain, replace(plain, mechanism="noisy-max")])
+
+
+@pytest.mark.parametrize(("multiplier", "rate"), [(1.0, 0.1), (10.0, 0.01), (2.0, 0.5)])
+def test_a_larger_limit_affords_what_a_smaller_one_does(multiplier: float, rate: float) -> None:
+    """Also a huge one, whose best order is near 1."""
+    run = [Event(multiplier, "poisson", "add-remove", rate, count=30)]
+    shares = [share(Budget(epsilon, 1e-5), run) for epsilon in (30, 100, 1000, 10_000)]
+    assert shares[0] <= 1
+    assert shares == sorted(shares, reverse=True)
