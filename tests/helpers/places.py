@@ -122,6 +122,32 @@ def _with_head(*layers: nn.Module, width: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 3))
 
 
+class Cell(nn.Module):
+    """Tokens -> embedding -> a recurrent cell, step by step -> the classes."""
+
+    def __init__(self, cell: Callable[[int, int], nn.Module]) -> None:
+        super().__init__()
+        self.table, self.cell, self.out = nn.Embedding(7, 5), cell(5, 7), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (n, 3)."""
+        state: Any = None
+        for step in self.table(x).unbind(1):
+            state = self.cell(step, state)
+        outputs: Tensor = self.out(state[0] if isinstance(state, tuple) else state)
+        return outputs
+
+
+def _frozen_norm() -> nn.Module:
+    """A convolution, a frozen BatchNorm and the classes."""
+    norm = nn.BatchNorm2d(3).eval().requires_grad_(False)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    norm.running_mean.uniform_(-1, 1)
+    norm.running_var.uniform_(0.5, 2)
+    return _with_head(nn.Conv2d(1, 3, 3), norm, nn.ReLU(), width=48)
+
+
 TOKENS = (5,)
 KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(10, 3), (10,)),
@@ -135,11 +161,29 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: _with_head(nn.Conv2d(1, 6, 3), nn.GroupNorm(3, 6), nn.PReLU(6), width=96),
         (1, 6, 6),
     ),
+    "rms norm": (lambda: nn.Sequential(nn.Linear(13, 7), nn.RMSNorm(7), nn.Linear(7, 3)), (13,)),
+    "instance norm 1d": (
+        lambda: _with_head(nn.Conv1d(3, 5, 3), nn.InstanceNorm1d(5, affine=True), width=35),
+        (3, 9),
+    ),
+    "instance norm 2d": (
+        lambda: _with_head(nn.Conv2d(1, 5, 3), nn.InstanceNorm2d(5, affine=True), width=80),
+        (1, 6, 6),
+    ),
+    "instance norm 3d": (
+        lambda: _with_head(nn.Conv3d(1, 3, 2), nn.InstanceNorm3d(3, affine=True), width=81),
+        (1, 4, 4, 4),
+    ),
+    "frozen batch norm": (_frozen_norm, (1, 6, 6)),
     "embedding": (lambda: _with_head(nn.Embedding(7, 5), width=25), TOKENS),
     "bag": (lambda: nn.Sequential(nn.EmbeddingBag(7, 5), nn.Linear(5, 3)), TOKENS),
     "rnn": (lambda: Sequence(nn.RNN), TOKENS),
     "lstm": (lambda: Sequence(nn.LSTM), TOKENS),
     "gru": (lambda: Sequence(nn.GRU), TOKENS),
+    "deep lstm": (lambda: Sequence(nn.LSTM, num_layers=2), TOKENS),
+    "rnn cell": (lambda: Cell(nn.RNNCell), TOKENS),
+    "lstm cell": (lambda: Cell(nn.LSTMCell), TOKENS),
+    "gru cell": (lambda: Cell(nn.GRUCell), TOKENS),
     "attention": (Attention, TOKENS),
     "encoder": (
         lambda: _with_head(
@@ -156,7 +200,14 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def rounding_moved(task: Task, shape: tuple[int, ...], count: int = 61, path: str = "any") -> float:
+def rounding_moved(
+    task: Task,
+    shape: tuple[int, ...],
+    count: int = 61,
+    path: str = "any",
+    tokens: tuple[int, ...] = (),
+    values: bool = False,
+) -> float:
     """The most that leaving out one unit moves a sum of mere rounding, in clip norms.
 
     The query is the difference of the gradients at two points that are equal but for their last bits. It is
@@ -164,13 +215,20 @@ def rounding_moved(task: Task, shape: tuple[int, ...], count: int = 61, path: st
 
     Args:
         path: "any", or "pairs" for units of two examples.
+        tokens: the numbers of ids, if examples are ids of these.
+        values: whether the model predicts values and not classes.
     """
     generator = torch.Generator().manual_seed(1)
-    if shape == TOKENS:
+    if tokens:
+        columns = [torch.randint(1, most, (count, shape[0]), generator=generator) for most in tokens]
+        x = torch.stack([column[:, i] for i, column in enumerate(columns)], 1) if tokens[1:] else columns[0]
+    elif shape == TOKENS:
         x = torch.randint(0, 7, (count, *shape), generator=generator)
     else:
         x = torch.randn(count, *shape, generator=generator)
     y = torch.randint(0, 2, (count,), generator=generator)
+    if values:
+        y = y.float()
     point = 0.2 * torch.randn(task.dimension, generator=generator)
     points = point, torch.nextafter(point, 2 * point)
     query = Query(points, (SumBlock((Term(TINY, 1.0, (1.0, -1.0)),)),))
