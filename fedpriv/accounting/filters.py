@@ -162,7 +162,7 @@ def _best_order(budget: Budget, typical: Event | None) -> tuple[int, float]:
     limits *= 1 - 1e-12
     costs = orders / 2
     if typical is None:
-        # At other orders dp-accounting's series for a sampled release may not converge; none is then afforded.
+        # At other orders dp-accounting's series for sampled releases may not converge; none is then afforded.
         costs = np.where(orders == np.floor(orders), costs, math.inf)
     else:
         validation.finite_positive("typical event's noise-multiplier", typical.noise_multiplier)

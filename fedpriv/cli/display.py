@@ -28,13 +28,12 @@ def announce(plan: Plan, folder: Path, resumed: Checkpoint | None, checked: Chec
     config = plan.config
     clients = counted(config.clients, "client")
     who = f"{counted(config.units, 'example')} of" if config.centralised else f"{clients}{_each(config)} on"
-    rounds, added = counted(plan.rounds, "round"), noise(config.placement)
+    rounds, added = counted(plan.rounds, "round"), noise(config.placement, plan.by_silo)
     if plan.by_silo:
         low, high = int(config.silo_sizes.min()), int(config.silo_sizes.max())
         each = counted(high, "example") if low == high else f"{low} to {counted(high, 'example')}"
         who = f"{counted(config.clients, 'silo')} of {each} on"
         rounds = f"{rounds} of {counted(config.silo_steps, 'private step')}"
-        added = f"{added} in each silo"
     say(f"{who} {config.dataset}, {config.model}, {config.optimizer}, {rounds}, {added}", err=err)
     if plan.budget is not None:
         first = plan.mechanism.planned_events()[0].noise_multiplier

@@ -63,13 +63,15 @@ def noise_cohorts(config: Config) -> str:
     return f"cohorts of {config.noise_cohort:,} of {config.noise_units:,} clients"
 
 
-def noise(placement: str) -> str:
+def noise(placement: str, by_silo: bool = False) -> str:
     """The noise placement as text.
 
-    >>> noise("none"), noise("central")
-    ('no noise', 'central noise')
+    >>> noise("none"), noise("central"), noise("central", by_silo=True)
+    ('no noise', 'central noise', 'central noise in each silo')
     """
-    return f"{placement if PLACEMENTS[placement].adds_noise else 'no'} noise"
+    if not PLACEMENTS[placement].adds_noise:
+        return "no noise"
+    return f"{placement} noise in each silo" if by_silo else f"{placement} noise"
 
 
 def notes(plan: Plan) -> list[str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
 from fedpriv.accounting import METHODS
-from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.units import Level
 from fedpriv.report.notices import noise
 from fedpriv.report.summary import enforced_guarantee, round_0
@@ -51,10 +50,8 @@ def draw(
     axes.yaxis.label.set_color("tab:blue")
     plotting.rule(axes)
     title = f"{summary['data set']}, {summary['model']}, {summary['optimizer']}, "
-    placement = summary["privacy"]["placement"]
-    title += noise(placement)
-    if Level(summary["privacy"]["level"]).by_silo and PLACEMENTS[placement].adds_noise:
-        title += " in each silo"
+    privacy = summary["privacy"]
+    title += noise(privacy["placement"], Level(privacy["level"]).by_silo)
     budget = summary["privacy"]["budget"]
     if budget is not None:
         right = axes.twinx()

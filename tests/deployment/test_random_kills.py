@@ -223,7 +223,7 @@ class Series:
             ]
             assert len(new) == len(own.events) - count, "a charge of no run that was started"
             if name == "central":
-                assert [event for event, _ in new] == (own_events(plan) if new else [])
+                assert [event for event, _ in new] == (list(own_events(plan)) if new else [])
                 assert new or not answered, "a node has answered and not charged"
             else:
                 charged = [int(labels["round"]) for _, labels in new]

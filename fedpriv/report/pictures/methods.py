@@ -17,8 +17,9 @@ from fedpriv._internal import plotting
 from fedpriv._internal.settings import assignments
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS
+from fedpriv.mechanism.units import Level
 from fedpriv.report.comparison import Group, remarks
-from fedpriv.report.notices import NO_NOISE, noise_cohorts
+from fedpriv.report.notices import NO_NOISE, noise, noise_cohorts
 from fedpriv.report.summary import CHANCE
 from fedpriv.report.sweep_results import Ended, differing_meanings
 from fedpriv.tasks.metrics import Metric, counted
@@ -259,10 +260,14 @@ def shared(ended: Sequence[Ended]) -> list[str]:
     tables = [cell.run.config for cell in ended]
     texts = [
         {config.dataset for config in tables},
-        {counted(config.clients, "client") for config in tables},
+        {counted(config.clients, "silo" if config.privacy_unit.in_silos else "client") for config in tables},
         {config.model for config in tables},
         {config.optimizer for config in tables},
-        {f"{config.placement} noise" for config in tables if PLACEMENTS[config.placement].adds_noise},
+        {
+            noise(config.placement, Level(config.level).by_silo)
+            for config in tables
+            if PLACEMENTS[config.placement].adds_noise
+        },
     ]
     return [plain(next(iter(values))) for values in texts if len(values) == 1]
 

@@ -168,6 +168,15 @@ def test_references_are_in_each_panel_and_are_told_apart() -> None:
         ]
 
 
+def test_the_title_tells_the_noise_of_silos_from_that_of_a_server() -> None:
+    silos = {"unit": "example", "clients": 10, "examples-per-client": 100}
+    titles = [methods.shared([ended(0.5, 1.0, **silos, level=level)]) for level in ("aggregation", "client")]
+    assert [(title[1], title[-1]) for title in titles] == [
+        ("10 silos", "central noise"),
+        ("10 silos", "central noise in each silo"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("scores", "guessing", "cut", "drawn"),
     [
