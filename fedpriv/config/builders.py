@@ -21,7 +21,7 @@ from fedpriv.data.loaders import own_settings
 from fedpriv.data.splits import shuffled
 from fedpriv.federated.augmentation import Augmentation
 from fedpriv.federated.client_update import LocalSteps, OneGradient, Work
-from fedpriv.models import weights
+from fedpriv.models import parts, weights
 from fedpriv.models.initializers import keep
 from fedpriv.models.layers import Standardised
 from fedpriv.rng import Key
@@ -79,6 +79,11 @@ def make_model(config: Config, inputs: models.Inputs, started: bool = True) -> n
     if started and config.initial_weights:
         weights.start_from(model, config.initial_weights, trained_only=config.nodes_own_data)
         keep(model)
+    if config.frozen:
+        parts.freeze(model, config.frozen)
+    if config.lora_rank:
+        more = config.lora_alpha, config.lora_layers, config.lora_beside
+        model = keep(parts.adapt(model, config.lora_rank, *more, seed=max(0, config.seed)))
     return model
 
 

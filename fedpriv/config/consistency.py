@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from fedpriv._internal import validation
+from fedpriv._internal import user_code, validation
 from fedpriv.accounting.events import Relation
 from fedpriv.config.schema import Config, unused
 from fedpriv.mechanism.placement import PLACEMENTS
@@ -93,6 +93,21 @@ def check_noise_cohort(config: Config) -> None:
         raise validation.fail(
             "delta", config.delta, f"be at most 1 / noise-population = {1 / population:g}", hint
         )
+
+
+def check_parts(config: Config) -> None:
+    """Refuse frozen parameters whose values not every node would have."""
+    for key, value in (("frozen", config.frozen), ("lora-rank", config.lora_rank)):
+        if not value:
+            continue
+        if not user_code.named(config.model) and not config.initial_weights:
+            hint = f"what is not trained of model={config.model} would be zero; give initial-weights"
+            raise validation.fail(key, value, "be used with weights that are there", hint)
+        if config.nodes_own_data and config.initial_weights:
+            hint = "nodes get trained parameters alone; let your own model bring the others"
+            raise validation.fail(
+                key, value, "be used without initial-weights where nodes own their data", hint
+            )
 
 
 def check_correlated(config: Config) -> None:

@@ -186,6 +186,7 @@ def make_plan(
     rate_is_default, config = config.learning_rate == 0, config.resolved()
     consistency.check_noise_cohort(config)
     consistency.check_correlated(config)
+    consistency.check_parts(config)
     if config.by_silo:
         consistency.check_client_level(config)
     consistency.check_used(config)

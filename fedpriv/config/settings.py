@@ -24,6 +24,8 @@ _PARTITION = "a partition other than one-example and natural"
 _ASSIGNED = Needs(_PARTITION, lambda run: Partitioning(run["partition"]).assigned)
 _SEVERAL = Needs(_PARTITION, lambda run: _ASSIGNED.holds(run) or _SILOS.holds(run))
 _AUGMENTED = Needs("augmentation-copies of at least 1", lambda run: bool(run["augmentation-copies"]))
+_WHOLE = Needs("lora-rank=0, since adapters freeze all else", lambda run: not run["lora-rank"])
+_ADAPTED = Needs("lora-rank of at least 1", lambda run: bool(run["lora-rank"]))
 _LOCAL_STEPS = needs(work="local-steps")
 _BY_SILO = needs(level="client")
 _UNEQUAL = Needs(
@@ -60,6 +62,25 @@ class ModelSettings(Settings):
     )
     initial_weights: str = setting(
         "", "a .safetensors file with the model's initial parameters; empty: random initialisation"
+    )
+    frozen: str = setting(
+        "", "parameters that are not trained: names with *, separated by spaces; empty: none", needs=_WHOLE
+    )
+    lora_rank: int = setting(
+        0, "rank of LoRA adapters, which alone are trained, with peft; 0: no adapters", ge=0
+    )
+    lora_alpha: int = setting(
+        0, "adapters are scaled by lora-alpha / lora-rank; 0: lora-alpha is lora-rank", ge=0, needs=_ADAPTED
+    )
+    lora_layers: str = setting(
+        "*",
+        "linear, embedding and convolution layers that get adapters: names with *, separated by spaces",
+        needs=_ADAPTED,
+    )
+    lora_beside: str = setting(
+        "",
+        "layers that are trained as a whole beside adapters, such as a new head: names with *; empty: none",
+        needs=_ADAPTED,
     )
     input_mean: float = setting(0.0, "public constant: inputs are normalised to (x - mean) / std")
     input_std: float = setting(

@@ -58,6 +58,8 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("silo-sampling", "same"),
     ("noise-bands", -1),
     ("noise-cohort", -1),
+    ("lora-rank", -1),
+    ("lora-alpha", -1),
     ("noise-population", 10**12 + 1),
     ("unit", "user"),
     ("sampler", "shuffle"),
@@ -195,7 +197,18 @@ def test_an_impossible_value_is_refused_in_one_line_that_names_it(key: str, valu
 def test_every_key_is_described_and_every_bounded_key_has_an_impossible_value() -> None:
     assert all(field.description for field in Config.all_fields().values())
     # These are checked where they are used.
-    free = {"dataset", "data-folder", "model", "loss", "initial-weights", "clip-norm-file", "device"}
+    free = {
+        "dataset",
+        "data-folder",
+        "model",
+        "loss",
+        "initial-weights",
+        "clip-norm-file",
+        "device",
+        "frozen",
+        "lora-layers",
+        "lora-beside",
+    }
     free |= {"features-folder", "ledger-anchor", "ledger-anchor-command"}
     assert {key for key, _ in IMPOSSIBLE} | free == set(Config.keys())
 

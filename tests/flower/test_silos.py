@@ -754,7 +754,8 @@ def test_an_owners_node_decides_about_every_free_setting() -> None:
     named = {"nodes-own-data": True, "features-folder": "/srv", "initial-weights": "w.safetensors"}
     taken = as_taken(named, {"data-file": "x.npz"})
     assert (taken["features-folder"], taken["initial-weights"]) == ("", "")
-    assert texts == {*FILES, "data-folder"} | code | one_of_three | of_the_server
+    patterns = {"frozen", "lora-layers", "lora-beside"}  # of names in the model
+    assert texts == {*FILES, "data-folder"} | code | one_of_three | of_the_server | patterns
 
 
 def test_an_owners_limit_holds_over_runs(own_file: Path) -> None:
