@@ -11,7 +11,7 @@ W + (alpha / rank) B A, where only A and B are trained, and B begins at zero.
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -60,16 +60,20 @@ def adapt(model: nn.Module, rank: int, alpha: int, layers: str, beside: str, see
         raise validation.fail("lora-rank", rank, "be 0 where peft is not installed", hint) from None
     within = {name: layer for name, layer in model.named_modules() if name and not list(layer.children())}
     whole = _matching("lora-beside", beside, within, "a layer") if beside else []
+    for name in within.keys() - whole:
+        if any(name.endswith(one) for one in whole):  # which peft would train, too
+            raise validation.fail(
+                "lora-beside", beside, f"name {name}, too", "peft compares the ends of names"
+            )
     able = [name for name, layer in within.items() if type(layer).__name__ in _LAYERS and name not in whole]
     chosen = _matching("lora-layers", layers, able, "a linear, embedding or convolution layer")
     found = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha or rank,
-        target_modules=chosen,
+        target_modules="|".join(map(re.escape, chosen)),  # a list would match the ends of names
         modules_to_save=whole or None,
         fan_in_fan_out=all(type(within[name]).__name__ == "Conv1D" for name in chosen),
     )
-    logging.getLogger("peft").setLevel(logging.ERROR)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed % 2**63)
         try:

@@ -92,6 +92,20 @@ def test_a_model_with_new_adapters_computes_as_before() -> None:
     assert same == [True, True, False]
 
 
+def test_only_the_named_layers_get_adapters_and_are_trained() -> None:
+    """peft compares the ends of names: layer 1 of a block is another layer."""
+
+    def nested() -> nn.Module:
+        block = nn.Sequential(nn.Flatten(), nn.Linear(9, 9))
+        return nn.Sequential(nn.Flatten(), nn.Linear(9, 9), nn.Linear(9, 9), block)
+
+    names = trained(parts.adapt(nested(), 2, 0, "1", "2", seed=0))
+    assert {name.removeprefix("base_model.model.").split(".")[0] for name in names} == {"1", "2"}
+    assert len(names) == 4
+    with pytest.raises(fedpriv.ArgumentError, match=r"^lora-beside is '1'; it must name 3\.1, too"):
+        parts.adapt(nested(), 2, 0, "2", "1", seed=0)
+
+
 def test_alpha_scales_adapters_by_their_rank() -> None:
     layers = [
         parts.adapt(net(), rank, alpha, "1", "", 0).base_model.model[1]

@@ -46,10 +46,14 @@ def offer(connection: Connection) -> Areas:
         connection.send_bytes(_NONE)
         return Areas()
     with _closing(made):
-        os.ftruncate(made, 2 * _HALF)
+        try:
+            os.ftruncate(made, 2 * _HALF)
+            first, second = _halves(made)
+        except OSError:  # no address space is left
+            connection.send_bytes(_NONE)
+            return Areas()
         connection.send_bytes(_SHARED)
         reduction.send_handle(connection, made, None)
-        first, second = _halves(made)
         return Areas(first, second)
 
 

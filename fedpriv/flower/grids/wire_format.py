@@ -81,8 +81,10 @@ def read(content: bytes | bytearray, area: memoryview | None = None) -> Message:
 
     def found(placed: bytes | int) -> bytes:
         nonlocal used
-        if isinstance(placed, bytes) or area is None:
-            return bytes(placed)
+        if isinstance(placed, bytes):
+            return placed
+        if area is None:
+            raise ValueError("a message's arrays lie in memory that is not shared")
         used += placed
         return bytes(area[used - placed : used])
 
