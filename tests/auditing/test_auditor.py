@@ -233,6 +233,15 @@ def test_a_fault_is_found_in_the_residuals(fault: str) -> None:
     assert said in found.oddest
 
 
+@pytest.mark.slow
+def test_one_run_of_dp_sgd_proves_most_of_its_claim() -> None:
+    """The run of docs/guides/audit.md, with canaries that have the largest influence that is allowed."""
+    settings = {**LOUD, "optimizer": "dp-sgd", "sampler": "everyone", "sampling_rate": 1.0, "rounds": 5}
+    found = audit(Config.parse({**settings, "delta": 1e-5}), confidence=0.95)
+    assert 0.6 * found.claimed < found.proved_by_curves <= found.claimed
+    assert not found.violated
+
+
 def test_one_round_is_audited_too() -> None:
     with patched(Central, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
         found = found_in({**LOUD, "rounds": 1})
