@@ -225,6 +225,17 @@ def test_a_forged_parquet_file_is_refused_before_it_is_read(tmp_path: Path) -> N
             table(tmp_path / "damaged.parquet", path)
 
 
+def test_an_arrow_file_whose_offsets_point_outside_is_refused(tmp_path: Path) -> None:
+    """Arrow reads such a file and ends the process when a value is looked at."""
+    path, offsets = tmp_path / "forged.arrow", pa.py_buffer(np.array([0, 2**30, 4], np.int32))
+    texts = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"abcd"))
+    forged = pa.table({"x": texts, "y": [0, 1]})
+    with pa.ipc.new_stream(path, forged.schema) as writer:
+        writer.write_table(forged)
+    with pytest.raises(DataError, match="is damaged, or not a table"):
+        table(path, path, y="y", classes=2)
+
+
 def test_tables_of_numbers(tmp_path: Path) -> None:
     rows = "age,income,city,ill,who\n40,10.5,Oslo,no,ann\n80,99.5,Rome,yes,bob\n130,0,Oslo,no,ann\n"
     for name, content in (("a.csv", rows), ("a.tsv", rows.replace(",", "\t"))):

@@ -11,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers.fuzzing import Reader, amounts, check, for_all, run_hostile
 from hypothesis import strategies as st
@@ -20,6 +22,8 @@ from fedpriv.data.catalogue import read_card
 from fedpriv.data.client_files import ClientFile
 from fedpriv.data.datasets import cifar, infinite_mnist, movielens, names, pneumonia, stack_overflow
 from fedpriv.data.files import content
+from fedpriv.data.readers.table import table
+from fedpriv.data.readers.users import users
 
 IMAGES = (np.arange(6 * 28 * 28) % 251).astype(np.uint8).reshape(6, 28, 28)
 LABELS = np.arange(6, dtype=np.uint8) % 3
@@ -132,7 +136,53 @@ def cifar_source(path: Path) -> object:
     return cifar.read("cifar-10", [path, path], 1, classes=10)
 
 
+def parquet(compression: str) -> bytes:
+    """A table of numbers and a label as a Parquet file."""
+    file = io.BytesIO()
+    pq.write_table(pa.table(COLUMNS), file, compression=compression)
+    return file.getvalue()
+
+
+def arrow(stream: bool) -> bytes:
+    """The same table as Arrow's stream or file."""
+    made, file = pa.table(COLUMNS), io.BytesIO()
+    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(file, made.schema) as writer:
+        writer.write_table(made)
+    return file.getvalue()
+
+
+def read_table(path: Path) -> object:
+    return table(path, path, y="ill", classes=["no", "yes"], bounds={"age": (0, 120)})
+
+
+def read_users(path: Path) -> object:
+    return users(path, length=4, public_share=0.5)
+
+
+COLUMNS = {"age": [30.0, 90.0, 41.5, 77.0], "ill": ["no", "yes", "no", "yes"]}
+CSV = b"age,ill\n30,no\n90,yes\n41.5,no\n77,yes\n"
+ROLES = b"".join(
+    json.dumps({"user": f"u{number}", "text": "to be or not"}).encode() + b"\n" for number in range(8)
+)
+LEAF = json.dumps(
+    {
+        "users": [f"u{number}" for number in range(8)],
+        "user_data": {f"u{number}": {"x": ["abcd"] * 2, "y": ["e", "f"]} for number in range(8)},
+    }
+).encode()
+# An error about a table's columns names them, or the data set, which is called as its file.
+ABOUT_A_TABLE = ("people", "y is", "x is", "bounds is", "classes is")
+
 READERS = (
+    Reader("CSV", "people.csv", read_table, (CSV,), names=ABOUT_A_TABLE, times=500, slack=PATCH),
+    Reader("Parquet", "people.parquet", read_table, tuple(map(parquet, ("none", "snappy", "zstd"))),
+           names=ABOUT_A_TABLE, slack=PATCH),
+    Reader("Arrow", "people.arrow", read_table, (arrow(True), arrow(False)), names=ABOUT_A_TABLE,
+           slack=PATCH),
+    Reader("users, a line each", "roles.jsonl", read_users, (ROLES,), names=("roles",), times=500),
+    Reader("users, gzipped", "roles.jsonl.gz", read_users, (ROLES,), gzip.compress, names=("roles",),
+           times=500, slack=PATCH),
+    Reader("users, LEAF", "leaf.json", read_users, (LEAF,), names=("leaf",), times=500),
     Reader("IDX", "images.idx", idx.read, (idx_bytes(IMAGES), idx_bytes(IMAGES[0].astype(np.float32)))),
     Reader("IDX, gzipped", "images.idx.gz", idx.read, (idx_bytes(IMAGES),), gzip.compress),
     Reader("gzip", "text.gz", content, (gzip.compress(SVM),), slack=PATCH),
