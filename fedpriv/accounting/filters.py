@@ -53,7 +53,7 @@ class Filter:
         Args:
             budget: finite, with method ``rdp`` or ``zcdp``.
             typical: for ``rdp``, an event typical of those expected, fixed before the run. The order is the
-                one that affords most such events. Default: the best whole order for Gaussian noise without
+                one that affords most such events. Default: the best order for Gaussian noise without
                 sampling.
             ledger: if given, ``charge`` writes each event to it before it returns.
 
@@ -161,13 +161,10 @@ def _best_order(budget: Budget, typical: Event | None) -> tuple[int, float]:
     limits = budget.epsilon - np.log1p(-1 / orders) + np.log(budget.delta * orders) / (orders - 1)
     limits *= 1 - 1e-12
     costs = orders / 2
-    if typical is None:
-        # At other orders dp-accounting's series for sampled releases may not converge; none is then afforded.
-        costs = np.where(orders == np.floor(orders), costs, math.inf)
-    else:
+    if typical is not None:
         validation.finite_positive("typical event's noise-multiplier", typical.noise_multiplier)
         validation.positive("typical event's sampling-rate", typical.rate)
-        costs = np.nan_to_num(_divergences(typical), nan=math.inf)
+        costs = _divergences(typical)
     index = int(np.argmax(np.where(limits > 0, limits / costs, -math.inf)))
     if limits[index] <= 0:
         raise validation.ArgumentError(
@@ -178,4 +175,10 @@ def _best_order(budget: Budget, typical: Event | None) -> tuple[int, float]:
 
 
 def _divergences(event: Event) -> Array:
-    return Rdp().stages([{event: 1}], 0.5)[0].divergences
+    """The divergences of one event at ORDERS.
+
+    At a fractional order dp-accounting's series for a sampled release may not converge. Renyi divergences do
+    not fall with the order, so that the least one at any larger order is a bound there.
+    """
+    found = np.nan_to_num(Rdp().stages([{event: 1}], 0.5)[0].divergences, nan=math.inf, posinf=math.inf)
+    return np.minimum.accumulate(found[::-1])[::-1]

@@ -26,6 +26,7 @@ THROUGH = {"ray": "flwr", "dp-accounting": "flwr", "httpx": "flwr", "pydantic-co
 # Extras, which a function imports where they are installed, and says how to install them where they are not.
 OPTIONAL = {
     "datasets": {"data/readers/hugging_face.py"},
+    "peft": {"models/parts.py"},
     "pillow": {"data/image_decoding.py"},
     "pyarrow": {
         "data/readers/arrow.py",
