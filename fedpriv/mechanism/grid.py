@@ -5,9 +5,8 @@ their sum is below 2**53 multiples. The step of the grid is 2**-31 of the larges
 a block, which leaves room for 2**21 parties; with more parties the last bit may depend on the order again.
 Rounding to the grid changes a sum by less than float32 has already rounded it.
 
->>> from fedpriv.mechanism.query import SumBlock
-
->>> from fedpriv.mechanism.query import Term
+>>> import torch
+>>> from fedpriv.mechanism.query import SumBlock, Term
 >>> block = SumBlock((Term(clip_norm=1.0),))
 >>> parts = [torch.tensor([x], dtype=torch.float64) for x in (0.1, 0.2, 0.3)]
 >>> bool(sum(parts) == sum(parts[::-1]))
