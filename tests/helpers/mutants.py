@@ -210,7 +210,10 @@ class Copy:
         }
 
     def sound(self, tests: Sequence[str], jobs: int) -> tuple[int, str]:
-        """(pytest's exit status, its output) of these tests, in so many processes."""
+        """(pytest's exit status, its output) of these tests, in so many processes.
+
+        Raises subprocess.TimeoutExpired.
+        """
         command = [sys.executable, "-m", "pytest", *_PYTEST, "-n", str(jobs), "--dist", "loadgroup", *tests]
         done = subprocess.run(
             command,
@@ -220,6 +223,7 @@ class Copy:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
+            timeout=_LIMIT * len(tests),
         )
         return done.returncode, done.stdout
 
