@@ -212,12 +212,9 @@ ALLOWED = {
     # The name of a type.
     ("rng.py", "numpy.random.bit_generator.ISeedSequence"),
     # A user's model draws its own parameters from torch's generator, which is given back as it was.
-    ("models/__init__.py", "torch.random.fork_rng"),
-    ("models/__init__.py", "torch.default_generator"),
-    ("models/__init__.py", "torch.default_generator.manual_seed"),
-    ("models/parts.py", "torch.random.fork_rng"),
-    ("models/parts.py", "torch.default_generator"),
-    ("models/parts.py", "torch.default_generator.manual_seed"),
+    ("models/initializers.py", "torch.random.fork_rng"),
+    ("models/initializers.py", "torch.default_generator"),
+    ("models/initializers.py", "torch.default_generator.manual_seed"),
     # Whether a user's model draws from it is looked at, and it is given back as it was.
     ("simulation/run.py", "torch.random.fork_rng"),
     # Messages between processes of one run: Python's plain values, which run no code when they are read.

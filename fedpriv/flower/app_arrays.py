@@ -27,7 +27,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
-from fedpriv._internal import validation
+from fedpriv._internal import patterns, validation
 from fedpriv.flower.serialization import MessageError, read_vector
 from fedpriv.parameters import Layout, Slot
 
@@ -52,23 +52,16 @@ class AppArrays:
 
     def __init__(self, initial: ArrayRecord, frozen: Iterable[str] = ()) -> None:
         self._values = {name: _values(name, array) for name, array in initial.items()}
-        patterns = tuple(frozen)
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in self._values):
-                known = ", ".join(self._values) or "none"
-                raise validation.fail(
-                    "frozen", pattern, "fit the name of an array", f"the arrays are {known}"
-                )
+        known = ", ".join(self._values) or "none"
+        hint = f"the arrays are {known}"
+        still = patterns.matching("frozen", frozen, self._values, "fit the name of an array", hint)
         slots, offset = [], 0
         for name, values in self._values.items():
-            if values.dtype.kind == "f" and not any(
-                fnmatchcase(name, pattern) for pattern in (*_STATISTICS, *patterns)
-            ):
+            statistic = any(fnmatchcase(name, pattern) for pattern in _STATISTICS)
+            if values.dtype.kind == "f" and not statistic and name not in still:
                 slots.append(Slot(name, values.shape, offset))
                 offset += values.size
         if not offset:
-            known = ", ".join(self._values) or "none"
-            hint = f"the arrays are {known}"
             raise validation.fail("initial_arrays", known, "have a floating-point array to train", hint)
         self.layout = Layout(tuple(slots))
         self.kept = tuple(name for name in self._values if name not in self.layout.names)

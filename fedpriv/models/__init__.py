@@ -24,7 +24,7 @@ from fedpriv._internal import user_code, validation
 from fedpriv._internal.lazy import nn, torch
 from fedpriv._internal.registry import import_modules
 from fedpriv.models import architectures
-from fedpriv.models.initializers import initial, keep
+from fedpriv.models.initializers import initial, keep, seeded
 from fedpriv.models.inputs import Inputs, Shape
 from fedpriv.models.registry import MODELS, Model
 
@@ -67,8 +67,7 @@ def build(
 
 def _own(name: str, inputs: Inputs, seed: int) -> nn.Module:
     """The custom model, which starts from the parameters with which it was built."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed % 2**63)
+    with seeded(seed):
         given = user_code.object_in_memory("model", name) if user_code.in_memory(name) else None
         if isinstance(given, nn.Module):
             model = copy.deepcopy(given)  # what follows must not change the user's object

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedpriv._internal.lazy import nn, scipy, torch
@@ -56,6 +57,17 @@ def zeros(generator: np.random.Generator, shape: Shape) -> npt.NDArray[np.float6
 def ones(generator: np.random.Generator, shape: Shape) -> npt.NDArray[np.float64]:
     """All ones; nothing is drawn from the generator."""
     return np.ones(shape)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's CPU generator is seeded while the context is open, so that all nodes build equal parameters.
+
+    Its state is restored afterwards.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed % 2**63)
+        yield
 
 
 def keep(module: nn.Module) -> nn.Module:

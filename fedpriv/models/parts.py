@@ -13,28 +13,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 
-from fedpriv._internal import validation
-from fedpriv._internal.lazy import nn, torch
+from fedpriv._internal import patterns, validation
+from fedpriv._internal.lazy import nn
+from fedpriv.models.initializers import seeded
+from fedpriv.models.weights import some
 
 _LAYERS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Conv1D")  # Conv1D is GPT-2's linear layer
 
 
-def freeze(model: nn.Module, patterns: str) -> nn.Module:
+def freeze(model: nn.Module, frozen: str) -> nn.Module:
     """The model, whose parameters with these names are not trained.
 
     Args:
         model: changed in place.
-        patterns: names with ``*`` and ``?``, separated by spaces.
+        frozen: names with ``*`` and ``?``, separated by spaces.
 
     Raises ArgumentError where a pattern names no parameter, and where none would be trained.
     """
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    for name in _matching("frozen", patterns, names, "a trained parameter"):
+    for name in _matching("frozen", frozen, names, "a trained parameter"):
         model.get_parameter(name).requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise validation.fail("frozen", patterns, "leave a parameter that is trained")
+        raise validation.fail("frozen", frozen, "leave a parameter that is trained")
     return model
 
 
@@ -59,7 +60,7 @@ def adapt(model: nn.Module, rank: int, alpha: int, layers: str, beside: str, see
         hint = "adapters are those of peft: pip install 'fedpriv[lora]'"
         raise validation.fail("lora-rank", rank, "be 0 where peft is not installed", hint) from None
     within = {name: layer for name, layer in model.named_modules() if name and not list(layer.children())}
-    whole = _matching("lora-beside", beside, within, "a layer") if beside else []
+    whole = _matching("lora-beside", beside, within, "a layer")
     for name in within.keys() - whole:
         if any(name.endswith(one) for one in whole):  # which peft would train, too
             raise validation.fail(
@@ -74,8 +75,7 @@ def adapt(model: nn.Module, rank: int, alpha: int, layers: str, beside: str, see
         modules_to_save=whole or None,
         fan_in_fan_out=all(type(within[name]).__name__ == "Conv1D" for name in chosen),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed % 2**63)
+    with seeded(seed):
         try:
             return peft.get_peft_model(model, found)
         except (ValueError, TypeError, NotImplementedError) as error:
@@ -85,11 +85,8 @@ def adapt(model: nn.Module, rank: int, alpha: int, layers: str, beside: str, see
             ) from None
 
 
-def _matching(key: str, patterns: str, names: Iterable[str], what: str) -> list[str]:
-    """The names that match one of the patterns. Raises ArgumentError where a pattern matches none."""
-    listed = list(names)
-    for pattern in patterns.split():
-        if not any(fnmatchcase(name, pattern) for name in listed):
-            shown = ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
-            raise validation.fail(key, pattern, f"be the name of {what}, with * and ?", f"it has {shown}")
-    return [name for name in listed if any(fnmatchcase(name, pattern) for pattern in patterns.split())]
+def _matching(key: str, text: str, names: Iterable[str], what: str) -> list[str]:
+    """The names that fit the patterns in a setting's text. Raises ArgumentError where a pattern fits none."""
+    known = list(names)
+    allowed = f"be the name of {what}, with * and ?"
+    return patterns.matching(key, text.split(), known, allowed, f"it has {some(known)}")

@@ -78,10 +78,10 @@ def start_from(module: nn.Module, path: str, trained_only: bool = False) -> nn.M
     trained = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
     fixed = sorted(set(tensors) - trained)
     if trained_only and fixed:
-        hint = f"it has {_some(fixed)}; if nodes own their data, frozen tensors come from the model's code"
+        hint = f"it has {some(fixed)}; if nodes own their data, frozen tensors come from the model's code"
         raise validation.fail(KEY, path, "contain trained parameters only", hint)
     if broken := [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]:
-        raise validation.fail(KEY, path, "contain finite numbers", f"{_some(broken)} has NaN or infinity")
+        raise validation.fail(KEY, path, "contain finite numbers", f"{some(broken)} has NaN or infinity")
     module.load_state_dict(tensors, strict=False)
     return module
 
@@ -96,15 +96,16 @@ def _mismatch(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
     there = {id(state[name]) for name in tensors if name in state}
     trained = (name for name, tensor in state.items() if getattr(tensor, "requires_grad", False))
     if missing := [name for name in trained if id(state[name]) not in there]:
-        return f"{_some(missing)} is missing; it has {_some(sorted(tensors))}"
+        return f"{some(missing)} is missing; it has {some(sorted(tensors))}"
     if unknown := sorted(set(tensors) - set(state)):
-        return f"the model has no {_some(unknown)}"
+        return f"the model has no {some(unknown)}"
     for name, tensor in tensors.items():
         if tensor.shape != state[name].shape:
             return f"{name} has the shape {tuple(tensor.shape)}, but {tuple(state[name].shape)} in the model"
     return ""
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
     shown = ", ".join(names[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
