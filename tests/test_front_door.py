@@ -110,7 +110,7 @@ def test_a_federation_of_objects() -> None:
 
 
 def test_training_on_objects() -> None:
-    optimizer = fedpriv.optimizers.dp_adam(1e-2, clip_norm=1)
+    optimizer = fedpriv.optimizers.dp_adam(3e-2, clip_norm=1)
     result = fedpriv.train(
         net(), mine(), optimizer=optimizer, epsilon=3, delta=1e-5, sampling_rate=0.05, rounds=40
     )
@@ -119,7 +119,7 @@ def test_training_on_objects() -> None:
     assert (result.delta, result.config.units) == (1e-5, 1500)
     assert result.report["optimizer"] == "dp-adam"
     settings = result.report["optimizer settings"]
-    assert (settings["learning_rate"], settings["clip_norm"]) == (0.01, 1)
+    assert (settings["learning_rate"], settings["clip_norm"]) == (0.03, 1)
     assert "beta1=0.9" in settings["rule"]
     assert "dp-adam, rule=Adam(beta1=0.9" in result._repr_html_()
 
