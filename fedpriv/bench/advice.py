@@ -28,6 +28,11 @@ def _of_sums(figures: Figures) -> Iterator[str]:
             f"every gradient is formed, because {compared.by_rows}: ghost clipping would need less memory "
             "and a fraction of the clipped sum's time"
         )
+    if compared.alone:
+        yield (
+            "units are computed one by one, because on this machine the last bits of what a unit adds depend "
+            "on its place in a batch, which a released model must not show"
+        )
     for setting, seconds in compared.instead.items():
         if seconds < _FASTER * compared.clipped:
             less = ", with passes of lower precision" if setting.startswith("precision") else ""

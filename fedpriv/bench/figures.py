@@ -21,6 +21,7 @@ class Comparison:
         clipped: seconds of the run's clipped sum over them, with the run's queries (weighted by their
             frequency), client computation and client sizes.
         by_rows: the reason why every gradient is formed; empty with ghost clipping.
+        alone: whether units are computed one by one, because their bits depend on their places in a batch.
         instead: seconds of the clipped sum with another setting, by ``key=value``; tried on a GPU only.
     """
 
@@ -29,6 +30,7 @@ class Comparison:
     ordinary: float
     clipped: float
     by_rows: str
+    alone: bool
     instead: Mapping[str, float]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedpriv.bench.figures import Comparison
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import rule_of
+from fedpriv.clipping.invariance import summed_alone
 from fedpriv.clipping.precision import Precision, computing
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
@@ -56,7 +57,8 @@ def compare(plan: Plan, state: State) -> Comparison:
     ):
         by_rows = why_by_rows(side.task)
     instead = dict(zip(list(sides)[1:], each[1:].tolist(), strict=True))
-    return Comparison(len(x), units, seconds[0], float(each[0]), by_rows, instead)
+    alone = summed_alone(side.task)
+    return Comparison(len(x), units, seconds[0], float(each[0]), by_rows, alone, instead)
 
 
 def _examples(plan: Plan, side: Worker) -> tuple[int, Tensor, Tensor, Tensor]:

@@ -121,7 +121,15 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return bool(same.all()) or bool((same | ((one != one) & (other != other))).all())
 
 
-_batches: WeakKeyDictionary[Differentiable, dict[Hashable, Batches | None]] = WeakKeyDictionary()
+BOOK_KEEPING = "book-keeping"  # the computation that forms vectors instead where no batch size passes
+
+_batches: WeakKeyDictionary[Differentiable, dict[tuple[Hashable, ...], Batches | None]] = WeakKeyDictionary()
+
+
+def summed_alone(task: Differentiable) -> bool:
+    """Whether units of the task were computed one by one in this process, because no batch size passed."""
+    tried = _batches.get(task, {}).items()
+    return any(batches is None and not str(name).startswith(BOOK_KEEPING) for (name, *_), batches in tried)
 
 
 class Trials:

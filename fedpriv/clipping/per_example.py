@@ -38,7 +38,7 @@ from fedpriv.clipping.ghost.clipped_sum import FactoredSum, terms_of
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.coverage import Coverage, unit_gradients
 from fedpriv.clipping.ghost.layers import UnsupportedLayerError
-from fedpriv.clipping.invariance import Batches, Trials
+from fedpriv.clipping.invariance import BOOK_KEEPING, Batches, Trials
 from fedpriv.clipping.precision import Precision
 from fedpriv.clipping.protocol import Differentiable
 from fedpriv.clipping.units import Units
@@ -118,7 +118,7 @@ def sum_gradients(
     sum_batch = functools.partial(_sum_by_book, book, query, by_rows=by_rows)
     if not padded:
         return _in_chunks(units, most, lambda part: sum_batch(part, len(part.x)))
-    trials = Trials(task, query, units, f"book-keeping in {precision}", book.evidence)
+    trials = Trials(task, query, units, f"{BOOK_KEEPING} in {precision}", book.evidence)
     batches = trials.batches(least)
     return by_rows(units) if batches is None else _in_batches(trials, batches, units, most, sum_batch)
 

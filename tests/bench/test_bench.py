@@ -55,6 +55,7 @@ def test_parts_add_up_to_rounds_in_this_process() -> None:
     assert min(measured.parts["clipped sum"], measured.evaluation, measured.memory) > 0
     compared = measured.compared
     assert (compared.examples, compared.units, compared.by_rows, compared.instead) == (40, 40, "", {})
+    assert not compared.alone
     assert min(compared.ordinary, compared.clipped) > 0
     assert measured.examples_per_second == pytest.approx(40 / measured.round)
     assert (measured.device, measured.actors, measured.actors_memory) == ("cpu", 0, 0)
@@ -241,7 +242,7 @@ QUIET = Figures(
     shares=dict.fromkeys(PARTS, 1 / 7),
     round=0.7,
     evaluation=0.1,
-    compared=Comparison(100, 100, 1.0, 1.2, "", {}),
+    compared=Comparison(100, 100, 1.0, 1.2, "", False, {}),
     examples_per_second=100.0,
     device="cpu",
     actors=2,
@@ -257,6 +258,7 @@ QUIET = Figures(
     [
         ({}, ""),
         ({"compared": replace(QUIET.compared, by_rows="x (Own) is new")}, "formed, because x"),
+        ({"compared": replace(QUIET.compared, alone=True)}, "computed one by one, because"),
         ({"compared": replace(QUIET.compared, instead={"precision=bf16": 0.6})}, "bf16 makes .* 2.0 times"),
         ({"compared": replace(QUIET.compared, instead={"precision=bf16": 1.15})}, ""),
         ({"actors": 1}, "leaves? 1 core idle: actors=2"),

@@ -19,7 +19,7 @@ from fedpriv.clipping import per_example, sum_gradients, sum_gradients_loop
 from fedpriv.clipping.alignment import aligned_products
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import RULES
-from fedpriv.clipping.invariance import Trials
+from fedpriv.clipping.invariance import Trials, summed_alone
 from fedpriv.clipping.units import Units
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.models.inputs import Inputs
@@ -272,6 +272,8 @@ def test_a_model_whose_bits_depend_on_places_is_summed_one_by_one(monkeypatch: p
     monkeypatch.setattr(per_example, "_form_alone", lambda *a: alone.append(len(a[2].x)) or formed(*a))
     [got], [want] = sum_gradients(task, query, x, y), sum_gradients_loop(task, query, x, y)
     assert alone == [50]
+    assert summed_alone(task)
+    assert not summed_alone(Task(ByPlace()))
     torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
 
 
