@@ -28,6 +28,8 @@ from fedpriv.simulation.sweeps import cell, driver, plans
 from fedpriv.simulation.sweeps.driver import Board, Running, Watch
 from fedpriv.simulation.sweeps.pool import Pool
 
+pytestmark = pytest.mark.xdist_group("sweeps")  # one process makes the sweeps that several tests look at
+
 FEW = {"dataset": "digits", "model": "logistic", "clients": 400, "sampling-rate": 0.1}
 TINY = {
     "settings": {**FEW, "rounds": 4, "evaluate-every": 2},
