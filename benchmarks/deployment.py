@@ -93,7 +93,7 @@ def settings_of(nodes: int, number: int) -> dict[str, Any]:
         "sampling-rate": 0.2,
         "rounds": number,
         "epsilon": 3.0,
-        "delta": 1e-5,
+        "delta": 1e-6,
         "evaluate-every": number,
     }
 

@@ -73,7 +73,7 @@ class Ended:
 def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> Config:
     """The configuration of a run, or of an ``audit``, on this deployment.
 
-    Raises ArgumentError for what it cannot run.
+    Raises ArgumentError for what it cannot run, and for what its ServerApp would refuse.
     """
     config = Config.parse(dict(settings))
     if not config.nodes_own_data:
@@ -85,6 +85,8 @@ def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> 
         raise validation.fail("clients", config.clients, f"be {server.nodes}", hint)
     if config.min_nodes > server.nodes:
         raise validation.fail("min-nodes", config.min_nodes, f"be at most {server.nodes}", hint)
+    if not config.user_code:  # which may be found where the ServerApp runs alone
+        make_plan(config)
     if server.is_operator:
         return config  # who is enrolled is on the server's machine; the run waits for its nodes
     missing = sorted(set(range(server.nodes)) - set(enrol.enrolled(server)))

@@ -129,7 +129,7 @@ _RUN = """\
 nodes-own-data = true
 {level}{secure}unit = "example"
 clients = {nodes}
-examples-per-client = 1000
+examples-per-client = {examples}
 model = "logistic"
 placement = "{placement}"
 sampler = "{sampler}"
@@ -137,9 +137,10 @@ sampling-rate = {rate}
 rounds = 5
 learning-rate = {step}
 epsilon = 3.0
-delta = 1e-5
+delta = {delta:g}
 evaluate-every = 1
 """
+_EXAMPLES = 1000  # of a node in example runs
 
 
 def server_script(control: int) -> str:
@@ -181,7 +182,9 @@ def node_policy(server: str, partition: int, nodes: int, identified: bool) -> st
 
 def example_runs(nodes: int) -> dict[str, str]:
     """{file name: settings} of runs to try."""
-    whole = {"nodes": nodes, "level": "", "secure": "", "sampler": "poisson", "rate": 0.2, "step": 3.0}
+    delta = min(1e-5, 1 / (10 * nodes * _EXAMPLES))  # below 1 / units, however many nodes there are
+    whole: dict[str, object] = {"nodes": nodes, "examples": _EXAMPLES, "delta": delta, "step": 3.0}
+    whole |= {"level": "", "secure": "", "sampler": "poisson", "rate": 0.2}
     runs = {
         "central.toml": _RUN.format_map(
             whole | {"comment": "The server adds the noise; the nodes trust it.", "placement": "central"}

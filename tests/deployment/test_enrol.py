@@ -157,6 +157,8 @@ def test_a_run_that_the_deployment_cannot_have_is_refused(server: Party, registr
         runs.checked(server, SETTINGS | {"min-nodes": 3})
     with pytest.raises(ArgumentError, match="nodes-own-data"):
         runs.checked(server, SETTINGS | {"nodes-own-data": False})
+    with pytest.raises(ArgumentError, match=r"delta is 0\.1; it must be below 1 / units"):
+        runs.checked(server, SETTINGS | {"min-nodes": 2, "delta": 0.1})
 
 
 @pytest.mark.parametrize(

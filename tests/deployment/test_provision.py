@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli import app
+from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.deployment import flower_app, keys
+from fedpriv.deployment import flower_app, keys, scripts
 from fedpriv.deployment.folders import read_parties, read_server
 from fedpriv.deployment.provision import Request, provision
 from fedpriv.node.secure_parties import pinned
@@ -115,8 +116,15 @@ def test_the_example_runs_are_valid_and_for_all_nodes(made: Path) -> None:
     assert len(files) == 4
     for path in files:
         settings = tomllib.loads(path.read_text())
-        assert Config.parse(settings).clients == 3
+        assert make_plan(Config.parse(settings)).config.clients == 3
         read_parties(made, "node-0")[0].policy.check(settings)  # as each node's owner receives it
+
+
+@pytest.mark.parametrize("nodes", [2, 1_000])
+def test_the_example_runs_have_a_plan_for_any_number_of_nodes(nodes: int) -> None:
+    for text in scripts.example_runs(nodes).values():
+        plan = make_plan(Config.parse(tomllib.loads(text)))
+        assert plan.config.delta < 1 / (1000 * nodes)
 
 
 def test_the_app_has_all_settings_and_imports_the_installed_package() -> None:
