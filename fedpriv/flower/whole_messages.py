@@ -54,6 +54,9 @@ MARK = "whole-messages"  # the record of a server that reads whole replies
 
 _MOST_PUSHED = 2**23  # bytes of messages in one request of the server
 _MOST_PULLED = 32  # replies in one answer to the server
+# Messages in objects that are sent together. Flower's grid uploads all of their envelopes before the first
+# object, and nodes ask for the objects meanwhile: 200 nodes kept the SuperLink from taking the objects.
+_MOST_ORDINARY = 8
 BACKOFF = {"initial_backoff": 0.05, "backoff_cap": 1.0}  # seconds between looks for an object that is to come
 
 
@@ -166,8 +169,10 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
                 stored += self._push(whole)
                 whole, size = [], 0
         stored += self._push(whole)
-        with _reached():
-            return stored + (list(self._grid.push_messages(ordinary)) if ordinary else [])
+        for first in range(0, len(ordinary), _MOST_ORDINARY):
+            with _reached():
+                stored += self._grid.push_messages(ordinary[first : first + _MOST_ORDINARY])
+        return stored
 
     def _reads(self, node: int) -> bool:
         """Whether a node gets whole messages; not if it did not answer the last one."""

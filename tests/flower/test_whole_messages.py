@@ -196,6 +196,17 @@ def test_a_node_that_did_not_answer_gets_objects(superlink: SuperLink) -> None:
     assert superlink.nodes["PullObject"] == 6
 
 
+def test_the_objects_of_many_messages_follow_their_envelopes_soon(superlink: SuperLink) -> None:
+    """A node that has an envelope asks for its objects again and again until they are there."""
+    links = [superlink.node() for _ in range(20)]
+    superlink.sent(links, sums())
+    assert superlink.server["PushMessages"] == 3  # each is followed by its own objects
+    for link in links:
+        task = link.next()
+        assert task is not None
+        assert task.read().content == sums()
+
+
 def test_an_error_travels_whole(superlink: SuperLink) -> None:
     link = superlink.node()
     introduced(superlink, link)
