@@ -152,8 +152,8 @@ def layout_of(module: nn.Module) -> Layout:
     Raises ArgumentError, with the layer's name, if the module cannot be trained privately: for layers whose
     state or output mixes examples outside the clipped gradient (BatchNorm that is not frozen; InstanceNorm
     with running statistics; embeddings with max_norm or scale_grad_by_freq), for recurrent and attention
-    layers with built-in dropout, for trainable parameters that are complex or not yet initialised, and if no
-    parameter is trainable.
+    layers whose dropout cannot have a seed per example, for trainable parameters that are complex or not yet
+    initialised, and if no parameter is trainable.
     """
     for name, layer in module.named_modules():
         _refuse_layer(name or type(layer).__name__, layer)
@@ -192,6 +192,14 @@ def _is_frozen(layer: _BatchNorm) -> bool:
     return layer.running_mean is not None and not layer.training and not trained
 
 
+def _draws_its_own(layer: nn.RNNBase | nn.MultiheadAttention) -> bool:
+    """Whether the built-in dropout of a layer is not replaced by one with a seed per example."""
+    forwards = [kind.forward for kind in (nn.RNN, nn.LSTM, nn.GRU, nn.MultiheadAttention)]
+    if type(layer).forward not in forwards or "forward" in vars(layer):
+        return True
+    return isinstance(layer, nn.MultiheadAttention) and (layer.bias_k is not None or layer.add_zero_attn)
+
+
 def _refuse_layer(name: str, layer: nn.Module) -> None:
     """Raises ArgumentError for a layer whose influence per-example clipping does not bound."""
     tracks = isinstance(layer, _InstanceNorm) and layer.track_running_stats
@@ -201,14 +209,11 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
             "does not bound them. Use GroupNorm or LayerNorm instead, or freeze a pretrained one: "
             "layer.eval().requires_grad_(False)."
         )
-    if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
-        hint = "use one recurrent layer per module with nn.Dropout between them"
-        raise validation.fail(f"layer {name}", layer, "have dropout 0", hint)
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and layer.dropout > 0 and _draws_its_own(layer):
+        hint = "only torch's own forward, without bias_k and add_zero_attn, drops by the examples' seeds"
+        raise validation.fail(f"dropout of layer {name}", layer.dropout, "be 0", hint)
     if isinstance(layer, _DropoutNd) and type(layer).forward not in _DROPOUTS and layer.p > 0:
         raise validation.fail(f"layer {name}", layer, "be one of torch's dropout layers or have p = 0")
-    if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
-        hint = "its attention draws from torch's global generator; set it to 0.0 and add nn.Dropout instead"
-        raise validation.fail(f"dropout of layer {name}", layer.dropout, "be 0", hint)
     tables = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
     if tables and (layer.max_norm is not None or layer.scale_grad_by_freq):
         raise validation.ArgumentError(

@@ -78,7 +78,7 @@ def test_a_vector_of_another_length_is_refused():
         nn.BatchNorm2d(4, track_running_stats=False),
         nn.SyncBatchNorm(4),
         nn.InstanceNorm2d(4, track_running_stats=True),
-        nn.LSTM(4, 4, 2, dropout=0.5),
+        nn.MultiheadAttention(4, 2, dropout=0.5, add_zero_attn=True),
         nn.Linear(2, 2, dtype=torch.complex64),
         nn.LazyLinear(3),
         nn.ReLU(),

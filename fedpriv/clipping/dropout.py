@@ -10,6 +10,9 @@ given the seeds a further unit adds one clipped vector. Noise and epsilon are as
 
 Without seeds, as in evaluations, nothing is dropped.
 
+Recurrent layers drop between their levels, and ``nn.MultiheadAttention`` entries of its weights, by a dropout
+layer of their own (:func:`built_in`).
+
 Layers of ``transformers`` that call a function for their dropout draw by the same seeds
 (:mod:`fedpriv.clipping.dropout_calls`).
 
@@ -41,6 +44,7 @@ _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 _FIELDS, _STEPS = 4, 2**16  # 16-bit numbers in one hash, and the number of values of each
 _CHANNEL_DROPOUT = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+_BUILT_IN = "seeded_dropout"  # the name of the dropout layer in a recurrent or attention layer
 _SELU = -1.7580993408473766  # AlphaDropout replaces dropped entries by it (Klambauer et al. 2017)
 
 
@@ -63,6 +67,12 @@ class SeededDropout:
             for name, layer in parent._modules.items():  # a shared layer occurs several times
                 if isinstance(layer, _DropoutNd) and layer.p > 0:
                     parent._modules[name] = found.setdefault(layer, SeededLayer(layer, self))
+            if isinstance(parent, nn.RNNBase | nn.MultiheadAttention) and parent.dropout > 0:
+                if isinstance(parent, nn.RNNBase) and parent.num_layers == 1:
+                    continue  # it drops between levels
+                found[parent] = SeededLayer(nn.Dropout(parent.dropout), self)
+                parent.add_module(_BUILT_IN, found[parent])
+                parent.dropout = 0.0
         self.draws = bool(found or self.calling)
 
     @contextmanager
@@ -124,6 +134,11 @@ class SeededLayer(nn.Module):
         self._channels = isinstance(layer, _CHANNEL_DROPOUT)
         self._alpha = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout)
 
+    @property
+    def seeded(self) -> bool:
+        """Whether there are seeds, by which it drops."""
+        return self._dropout.seeds is not None
+
     def forward(self, x: Tensor) -> Tensor:
         """x (n, ...) with entries, or whole channels x[:, c], dropped."""
         if self._dropout.seeds is None:
@@ -140,6 +155,12 @@ class SeededLayer(nn.Module):
     def extra_repr(self) -> str:
         """The rate, in the format of torch's layers."""
         return f"p={self.p:g}"
+
+
+def built_in(layer: nn.Module) -> SeededLayer | None:
+    """The dropout in a recurrent or attention layer; None where it has none, or nothing is dropped."""
+    found = layer._modules.get(_BUILT_IN)
+    return found if isinstance(found, SeededLayer) and found.seeded else None
 
 
 def hash_seeds(seeds: Tensor, number: Tensor | int) -> Tensor:

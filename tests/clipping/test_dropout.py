@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping.dropout import SeededDropout, example_seeds
 from fedpriv.clipping.ghost.clipper import clipper_of
+from fedpriv.clipping.preparation import prepare
 from fedpriv.config import schema
 from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum
 from fedpriv.federated.engine import Shard, SumRequest
@@ -38,6 +39,44 @@ class Bare(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.last(self.drop(torch.tanh(x @ self.first)))
         return outputs
+
+
+class Levels(nn.Module):
+    """An LSTM that drops between its levels."""
+
+    def __init__(self, rate: float = 0.5) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 8, 3, dropout=rate, batch_first=True, bidirectional=True)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.lstm(x.view(-1, 3, 2))[0][:, -1])
+        return outputs
+
+
+class Attends(nn.Module):
+    """An attention whose weights are dropped; with or without them as a second output."""
+
+    def __init__(self, rate: float = 0.5, weights: bool = False) -> None:
+        super().__init__()
+        self.first, self.weights = nn.Linear(2, 8), weights
+        self.attention = nn.MultiheadAttention(8, 2, dropout=rate, batch_first=True)
+        self.last = nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.view(-1, 3, 2))
+        found, _ = self.attention(x, x, x, need_weights=self.weights)
+        outputs: Tensor = self.last(found.flatten(1))
+        return outputs
+
+
+def attends_and_shows(rate: float = 0.5) -> nn.Module:
+    return Attends(rate, weights=True)
+
+
+def encoder(rate: float = 0.5) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(2, 1, 8, dropout=rate, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (3, 2)), layer, nn.Flatten(), nn.Linear(6, 3))
 
 
 class Shown(nn.Module):
@@ -71,7 +110,10 @@ def masks(count: int, **how: object) -> Tensor:
     return total / 2
 
 
-MODELS = pytest.mark.parametrize("model", [net, Bare])
+BUILT_IN = (Levels, Attends, attends_and_shows, encoder)
+MODELS = pytest.mark.parametrize(
+    "model", [net, Bare, *(pytest.param(model, marks=pytest.mark.slow) for model in BUILT_IN)]
+)
 WORKS = pytest.mark.parametrize("work", [OneGradient(), LocalSteps(3, 0.1, 3)], ids=["gradient", "steps"])
 OWNERS = pytest.mark.parametrize(
     "owner", [None, torch.repeat_interleave(torch.arange(10), torch.tensor([4, 1, 7, 4, 4, 4, 4, 4, 4, 4]))]
@@ -93,11 +135,84 @@ def test_sums_equal_the_loop_with_the_same_seeds(model, work, owner, shard):
     assert (still - wanted).norm() > 0.05 * wanted.norm()
 
 
-def test_models_with_dropout_have_book_keeping():
-    task, (x, y) = Task(net()), examples()
-    clipped_sum(OneGradient(), task, a_query(task, 1.0), x, y)
+@pytest.mark.parametrize("model", [net, *BUILT_IN])
+def test_models_with_dropout_have_book_keeping(model):
+    task, (x, y), seeds = Task(model()), examples(), example_seeds(5, torch.arange(40))
+    query = a_query(task, 1.0)
+    (total,) = clipped_sum(OneGradient(), task, query, x, y, seeds=seeds)
     assert clipper_of(task).layers
     assert all(clipper_of(task)._tried.values())
+    (wanted,) = clipped_sum_loop(OneGradient(), task, query, x, y, None, None, seeds)
+    assert (total - wanted).norm() <= 1e-5 * wanted.norm()
+    (still,) = clipped_sum(OneGradient(), task, query, x, y)
+    assert (still - wanted).norm() > 0.05 * wanted.norm()
+
+
+def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's outputs for examples with seeds."""
+    module, dropout = prepare(module)
+    with torch.no_grad(), dropout.seeded(example_seeds(3, torch.arange(len(x)))), dropout.forward_pass():
+        outputs: Tensor = module(x)
+        return outputs
+
+
+def test_recurrent_layers_drop_between_levels_as_torchs_do():
+    class Apart(nn.Module):
+        def __init__(self, layer: nn.LSTM) -> None:
+            super().__init__()
+            self.one, self.drop = nn.LSTM(2, 8, batch_first=True), nn.Dropout(0.5)
+            self.other = nn.LSTM(8, 8, batch_first=True)
+            for mine, level in ((self.one, 0), (self.other, 1)):
+                for name, tensor in mine.named_parameters():
+                    tensor.data = getattr(layer, name.replace("l0", f"l{level}")).data
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.other(self.drop(self.one(x)[0]))[0]
+            return outputs
+
+    class First(nn.Module):
+        def __init__(self, layer: nn.LSTM) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.layer(x)[0]
+            return outputs
+
+    layer, x = nn.LSTM(2, 8, 2, dropout=0.5, batch_first=True), torch.randn(20, 5, 2)
+    dropped = outputs_of(First(layer), x)
+    torch.testing.assert_close(dropped, outputs_of(Apart(layer), x))
+    assert (dropped - layer.eval()(x)[0]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_attention_drops_entries_of_its_weights_as_torchs_does(weights):
+    class Written(nn.Module):
+        """Attention of one head, as in Vaswani et al. 2017, with the dropout that torch has."""
+
+        def __init__(self, layer: nn.MultiheadAttention) -> None:
+            super().__init__()
+            self.layer, self.drop = layer, nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (x @ self.layer.in_proj_weight.T + self.layer.in_proj_bias).chunk(3, -1)
+            scores = q[:, None] @ k[:, None].mT / 2 + torch.full((4, 4), -torch.inf).triu(1)
+            found: Tensor = self.layer.out_proj((self.drop(scores.softmax(-1)) @ v[:, None])[:, 0])
+            return found
+
+    class Called(nn.Module):
+        def __init__(self, layer: nn.MultiheadAttention) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            causal = torch.ones(4, 4).triu(1).bool()
+            return self.layer(x, x, x, attn_mask=causal, is_causal=not weights, need_weights=weights)[0]
+
+    layer, x = nn.MultiheadAttention(4, 1, dropout=0.5, batch_first=True), torch.randn(20, 4, 4)
+    dropped = outputs_of(Called(layer), x)
+    torch.testing.assert_close(dropped, outputs_of(Written(layer), x))
+    assert (dropped - Called(layer.eval())(x)).abs().max() > 0.01
 
 
 @MODELS
@@ -262,11 +377,21 @@ def test_the_users_module_keeps_its_layers():
     assert not Task("cnn").dropout.draws
 
 
-def test_randomness_from_torchs_generator_is_refused():
-    with pytest.raises(ArgumentError, match=r"dropout of layer self_attn is 0\.1; it must be 0"):
-        Task(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True))
-    with pytest.raises(ArgumentError, match=r"nn\.Dropout between them"):
-        Task(nn.LSTM(4, 4, 2, dropout=0.5))
+class Overridden(nn.LSTM):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        outputs: Tensor = super().forward(x)[0]
+        return outputs
+
+
+def test_built_in_dropout_that_cannot_have_seeds_is_refused():
+    message = r"dropout of layer .* is 0\.5; it must be 0"
+    for layer in (
+        nn.MultiheadAttention(4, 2, dropout=0.5, add_bias_kv=True),
+        nn.MultiheadAttention(4, 2, dropout=0.5, add_zero_attn=True),
+        Overridden(4, 4, 2, dropout=0.5),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            Task(layer)
 
 
 def dropping(inputs):

@@ -225,6 +225,7 @@ def test_cells_refuse_inputs_without_an_axis_for_the_examples(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_dropout_between_levels_is_refused(kind):
-    with pytest.raises(ArgumentError, match="layer"):
-        Task(Reader(kind(2, 3, num_layers=2, dropout=0.1)))
+def test_dropout_is_between_levels(kind):
+    assert Task(Reader(kind(2, 3, num_layers=2, dropout=0.1))).dropout.draws
+    with pytest.warns(UserWarning, match="num_layers=1"):  # of torch, which does not drop there, either
+        assert not Task(Reader(kind(2, 3, dropout=0.1))).dropout.draws

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedpriv.clipping.dropout import built_in
 from fedpriv.clipping.ghost.factored import Factored, Rows
 from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point, in_vmap
 from fedpriv.clipping.ghost.outer_product import outer
@@ -56,7 +57,7 @@ def attend(
     is_causal: bool = False,
     projections: list[Projection] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The output of ``layer`` in evaluation mode for batches of queries, keys and values.
+    """The output of ``layer`` for batches of queries, keys and values; it drops where examples have seeds.
 
     Args:
         projections: a list to which the linear maps are appended, with hook points at their outputs.
@@ -70,19 +71,22 @@ def attend(
     q, k, v = (x.view(*x.shape[:2], -1, width).transpose(1, 2) for x in projected)
     if is_causal and attn_mask is None:
         raise RuntimeError("is_causal=True needs attn_mask, too: it only says that the mask is causal")
-    hinted = is_causal and key_padding_mask is None and not need_weights
+    dropout = built_in(layer)
+    formed = need_weights or dropout is not None  # fused kernels would draw by torch's generator
+    hinted = is_causal and key_padding_mask is None and not formed
     mask = None if hinted else _mask(layer, attn_mask, key_padding_mask, q)
     weights = None
-    if need_weights:
+    if formed:
         scores = (q * math.sqrt(1 / width)).matmul(k.mT)
         weights = torch.softmax(scores if mask is None else scores + mask, -1)
+        weights = weights if dropout is None else dropout(weights)
         found = weights.matmul(v)
         weights = weights.mean(1) if average_attn_weights else weights
     else:
         with _kernels(fused=projections is not None and not in_vmap()):
             found = F.scaled_dot_product_attention(q, k, v, mask, is_causal=hinted)
     output = layer.out_proj(found.transpose(1, 2).flatten(2))
-    return (output if layer.batch_first else output.transpose(0, 1)), weights
+    return (output if layer.batch_first else output.transpose(0, 1)), weights if need_weights else None
 
 
 def _kernels(fused: bool = False) -> AbstractContextManager[None]:

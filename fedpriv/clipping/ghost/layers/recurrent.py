@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv._internal import validation
+from fedpriv.clipping.dropout import built_in
 from fedpriv.clipping.ghost.factored import Factored, Rows
 from fedpriv.clipping.ghost.layers.base import Call, LayerRule, UnsupportedLayerError, hook_point
 from fedpriv.clipping.ghost.outer_product import outer
@@ -78,8 +79,11 @@ def run(
     states = _start(layer, x) if hx is None else hx if pairs else (hx,)
     ways = ("", "_reverse") if layer.bidirectional else ("",)
     ends: list[State] = []
+    dropout = built_in(layer)
     for level in range(layer.num_layers):
         outputs = []
+        if level and dropout is not None:
+            x = dropout(x)
         for way in ways:
             own = tuple(state[len(ends)] for state in states)
             output, end = _sweep(layer, f"_l{level}{way}", x, own, sweeps)
