@@ -25,6 +25,7 @@ from fedpriv.cli.progress import shown
 
 if TYPE_CHECKING:
     from fedpriv.simulation.sweeps.driver import Board
+    from fedpriv.simulation.sweeps.estimate import Estimate
     from fedpriv.simulation.sweeps.plans import Sweep
 
 _HELP = """Run a grid of settings, one run for each cell, and put the results into one table and one picture.
@@ -55,7 +56,10 @@ def sweep(
     out: Annotated[Path, typer.Option(help="Folder of the sweep: a new one, or one that holds it.")],
     jobs: Annotated[int, typer.Option(help="Cells side by side; 0: one for each core.")] = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the cells and their noise, and run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Show the cells, their noise and about how long they take; keep nothing."
+        ),
     ] = False,
     ray_address: RayAddress = None,
     as_json: AsJson = False,
@@ -74,7 +78,7 @@ def sweep(
     for text in found.notes:
         note(text, err=as_json)
     if dry_run:
-        _show_cells(found, out, as_json)
+        _show_cells(found, out, jobs, as_json)
         return
     say(f"{found.about}; {jobs} side by side", err=as_json)
     with refusing(1, out, lambda: _continued(file, out)), ending_cleanly() as check_end:
@@ -98,31 +102,57 @@ def _continued(file: Path, out: Path) -> str:
     return f"`fedpriv sweep {file} --out {out}` continues the sweep"
 
 
-def _show_cells(found: Sweep, out: Path, as_json: bool) -> None:
-    """The cells with their noise, and which of them have ended."""
+def _show_cells(found: Sweep, out: Path, jobs: int, as_json: bool) -> None:
+    """The cells with their noise, which of them have ended, and how long the others take."""
+    from fedpriv.simulation import noise_table
     from fedpriv.simulation.sweeps.cell import ended
+    from fedpriv.simulation.sweeps.estimate import estimate
 
+    with shown("measuring rounds", as_json):
+        time = estimate(found, out, jobs)
     rows = []
     for cell in found.cells:
         plan = found.plans[cell.name]
-        first = plan.mechanism.planned_events()[0].noise_multiplier if plan.budget else None
+        noisy = plan.budget is not None
+        first = plan.mechanism.planned_events()[0].noise_multiplier if noisy else None
+        mean = noise_table.noise(plan)[noise_table.MEAN] if noisy and not plan.by_silo else None
         how = ended(out / cell.name)
         state = how.short if how else "begun" if (out / cell.name).exists() else "not begun"
-        rows.append({"cell": cell.name, "rounds": plan.rounds, "noise multiplier": first, "ended": state})
+        row = {"cell": cell.name, "rounds": plan.rounds, "noise multiplier": first, noise_table.MEAN: mean}
+        rows.append({**row, "ended": state})
     if as_json:
-        typer.echo(json.dumps({"cells": rows, "settings tried": found.tried}))
+        about = {"settings tried": found.tried, "seconds": time and time.seconds}
+        typer.echo(json.dumps({"cells": rows, **about}))
         return
+    header = ("cell", "rounds", "noise multiplier at round 1", f"{noise_table.MEAN}, in clip norms", "ended")
     texts = [
         [
             str(row["cell"]),
             str(row["rounds"]),
             "no noise" if row["noise multiplier"] is None else f"{row['noise multiplier']:.4g}",
+            "" if row[noise_table.MEAN] is None else f"{row[noise_table.MEAN]:.4g}",
             str(row["ended"]),
         ]
         for row in rows
     ]
-    print_table(("cell", "rounds", "noise multiplier at round 1", "ended"), texts)
-    say(f"{found.about}. Nothing was run.")
+    print_table(header, texts)
+    say(f"{found.about}. Nothing was kept.")
+    say(_time_text(time))
+
+
+def _time_text(time: Estimate | None) -> str:
+    from fedpriv.cli.bar import clock
+    from fedpriv.tasks.metrics import counted
+
+    if time is None:
+        return "Cells that run on Ray have no estimate of their time."
+    if not time.runs:
+        return "All runs have ended."
+    some = "" if time.measured == time.kinds else f"{time.measured} of "
+    return (
+        f"About {clock(time.seconds)} for {counted(time.runs, 'run')} on this machine, {time.jobs} side by "
+        f"side, by a few rounds of {some}{counted(time.kinds, 'kind')} of cells."
+    )
 
 
 def _conclude(found: Sweep, out: Path, board: Board, as_json: bool) -> None:

@@ -26,7 +26,8 @@ from fedpriv.report.notices import remark
 from fedpriv.simulation import compare
 
 SERVER, MODELS = "epsilon against the server", "epsilon against who sees the models"
-_NOISE = ("noise of a message", "noise on the mean")
+MEAN = "noise on the mean"
+_NOISE = ("noise of a message", MEAN)
 HEADER = ("placement", "defends against", "neighbours", *_NOISE, SERVER, MODELS)
 NOTES = (
     "Noise is the standard deviation of a coordinate at the first release, in clip norms. Training suffers "
@@ -63,11 +64,15 @@ def _row(plan: Plan) -> dict[str, Any]:
         if view["against"].startswith("who sees the released models"):
             found[MODELS] = epsilon
     if not plan.by_silo:
-        found |= _noise(plan)
+        found |= noise(plan)
     return found
 
 
-def _noise(plan: Plan) -> Mapping[str, float]:
+def noise(plan: Plan) -> dict[str, float]:
+    """The noise of a message and on the mean, in clip norms, at the first release of a plan.
+
+    The plan has a budget, and its silos do not average models of their own.
+    """
     mechanism = plan.mechanism
     stds = (mechanism.planned_events()[0].noise_multiplier,)
     placement = mechanism.placement.resized(mechanism.planned[0].rate_factor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,18 @@ def test_a_dry_run_shows_the_cells_and_their_noise_and_runs_nothing(file: Path) 
         "placement=none", "placement=local",
     ]  # fmt: skip
     assert "no noise" in shown.stdout
-    assert lines[-1] == "2 cells, 2 settings tried. Nothing was run."
+    assert lines[-2] == "2 cells, 2 settings tried. Nothing was kept."
+    assert re.fullmatch(
+        r"About \d:\d\d for 2 runs on this machine, 2 side by side, by a few rounds of 2 kinds of cells\.",
+        lines[-1],
+    )
     assert not (file.parent / "out").exists()
     found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert found["settings tried"] == 2
     assert found["cells"][0]["noise multiplier"] is None
     assert found["cells"][1]["noise multiplier"] > 0
+    assert found["cells"][1]["noise on the mean"] > 0
+    assert 0 < found["seconds"] < 600
 
 
 def test_the_command_prints_a_line_a_cell_a_table_and_the_number_of_settings(file: Path) -> None:
@@ -69,6 +76,7 @@ def test_the_command_prints_a_line_a_cell_a_table_and_the_number_of_settings(fil
     assert [row["placement"] for row in found["rows"]] == ["none", "local"]
     shown = CliRunner().invoke(app, ["sweep", str(file), "--out", str(out), "--dry-run"])
     assert shown.stdout.count("all rounds") == 2
+    assert shown.stdout.splitlines()[-1] == "All runs have ended."
     file.write_text(SWEEP.replace("[1]", "[2]"))
     refused = CliRunner().invoke(app, ["sweep", str(file), "--out", str(out)])
     assert refused.exit_code == 2
@@ -95,6 +103,11 @@ def test_a_failing_cell_makes_the_exit_code_1(file: Path) -> None:
         (("rounds = 2", "rounds = 0"), ["rounds is 0"]),
         (("[1]", "[]"), ["[grid] seed is []"]),
         (("clients = 400", "clients = 400\ndelta = 0.5"), ["Cell placement=local cannot be run", "delta"]),
+        (("[grid]", "[tune]\nlearning-rate = [1, -1]\n[grid]"), ["Cell placement=none,seed=1 cannot", "-1"]),
+        (
+            ("[grid]", "[tune]\nclip-norm = [1.0, inf]\n[grid]"),
+            ["Cell placement=local with clip-norm=inf cannot be run", "be finite where noise is added"],
+        ),
     ],
 )
 def test_a_bad_sweep_is_refused_before_any_folder_is_made(

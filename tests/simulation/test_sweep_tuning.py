@@ -22,7 +22,9 @@ from fedpriv.config.schema import Config
 from fedpriv.contrib.private_selection import Selection
 from fedpriv.report import sweep_results
 from fedpriv.simulation.sweeps import plans, tuning
+from fedpriv.simulation.sweeps.candidates import Tuning
 from fedpriv.simulation.sweeps.definition import cells, read
+from fedpriv.simulation.sweeps.estimate import searched
 from fedpriv.simulation.sweeps.tuning import Price, Search
 
 FEW = {"dataset": "digits", "model": "logistic", "clients": 400, "sampling-rate": 0.1, "rounds": 2}
@@ -53,6 +55,17 @@ def test_the_parts_of_the_test_set_are_disjoint_and_whole() -> None:
     few = SimpleNamespace(test=lambda device: source.test(device)._replace(y=torch.zeros(4)))
     with pytest.raises(ArgumentError, match="test-part is 'rest'; it must be all"):
         make_test(config.changed(test_part="rest"), few, torch.device("cpu"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "search", "runs"),
+    [(4, "grid", 4), (1, "halving", 1), (4, "halving", 4 + 2 * 2), (5, "halving", 5 + 3 * 2 + 2 * 4)],
+)
+def test_the_estimate_of_the_time_counts_the_runs_of_a_search(
+    candidates: int, search: Any, runs: int
+) -> None:
+    found = Tuning({"learning-rate": [float(1 + at) for at in range(candidates)]}, search)
+    assert searched(found) == runs
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,7 @@ _DECIDED = {
     "ledger-anchor": "an anchor belongs to one ledger, and each cell has its own",
     "ledger-anchor-command": "an anchor belongs to one ledger, and each cell has its own",
 }
+ONE = "cell"  # the name of a sweep's only cell
 _LONGEST_NAME = 120  # characters of a folder's name; file systems allow 255 bytes
 
 
@@ -269,7 +270,7 @@ def _values(definition: Definition, point: Mapping[str, Scalar]) -> dict[str, Sc
         for key, value in override.settings.items():
             if key in setters and not _same(values[key], value):
                 raise validation.ArgumentError(
-                    f"Cell {words(point)} matches two overrides that contradict each other: {key} is "
+                    f"it matches two overrides that contradict each other: {key} is "
                     f"{values[key]!r} by {setters[key].name} and {value!r} by {override.name}. Make one of "
                     "them match fewer cells."
                 )
@@ -298,7 +299,7 @@ def _named(found: Sequence[Cell]) -> list[Cell]:
     found = [
         replace(cell, settings={k: v for k, v in cell.settings.items() if k in differing}) for cell in found
     ]
-    texts = [words(cell.settings) or "cell" for cell in found]
+    texts = [words(cell.settings) or ONE for cell in found]
     names = [re.sub(r"[^\w=,.+-]", "_", text) for text in texts]
     for at, (name, text) in enumerate(zip(names, texts, strict=True)):
         # The same name would be the same folder, also where a file system ignores case.
@@ -314,7 +315,8 @@ def of_cell(name: str) -> Iterator[None]:
     try:
         yield
     except validation.FedprivError as error:
-        error.args = (f"Cell {name} cannot be run: {error}", *error.args[1:])
+        of = "The sweep's one cell" if name in ("", ONE) else f"Cell {name}"
+        error.args = (f"{of} cannot be run: {error}", *error.args[1:])
         raise
 
 

@@ -119,12 +119,31 @@ def prepare(source: str | Path | Mapping[str, Any]) -> Sweep:
     if definition.tuning is None:
         return checked(definition, definitions.cells(definition))
     _require_seeds(definition)
-    first = definition.tuning.candidates[0]
-    return checked(definition, definitions.cells(definition, lambda point: {**first, **_SCORED}))
+    first, *others = definition.tuning.candidates
+    sweep = checked(definition, _with_candidate(definition, first))
+    _check_candidates(definition, others)
+    return sweep
 
 
 # What a cell is scored on where another part chose its settings.
 _SCORED = {TUNING_PART: "rest"}
+
+
+def _with_candidate(definition: Definition, candidate: Point) -> list[Cell]:
+    """The cells if this candidate is chosen for all methods."""
+    return definitions.cells(definition, lambda point: {**candidate, **_SCORED})
+
+
+def _check_candidates(definition: Definition, candidates: Sequence[Point]) -> None:
+    """Raises ArgumentError, which names the cell, for a candidate that one of the methods cannot have."""
+    planned = set[str]()
+    for candidate in candidates:
+        for cell in _with_candidate(definition, candidate):
+            mark = mark_without_seed(cell.config)
+            if mark not in planned:
+                planned.add(mark)
+                with definitions.of_cell(f"{cell.name} with {definitions.words(candidate)}"):
+                    make_plan(cell.config)
 
 
 def tuned(definition: Definition, chosen: Sequence[tuple[Point, Point]], runs: int) -> Sweep:
@@ -144,7 +163,7 @@ def checked(definition: Definition, cells: list[Cell]) -> Sweep:
     by_settings = dict[str, Plan]()
     for cell in cells:
         with definitions.of_cell(cell.name):
-            mark = _mark({k: v for k, v in cell.config.table().items() if k != "seed"})
+            mark = mark_without_seed(cell.config)
             plan = by_settings.get(mark) or by_settings.setdefault(mark, make_plan(cell.config))
             data = _mark(_checked_settings(cell.config))
             simulated = checks.get(data) or checks.setdefault(data, check(cell.config))
@@ -170,6 +189,18 @@ def _require_seeds(definition: Definition) -> None:
     if definition.tuning.halving and max(seeds(definition)) < 0:
         hint = "write search = 'grid', or give a seed"
         raise validation.fail("[tune] search", "halving", "be grid where runs have no seed", hint)
+
+
+def mark_without_seed(config: Config) -> str:
+    """A text that two runs share where they differ in the seed alone."""
+    return _mark({k: v for k, v in config.table().items() if k != "seed"})
+
+
+def kind(config: Config) -> str:
+    """A text that runs share whose rounds take the same time, as far as settings tell."""
+    keys = {"optimizer", "placement", "precision", "clipping", "secure-aggregation", "noise-draws"}
+    own = {**_checked_settings(config), **{key: config.table()[key] for key in keys}}
+    return _mark({key: value for key, value in own.items() if key != "rounds"})
 
 
 def _checked_settings(config: Config) -> dict[str, Any]:

@@ -23,11 +23,16 @@ _MAIN = (
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
+def threads_of(jobs: int) -> int:
+    """The threads of a cell where so many cells run side by side."""
+    return max(1, hardware.usable() // jobs)
+
+
 class Pool:
     """The processes of a sweep's cells. They end where it is closed, or where this process is gone."""
 
     def __init__(self, jobs: int) -> None:
-        threads = max(1, hardware.usable() // jobs)
+        threads = threads_of(jobs)
         environment = {**os.environ, **dict.fromkeys(_THREADS, str(threads))}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(threads)],
