@@ -13,7 +13,7 @@ from pathlib import Path
 def charges(folder: Path) -> dict[Path, int]:
     """When each run's ledger below the folder was last written to."""
     found = {}
-    for path in folder.glob("*/ledger.jsonl"):
+    for path in folder.rglob("ledger.jsonl"):
         with contextlib.suppress(FileNotFoundError):
             found[path] = path.stat().st_mtime_ns
     return found

@@ -24,7 +24,7 @@ from fedpriv.accounting import ledger as ledgers
 from fedpriv.config.schema import Config
 from fedpriv.runs.run_dir import FILES
 from fedpriv.simulation.run import simulate
-from fedpriv.simulation.sweeps import cell, driver, plans
+from fedpriv.simulation.sweeps import cell, driver, plans, tuning
 from fedpriv.simulation.sweeps.driver import Board, Running, Watch
 from fedpriv.simulation.sweeps.pool import Pool
 
@@ -52,7 +52,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> fedpriv.simulation.sweeps.
 
 def uninterrupted(definition: dict[str, Any], folder: Path) -> str:
     """The table of a sweep without any interruption."""
-    driver.run(plans.prepare(definition), folder, jobs=2)
+    tuning.run(plans.prepare(definition), folder, jobs=2)
     return (folder / "results.csv").read_text()
 
 
@@ -166,15 +166,15 @@ def test_an_interrupted_sweep_goes_on_to_the_same_table(tmp_path: Path, whole: s
 def running(definition: dict[str, Any], folder: Path) -> Callable[[], object]:
     """What runs a sweep, all of its cells checked."""
     found = plans.prepare(definition)
-    return lambda: driver.run(found, folder, jobs=2)
+    return lambda: tuning.run(found, folder, jobs=2)
 
 
 def require_the_same(definition: dict[str, Any], folder: Path, waits: list[float], whole: str) -> None:
     for wait in waits:
-        begun_and_killed(running(definition, folder), folder, wait)
-    found = plans.prepare(definition)
-    board, _ = driver.run(found, folder, jobs=2)
-    assert board.failed == {}
+        assert begun_and_killed(running(definition, folder), folder, wait), "it ended before it was killed"
+    outcome = tuning.run(plans.prepare(definition), folder, jobs=2)
+    assert outcome.board.failed == {}
+    found = outcome.sweep
     for one in found.cells:  # a seeded cell charges every release once, whatever interrupted it
         charged = sum(event.count for event in ledgers.read(folder / one.name / "ledger.jsonl").events)
         assert charged == found.plans[one.name].rounds
@@ -193,8 +193,16 @@ def test_a_killed_sweep_goes_on_to_the_same_table(tmp_path: Path, whole: str) ->
 def test_a_sweep_killed_at_any_moment_goes_on_to_the_same_table(
     tmp_path: Path, longer_whole: str, point: int
 ) -> None:
-    wait = np.random.default_rng(point).uniform(0, 5)
+    wait = np.random.default_rng(point).uniform(0, 2)
     require_the_same(LONGER, tmp_path / "longer", [float(wait)], longer_whole)
+
+
+@pytest.mark.slow
+def test_a_tuned_sweep_killed_in_its_search_and_after_it_goes_on_to_the_same_table(tmp_path: Path) -> None:
+    grid, tune = {"placement": ["central"]}, {"learning-rate": [0.5, 2.0]}
+    tuned = {"settings": {**LONG["settings"], "rounds": 40}, "grid": grid, "tune": tune}
+    whole = uninterrupted(tuned, tmp_path / "whole")
+    require_the_same(tuned, tmp_path / "killed", [0.1, 0.0], whole)
 
 
 def test_cells_end_with_their_sweep(tmp_path: Path) -> None:
