@@ -31,6 +31,7 @@ from fedpriv.accounting import Event, epsilon, scaled
 from fedpriv.auditing.trade_off import TradeOff
 
 _SHARE, _FEWEST = 32, 100  # one coin in so many is guessed, the most certain ones; the least number
+_LEAST_P_VALUE, _P_VALUE_TURNS = 1e-12, 20  # of the search for a p-value, and its bisections
 _MOST_FACTOR, _TURNS = 64.0, 12  # of the noise in the search, and its bisections
 
 
@@ -61,6 +62,27 @@ def refuted(curve: TradeOff, coins: int, guesses: int, right: int, p_value: floa
     return False
 
 
+def most_certain(coins: int) -> int:
+    """How many of the guesses about so many coins count: the most certain ones, a share that is fixed."""
+    return min(coins, max(_FEWEST, coins // _SHARE))
+
+
+def curve_p_value(curve: TradeOff, coins: int, guesses: int, right: int) -> float:
+    """An upper bound of the probability of so many right guesses under every run with this curve.
+
+    Arguments are those of :func:`refuted`.
+    """
+    low, high = math.log(_LEAST_P_VALUE), 0.0
+    if not refuted(curve, coins, guesses, right, 1.0):
+        return 1.0
+    for _ in range(_P_VALUE_TURNS):  # what is refuted at one p-value is refuted at larger ones
+        middle = (low + high) / 2
+        low, high = (
+            (low, middle) if refuted(curve, coins, guesses, right, math.exp(middle)) else (middle, high)
+        )
+    return math.exp(high)
+
+
 def proved_by_curves(
     events: Sequence[Event], right: NDArray[np.bool_], delta: float, confidence: float
 ) -> float:
@@ -69,11 +91,11 @@ def proved_by_curves(
     Args:
         events: the claimed events.
         right: whether each guess was right, bool (m,), sorted by descending certainty. The most certain ones
-            are counted: a fixed share, which is about the best for Gaussian noise.
+            are counted, which is about the best for Gaussian noise.
         delta: the delta of the claim.
         confidence: the confidence of the bound, in (0, 1).
     """
-    guesses = min(len(right), max(_FEWEST, len(right) // _SHARE))
+    guesses = most_certain(len(right))
     correct = int(right[:guesses].sum())
 
     def impossible(factor: float) -> bool:

@@ -19,6 +19,7 @@ class Finding:
     Attributes:
         view: what the adversary sees.
         own_data: whether units are the run's own, with its model and engine, and not canaries.
+        planted: whether the units with coins are canaries that were planted among the run's own.
         runs: 1, or the number of runs, each with one coin.
         canaries: m, the number of canaries, or own units, whose coins were guessed.
         releases: the number of releases in the ledger.
@@ -43,6 +44,7 @@ class Finding:
 
     view: View
     own_data: bool
+    planted: bool
     runs: int
     canaries: int
     releases: int

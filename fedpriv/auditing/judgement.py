@@ -2,7 +2,8 @@
 
 Guesses about coins of one run, or of many runs with one coin each, are compared with what the ledger's events
 allow. Guesses of different runs are independent whatever the mechanism does. Those of one run are so if the
-units do not interfere, as canaries do not.
+units do not interfere, as canaries in a model of their own do not. For others the test holds for any mechanism
+(:mod:`fedpriv.auditing.f_dp`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from fedpriv.accounting import Event, advantage, epsilon, scaled, tally
 from fedpriv.accounting.events import ever_drawn
 from fedpriv.auditing.attack_curve import RATES, AttackCurve
 from fedpriv.auditing.audited_units import Floats
-from fedpriv.auditing.f_dp import proved_by_curves
+from fedpriv.auditing.f_dp import curve_p_value, most_certain, proved_by_curves
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.noise_tests import Residuals
-from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
+from fedpriv.auditing.one_run import proved_epsilon
 from fedpriv.auditing.subject import Subject
 from fedpriv.auditing.trade_off import TradeOff
 from fedpriv.auditing.views import claimed
@@ -79,21 +80,21 @@ def judged(subject: Subject, attack: Attack, confidence: float) -> Finding:
     assert plan.budget is not None
     events = claimed(subject.view, plan, attack.charged)
     delta, allowed = plan.budget.delta, (1 + advantage(events)) / 2
-    claim = epsilon(events, delta).epsilon
+    claim, trade_off = epsilon(events, delta).epsilon, TradeOff.of(events)
     each = 1 - (1 - confidence) / len(scores)
-    right = (scores > 0) == there
+    right, surest = (scores > 0) == there, np.argsort(-abs(scores), axis=1)
     correct = int(right.sum(1).max())
     if attack.independent:
         by_chance = float(stats.binom.sf(correct - 1, count, allowed))
     else:
-        by_chance = one_run_p_value(count, count, correct, claim, delta)
+        by_chance = _by_chance(trade_off, np.take_along_axis(right, surest, axis=1))
     point, least, most = _rates(correct, count, each)
     measured = partial(_measured, events, delta)
-    surest = np.argsort(-abs(scores), axis=1)
-    curve, trade_off = AttackCurve.of(scores[0], there), TradeOff.of(events)
+    curve = AttackCurve.of(scores[0], there)
     return Finding(
         view=subject.view,
         own_data=subject.own_data,
+        planted=plan.config.planted_canaries > 0,
         runs=attack.runs,
         canaries=count,
         releases=sum(event.count for event in attack.charged),
@@ -115,6 +116,18 @@ def judged(subject: Subject, attack: Attack, confidence: float) -> Finding:
         curve=curve,
         claim=trade_off,
     )
+
+
+def _by_chance(claim: TradeOff, right: NDArray[np.bool_]) -> float:
+    """An upper bound of the probability that an adversary's guesses are right so often, for any mechanism
+    with the claimed curve: by all of its guesses, or by its most certain ones.
+
+    ``right`` (a, m) has each adversary's guesses by descending certainty.
+    """
+    coins = right.shape[1]
+    counts = (coins, most_certain(coins))
+    tests = [curve_p_value(claim, coins, n, int(right[:, :n].sum(1).max())) for n in counts]
+    return len(tests) * min(tests)
 
 
 def _rates(right: int, of: int, confidence: float) -> tuple[float, float, float]:

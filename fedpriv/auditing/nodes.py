@@ -106,7 +106,7 @@ def on_nodes(
     size, start = plan.config.examples_per_client, initial_params(worker.task, key).to(worker.device)
     units = OwnUnits(worker.view, worker, coins.guessed, coins.absent, replaced=False, span=size)
     side, there = replace(worker, view=units), ~np.isin(coins.guessed, coins.absent)
-    return Subject(plan, view, side, engine, units, coins.guessed, there, start, key, planted=True)
+    return Subject(plan, view, side, engine, units, coins.guessed, there, start, key, on_nodes=True)
 
 
 def _worker(plan: Plan, data_files: Sequence[Path]) -> Worker:

@@ -1,5 +1,7 @@
 """The run's own units under audit: its data and its model, with a coin for each of some units.
 
+The units with coins are the run's own, or canaries that are planted among them (:mod:`fedpriv.node.planted`).
+
 A unit whose coin says so is left out of the data, or replaced by the next unit where neighbours replace one.
 All other units are there, and the adversary knows them. What a unit adds is computed by the run's own code,
 with the unit alone, so a fault that is in this computation, too, is found by its bound S, and not by guesses.
@@ -123,8 +125,10 @@ class OwnUnits:
         return self
 
     def probed(self, ids: Indices, most: int) -> Indices:
-        """The first, the last and others between them that are there."""
+        """The first with a coin, the last without one, and others between them, of those that are there."""
         there = ids if self.replaced else np.setdiff1d(ids, self.absent)
+        guessed = np.isin(there, self.coins)
+        there = np.concatenate([there[guessed], there[~guessed]])
         return (
             there[np.unique(np.linspace(0, len(there) - 1, most).astype(np.int64))] if len(there) else there
         )

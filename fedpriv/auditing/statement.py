@@ -13,12 +13,15 @@ from fedpriv.tasks.metrics import counted
 def lines(config: Config, found: Finding) -> tuple[str, ...]:
     """The finding in sentences, the last of which is the verdict."""
     unit = f"{config.unit}s"
-    planted = (
+    guessed = (
         f"of the run's own {unit} with a coin each" if found.own_data else f"canaries in place of {unit}"
     )
     surely = f"at {found.confidence:.10%}".rstrip("%").rstrip("0").rstrip(".") + " % confidence"
+    if found.planted:
+        guessed = f"canaries planted among the run's own {unit}"
     if found.runs > 1:
-        planted = f"runs, with a coin for one of the {unit} in each"
+        of = "planted canaries" if found.planted else unit
+        guessed = f"runs, with a coin for one of the {of} in each"
     cut = "" if found.stopped.complete else f" ({found.stopped.short})"
     verdict = f"VIOLATED: the run leaks more than its ledger says, {surely}"
     if not found.leaks:
@@ -27,8 +30,8 @@ def lines(config: Config, found: Finding) -> tuple[str, ...]:
         verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
     return (
         "audit run, not for use: its model was trained "
-        + ("without units that coins left out" if found.own_data else "on canaries"),
-        f"{found.canaries:,} {planted}, {config.optimizer}, "
+        + ("without units that coins left out" if found.own_data and not found.planted else "on canaries"),
+        f"{found.canaries:,} {guessed}, {config.optimizer}, "
         f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
         f"the adversary: {found.view.sees}",
         f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}; guesses can then be right "

@@ -28,6 +28,7 @@ from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import CyclicPoisson
 from fedpriv.node.factory import make_worker
+from fedpriv.node.planted import canaries, most_canaries, span_of
 from fedpriv.rng import Key
 
 MOST = 100_000  # the default limit of canaries
@@ -64,8 +65,8 @@ class Subject:
         start: the parameters (d,) at the beginning.
         key: the run's key, which is seeded, so that steps can be repeated.
         elsewhere: the run's engine, if its silos train apart in other processes.
-        planted: whether the nodes themselves leave units out of their data. They answer each release once, so
-            that steps are repeated in this process.
+        on_nodes: whether the nodes themselves leave units out of their data. They answer each release once,
+            so that steps are repeated in this process.
     """
 
     plan: Plan
@@ -78,7 +79,7 @@ class Subject:
     start: Tensor
     key: Key
     elsewhere: ComparedSilos | None = None
-    planted: bool = False
+    on_nodes: bool = False
 
     def close(self) -> None:
         """Releases the resources of the run's engine."""
@@ -88,7 +89,7 @@ class Subject:
 
     def gather(self, request: SumRequest, units: AuditedUnits) -> PartialSum:
         """What the run's engine gives over ``units``, which have the same numbers as the subject's."""
-        if self.planted:
+        if self.on_nodes:
             return self.engine.gather(request)
         if not isinstance(units, OwnUnits):
             return replace(self.side, view=units).gather(request)
@@ -96,8 +97,8 @@ class Subject:
         return self.engine.gather(replace(request, shards=shards))
 
     def repeat(self, request: SumRequest, units: AuditedUnits) -> PartialSum:
-        """The same for a step that is repeated: of the run's code in this process where nodes are planted."""
-        if not self.planted:
+        """The same for a step that is repeated: of the run's code in this process on nodes."""
+        if not self.on_nodes:
             return self.gather(request, units)
         return replace(self.side, view=units).gather(request)
 
@@ -130,13 +131,10 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
     """
     config = plan.config
     worker = replace(make_worker(config.table()), key=key)
-    first, size = first_secret(plan, view), worker.task.dimension
-    most = plan.units - first
-    generator = key.generator("canaries")
-    coins = np.sort(generator.choice(most, min(most, count or usual_number(size)), replace=False)) + first
+    generator, span = key.generator("canaries"), span_of(config)
+    coins = _with_coins(plan, view, count, worker.task.dimension, generator)
     there = generator.random(len(coins)) < 0.5
     replaced = claims.replaces(config) or (view is View.SERVER and not config.privacy_unit.in_silos)
-    span = config.examples_per_client if config.privacy_unit.in_silos else plan.units
     units = OwnUnits(worker.view, worker, coins, coins[~there], replaced, span)
     side = replace(worker, view=units)
     start = initial_params(worker.task, key).to(worker.device)
@@ -147,6 +145,20 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
         engine = DistinctUnits(make_engine(config)) if replaced else make_engine(config)
     elsewhere = None if config.in_process or not here else ComparedSilos.started(config, make_engine)
     return Subject(plan, view, side, engine, units, coins, there, start, key, elsewhere)
+
+
+def _with_coins(
+    plan: Plan, view: View, count: int, dimension: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """The units that have a coin, ascending: random ones, or the run's planted canaries."""
+    config, first = plan.config, first_secret(plan, view)
+    if config.planted_canaries:
+        among = canaries(config.planted_canaries, plan.units, span_of(config))
+        among = among[among >= first]
+        return np.sort(generator.choice(among, count, replace=False)) if count else among
+    most = plan.units - first
+    count = min(most, count or usual_number(dimension))
+    return np.asarray(np.sort(generator.choice(most, count, replace=False)) + first)
 
 
 def with_seed(config: Config) -> Config:
@@ -184,6 +196,9 @@ def require_auditable(config: Config, own_data: bool = False, on_nodes: bool = F
         return _require_nodes(config)
     if own_data:
         return _require_own_data(config)
+    if config.planted_canaries:
+        hint = "without the run's own data, every unit is a canary"
+        raise validation.fail("planted-canaries", config.planted_canaries, "be 0 without --own-data", hint)
     for key in config.method.clip_norms:
         if (clip_norm := float(config.table()[key])) > LARGEST:
             hint = "dividing all clip norms and step sizes by one number does not change the privacy"
@@ -250,7 +265,19 @@ def own_plan(config: Config, canaries: int) -> Plan:
     """The plan of the configuration as it is."""
     require_auditable(config, own_data=True)
     _require_units(config.resolved(), canaries)
+    if config.planted_canaries:
+        _require_planted(config, canaries)
     return make_plan(config)
+
+
+def _require_planted(config: Config, canaries: int) -> None:
+    """Raises ArgumentError for a second number of canaries, or more than there is room for."""
+    number = config.planted_canaries
+    if canaries:
+        raise validation.fail("canaries", canaries, f"be 0 with planted-canaries={number}")
+    if number > (most := most_canaries(config.units, span_of(config))):
+        hint = "each canary takes two units, for itself and for its opposite"
+        raise validation.fail("planted-canaries", number, f"be at most {most} in this run", hint)
 
 
 def _require_units(config: Config, canaries: int) -> None:

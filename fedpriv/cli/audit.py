@@ -109,7 +109,7 @@ def audit(
             from fedpriv.auditing.auditor import audit_own_data
             from fedpriv.simulation.run import check, make_engine
 
-            check(config)
+            check(config, audited=True)
             finding = audit_own_data(config, make_engine, canaries, confidence, observe, view, runs)
         else:
             finding = run_audit(config, canaries, confidence, observe, view, runs)

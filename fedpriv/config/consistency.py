@@ -95,6 +95,22 @@ def check_noise_cohort(config: Config) -> None:
         )
 
 
+def check_no_audit(config: Config) -> None:
+    """Refuse canaries in a run whose model is for use."""
+    if config.planted_canaries:
+        hint = "they take the place of units; `fedpriv audit --own-data` plants them"
+        raise validation.fail("planted-canaries", config.planted_canaries, "be 0 in a run", hint)
+
+
+def check_canaries(config: Config) -> None:
+    """Refuse canaries where nodes own their data."""
+    if config.planted_canaries and config.nodes_own_data:
+        hint = "an audit of a deployment leaves examples out of the nodes' own data"
+        raise validation.fail(
+            "planted-canaries", config.planted_canaries, "be 0 where nodes own their data", hint
+        )
+
+
 def check_parts(config: Config) -> None:
     """Refuse frozen parameters whose values not every node would have."""
     for key, value in (("frozen", config.frozen), ("lora-rank", config.lora_rank)):

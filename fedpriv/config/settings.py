@@ -159,6 +159,12 @@ class ClientSettings(Settings):
         "an audit: nodes leave out what their owners' audit files name, and the model is not for use",
         needs=_OWN_DATA,
     )
+    planted_canaries: int = setting(
+        0,
+        "an audit (`fedpriv audit --own-data`): canaries, each in place of two of the run's units; the model "
+        "is not for use",
+        ge=0,
+    )
     continues: str = setting(
         "", "the number of the Flower run that this run continues, in its folder out", needs=_OWN_DATA
     )

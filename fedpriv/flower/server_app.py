@@ -15,6 +15,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv._internal.validation import FedprivError
 from fedpriv.accounting import ledger
+from fedpriv.config import consistency
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
@@ -61,6 +62,7 @@ def _run(grid: Grid, config: Config) -> None:
         raise validation.fail("secure-aggregation", True, allowed, "`fedpriv simulate` has it")
     if config.audit:
         raise validation.fail("audit", True, "be false", "`fedpriv audit --deployment` starts audits")
+    consistency.check_no_audit(config)
     if note := remark(config):
         _report(f"NOTE: {note}")
     if config.min_nodes > config.clients:

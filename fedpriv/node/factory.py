@@ -25,6 +25,7 @@ from fedpriv.data.features import FeatureSource
 from fedpriv.federated.worker import Units, Worker
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.node.audit_file import audited
+from fedpriv.node.planted import planted
 from fedpriv.rng import Key
 
 _COPIES = 8  # the memory for creating an example, in multiples of its size
@@ -71,7 +72,7 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
     source = make_source(config)
     own = _own_partition(config, node)
     seeded = config.seed >= 0 and (own is None or node.get("accept-seed") is True)
-    return Worker(
+    worker = Worker(
         task=make_task(config, source),
         work=make_work(config),
         view=make_view(config, source) if own is None else _own_view(config, source, node, own),
@@ -84,6 +85,7 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
         exact=config.exact_noise,
         augmentation=make_augmentation(config, source),
     )
+    return planted(worker, config, source) if config.planted_canaries else worker
 
 
 def _unit_memory(config: Config, source: data.Source) -> int:
@@ -111,8 +113,8 @@ def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own:
     like = source.images if isinstance(source, FeatureSource) else source
     rows = ClientFile(node["data-file"], like)
     # Without an audit file a node refuses audits (node.policy): only an auditor's own view has none.
-    planted = config.audit and node.get("audit-file")
-    file = FileView(audited(rows, str(node["audit-file"])) if planted else rows, own)
+    named = config.audit and node.get("audit-file")
+    file = FileView(audited(rows, str(node["audit-file"])) if named else rows, own)
     view: Units = file
     if config.privacy_unit.in_silos:
         view = SiloFile(file, data.Silos(config.clients, config.examples_per_client))

@@ -280,7 +280,7 @@ def audit(
     with _prepared(settings, given, changes) as (values, objects):
         if own_data:
             config = _configured(values, objects)
-            run.check(config)
+            run.check(config, audited=True)
             return auditor.audit_own_data(config, run.make_engine, canaries, confidence, view=view, runs=runs)
         for name in ("dataset", "model", "loss"):
             if not isinstance(given[name], str | None):

@@ -14,6 +14,7 @@ import torch
 
 from fedpriv._internal import ray_cluster, user_code, validation
 from fedpriv.clipping.dropout_calls import settings_of
+from fedpriv.config import consistency
 from fedpriv.config.builders import (
     choose_device,
     make_augmentation,
@@ -63,13 +64,17 @@ class Checked:
         return [*notices.notes(plan), *notices.drowned(plan, self.layout.dimension)]
 
 
-def check(config: Config) -> Checked:
+def check(config: Config, audited: bool = False) -> Checked:
     """Refuse what this machine cannot simulate: data that is not there, a model that does not fit.
+
+    ``audited`` says whether an audit runs it, which may plant canaries.
 
     Raises ArgumentError or DataError; starts nothing.
     """
     if config.nodes_own_data:
         raise validation.fail("nodes-own-data", True, "be false in a simulation", "it is for deployments")
+    if not audited:
+        consistency.check_no_audit(config)
     source = make_source(config)
     make_view(config, source)
     _check_divided(config, source)
