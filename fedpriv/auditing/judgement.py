@@ -2,8 +2,8 @@
 
 Guesses about coins of one run, or of many runs with one coin each, are compared with what the ledger's events
 allow. Guesses of different runs are independent whatever the mechanism does. Those of one run are so if the
-units do not interfere, as canaries in a model of their own do not. For others the test holds for any mechanism
-(:mod:`fedpriv.auditing.f_dp`).
+units do not interfere, as canaries in a model of their own do not. For other units the test holds for any
+mechanism (:mod:`fedpriv.auditing.f_dp`).
 """
 
 from __future__ import annotations

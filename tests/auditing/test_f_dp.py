@@ -10,7 +10,7 @@ from scipy import optimize, stats
 
 from fedpriv.accounting import Event, epsilon
 from fedpriv.auditing.attack_curve import AttackCurve
-from fedpriv.auditing.f_dp import proved_by_curves, refuted
+from fedpriv.auditing.f_dp import curve_p_value, most_certain, proved_by_curves, refuted
 from fedpriv.auditing.trade_off import TradeOff
 
 
@@ -46,6 +46,25 @@ def test_it_is_the_largest_probability_that_the_inequalities_allow(
     assert not refuted(curve, coins, guesses, right, most * (1 - 1e-6))
     if most < 0.999:
         assert refuted(curve, coins, guesses, right, most * (1 + 1e-6) + 1e-9)
+        assert most - 1e-9 <= curve_p_value(curve, coins, guesses, right) <= most * (1 + 1e-4) + 1e-9
+
+
+def test_p_values_of_sound_runs_are_rarely_small_and_those_of_others_are() -> None:
+    """Independent Gaussian scores, whose curve is exact; the generator is seeded, so this is no chance."""
+    draws, curve, coins = np.random.default_rng(0), TradeOff.of(gaussian(1.0)), 200
+
+    def p_values(mu: float) -> list[float]:
+        found = []
+        for _ in range(100):
+            there = draws.random(coins) < 0.5
+            scores = mu * there + draws.standard_normal(coins) - mu / 2
+            right = ((scores > 0) == there)[np.argsort(-abs(scores))]
+            counts = (coins, most_certain(coins))
+            found.append(min(curve_p_value(curve, coins, n, int(right[:n].sum())) for n in counts))
+        return found
+
+    assert np.mean(np.array(p_values(1.0)) < 0.1) < 0.1
+    assert np.mean(np.array(p_values(4.0)) < 1e-3) > 0.9
 
 
 @pytest.mark.parametrize("mu", [0.5, 2.0])

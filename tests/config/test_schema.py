@@ -180,6 +180,7 @@ IMPOSSIBLE: list[tuple[str, object]] = [
     ("reply-timeout", 0.0),
     ("round-deadline", -1.0),
     ("audit", "yes"),
+    ("planted-canaries", -1),
     ("continues", 7),
     ("evaluate-every", 0),
     ("out", {"a": 1}),
