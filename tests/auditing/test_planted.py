@@ -17,6 +17,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.own_units import OwnUnits
 from fedpriv.cli import app
+from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated import worker
 from fedpriv.mechanism.placement import Central, Local
@@ -177,6 +178,12 @@ def test_what_cannot_be_planted_is_refused(
 def test_a_run_that_is_no_audit_has_no_canaries() -> None:
     with pytest.raises(ArgumentError, match="planted_canaries is 30; it must be 0 in a run"):
         fedpriv.simulate(RUN)
+
+
+def test_nodes_that_own_their_data_have_no_canaries() -> None:
+    settings = {"nodes-own-data": True, "clients": 4, "planted-canaries": 1, "sampler": "everyone"}
+    with pytest.raises(ArgumentError, match="planted-canaries is 1; it must be 0 where nodes own their data"):
+        make_plan(Config.parse({**settings, "sampling-rate": 1.0}))
 
 
 def test_the_command_says_what_it_planted() -> None:
