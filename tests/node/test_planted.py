@@ -115,7 +115,8 @@ def test_local_steps_are_long_enough_too() -> None:
 def _view(source: Any) -> PlantedUnits:
     class _Units:
         def batch(self, client_ids: Any, device: Any = "cpu") -> Batch:
-            return Batch(*source.batch(source.first + client_ids), torch.arange(len(client_ids)))
+            x, y = source.batch(source.first + client_ids)
+            return Batch(x, y, torch.arange(len(client_ids)))
 
     return PlantedUnits(_Units(), np.array([0, 2]), source, 2.0)
 
