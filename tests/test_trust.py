@@ -9,6 +9,8 @@ import pytest
 from helpers import audit_faults, trust
 from helpers.scripts import script
 
+from fedpriv.auditing.views import View
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -43,6 +45,12 @@ def test_the_measured_faults_are_those_of_the_audits_tests() -> None:
     faults = {fault.name: fault.sees.value for fault in audit_faults.faults()}
     assert {row["fault"]: row["adversary"] for row in rows} == faults
     assert all(row["units"] and row["units"] <= row["tried"] for row in rows)
+
+
+def test_the_measured_faults_have_every_adversary() -> None:
+    """`python tests/helpers/audit_faults.py --write NAME` measures a fault that a test plants."""
+    rows = json.loads(audit_faults.RESULTS.read_text())["faults"]
+    assert {row["adversary"] for row in rows} == {view.value for view in View}
 
 
 def test_the_audits_of_sound_runs_are_those_of_the_benchmark() -> None:

@@ -205,6 +205,11 @@ ODD: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
         {**LOUD, "adaptive_quantile": 0.5}, Central, "server_stds",
         lambda right, *a: (right(*a)[0], 0.0), "noise that is ",
     ),
+    "cohorts of one size, accounted as Poisson": (
+        LOUD, Poisson, "draw",
+        lambda right, s, g: FixedSize(s.population, round(s.rate * s.population)).draw(g),
+        "cohort whose size is not random",
+    ),
     "cohorts half as large again": (
         LOUD, Poisson, "draw", lambda right, s, g: right(replace(s, rate=1.5 * s.rate), g), "too large",
     ),

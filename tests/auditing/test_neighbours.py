@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.patching import patched
+from helpers.patching import EXACT, patched, remembering
 from helpers.small import small
 from scipy import stats
 
@@ -82,15 +82,6 @@ def _unpaid(right: Any, gate: RunAccountant, events: Any) -> None:
         right(gate, events)
 
 
-LAST: dict[str, Any] = {}
-
-
-def _spying(right: Any, side: Any, request: Any) -> Any:
-    reply = right(side, request)
-    LAST["sum"] = reply.sums[0]
-    return reply
-
-
 FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
     "weights by number of examples": (RUN, worker, "clipped_sum", _by_examples, "more than its bound"),
     "a preconditioner from raw gradients": (
@@ -135,7 +126,7 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
     ),
     "an update from exact sums": (
         {**RUN, "optimizer": "dp-sgd"}, FirstOrder, "update",
-        lambda right, rule, state, answer: right(rule, state, (answer[0] + 1e-3 * LAST["sum"].float(),)),
+        lambda right, rule, state, answer: right(rule, state, (answer[0] + 1e-3 * EXACT["sum"].float(),)),
         "an update that is computed from data",
     ),
 }  # fmt: skip
@@ -147,7 +138,7 @@ DEFAULT = ("weights by number of examples", "an answer divided by the actual coh
 )
 def test_a_fault_is_found_with_few_canaries(fault: str) -> None:
     settings, owner, name, wrong, said = FAULTS[fault]
-    with patched(worker.Worker, "gather", _spying), patched(owner, name, wrong):
+    with patched(worker.Worker, "gather", remembering), patched(owner, name, wrong):
         found = audit(small(**settings))
     assert found.irregular, found
     assert said in found.oddest

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.patching import patched
+from helpers.patching import EXACT, patched, remembering
 from helpers.small import small
 from torch import Tensor
 
@@ -19,19 +19,22 @@ from fedpriv.auditing.views import Splitter, View
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.engine import Shard
 from fedpriv.federated.worker import Worker
-from fedpriv.mechanism.placement import Distributed, Local
-from fedpriv.optimizers.base import OUTPUT
+from fedpriv.mechanism.placement import Central, Distributed, Local
+from fedpriv.mechanism.rounded_gaussian import Rounded
+from fedpriv.optimizers.base import OUTPUT, State
 from fedpriv.optimizers.first_order import FirstOrder
+from fedpriv.rng import Key
 
 RUN: dict[str, Any] = {"clients": 1000, "epsilon": 4.0, "rounds": 4, "sampling_rate": 0.2, "seed": 0}
 EVERYONE: dict[str, Any] = {**RUN, "sampler": "everyone", "sampling_rate": 1.0}
 LOCAL: dict[str, Any] = {**EVERYONE, "clients": 400, "placement": "local"}
 COLLUSION: dict[str, Any] = {**EVERYONE, "placement": "distributed", "colluding_parties": 250}
+LAST_MODEL: dict[str, Any] = {**EVERYONE, "optimizer": "dp-sgd"}
 SILOS: dict[str, Any] = {**RUN, "unit": "example", "clients": 10, "examples_per_client": 100}
 SILOS_OF_FOUR: dict[str, Any] = {**SILOS, "clients": 4, "placement": "distributed"}
 
 SOUND: dict[str, tuple[str, dict[str, Any]]] = {
-    "last model": ("last-model", {**EVERYONE, "optimizer": "dp-sgd"}),
+    "last model": ("last-model", LAST_MODEL),
     "last model, momentum": ("last-model", {**RUN, "optimizer": "dp-sgd", "momentum": 0.5}),
     "last model, an average": ("last-model", {**RUN, "optimizer": "dp-sgd", "averaging": 0.5}),
     "local": ("auto", LOCAL),
@@ -88,7 +91,7 @@ def test_who_knows_no_shares_sees_more_noise_than_colluders() -> None:
     assert (models.canaries, parties.canaries) == (1000, 750)  # colluders know their own coins
 
 
-# What an adversary sees who has more than the models.
+# Faults in what each adversary sees.
 
 
 def _one_silent(right: Any, side: Worker, request: Any) -> Any:
@@ -104,12 +107,35 @@ def side_answer(right: Any, side: Worker, request: Any) -> Any:
     return right(side, replace(request, party_stds=None))
 
 
+def _in_pairs(right: Any, draws: Rounded) -> Any:
+    """The noise of every second release is that of the one before, subtracted."""
+    number = draws.label[1]
+    noise = right(Rounded(Key.from_seed(0), ("pair", number // 2), right(draws), draws.scales))
+    return tuple(-z for z in noise) if number % 2 else noise
+
+
+def _handed_out_exact(right: Any, optimizer: Any, state: State, answer: Any) -> Any:
+    """Noisy updates, but the parameters that are handed out are those of exact sums."""
+    shown = state.output - EXACT["sum"].float() / RUN["clients"]
+    return replace(right(optimizer, state, answer), slots={OUTPUT: shown})
+
+
 def _sends_above_its_cap(right: Any, cohorts: CohortSampler, ids: Any) -> Any:
     """A cap on participations that nobody keeps."""
     return ids
 
 
 FAULTS: dict[str, tuple[str, dict[str, Any], Any, str, Callable[..., Any], str]] = {
+    "noise that the next release takes back": (
+        "last-model", LAST_MODEL, Rounded, "take", _in_pairs, "noise that ",
+    ),
+    "a last model of exact sums": (
+        "last-model", LAST_MODEL, FirstOrder, "update", _handed_out_exact, "computed from data",
+    ),
+    "less noise on the sum, last model": (
+        "last-model", LAST_MODEL, Central, "server_stds",
+        lambda right, *a: tuple(0.8 * std for std in right(*a)), "too small",
+    ),
     "less local noise": (
         "server", LOCAL, Local, "party_stds",
         lambda right, *a: tuple(0.7 * s for s in right(*a)), "too small",
@@ -132,20 +158,21 @@ FAULTS: dict[str, tuple[str, dict[str, Any], Any, str, Callable[..., Any], str]]
 }  # fmt: skip
 
 
-FOUND = ("a message without noise", "shares too small for the colluders")  # in the default run
+# In the default run.
+FOUND = ("a last model of exact sums", "a message without noise", "shares too small for the colluders")
 
 
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in FOUND else pytest.mark.slow) for fault in FAULTS]
 )
-def test_a_fault_in_messages_is_found(fault: str) -> None:
+def test_a_fault_is_found_by_its_adversary(fault: str) -> None:
     view, settings, owner, name, wrong, said = FAULTS[fault]
     if isinstance(getattr(owner, name), property):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, property(lambda self: wrong(None, self)))
             found = audit(small(**settings), view=view)
     else:
-        with patched(owner, name, wrong):
+        with patched(Worker, "gather", remembering), patched(owner, name, wrong):
             found = audit(small(**settings), view=view)
     assert found.irregular, found
     assert said in found.oddest
@@ -180,7 +207,7 @@ def _peeking(right: Any, optimizer: Any, state: Any, answer: Any) -> Any:
 
 
 def test_what_is_handed_out_is_what_the_adversary_of_the_last_model_sees() -> None:
-    settings = {**EVERYONE, "optimizer": "dp-sgd"}
+    settings = LAST_MODEL
     plain = audit(small(**settings), view="last-model")
     with patched(FirstOrder, "update", _peeking):
         shown = audit(small(**settings), view="last-model")

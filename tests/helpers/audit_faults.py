@@ -33,7 +33,7 @@ from fedpriv.auditing import judgement
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.views import View, view_of
 from fedpriv.federated.worker import Worker
-from helpers.patching import patched
+from helpers.patching import patched, remembering
 from helpers.small import SMALL, small
 
 RESULTS = Path(__file__).parents[1] / "audits.json"
@@ -95,7 +95,7 @@ class Fault:
         run |= self.run(units, seed)
         coins: dict[str, Any] = {"canaries": min(units, OWN_COINS), "own_data": True} if self.own_data else {}
         try:
-            with _verdict_alone(), patched(Worker, "gather", test_neighbours._spying), self.plant():
+            with _verdict_alone(), patched(Worker, "gather", remembering), self.plant():
                 return fedpriv.audit(**run, **coins, view=self.view)
         except ArgumentError:
             return None
