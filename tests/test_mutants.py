@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ after = "{after}"
 tests = ["{tests}"]
 promise = "It clips."
 """
+SEEN = ("fedpriv/mechanism/", "fedpriv/clipping/", "fedpriv/federated/")  # what decides what is released
 FAULT = Mutant("big", "fedpriv/clip.py", "1.0", "2.0", ("tests/test_clip.py",), "It clips.")
 
 
@@ -83,6 +85,16 @@ def test_every_mutant_applies_to_todays_code() -> None:
         for test in mutant.tests:
             path, _, name = test.partition("::")
             assert not name or name in functions(mutants.ROOT / path), f"{mutant.id}: there is no {test}"
+
+
+def test_faults_that_an_adversary_could_see_name_their_audit() -> None:
+    """`python tests/helpers/audit_faults.py --write NAME` adds a row to tests/audits.json."""
+    rows = {row["fault"] for row in json.loads((mutants.ROOT / "tests/audits.json").read_text())["faults"]}
+    for mutant in mutants.read():
+        if mutant.file.startswith(SEEN):
+            assert mutant.audit, f"{mutant.id}: needs a key audit"
+        if mutant.audit and not mutant.audit.startswith(mutants.NO_AUDIT):
+            assert mutant.audit in rows, f"{mutant.id}: no audit is measured of {mutant.audit!r}"
 
 
 def test_a_list_with_wrong_entries_is_refused(tree: Path) -> None:

@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from subprocess import PIPE
 
@@ -41,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = "tests/mutants.toml"
 WARM = Path(__file__).with_name("warm_pytest.py")
 
+NO_AUDIT = "no: "
 CAUGHT, SURVIVED, NOT_APPLICABLE, BROKEN, NOT_RUN = (
     "caught",
     "SURVIVED",
@@ -69,6 +70,8 @@ class Mutant:
         after: the text that replaces it.
         tests: test files or node ids of pytest, of which at least one must fail.
         promise: what no longer holds.
+        audit: the fault of tests/audits.json that is of this kind, or after NO_AUDIT why an audit cannot find
+            it; empty where nothing changes that an adversary sees.
     """
 
     id: str
@@ -77,6 +80,7 @@ class Mutant:
     after: str
     tests: tuple[str, ...]
     promise: str
+    audit: str = field(default="", compare=False)  # it changes no test
 
     def planted(self, text: str) -> str:
         """The file's text with the fault. Raises MutantError unless ``before`` occurs exactly once."""
@@ -111,11 +115,11 @@ def read(root: Path = ROOT) -> list[Mutant]:
 
 def parsed(text: str) -> list[Mutant]:
     """The mutants of a list's text."""
-    names = {field.name for field in fields(Mutant)}
+    names = {known.name for known in fields(Mutant)}
     found = []
     for table in tomllib.loads(text).get("mutant", []):
-        if set(table) != names:
-            wrong = ", ".join(sorted(set(table) ^ names))
+        if {"audit", *table} != names:
+            wrong = ", ".join(sorted({"audit", *table} ^ names))
             raise MutantError(f"{table.get('id', 'a mutant without id')}: missing or unknown fields: {wrong}")
         found.append(Mutant(**{**table, "tests": tuple(table["tests"])}))
     twice = [name for name, n in Counter(mutant.id for mutant in found).items() if n > 1]
