@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +188,21 @@ def test_only_a_failed_test_catches(
     for wrong in (replace(FAULT, before="3.0"), replace(FAULT, file="fedpriv/gone.py")):
         assert copy.judge(wrong).verdict == NOT_APPLICABLE
     assert (tree / "fedpriv/clip.py").read_text() == CODE
+
+
+def test_the_counts_of_a_whole_run_are_written_for_the_page(tree: Path) -> None:
+    results = tree / mutants.RESULTS
+    results.write_text('{"cases": {}}')
+    mutants.write(Counter({CAUGHT: 2, SURVIVED: 1}), 3, tree)
+    written = json.loads(results.read_text())
+    assert written.pop("cases") == {}
+    assert {key: written["mutants"][key] for key in ("listed", "caught", "minutes")} == {
+        "listed": 3,
+        "caught": 2,
+        "minutes": 3,
+    }
+    with pytest.raises(SystemExit):
+        mutants.main(["--write", "big"], tree)
 
 
 @pytest.mark.slow

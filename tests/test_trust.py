@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def test_the_results_have_every_kind_and_reader() -> None:
         "messages",
         "forged sizes",
     } <= counted
+
+
+def test_every_fuzzed_reader_is_counted() -> None:
+    """`python tests/helpers/trust.py --only "hostile inputs"` counts a new one."""
+    calls = [
+        node
+        for path in (ROOT / trust.FUZZING).glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reader"
+    ]
+    names = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+    assert len(names) > 20
+    assert names <= set(json.loads(trust.RESULTS.read_text())["inputs"])
 
 
 def test_the_measured_faults_are_those_of_the_audits_tests() -> None:

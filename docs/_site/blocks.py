@@ -136,14 +136,43 @@ def _sound_audits() -> list[str]:
     ]
 
 
-def trust_table() -> str:
-    """What the tests tried, as Markdown tables: results of `make trust`, and the list of planted faults."""
-    results = json.loads((ROOT / "tests/trust.json").read_text())
+def _found_faults() -> list[str]:
+    """The faults that audits find, by adversary, as Markdown lines."""
+    counts = Counter(View(row["adversary"]).sees for row in _audits()["faults"])
+    return [
+        f"## Faults that audits find: {counts.total()}",
+        "",
+        "| adversary | faults |",
+        "|---|---|",
+        *(f"| {adversary} | {number} |" for adversary, number in counts.items()),
+    ]
+
+
+def _planted_faults(run: dict[str, Any]) -> list[str]:
+    """The planted faults, as Markdown lines; ``run`` is the last run of `make mutants ARGS=--write`."""
     faults = tomllib.loads((ROOT / "tests/mutants.toml").read_text())["mutant"]
     places = Counter("/".join(Path(fault["file"]).parts[:2]).removesuffix(".py") for fault in faults)
+    kinds = Counter(fault["audit"].startswith("no: ") for fault in faults if "audit" in fault)
+    return [
+        f"## Planted faults: {len(faults)}",
+        "",
+        f"On {run['date']}, {run['caught']} of the {run['listed']} faults of that day's list were caught in "
+        f"one run, in {run['minutes']} minutes. {kinds.total()} of today's are in the noise, cohorts, sums "
+        f"or charges that an adversary meets: for {kinds[False]} the list names a fault of their kind that "
+        f"audits find, and for {kinds[True]} it says why an audit cannot.",
+        "",
+        "| place | faults |",
+        "|---|---|",
+        *(f"| `{place}` | {number} |" for place, number in sorted(places.items())),
+    ]
+
+
+def trust_table() -> str:
+    """What the tests tried, as Markdown tables: results of `make trust`, and lists of faults."""
+    results = json.loads((ROOT / "tests/trust.json").read_text())
     tried = [(reader, n["accepted"] + n["refused"], n["refused"]) for reader, n in results["inputs"].items()]
     lines = [
-        f"## Hostile inputs: {sum(number for _, number, _ in tried):,}",
+        f"## Hostile inputs: {sum(number for _, number, _ in tried):,} of {len(tried)} kinds",
         "",
         "| reader | inputs | of them refused in a sentence |",
         "|---|---|---|",
@@ -157,11 +186,9 @@ def trust_table() -> str:
         "",
         *_sound_audits(),
         "",
-        f"## Planted faults: {len(faults)}",
+        *_found_faults(),
         "",
-        "| place | faults |",
-        "|---|---|",
-        *(f"| `{place}` | {number} |" for place, number in sorted(places.items())),
+        *_planted_faults(results["mutants"]),
     ]
     return "\n".join(lines)
 

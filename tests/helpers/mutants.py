@@ -1,6 +1,7 @@
 """Plants the faults of tests/mutants.toml in a copy of the tree, one at a time: a test must notice each.
 
     python tests/helpers/mutants.py [ID or PATH ...] [--changed [COMMIT]] [--minutes N] [--jobs N] [--list]
+    python tests/helpers/mutants.py --write    (runs all, and writes how many are caught for docs/trust.md)
 
 A mutant is a text in a file, the text that replaces it, the default tests that must notice, and the promise
 that it breaks. It is caught if a test fails; a test that cannot be collected or takes too long catches
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import datetime
 import json
 import os
 import py_compile
@@ -38,7 +40,7 @@ from pathlib import Path
 from subprocess import PIPE
 
 ROOT = Path(__file__).resolve().parents[2]
-LIST = "tests/mutants.toml"
+LIST, RESULTS = "tests/mutants.toml", "tests/trust.json"
 WARM = Path(__file__).with_name("warm_pytest.py")
 
 NO_AUDIT = "no: "
@@ -324,8 +326,11 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--changed", nargs="?", const="", metavar="COMMIT", help="only those that changed")
     parser.add_argument("--minutes", type=float, help="begin no further mutant after so many minutes")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (default: 2)")
+    parser.add_argument("--write", action="store_true", help=f"write to {RESULTS} how many of all are caught")
     parser.add_argument("--list", action="store_true", help="print the mutants and their promises")
     given = parser.parse_args(arguments)
+    if given.write and (given.names or given.changed is not None or given.minutes is not None):
+        parser.error("--write is for a run of all mutants")
     try:
         mutants = selected(read(root), given.names)
         if given.changed is not None:
@@ -335,14 +340,19 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             return 0
         if given.minutes is not None:  # which ones are run first differs from commit to commit
             random.Random(_git(root, "rev-parse", "HEAD")).shuffle(mutants)
-        return report(judge_all(mutants, root, max(1, given.jobs), given.minutes) if mutants else ())
+        begun = time.monotonic()
+        outcomes = judge_all(mutants, root, max(1, given.jobs), given.minutes) if mutants else ()
+        counts = report(outcomes)
+        if given.write:
+            write(counts, round((time.monotonic() - begun) / 60), root)
+        return 1 if any(counts[verdict] for verdict in (SURVIVED, NOT_APPLICABLE, BROKEN)) else 0
     except MutantError as error:
         print(error)
         return 2
 
 
-def report(outcomes: Iterator[Outcome] | tuple[()]) -> int:
-    """Prints the outcomes as they come, and their counts; returns the exit status."""
+def report(outcomes: Iterator[Outcome] | tuple[()]) -> Counter[str]:
+    """Prints the outcomes as they come, and their counts, which it returns."""
     begun, counts = time.monotonic(), Counter[str]()
     for outcome in outcomes:
         counts[outcome.verdict] += 1
@@ -352,7 +362,15 @@ def report(outcomes: Iterator[Outcome] | tuple[()]) -> int:
             print(f"    {outcome.mutant.file}: {outcome.mutant.promise}\n{outcome.output}", flush=True)
     total = ", ".join(f"{n} {verdict}" for verdict, n in counts.items()) or "no mutant to run"
     print(f"{total} ({(time.monotonic() - begun) / 60:.1f} minutes)")
-    return 1 if any(counts[verdict] for verdict in (SURVIVED, NOT_APPLICABLE, BROKEN)) else 0
+    return counts
+
+
+def write(counts: Counter[str], minutes: int, root: Path) -> None:
+    """Puts the counts of a run of all mutants into RESULTS, from which docs/trust.md is made."""
+    path, today = root / RESULTS, datetime.datetime.now(datetime.UTC).date().isoformat()
+    results = json.loads(path.read_text()) if path.exists() else {}
+    run = {"date": today, "listed": counts.total(), "caught": counts[CAUGHT], "minutes": minutes}
+    path.write_text(json.dumps({**results, "mutants": run}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
     python tests/helpers/trust.py [PYTEST ARGUMENT ...]    (-m "slow or not slow" adds what takes long)
     python tests/helpers/trust.py --only WORD ...          (kinds of cases with this word; all else stays)
+    python tests/helpers/trust.py --only "hostile inputs"  (the inputs of each reader; all else stays)
 
-The page itself is made from that file and from the list of planted faults by docs/_site/blocks.py. A run in
-which a test fails writes nothing.
+The page itself is made from that file, from the list of planted faults, and from what audits find, by
+docs/_site/blocks.py. The run of all planted faults in that file is that of `make mutants ARGS=--write`. A run
+in which a test fails writes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS, RESULTS = ROOT / "tests/trust.toml", ROOT / "tests/trust.json"
-FUZZING = "tests/fuzzing"
+FUZZING, INPUTS = "tests/fuzzing", "hostile inputs"
 
 
 def kinds() -> dict[str, list[str]]:
@@ -62,26 +64,30 @@ def main(arguments: Sequence[str]) -> int:
     only = arguments[1] if arguments[:1] == ["--only"] and len(arguments) > 1 else ""
     arguments = arguments[2:] if only else arguments
     counted = {kind: tests for kind, tests in kinds().items() if only in kind}
-    chosen = sorted({test for tests in counted.values() for test in tests})
+    chosen = {test for tests in counted.values() for test in tests}
+    if reads := only in INPUTS:
+        chosen.add(FUZZING)
+    if not chosen:
+        print(f"no kind of cases has the word {only}")
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments, *sorted(chosen)]
         told = {**os.environ, "FEDPRIV_TALLY": folder}
-        done = subprocess.run(
-            [*command, *([] if only else [FUZZING]), *chosen], cwd=ROOT, env=told, check=False
-        )
+        done = subprocess.run(command, cwd=ROOT, env=told, check=False)
         if done.returncode:
             return done.returncode
         cases = passed(report)
-        counts = {
-            kind: sum(any(tests_of(where, case) for where in tests) for case in cases)
-            for kind, tests in counted.items()
-        }
-        results = {"inputs": inputs(Path(folder)), "cases": counts}
-        if only:
-            before = json.loads(RESULTS.read_text())
-            merged = {kind: counts.get(kind, before["cases"].get(kind, 0)) for kind in kinds()}
-            results = {"inputs": before["inputs"], "cases": merged}
+        results = json.loads(RESULTS.read_text())
+        if reads:
+            results["inputs"] = inputs(Path(folder))
+    before = results["cases"]
+    results["cases"] = {
+        kind: sum(any(tests_of(where, case) for where in tests) for case in cases)
+        if kind in counted
+        else before.get(kind, 0)
+        for kind, tests in kinds().items()
+    }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     return subprocess.run([sys.executable, "docs/_site/blocks.py"], cwd=ROOT, check=False).returncode
 
