@@ -11,7 +11,9 @@ examples and query, on units with random values, which take all places in turns.
 what a unit adds (the inputs, outputs and gradients of its layers and its squared norms, or its formed
 gradient) must have the same bits at every place and in every size. Where the order of additions differs, so
 does the rounding of a large part of random values, and kernels choose this order by shapes and places, not by
-values. So random values show what crafted ones could use.
+values. So random values show what crafted ones could use, as long as they are dense: a sum of one or two
+terms has no order. Where most gates of a network are closed, or its outputs saturate, gradients are mostly
+zero. So parameters are drawn in several sizes, and those are used whose numbers have the fewest zeros.
 
 Of the sizes only those are used that pass; a batch is padded with copies up to such a size, or split into
 several. The smallest size (about 32 examples) decides first. If it fails, products are padded to whole cache
@@ -22,9 +24,12 @@ same bits as the smallest, so that the choice of sizes, which depends on the num
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -39,8 +44,11 @@ from fedpriv.mechanism.query import Query, SumBlock, Term
 
 _KINDS = 5  # different units of a trial; odd, so that each meets all alignments
 _TURNS = 2  # batches of one further size: each place has two of the units
+_SPREADS, _SEEDS = (2.0, 1.0, 0.5, 0.25), (2, 3)  # of the parameters that are drawn
+_USED = 2  # draws that a trial uses: those with the fewest zeros
 _STEP = 8  # batches larger than the smallest are multiples of it, in examples
 
+Draw = tuple[float, int]  # the spread and the seed of parameters
 Evidence = Callable[[Units, Query], Sequence[Tensor]]
 Compute = Callable[[Units], Sequence[Tensor]]
 
@@ -50,11 +58,12 @@ class Batches:
 
     Attributes:
         aligned: whether products are padded to whole cache lines.
+        draws: the parameters of the trials.
     """
 
-    def __init__(self, least: int, step: int, aligned: bool) -> None:
+    def __init__(self, least: int, step: int, aligned: bool, draws: Sequence[Draw]) -> None:
         """``least`` is the smallest size in units; larger ones are multiples of ``step``."""
-        self.aligned = aligned
+        self.aligned, self.draws = aligned, draws
         self._least, self._step = least, step
         self._passed: dict[int, bool] = {}
         self._asked: set[int] = set()
@@ -116,6 +125,11 @@ def _order(size: int, turn: int) -> Tensor:
     return (torch.arange(size) + turn) % _KINDS
 
 
+def _share_of_numbers(values: Tensor) -> Tensor:
+    """The share of entries that are finite and not zero, on the CPU."""
+    return ((values != 0) & values.isfinite()).double().mean().cpu()
+
+
 def _same(one: Tensor, other: Tensor) -> bool:
     same = one == other
     return bool(same.all()) or bool((same | ((one != one) & (other != other))).all())
@@ -161,37 +175,50 @@ class Trials:
         return known[key]
 
     def _first(self, least: int, step: int) -> Batches | None:
+        draws = self._densest(least)
         for aligned in (False, True):
-            batches = Batches(least, step, aligned)
-            if batches.begin(self._compute, self._kinds()):
+            batches = Batches(least, step, aligned, draws)
+            if batches.begin(partial(self._compute, draws), self._kinds()):
                 return batches
         return None
 
+    def _densest(self, least: int) -> list[Draw]:
+        """The draws of parameters at which the evidence's sparsest tensor has the fewest zeros."""
+        kinds, shares = self._kinds().padded(least), dict[Draw, Tensor]()
+        for draw in itertools.product(_SPREADS, _SEEDS):
+            with suppress(Exception):  # the trial itself fails, too
+                found = self._compute([draw], kinds)
+                shares[draw] = torch.stack([_share_of_numbers(each[:_KINDS]) for each in found])
+        if not shares:
+            return [(_SPREADS[0], _SEEDS[0])]
+        most = torch.stack(list(shares.values())).amax(0).clamp(min=1e-9)
+        return sorted(shares, key=lambda draw: -float((shares[draw] / most).min()))[:_USED]
+
     def sizes(self, batches: Batches, count: int, most: int) -> list[int]:
         """See :meth:`Batches.sizes`."""
-        return batches.sizes(count, most, self._compute, self._kinds)
+        return batches.sizes(count, most, partial(self._compute, batches.draws), self._kinds)
 
     def _kinds(self) -> Units:
         return made_up(self._task, self._units)
 
-    def _compute(self, units: Units) -> Sequence[Tensor]:
-        return self._evidence(units, self._made_up_query())
+    def _compute(self, draws: Sequence[Draw], units: Units) -> Sequence[Tensor]:
+        return [each for draw in draws for each in self._evidence(units, self._made_up_query(*draw))]
 
-    def _made_up_query(self) -> Query:
+    def _made_up_query(self, spread: float, seed: int) -> Query:
         """The query at synthetic points, with synthetic divisors: nothing in a trial depends on a run."""
-        generator = np.random.default_rng(2)
+        generator = np.random.default_rng(seed)
         first = self._query.points[0]
 
         def drawn(low: float, high: float) -> Tensor:
             return torch.as_tensor(generator.uniform(low, high, len(first))).to(first)
 
-        # Shifts by which a layer's outputs are about as large as its inputs: a softmax of small numbers would
-        # hide their rounding, and large ones would saturate it.
+        # With a spread of 2 a layer's outputs are about as large as its inputs: a softmax of small numbers
+        # would hide their rounding, and large ones would saturate it.
         scale = torch.ones_like(first)
         shapes = {slot.name: slot.shape for slot in self._task.layout.slots}
         for name, part in self._task.layout.split(scale).items():
             part /= math.sqrt(max(1, math.prod(shapes[name][1:])))
-        point = self._task.initial(generator).to(first) + scale * drawn(-2, 2)
+        point = self._task.initial(generator).to(first) + scale * drawn(-spread, spread)
         points = tuple(point + number * scale * drawn(-0.1, 0.1) for number in range(len(self._query.points)))
         divisors: dict[int, Tensor] = {}
 

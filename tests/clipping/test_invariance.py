@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from fedpriv.clipping import per_example, sum_gradients, sum_gradients_loop
 from fedpriv.clipping.alignment import aligned_products
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import RULES
-from fedpriv.clipping.invariance import Trials, summed_alone
+from fedpriv.clipping.invariance import Draw, Trials, summed_alone
 from fedpriv.clipping.units import Units
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.models.inputs import Inputs
@@ -81,6 +82,43 @@ def test_rounding_depends_on_no_other_unit_on_any_path(
     if path == "rows":
         monkeypatch.setattr("fedpriv.clipping.ghost.clipper.GhostClipper.coverage", lambda *a, **_: None)
     assert rounding_moved(Task(build()), shape, path=path) <= 1.001
+
+
+@pytest.mark.parametrize("seed", [0, 4, 8])
+def test_gates_that_are_mostly_closed_in_one_draw_hide_no_rounding(seed: int) -> None:
+    """At the first draw of parameters 4 % of the gradients at the convolution are not zero, with seed 0."""
+    torch.manual_seed(seed)
+    build, shape = KINDS["frozen batch norm"]
+    assert rounding_moved(Task(build()), shape) <= 1.001
+
+
+def test_trials_use_the_draws_of_parameters_with_the_fewest_zeros() -> None:
+    class Gated(nn.Module):
+        """Gates that are closed where the weights are large."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 16, bias=False), nn.Linear(16, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.last(torch.relu(1 - (8 * self.first(x)).abs()))
+            return outputs
+
+    task = Task(Gated())
+    query = Query((task.initial(np.random.default_rng(0)),), (SumBlock((Term(0.1),)),))
+    units = Units(noise(9, 16).float(), torch.arange(9) % 3, None, None)
+
+    def evidence(units: Units, query: Query) -> list[torch.Tensor]:
+        return list(task.gradients(query.points[0], units.x, units.y).split(16 * 16, 1))
+
+    trials = Trials(task, query, units, "rows", evidence)
+    spreads = {spread for spread, _ in trials._densest(32)}
+    assert max(spreads) < 1
+
+    def share(draw: Draw) -> float:
+        return float((trials._compute([draw], trials._kinds().padded(5))[0] != 0).double().mean())
+
+    assert min(map(share, trials._densest(32))) > 2 * share((2.0, 2))
 
 
 def test_every_layer_with_a_rule_is_among_the_kinds() -> None:
