@@ -19,7 +19,8 @@ _HELP = """Put runs side by side, from their output folders: a table, and a page
 
 Each row is a configuration, best score first. Columns are the settings that differ. Runs that differ in their
 seed or folder alone are repetitions: their row has the mean and, after +-, the sample standard deviation. A
-folder that is no run stands for all runs below it.
+folder that is no run stands for all runs below it. The candidates of a tuned sweep are no rows, but count as
+tried; what the sweep chose is below the table.
 
 The page, report.html, is one file that needs no network. It has the table, the pictures whose data exist, a
 chart of runs by round, and of each run its privacy statement, its command and its configuration. Runs that
@@ -65,6 +66,9 @@ def report(
         typer.echo(json.dumps([group.json() for group in found.groups]))
         return
     _show(found.groups)
+    for search in found.searches:
+        for line in search.lines:
+            say(line)
     say(f"{about(found)}.")
     typer.echo(f"{out} has the table, the pictures, and what each run claims")
     if pictures:

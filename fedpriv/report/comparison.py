@@ -1,6 +1,6 @@
 """Compares runs by reading their output folders.
 
-The table is in :mod:`fedpriv.report.comparison_table`, the plots in :mod:`fedpriv.report.comparison_plots`.
+The table is in :mod:`fedpriv.report.comparison_table`, the pictures in :mod:`fedpriv.report.pictures`.
 
 The settings in which runs differ name them. Runs that differ only in seed, folder or hardware settings are
 repetitions of one run, and are shown by their mean and spread.
@@ -9,7 +9,6 @@ repetitions of one run, and are shown by their mean and spread.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report import summary
 from fedpriv.report.notices import NOT_PRIVATE, unprotected
+from fedpriv.report.run_folders import run_folders
 from fedpriv.tasks.metrics import Metric, shown
 
 _ALIKE = (
@@ -147,8 +147,9 @@ def read(
     """The runs in these folders in groups: one group for all repetitions that ended on their own, and one for
     each other run.
 
-    A folder that is not a run's output folder is searched recursively. An unfinished run found by the search
-    is left out, and ``left_out`` is called with the reason.
+    A folder that is not a run's output folder is searched recursively, but for the candidates of tuned sweeps
+    (:func:`fedpriv.report.run_folders.run_folders`). An unfinished run found by the search is left out, and
+    ``left_out`` is called with the reason.
 
     Raises:
         ArgumentError: if there is no run, one is damaged, or a named one is unfinished or was not evaluated.
@@ -216,36 +217,6 @@ def _used(config: Config) -> dict[str, Any]:
     if config.divided and config.examples_per_client == 1:
         idle.add("examples-per-client")  # all examples are partitioned: 1 is not the clients' size
     return {key: value for key, value in table.items() if key not in idle}
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """The folder if it is a run's, else the folders of runs below it.
-
-    Raises ArgumentError where there is none, OSError for a folder that cannot be read.
-    """
-    if not folder.is_dir():
-        raise validation.fail("FOLDER", str(folder), "be an existing folder")
-    if _holds_run(folder):
-        return [folder]
-    found = []
-    for where, names, _ in os.walk(folder, onerror=_fails):
-        runs = [name for name in sorted(names) if _holds_run(Path(where, name))]
-        found += [Path(where, name) for name in runs]
-        names[:] = sorted(set(names) - set(runs))  # os.walk enters only these
-    if not found:
-        raise validation.fail(
-            "FOLDER", str(folder), "hold runs", "no config.toml is in it, nor in its folders"
-        )
-    return found
-
-
-def _fails(error: OSError) -> None:
-    """Raise the error: an unreadable folder may contain runs."""
-    raise error
-
-
-def _holds_run(folder: Path) -> bool:
-    return (folder / "config.toml").is_file()
 
 
 def read_one(folder: Path) -> Run:

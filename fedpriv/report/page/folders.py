@@ -11,8 +11,10 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
-from fedpriv.report import comparison
+from fedpriv.report import comparison, search_record
 from fedpriv.report.comparison import Group, Run
+from fedpriv.report.run_folders import only_candidates, run_folders
+from fedpriv.report.search_record import SearchRecord
 
 _FILES = ("config.toml", "metrics.jsonl", "report.json", "ledger.jsonl")
 
@@ -40,11 +42,13 @@ class Found:
         groups: the runs that have ended, those of one configuration together.
         unfinished: the others.
         notes: which folders are left out, in sentences.
+        searches: how the tuned sweeps among them chose their settings.
     """
 
     groups: tuple[Group, ...]
     unfinished: tuple[Unfinished, ...]
     notes: tuple[str, ...]
+    searches: tuple[SearchRecord, ...] = ()
 
     @property
     def runs(self) -> list[Run]:
@@ -53,9 +57,17 @@ class Found:
 
     @property
     def tried(self) -> int:
-        """How many different settings the runs have, seeds aside, ended or not."""
-        configs = [*(run.config for run in self.runs), *(run.config for run in self.unfinished)]
-        return len({tuple(table.items()) for table in comparison.differences(configs)})
+        """How many different settings were tried, seeds aside.
+
+        For a tuned sweep it is the sweep's own number, because the candidates that were not chosen are no
+        runs here. The other runs count by the settings that they have, ended or not.
+        """
+        runs: list[Run | Unfinished] = [*self.runs, *self.unfinished]
+        others = [run for run in runs if not any(search.has(run.folder) for search in self.searches)]
+        settings = comparison.differences([run.config for run in others])
+        return sum(search.tried for search in self.searches) + len(
+            {tuple(table.items()) for table in settings}
+        )
 
 
 def read(folders: Sequence[str | Path]) -> Found:
@@ -63,7 +75,10 @@ def read(folders: Sequence[str | Path]) -> Found:
     cut_off: list[comparison.UnfinishedError] = []
     groups = comparison.read(folders, cut_off.append)
     notes = [f"{error.folder} is only in the chart: {error.why}" for error in cut_off]
-    return Found(tuple(groups), tuple(_unfinished(error.folder) for error in cut_off), tuple(notes))
+    unfinished = tuple(_unfinished(error.folder) for error in cut_off)
+    places = [*(run.folder for group in groups for run in group.runs), *(run.folder for run in unfinished)]
+    searches, damaged = search_record.records(places)
+    return Found(tuple(groups), unfinished, (*notes, *damaged), tuple(searches))
 
 
 def read_inside(root: Path) -> Found:
@@ -72,10 +87,12 @@ def read_inside(root: Path) -> Found:
     A damaged run is left out, and a note says why. Raises OSError for a folder that cannot be read.
     """
     try:
-        places = comparison.run_folders(root)
+        places = run_folders(root)
     except validation.ArgumentError:
         places = []
     notes, runs, unfinished = list[str](), list[Run](), list[Unfinished]()
+    for folder in only_candidates(root):
+        notes.append(f"{folder} is left out: its runs are those of a sweep's tuning; name it to see them")
     for folder in places:
         if not _is_inside(folder, root):
             notes.append(f"{folder} is left out: it has links that lead out of {root}")
@@ -86,13 +103,16 @@ def read_inside(root: Path) -> Found:
             unfinished.append(_unfinished(folder))
         except validation.ArgumentError as error:
             notes.append(f"{folder} is left out: {error}")
-    return Found(tuple(comparison.grouped(runs)), tuple(unfinished), tuple(notes))
+    shown = [*(run.folder for run in runs), *(run.folder for run in unfinished)]
+    searches, damaged = search_record.records(shown, lambda path: _is_inside(path, root, ("",)))
+    groups = tuple(comparison.grouped(runs))
+    return Found(groups, tuple(unfinished), (*notes, *damaged), tuple(searches))
 
 
-def _is_inside(folder: Path, root: Path) -> bool:
+def _is_inside(folder: Path, root: Path, names: Sequence[str] = ("", *_FILES)) -> bool:
     """Whether the folder and the files of its run are inside the root, wherever links lead."""
     base = root.resolve()
-    return all((folder / name).resolve().is_relative_to(base) for name in ("", *_FILES))
+    return all((folder / name).resolve().is_relative_to(base) for name in names)
 
 
 def _unfinished(folder: Path) -> Unfinished:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpriv._internal import plotting
 from fedpriv._internal.version import __version__
-from fedpriv.report import markdown, overview, pictures
+from fedpriv.report import markdown, overview, pictures, search_record
 from fedpriv.report.comparison import Group, Run
 from fedpriv.report.comparison_table import table as compared
 from fedpriv.report.page import data
@@ -51,7 +51,14 @@ def page(found: Found, title: str, live: bool = False) -> str:
         + f"<style>{style}</style>"
     )
     body = "".join(
-        [element("h1", title), *_about(found), *_chart(found, live), *_results(found), *_runs(found)]
+        [
+            element("h1", title),
+            *_about(found),
+            *_chart(found, live),
+            *_results(found),
+            *_searches(found),
+            *_runs(found),
+        ]
     )
     foot = element("footer", f"Made by fedpriv {__version__}. This file needs no network.")
     block = f'<script type="application/json" id="data">{content}</script><script>{script}</script>'
@@ -73,7 +80,8 @@ def about(found: Found) -> str:
     ended, open_ = len(found.runs), len(found.unfinished)
     parts = [counted(ended, "run")] if ended else []
     parts += [f"{counted(open_, 'run')} without a report"] if open_ else []
-    return f"{', '.join(parts) or 'no runs'}; {counted(found.tried, 'setting')} tried"
+    tried = f"{counted(found.tried, 'setting')} tried{search_record.summed_up(found.searches)}"
+    return f"{', '.join(parts) or 'no runs'}; {tried}"
 
 
 def _about(found: Found) -> list[str]:
@@ -115,6 +123,17 @@ def _results(found: Found) -> list[str]:
         parts.append(table(content.header, content.rows, klass="sortable"))
         parts += [element("p", line) for line in (*content.about, *content.notes)]
         parts += _pictures(groups, about(found))
+    return parts
+
+
+def _searches(found: Found) -> list[str]:
+    """What tuned sweeps chose for each method, among how many candidates, and what that would cost."""
+    parts = [element("h2", "Settings that were chosen")] if found.searches else []
+    for search in found.searches:
+        parts.append(
+            wrapped("p", element("code", str(search.folder)) + element("span", f": {search.about}."))
+        )
+        parts.append(table(search.header, search.rows, klass="sortable"))
     return parts
 
 

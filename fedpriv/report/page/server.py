@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.report import comparison
 from fedpriv.report.page import data, folders
 from fedpriv.report.page.page import page
+from fedpriv.report.run_folders import run_folders
 
 _HOST = "127.0.0.1"
 _TICK = 0.5  # seconds between looks at the folder
@@ -77,7 +77,7 @@ class Viewer(ThreadingHTTPServer):
 def signature(root: Path, names: tuple[str, ...]) -> Signature:
     """The files of runs with these names, with the time and size of each: it changes with their content."""
     try:
-        found = comparison.run_folders(root)
+        found = run_folders(root)
     except (validation.ArgumentError, OSError):
         return ()
     parts = []
