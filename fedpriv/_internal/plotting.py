@@ -48,13 +48,14 @@ def panels(
     return figure, found[:number]
 
 
-def cut(axes: Axes) -> None:
-    """Two small strokes at the foot of the vertical axis: it does not start at 0."""
+def cut(axes: Axes, horizontal: bool = False) -> None:
+    """Two small strokes where the vertical axis starts, or the horizontal one: it does not start at 0."""
     from matplotlib.path import Path
 
-    stroke: Any = Path([(-1, -0.6), (1, 0.6)])
+    stroke: Any = Path([(-0.6, -1), (0.6, 1)] if horizontal else [(-1, -0.6), (1, 0.6)])
     style: Any = {"color": "black", "clip_on": False, "transform": axes.transAxes, "zorder": 5}
-    axes.scatter([0, 0], [0, 0.02], marker=stroke, s=80, gid=CUT, **style)
+    along, across = ([0, 0.012], [0, 0]) if horizontal else ([0, 0], [0, 0.02])
+    axes.scatter(along, across, marker=stroke, s=80, gid=CUT, **style)
 
 
 @cache

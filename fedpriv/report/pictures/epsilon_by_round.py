@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,18 @@ if TYPE_CHECKING:
 
 TITLE = "Epsilon against rounds by accounting method"
 _MOST, _COLUMNS, _POINTS = 4, 2, 20
+_NOTHING = 0.01  # of delta, where a curve cannot show it
 
 
 def draw(ended: Sequence[Ended], about: str) -> Figure | None:
-    """The picture: a panel for each of at most four different ledgers; None where no ledger has releases."""
+    """The picture: a panel for each of at most four schedules of noise; None where no ledger has releases."""
     found = list(_schedules(ended))
     if not found:
         return None
     shown = found[:_MOST]
     figure, all_axes = methods.grid(len(shown), columns=_COLUMNS, share=False)
-    for axes, (cell, events, rounds) in zip(all_axes, shown, strict=True):
+    for axes, (cells, events, rounds) in zip(all_axes, shown, strict=True):
+        cell = cells[0]
         by = [*METHODS.only(lambda method: method.in_reports), str(cell.meaning["accounting"])]
         curves = plots.curves(events, float(cell.meaning["delta"]), list(dict.fromkeys(by)), _POINTS)
         a_round = len(events) / rounds
@@ -38,14 +41,17 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
         if axes.get_yscale() == "linear":
             axes.set_ylim(bottom=0)
         axes.set_xlabel("round")
-        axes.set_title(_name(cell), fontsize=9)
-    deltas = dict.fromkeys(f"{cell.meaning['delta']:.3g}" for cell, _, _ in shown)
+        axes.set_title(_name(cells), fontsize=9)
+    all_cells = [cell for cells, _, _ in shown for cell in cells]
+    deltas = dict.fromkeys(f"{cell.meaning['delta']:.3g}" for cell in all_cells)
     methods.finish(figure, all_axes, f"epsilon at delta {' or '.join(deltas)}")
     lines = [
         "Each curve is for the releases that were charged. It holds for runs that end on their own. An "
         "estimate can understate epsilon several-fold.",
-        *methods.meaning([cell for cell, _, _ in shown]),
+        *methods.meaning(all_cells),
     ]
+    if any(len({_method(cell) for cell in cells}) > 1 for cells, _, _ in shown):
+        lines.insert(1, "A panel stands for all runs whose noise multipliers agree in three figures.")
     if len(found) > len(shown):
         lines.append(
             f"{len(found) - len(shown)} more schedules of noise are not shown; `fedpriv account --ledger` "
@@ -55,34 +61,50 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
     return figure
 
 
-def _name(cell: Ended) -> str:
-    """The cell's settings; those of all cells where it has none of its own."""
-    own = {key: value for key, value in cell.settings.items() if key != "seed"}
-    budget = {} if "epsilon" in own or cell.budget is None else {"epsilon": cell.budget}
+def _name(cells: Sequence[Ended]) -> str:
+    """The settings of a panel's cells, and their budget."""
+    own = methods.together(
+        [{key: value for key, value in cell.settings.items() if key != "seed"} for cell in cells]
+    )
+    budget = {} if "epsilon" in own or cells[0].budget is None else {"epsilon": cells[0].budget}
     return fill(methods.words({**own, **budget}), 56, break_on_hyphens=False)
 
 
-def _schedules(ended: Sequence[Ended]) -> Iterator[tuple[Ended, Sequence[Event], float]]:
-    """(a cell, the releases that count for one unit, the rounds that they took) for each different ledger.
+def _method(cell: Ended) -> str:
+    return methods.words({k: v for k, v in cell.settings.items() if k not in ("epsilon", "seed")})
 
-    Of each method the cell with the largest budget comes first.
+
+def _schedules(ended: Sequence[Ended]) -> Iterator[tuple[list[Ended], Sequence[Event], float]]:
+    """(cells, the releases that count for one unit, the rounds that they took) for each schedule of noise.
+
+    Of each method the cells with the largest budget come first.
     """
-    seen, told, later = set[Any](), set[Any](), []
+    found: dict[tuple[Any, ...], tuple[list[Ended], Sequence[Event], float]] = {}
     for cell in sorted(ended, key=lambda cell: -(cell.budget or 0)):
         if not cell.meaning or (events := _events(cell)) is None:
             continue
-        mark = (events, cell.meaning["delta"], cell.meaning["accounting"], cell.meaning.get("against"))
-        if mark in seen:
-            continue
-        seen.add(mark)
         rounds = float(cell.run.report["result"]["rounds"])
-        method = methods.words({k: v for k, v in cell.settings.items() if k not in ("epsilon", "seed")})
-        if method in told:
-            later.append((cell, events, rounds))
+        delta = float(cell.meaning["delta"])
+        same = tuple(_alike(event, delta / len(events)) for event in events)
+        meaning = (delta, cell.meaning["accounting"], cell.meaning.get("against"))
+        found.setdefault((same, rounds, cell.budget, meaning), ([], events, rounds))[0].append(cell)
+    told, later = set[str](), []
+    for one in found.values():
+        own = set(map(_method, one[0]))
+        if own <= told:
+            later.append(one)
         else:
-            told.add(method)
-            yield cell, events, rounds
+            told |= own
+            yield one
     yield from later
+
+
+def _alike(event: Event, delta: float) -> Event:
+    """The event with three figures of its noise, and without a truncation that is nothing to its share of
+    delta: shares of distributed noise are a little larger than a server's noise."""
+    small = event.truncation < _NOTHING * delta
+    noise = methods.alike(event.noise_multiplier)
+    return replace(event, noise_multiplier=noise, truncation=0.0 if small else event.truncation)
 
 
 def _events(cell: Ended) -> tuple[Event, ...] | None:

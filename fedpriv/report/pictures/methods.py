@@ -14,7 +14,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
-from fedpriv._internal.settings import assignments
+from fedpriv._internal.settings import assignments, shown_word
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.units import Level
@@ -50,16 +50,29 @@ class Point:
     mean: float
     half: float  # of the interval; 0 for one run
     runs: int
+    highest: float = math.inf  # that a score can be
 
     @property
     def range(self) -> tuple[float, float]:
-        """The ends of the interval."""
-        return self.mean - self.half, self.mean + self.half
+        """The ends of the interval, as far as scores reach; NaN where the mean is NaN."""
+        return max(self.mean - self.half, 0.0), min(self.mean + self.half, self.highest)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether Student's interval reaches beyond what a score can be."""
+        return self.mean - self.half < 0 or self.mean + self.half > self.highest
 
     @classmethod
-    def of(cls, at: float | None, values: Sequence[float]) -> Point:
-        """The point of these values."""
-        return cls(at, *interval(values), len(values))
+    def of(cls, at: float | None, cells: Sequence[Ended]) -> Point:
+        """The point of the last scores of these cells."""
+        records = [cell.run.metrics[-1] for cell in cells]
+        return cls.of_records(at, cells[0].measure, records)
+
+    @classmethod
+    def of_records(cls, at: float | None, measure: Metric, records: Sequence[Mapping[str, Any]]) -> Point:
+        """The point of these scores."""
+        values = measure.heights(records)
+        return cls(at, *interval(values), len(values), 100.0 if measure.fraction else math.inf)
 
 
 @dataclass(frozen=True)
@@ -206,8 +219,13 @@ def fit(
             plotting.cut(axes)
         if near and guessing is not None:
             axes.axhline(guessing, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label="guessing")
+    return axis_notes("vertical", low, measure, guessing, near)
+
+
+def axis_notes(axis: str, low: float, measure: Metric, guessing: float | None, near: bool) -> list[str]:
+    """Where an axis of scores starts, if not at 0, and what guessing gives, in sentences."""
     percent = " %" if measure.fraction else ""
-    found = [f"The vertical axis is cut: it starts at {low:.3g}{percent}, not at 0."] if low else []
+    found = [f"The {axis} axis is cut: it starts at {low:.3g}{percent}, not at 0."] if low else []
     if guessing is not None:
         where = "" if near else ", which is outside the picture"
         found.append(f"Guessing the most frequent label gives {guessing:.3g} %{where}.")
@@ -277,6 +295,9 @@ def footer(ended: Sequence[Ended], points: Sequence[Point], about: str) -> list[
     found = [f"{about[:1].upper()}{about[1:]}."]
     if any(point.runs > 1 for point in points):
         found.append("Points: the mean of n runs; bands and bars: the 95 % confidence interval of the mean.")
+    if any(point.beyond for point in points):
+        beyond = "beyond 0 or 100 %" if ended[0].measure.fraction else "below 0"
+        found.append(f"Intervals that reach {beyond} end there.")
     if any(math.isnan(point.mean) for point in points):
         found.append("A point with a run that diverged is left out.")
     if any(reference(cell.run.config) for cell in ended):
@@ -312,6 +333,23 @@ def left_out(ended: Sequence[Ended], drawn: Sequence[Ended]) -> list[str]:
     """Which cells have another score than the picture's."""
     others = sorted({cell.measure.words for cell in ended if cell not in drawn})
     return [f"Cells that are scored by {' and '.join(others)} are not shown."] if others else []
+
+
+def together(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Settings that share a line or a panel as one: of each setting all of its values.
+
+    >>> together([{"epsilon": 1.0, "optimizer": "dp-sgd"}, {"epsilon": 1.0, "optimizer": "dp-adam"}])
+    {'epsilon': '1', 'optimizer': 'dp-sgd or dp-adam'}
+    """
+    return {
+        key: " or ".join(dict.fromkeys(shown_word(own[key]) for own in settings if key in own))
+        for key in dict.fromkeys(key for own in settings for key in own)
+    }
+
+
+def alike(value: float) -> float:
+    """The value with three figures. Lines that agree in them lie on each other."""
+    return float(f"{value:.3g}")
 
 
 def _which(cells: Sequence[Ended], ended: Sequence[Ended]) -> str:

@@ -63,21 +63,13 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
 
 
 def _merged(lines: Sequence[Line]) -> list[Line]:
-    """The lines, those with equal points as one, which has all of their values of each setting."""
-    alike: dict[tuple[tuple[float | None, float], ...], list[Line]] = {}
+    """The lines, those that lie on each other as one, which has all of their values of each setting."""
+    found: dict[tuple[tuple[float | None, float], ...], list[Line]] = {}
     for line in lines:
-        alike.setdefault(tuple((point.at, point.mean) for point in line.points), []).append(line)
+        mark = tuple((point.at, methods.alike(point.mean)) for point in line.points)
+        found.setdefault(mark, []).append(line)
     return [
-        Line(
-            {
-                key: " or ".join(
-                    dict.fromkeys(str(line.settings[key]) for line in same if key in line.settings)
-                )
-                for key in dict.fromkeys(key for line in same for key in line.settings)
-            },
-            same[0].points,
-        )
-        for same in alike.values()
+        Line(methods.together([line.settings for line in same]), same[0].points) for same in found.values()
     ]
 
 

@@ -120,10 +120,7 @@ def _points(cells: Sequence[Ended]) -> list[Point]:
     by_size: dict[int, list[Ended]] = {}
     for cell in cells:
         by_size.setdefault(cell.run.config.clients, []).append(cell)
-    return [
-        Point.of(size, [h for cell in of for h in cell.measure.heights([cell.run.metrics[-1]])])
-        for size, of in sorted(by_size.items())
-    ]
+    return [Point.of(size, of) for size, of in sorted(by_size.items())]
 
 
 def _draw(axes: Axes, central: Sequence[Point], local: Sequence[Point], at: float | None) -> None:

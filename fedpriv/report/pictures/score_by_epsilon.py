@@ -12,6 +12,7 @@ from fedpriv._internal import plotting
 from fedpriv.report.pictures import methods
 from fedpriv.report.pictures.methods import Line, Point
 from fedpriv.report.sweep_results import Ended
+from fedpriv.tasks.metrics import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,24 +39,28 @@ def draw(ended: Sequence[Ended], about: str) -> Figure:
         sentences = methods.fit(axes, measure, ends, guessing)
         methods.finish(figure, axes, measure.axis)
     else:
-        figure, sentences = _dots(lines), []
+        figure = _dots(lines)
         figure.axes[0].set_xlabel(f"{measure.axis}, at the last evaluation")
-        _limit(figure.axes[0], measure.fraction, guessing)
+        sentences = _limit(figure.axes[0], measure, guessing)
     plotting.title(figure, [", ".join(methods.shared(drawn)), *filter(None, [alike])])
     footer = methods.footer(drawn, points, about)
     plotting.footer(figure, [*footer, *sentences, *methods.left_out(ended, drawn)])
     return figure
 
 
-def _limit(axes: Axes, fraction: bool, guessing: float | None) -> None:
-    """Guessing where it is near; no axis of a share goes below 0 or above 100 %, where an interval may."""
+def _limit(axes: Axes, measure: Metric, guessing: float | None) -> list[str]:
+    """Draw guessing where it is near, and keep the axis to what scores can be; says where it is cut."""
     low, high = axes.get_xlim()
-    if guessing is not None and low - 0.6 * (high - low) <= guessing <= high:
+    near = guessing is not None and low - 0.6 * (high - low) <= guessing <= high
+    if near and guessing is not None:
         axes.axvline(guessing, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2)
         axes.annotate("guessing", (guessing, 1), xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
         low = min(low, guessing - 0.03 * (high - low))
-    if fraction:
-        axes.set_xlim(max(low, 0.0), min(high, 100.0))
+    low = 0.0 if low < 0.25 * (high - low) else low
+    axes.set_xlim(low, min(high, 100.0) if measure.fraction else high)
+    if low:
+        plotting.cut(axes, horizontal=True)
+    return methods.axis_notes("horizontal", low, measure, guessing, near)
 
 
 def _points(cells: Sequence[Ended]) -> list[Point]:
@@ -63,7 +68,7 @@ def _points(cells: Sequence[Ended]) -> list[Point]:
     for cell in cells:
         by_budget.setdefault(cell.budget, []).append(cell)
     return [
-        Point.of(budget, cells[0].measure.heights([cell.run.metrics[-1] for cell in by_budget[budget]]))
+        Point.of(budget, by_budget[budget])
         for budget in sorted(by_budget, key=lambda budget: -1 if budget is None else budget)
     ]
 
@@ -107,12 +112,17 @@ def _draw_line(axes: Axes, line: Line, label: str, style: tuple[str, Any, str]) 
 
 
 def _dots(lines: Sequence[Line]) -> Figure:
-    """The scores of one budget: a dot and an interval for each method, in the order of the sweep."""
+    """The scores of one budget: a dot and an interval for each method, in the order of the sweep.
+
+    A dot's row names its method. So the colour only tells references from the others.
+    """
     figure, [axes] = plotting.panels(7, 1.2 + 0.32 * len(lines))
     for row, line in enumerate(lines):
-        color, _, marker = plotting.STYLES[row % len(plotting.STYLES)]
+        color, _, marker = plotting.STYLES[6 if line.reference else 0]
         for point in line.points:
-            axes.errorbar(point.mean, row, xerr=point.half or None, color=color, fmt=marker, capsize=3)
+            low, high = point.range
+            ends = [[point.mean - low], [high - point.mean]] if point.half else None
+            axes.errorbar(point.mean, row, xerr=ends, color=color, fmt=marker, capsize=3)
     axes.set_yticks(range(len(lines)), [line.label() for line in lines], fontsize=8)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.grid(alpha=0.3)

@@ -59,4 +59,4 @@ def _points(cells: Sequence[Ended]) -> list[Point]:
     by_round = [{record["round"]: record for record in records} for records in records_of]
     rounds = sorted(set.intersection(*(set(records) for records in by_round)))
     measure = cells[0].measure
-    return [Point.of(at, measure.heights([records[at] for records in by_round])) for at in rounds]
+    return [Point.of_records(at, measure, [records[at] for records in by_round]) for at in rounds]

@@ -25,15 +25,19 @@ from fedpriv.report.sweep_results import Ended, of_groups
 
 def test_the_score_by_round_has_the_interval_of_its_repetitions() -> None:
     """Scores at round 7 are of an interruption, and not shown."""
-    cells = [ended(score, optimizer="dp-sgd", seed=seed) for seed, score in enumerate((0.4, 0.6))]
+    cells = [ended(score, optimizer="dp-sgd", seed=seed) for seed, score in enumerate((0.49, 0.51))]
     figure = score_by_round.draw(cells, "2 cells")
     assert figure is not None
     [axes] = figure.axes
     assert list(axes.lines[0].get_xdata()) == [10, 20]
     assert axes.lines[0].get_ydata() == pytest.approx([50, 50])
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert heights.max() == pytest.approx(50 + 12.7062 * math.sqrt(200) / math.sqrt(2), abs=1e-2)
+    assert heights.max() == pytest.approx(50 + 12.7062 * math.sqrt(2) / math.sqrt(2), abs=1e-2)
     assert labels(figure)[0][0] == "epsilon=3, optimizer=dp-sgd (n = 2)"
+    few = [ended(score, optimizer="dp-sgd", seed=seed) for seed, score in enumerate((0.01, 0.05))]
+    figure = score_by_round.draw(few, "2 cells")
+    assert figure is not None
+    assert figure.axes[0].collections[0].get_paths()[0].vertices[:, 1].min() == 0
     once = [ended(0.4, **{"evaluate-every": 20})]
     assert score_by_round.draw(once, "1 cell") is None
 
@@ -52,6 +56,27 @@ def test_epsilon_by_round_is_what_the_methods_say_of_the_ledger(tmp_path: Path) 
     assert curves["pld"].get_ydata()[-1] == pytest.approx(epsilon([event] * 20, 1e-5, "pld").epsilon)
     assert curves["rdp"].get_ydata()[9] == pytest.approx(epsilon([event] * 10, 1e-5, "rdp").epsilon)
     assert epsilon_by_round.draw([ended(0.5, placement="none")], "1 cell") is None
+
+
+def test_equal_noise_is_one_panel_that_names_all_methods(tmp_path: Path) -> None:
+    """Shares of distributed noise are a little larger than a server's noise."""
+    cells = []
+    for placement, noise, truncation in (("central", 1.2686, 0.0), ("distributed", 1.26866, 1e-12)):
+        event = Event(noise, "poisson", "add-remove", 0.1, truncation=truncation)
+        (tmp_path / placement).mkdir()
+        with Ledger.create(tmp_path / placement / "ledger.jsonl", {}) as ledger:
+            for _ in range(20):
+                ledger.record([event])
+        for optimizer in ("dp-sgd", "dp-adam"):
+            cells.append(
+                ended(0.5, FOLDER=tmp_path / placement, optimizer=optimizer, placement=placement, seed=1)
+            )
+    figure = epsilon_by_round.draw(cells, "4 cells")
+    assert figure is not None
+    [axes] = figure.axes
+    title = " ".join(axes.get_title().split())
+    assert title == "epsilon=3, optimizer=dp-sgd or dp-adam, placement=central or distributed"
+    assert "A panel stands for all runs whose noise multipliers agree in three figures." in texts(figure)
 
 
 def test_a_limit_of_participations_never_understates(tmp_path: Path) -> None:
@@ -124,7 +149,7 @@ def test_equal_noise_is_one_line() -> None:
     figure = noise_to_signal.draw(cells, "2 cells")
     assert figure is not None
     [axes] = figure.axes
-    assert labels(figure)[0] == ["epsilon=3.0, optimizer=dp-sgd or dp-adam", "noise = largest signal"]
+    assert labels(figure)[0] == ["epsilon=3, optimizer=dp-sgd or dp-adam", "noise = largest signal"]
     assert np.allclose(axes.lines[0].get_ydata(), [0.5, 2])
     assert noise_to_signal.draw([ended(0.5)], "1 cell") is None
 

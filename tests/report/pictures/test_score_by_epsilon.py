@@ -28,8 +28,10 @@ def test_the_band_is_students_interval_of_the_mean() -> None:
     [band] = axes.collections[:1]
     heights = band.get_paths()[0].vertices[:, 1]
     half = 4.302653 * 10 / math.sqrt(3)  # t with two degrees of freedom at 0.975
-    assert (heights.min(), heights.max()) == pytest.approx((60 - half, 80 + half), abs=1e-3)
+    assert 80 + half > 100
+    assert (heights.min(), heights.max()) == pytest.approx((60 - half, 100), abs=1e-3)
     assert axes.get_ylim()[1] <= 100
+    assert "Intervals that reach beyond 0 or 100 % end there." in texts(figure)
     assert labels(figure) == [["optimizer=dp-sgd (n = 3)"]]
     assert "6 cells, 2 settings tried." in texts(figure)
     assert "95 % confidence interval of the mean" in texts(figure)
@@ -56,6 +58,32 @@ def test_of_one_budget_it_is_dots_with_intervals() -> None:
     assert [container.lines[0].get_xdata()[0] for container in axes.containers] == pytest.approx([55, 55, 90])
     assert "Runs without noise are references; they are not private." in texts(figure)
     assert "last evaluation" in axes.get_xlabel()
+    assert "horizontal axis is cut" not in texts(figure)  # with two runs an interval reaches 0
+
+
+@pytest.mark.parametrize(("scores", "low"), [((0.8, 0.9), "79.5"), ((0.1, 0.9), "")])
+def test_an_axis_of_dots_that_does_not_start_at_0_is_said_to_be_cut(
+    scores: tuple[float, float], low: str
+) -> None:
+    cells = [
+        ended(score, optimizer=optimizer, CHANCE=0.1)
+        for optimizer, score in zip(("dp-sgd", "dp-adam"), scores, strict=True)
+    ]
+    figure = score_by_epsilon.draw(cells, "2 cells")
+    [axes] = figure.axes
+    assert (f"The horizontal axis is cut: it starts at {low} %, not at 0." in texts(figure)) == bool(low)
+    assert any(one.get_gid() == plotting.CUT for one in axes.collections) == bool(low)
+    assert ("which is outside the picture" in texts(figure)) == bool(low)
+    assert (axes.get_xlim()[0] > 0) == bool(low)
+
+
+def test_dots_have_one_colour_because_their_row_names_the_method() -> None:
+    clips = [0.1 * n for n in range(1, 12)]
+    cells = [*(ended(0.5, **{"clip-norm": clip}) for clip in clips), ended(0.9, placement="none")]
+    [axes] = score_by_epsilon.draw(cells, "12 cells").axes
+    colors = [container.lines[0].get_color() for container in axes.containers]
+    assert len(set(colors[:-1])) == 1
+    assert colors[-1] != colors[0]
 
 
 @pytest.mark.parametrize(
