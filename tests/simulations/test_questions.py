@@ -10,6 +10,7 @@ import pytest
 from helpers.scripts import SIMULATIONS, script
 
 import fedpriv
+from fedpriv.simulation.sweeps import driver
 from fedpriv.simulation.sweeps.definition import cells, read
 
 QUESTIONS = ("central_vs_local", "silos", "cohorts", "optimizers", "non_iid")
@@ -50,6 +51,20 @@ def test_a_short_form_runs(name: str, tmp_path: Path) -> None:
     found = fedpriv.sweep(parts, tmp_path / "out", progress=False)
     assert found.failed == {}
     assert len(found.ended) == len(found.sweep.cells)
+
+
+@pytest.mark.slow
+def test_pictures_from_the_committed_results_have_the_scores_of_the_table() -> None:
+    sweep, ended = script("pictures.py").read(SIMULATIONS / "silos" / "sweep.toml")
+    assert [cell.run.folder.name for cell in ended] == [cell.name for cell in sweep.cells]
+    [axes] = driver.draw(sweep, ended).axes
+    lines = {str(line.get_label()).partition(" (")[0]: line.get_ydata() for line in axes.lines}
+    assert lines["placement=central"] == pytest.approx([83.1, 85.8, 85.8], abs=0.06)
+    assert lines["placement=local"] == pytest.approx([41.1, 70.6, 82.5], abs=0.06)
+    assert lines["clipped, no noise"] == pytest.approx([85.8] * 2, abs=0.06)
+    for cell in ended:
+        last = cell.run.metrics[-1]["epsilon"]
+        assert (cell.run.gate["epsilon"] if cell.run.gate else None) == (last and pytest.approx(last))
 
 
 def test_the_noise_of_local_messages_falls_with_the_square_root_of_the_cohort() -> None:

@@ -16,13 +16,22 @@ from fedpriv.report.pictures import (
     population,
     score_by_epsilon,
     score_by_round,
+    score_by_setting,
 )
 from fedpriv.report.sweep_results import Ended
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_KINDS = (score_by_epsilon, gain_matrix, population, score_by_round, epsilon_by_round, noise_to_signal)
+_KINDS = (
+    score_by_epsilon,
+    gain_matrix,
+    population,
+    score_by_setting,
+    score_by_round,
+    epsilon_by_round,
+    noise_to_signal,
+)
 # The pictures by their files' names, each with its title and what draws it, or gives None.
 KINDS: dict[str, tuple[str, Callable[[Sequence[Ended], str], Figure | None]]] = {
     kind.__name__.rpartition(".")[2].replace("_", "-"): (kind.TITLE, kind.draw) for kind in _KINDS

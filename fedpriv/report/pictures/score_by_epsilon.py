@@ -81,7 +81,7 @@ def _curves(lines: Sequence[Line], budgets: Sequence[float], most: int) -> tuple
     figure, all_axes = methods.grid(len(panels))
     for axes, (key, part) in zip(all_axes, panels, strict=True):
         for line, style in zip(part, plotting.STYLES, strict=False):
-            _draw_line(axes, line, line.label(key), style)
+            draw_line(axes, line, line.label(key), style)
         axes.set_xscale("log")
         axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -92,7 +92,7 @@ def _curves(lines: Sequence[Line], budgets: Sequence[float], most: int) -> tuple
     return figure, all_axes
 
 
-def _draw_line(axes: Axes, line: Line, label: str, style: tuple[str, Any, str]) -> None:
+def draw_line(axes: Axes, line: Line, label: str, style: tuple[str, Any, str]) -> None:
     """A method's points with their band; a level across the panel where it has no budget."""
     color, dashes, marker = style
     points = [point for point in line.points if point.at is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fedpriv.report.pictures import (
     noise_to_signal,
     population,
     score_by_round,
+    score_by_setting,
 )
 from fedpriv.report.sweep_results import Ended, of_groups
 
@@ -139,6 +141,43 @@ def test_where_local_noise_comes_close(local: tuple[float, ...], said: str) -> N
     assert said in " ".join(texts(figure).split())
 
 
+def of_cohorts(*rates: float, **settings: Any) -> list[Ended]:
+    return [
+        ended(
+            score, **{"clients": 10_000, "clip-norm": clip, "sampling-rate": rate, "seed": seed, **settings}
+        )
+        for clip in (1.0, 2.0)
+        for rate in rates
+        for seed, score in enumerate((0.5 + clip / 10, 0.52 + clip / 10))
+    ]
+
+
+def test_the_score_by_sampling_rate_is_drawn_by_expected_cohort() -> None:
+    """A line for each value of the other setting, with the interval of its repetitions."""
+    without_noise = ended(0.9, placement="none")
+    figure = score_by_setting.draw([*of_cohorts(0.005, 1.0, 0.02), without_noise], "13 cells")
+    assert figure is not None
+    [axes] = figure.axes
+    assert axes.get_xlabel() == "expected cohort (clients x sampling-rate)"
+    assert axes.get_xscale() == "log"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["50", "200", "10,000"]
+    one, other, level = axes.lines
+    assert list(one.get_xdata()) == [50, 200, 10_000]
+    assert one.get_ydata() == pytest.approx([61] * 3)
+    assert other.get_ydata() == pytest.approx([71] * 3)
+    assert level.get_linestyle() == ":"
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.max() == pytest.approx(61 + 12.7062, abs=1e-3)
+    assert "The vertical axis is cut" in " ".join(texts(figure).split())
+
+
+def test_two_values_of_a_setting_are_no_curve() -> None:
+    assert score_by_setting.draw(of_cohorts(0.005, 0.02), "8 cells") is None
+    methods = zip(("dp-sgd", "dp-adam", "dp-yogi"), (1.0, 2.0, 3.0), strict=True)
+    tuned = [ended(0.5, optimizer=name, **{"clip-norm": clip}) for name, clip in methods]
+    assert score_by_setting.draw(tuned, "3 cells") is None
+
+
 def test_one_placement_has_no_picture_of_populations() -> None:
     assert population.draw(of_population(0.2, 0.7, 0.8)[:3], "3 cells") is None
 
@@ -159,4 +198,4 @@ def test_settings_that_follow_from_others_are_left_out() -> None:
     found = of_groups(grouped([cell.run for cell in cells]))
     assert [tuple(cell.settings) for cell in found] == [("placement", "clients", "seed")] * 6
     names = [name for name, _, _ in pictures.drawn(found, "6 cells")]
-    assert names == ["score-by-epsilon", "population", "score-by-round"]
+    assert names == ["score-by-epsilon", "population", "score-by-setting", "score-by-round"]
