@@ -25,6 +25,12 @@ _PRICES = {
 }
 
 
+ADDS_UP = (
+    "The runs of the search trained on the clients' data, too: without a seed their epsilons add up with those "
+    "of the runs here."
+)
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the search chose for one method, as texts.
@@ -91,7 +97,7 @@ class SearchRecord:
     @property
     def lines(self) -> list[str]:
         """The record in lines for people."""
-        return [f"{self.folder}: {self.about}:", *(f"  {choice.line}" for choice in self.choices)]
+        return [f"{self.folder}: {self.about}:", *(f"  {choice.line}" for choice in self.choices), ADDS_UP]
 
     def has(self, run: Path) -> bool:
         """Whether a run is a cell of this sweep, or one of its candidates'."""

@@ -97,9 +97,11 @@ def test_the_table_ends_with_what_was_chosen_and_its_price(sweep: Path, tmp_path
     assert "placement=central,epsilon=1: learning-rate=2 (0." in result.output
     assert "2 candidates for each method, chosen by grid search in 6 runs" in result.output
     assert TRIED in result.output
+    assert search_record.ADDS_UP in result.output
     html = (tmp_path / "r.html").read_text()
     for text in (
         TRIED,
+        "their epsilons add up with those of the runs here",
         "2 candidates for each method, chosen by grid search in 6 runs",
         "<td>learning-rate=2</td>",
         f"<td>{selection:.4g}</td>",

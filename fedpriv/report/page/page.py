@@ -134,7 +134,7 @@ def _searches(found: Found) -> list[str]:
             wrapped("p", element("code", str(search.folder)) + element("span", f": {search.about}."))
         )
         parts.append(table(search.header, search.rows, klass="sortable"))
-    return parts
+    return [*parts, *([element("p", search_record.ADDS_UP)] if found.searches else [])]
 
 
 def _pictures(groups: Sequence[Group], said: str) -> list[str]:
