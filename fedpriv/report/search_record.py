@@ -26,8 +26,8 @@ _PRICES = {
 
 
 ADDS_UP = (
-    "The runs of the search trained on the clients' data, too: without a seed their epsilons add up with those "
-    "of the runs here."
+    "The runs of the search trained on the clients' data, too: without a seed their epsilons add up with "
+    "those of the runs here."
 )
 
 

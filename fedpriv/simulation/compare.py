@@ -31,7 +31,7 @@ from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, Distri
 from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import NOT_PRIVATE, remark, unprotected
-from fedpriv.report.pictures.methods import interval
+from fedpriv.report.pictures.points import interval
 from fedpriv.report.summary import round_0
 from fedpriv.runs.result import MODEL, Result
 from fedpriv.runs.run_dir import RunFolder

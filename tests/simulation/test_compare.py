@@ -22,7 +22,7 @@ from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS
-from fedpriv.report.pictures.methods import interval
+from fedpriv.report.pictures.points import interval
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import COMPARISON_FILES, FILES
 from fedpriv.runs.runner import Status

@@ -1,13 +1,12 @@
-"""Shared parts of the pictures: methods with their repetitions, intervals, panels, references and footers.
+"""Shared parts of the pictures: methods with their repetitions, panels, references and footers.
 
-A method is a set of settings besides epsilon and seed. Runs that differ in their seed are repetitions: a
-point is their mean, and a band the 95 % confidence interval of the mean, by Student's t.
+A method is a set of settings besides epsilon and seed. Runs that differ in their seed are repetitions
+(:mod:`fedpriv.report.pictures.points`).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
@@ -20,6 +19,7 @@ from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.units import Level
 from fedpriv.report.comparison import Group, remarks
 from fedpriv.report.notices import NO_NOISE, noise, noise_cohorts
+from fedpriv.report.pictures.points import Point
 from fedpriv.report.summary import CHANCE
 from fedpriv.report.sweep_results import Ended, differing_meanings
 from fedpriv.tasks.metrics import Metric, counted
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 MOST_LINES = len(plotting.STYLES)  # in a panel
 NON_PRIVATE, CLIPPED = "non-private training: no noise, no clipping", "clipped, no noise"
 _CHARACTERS = 13.5  # in an inch of a legend
-_COVERAGE = 0.95
 _MOST_NAMED = 3  # methods in a sentence
 _PARTS = {
     "unit": "privacy unit",
@@ -40,39 +39,6 @@ _PARTS = {
     "accounting": "accounting",
     "against": "adversary",
 }
-
-
-@dataclass(frozen=True)
-class Point:
-    """The repetitions of one method at one place; the mean is NaN where one of them diverged."""
-
-    at: float | None
-    mean: float
-    half: float  # of the interval; 0 for one run
-    runs: int
-    highest: float = math.inf  # that a score can be
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The ends of the interval, as far as scores reach; NaN where the mean is NaN."""
-        return max(self.mean - self.half, 0.0), min(self.mean + self.half, self.highest)
-
-    @property
-    def beyond(self) -> bool:
-        """Whether Student's interval reaches beyond what a score can be."""
-        return self.mean - self.half < 0 or self.mean + self.half > self.highest
-
-    @classmethod
-    def of(cls, at: float | None, cells: Sequence[Ended]) -> Point:
-        """The point of the last scores of these cells."""
-        records = [cell.run.metrics[-1] for cell in cells]
-        return cls.of_records(at, cells[0].measure, records)
-
-    @classmethod
-    def of_records(cls, at: float | None, measure: Metric, records: Sequence[Mapping[str, Any]]) -> Point:
-        """The point of these scores."""
-        values = measure.heights(records)
-        return cls(at, *interval(values), len(values), 100.0 if measure.fraction else math.inf)
 
 
 @dataclass(frozen=True)
@@ -96,22 +62,6 @@ class Line:
         numbers = sorted({point.runs for point in self.points})
         runs = " to ".join(dict.fromkeys(map(str, (numbers[0], numbers[-1]))))
         return f"{name} ({'; '.join([f'n = {runs}', *self.notes])})"
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """(the mean, half the width of its 95 % confidence interval by Student's t); 0 for one value.
-
-    >>> mean, half = interval([1.0, 2.0, 3.0])
-    >>> mean, round(half, 3)  # 4.303 / sqrt(3)
-    (2.0, 2.484)
-    """
-    from scipy.stats import t
-
-    mean = statistics.fmean(values)
-    if len(values) < 2 or math.isnan(mean):
-        return mean, 0.0
-    quantile = float(t.ppf((1 + _COVERAGE) / 2, len(values) - 1))
-    return mean, quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def of_one_measure(ended: Sequence[Ended]) -> list[Ended]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
 from fedpriv.report.pictures import methods
-from fedpriv.report.pictures.methods import Line, Point
+from fedpriv.report.pictures.methods import Line
+from fedpriv.report.pictures.points import Point
 from fedpriv.report.sweep_results import Ended
 from fedpriv.tasks.metrics import Metric
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
 from fedpriv.report.pictures import methods
-from fedpriv.report.pictures.methods import Point
+from fedpriv.report.pictures.points import Point
 from fedpriv.report.summary import round_0
 from fedpriv.report.sweep_results import Ended
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from fedpriv._internal import plotting
 from fedpriv.report.pictures import methods
-from fedpriv.report.pictures.methods import Line, Point
+from fedpriv.report.pictures.methods import Line
+from fedpriv.report.pictures.points import Point
 from fedpriv.report.pictures.score_by_epsilon import draw_line
 from fedpriv.report.sweep_results import Ended
 

@@ -11,7 +11,7 @@ from helpers.made_up_runs import MODELS, ended, labels, texts
 
 from fedpriv._internal import plotting
 from fedpriv.report import sweep_results
-from fedpriv.report.pictures import methods, score_by_epsilon
+from fedpriv.report.pictures import methods, points, score_by_epsilon
 
 
 def test_the_band_is_students_interval_of_the_mean() -> None:
@@ -40,7 +40,7 @@ def test_the_band_is_students_interval_of_the_mean() -> None:
 
 @pytest.mark.parametrize(("value", "mean", "half"), [([2.0], 2.0, 0.0), ([1.0, 3.0], 2.0, 12.7062)])
 def test_an_interval_of_few_runs(value: list[float], mean: float, half: float) -> None:
-    assert methods.interval(value) == pytest.approx((mean, half), abs=1e-3)
+    assert points.interval(value) == pytest.approx((mean, half), abs=1e-3)
 
 
 def test_of_one_budget_it_is_dots_with_intervals() -> None:
