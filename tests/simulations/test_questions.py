@@ -15,6 +15,7 @@ from fedpriv.simulation.sweeps.definition import cells, read
 
 QUESTIONS = ("central_vs_local", "silos", "cohorts", "optimizers", "non_iid")
 FILES = [path for name in QUESTIONS for path in sorted((SIMULATIONS / name).glob("*.toml"))]
+UNTUNED = ("averaging.toml",)  # it takes the step sizes that another file has chosen
 SHORT = {"dataset": "digits", "rounds": 2, "evaluate-every": 2}
 
 
@@ -25,7 +26,7 @@ def named(path: Path) -> str:
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_the_file_can_be_read_and_tunes_all_methods_alike(path: Path) -> None:
     definition = read(path)
-    assert definition.tuning is not None
+    assert definition.tuning is not None or path.name in UNTUNED
     assert len(cells(definition)) >= 9
     assert len(definition.grid["seed"]) >= 3
     assert named(path).partition("/")[2] in (path.parent / "README.md").read_text()
