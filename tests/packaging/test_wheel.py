@@ -1,31 +1,68 @@
-"""The wheel in an environment of its own: it has its data, and its demo runs from an empty folder."""
+"""The wheel in environments of its own: it has its data, and its demo runs from an empty folder."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import shutil
 import subprocess
 import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 BIN = "Scripts" if os.name == "nt" else "bin"
+INSTALLING, RUNNING = 900.0, 240.0  # seconds that an installation and a demo may take
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("wheel")]
 
 
-def run(command: list[str | Path], folder: Path) -> str:
-    """The output of a command that sees no checkout."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDPRIV_DATA")}
-    done = subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, check=False)
+def without_checkout() -> dict[str, str]:
+    """The environment's variables without those that name a checkout or its data."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDPRIV_DATA")}
+
+
+def run(command: list[str | Path], folder: Path, limit: float | None = None) -> str:
+    """The output of a command that sees no checkout, and that takes at most ``limit`` seconds."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=without_checkout(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def unreachable(python: Path, folder: Path) -> str:
+    """Why pip cannot reach its index, or nothing: it asks for a small dependency."""
+    look: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--retries",
+        "0",
+        "mpmath",
+    ]
+    try:
+        done = subprocess.run(
+            look, cwd=folder, env=without_checkout(), capture_output=True, text=True, check=False, timeout=60
+        )
+    except subprocess.TimeoutExpired:
+        return "pip's index does not answer"
+    return "" if done.returncode == 0 else f"pip cannot reach its index: {done.stderr.strip()[-200:]}"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +76,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tree.extractall(folder / "tree", filter="data")
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / BIN / "python"
+    if why := unreachable(python, folder):
+        pytest.skip(why)
     run([python, "-m", "pip", "install", "--quiet", "hatchling"], folder)
     run([python, "-m", "hatchling", "build", "--directory", folder / "dist"], folder / "tree")
     return folder
@@ -109,3 +148,26 @@ def test_data_and_cards_are_found_without_a_checkout(installed: Path, tmp_path: 
         "print(load('digits').size, card('mnist').name)"
     )
     assert run([installed, "-c", lines], tmp_path).split() == ["1437", "mnist"]
+
+
+@pytest.fixture
+def empty_environment(tmp_path: Path) -> Iterator[Path]:
+    """The interpreter of an environment with pip alone, which is deleted afterwards: it gets large."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    yield tmp_path / "venv" / BIN / "python"
+    shutil.rmtree(tmp_path / "venv")
+
+
+def test_the_demo_runs_in_an_environment_that_pip_filled(
+    built: Path, empty_environment: Path, tmp_path: Path
+) -> None:
+    """The wheel and what it declares, from pip's own index, and nothing else. It takes minutes."""
+    python, empty = empty_environment, tmp_path / "empty"
+    [wheel] = (built / "dist").glob("*.whl")
+    run([python, "-m", "pip", "install", "--quiet", wheel], tmp_path, limit=INSTALLING)
+    run([python, "-m", "pip", "check"], tmp_path)
+    empty.mkdir()
+    demo = [python.with_name("fedpriv"), "simulate", "--out", "runs/demo", "--set", "rounds=3"]
+    run(demo, empty, limit=RUNNING)
+    report = json.loads((empty / "runs/demo/report.json").read_text())
+    assert report["result"]["stopped"] == "rounds"
