@@ -157,9 +157,9 @@ def _planted_faults(run: dict[str, Any]) -> list[str]:
         f"## Planted faults: {len(faults)}",
         "",
         f"On {run['date']}, {run['caught']} of the {run['listed']} faults of that day's list were caught in "
-        f"one run, in {run['minutes']} minutes. {kinds.total()} of today's are in the noise, cohorts, sums "
-        f"or charges that an adversary meets: for {kinds[False]} the list names a fault of their kind that "
-        f"audits find, and for {kinds[True]} it says why an audit cannot.",
+        f"one run, in {run['minutes']} minutes. Of today's, {kinds.total()} are in the noise, cohorts, sums "
+        f"or charges that an adversary meets. Audits find {kinds[False]} of them, and the list names the row "
+        f"of the audit guide's table of the same kind. For {kinds[True]} it says why an audit does not.",
         "",
         "| place | faults |",
         "|---|---|",

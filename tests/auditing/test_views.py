@@ -181,10 +181,15 @@ def test_a_fault_is_found_by_its_adversary(fault: str) -> None:
 CAPPED: dict[str, Any] = {
     **LOCAL, "sampler": "fixed-size", "sampling_rate": 1.0, "max_participations": 1, "rounds": 6,
 }  # fmt: skip
+SHARES: dict[str, Any] = {**LOCAL, "placement": "distributed", "clients": 100}
 # No message and no cohort is odd by itself, so guesses alone find it.
 GUESSED: dict[str, tuple[str, dict[str, Any], Any, str, Callable[..., Any]]] = {
     "a cap on participations that nobody keeps": (
         "server", CAPPED, CohortSampler, "_below_cap", _sends_above_its_cap,
+    ),
+    "a message that is accounted with all of the noise": (
+        "server", SHARES, Distributed, "message_event",
+        lambda right, placement, sampler, z: replace(right(placement, sampler, z), noise_multiplier=z),
     ),
 }  # fmt: skip
 

@@ -72,8 +72,8 @@ class Mutant:
         after: the text that replaces it.
         tests: test files or node ids of pytest, of which at least one must fail.
         promise: what no longer holds.
-        audit: the fault of tests/audits.json that is of this kind, or after NO_AUDIT why an audit cannot find
-            it; empty where nothing changes that an adversary sees.
+        audit: the fault of tests/audits.json of the same kind, if an audit finds this one, or after NO_AUDIT
+            why none does; empty where nothing changes that an adversary sees.
     """
 
     id: str
