@@ -112,13 +112,15 @@ def guesses(name: str, place: str) -> list[Any]:
 
 
 def attacks(usual_optimizers: Container[str]) -> Iterator[Any]:
-    """All cases; in the default run DP-SGD at every place, and the usual optimizers in a simulation."""
+    """All cases; in the default run DP-SGD at every place, and the usual optimizers in a simulation. Slow runs
+    have every optimizer in a simulation."""
     for name in METHODS:
         for place in PLACES:
             if (name, place) == ("rrpsgd", "client-level"):
                 continue  # refused: its rounds are the run's
             usual = name == "dp-sgd" or (place == "simulate" and name in usual_optimizers)
-            yield pytest.param(name, place, marks=() if usual else pytest.mark.slow, id=f"{name}-{place}")
+            slow = [pytest.mark.slow] if place == "simulate" else [pytest.mark.slow, pytest.mark.exhaustive]
+            yield pytest.param(name, place, marks=() if usual else slow, id=f"{name}-{place}")
 
 
 def most(allowed: float) -> float:
