@@ -63,18 +63,19 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 
 _LONGEST_ID = 40  # bytes of a value that is part of a test's id
-_GROUP = "processes"
+_GROUPS = ("processes", "deployments")  # Ray and Flower's engine; SuperLinks and nodes of their own
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests that start Ray or Flower's processes share one test process and have time."""
+    """Tests that start Ray share one test process, those of deployments another one; both have time."""
     if " at 0x" in item.nodeid:
         raise pytest.UsageError(f"{item.nodeid}: its id holds an address, which differs between processes")
     if "ray_instance" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.processes)
     if item.get_closest_marker("processes"):
-        item.add_marker(pytest.mark.xdist_group(_GROUP))
+        deployed = "deployment" in item.path.relative_to(item.config.rootpath).as_posix()
+        item.add_marker(pytest.mark.xdist_group(_GROUPS[deployed]))
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))
 

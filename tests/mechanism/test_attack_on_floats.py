@@ -112,8 +112,10 @@ def guesses(name: str, place: str) -> list[Any]:
 
 
 def attacks(usual_optimizers: Container[str]) -> Iterator[Any]:
-    """All cases; in the default run DP-SGD at every place, and the usual optimizers in a simulation. Slow runs
-    have every optimizer in a simulation."""
+    """All cases; in the default run DP-SGD at every place, and the usual optimizers in a simulation.
+
+    Slow runs have every optimizer in a simulation.
+    """
     for name in METHODS:
         for place in PLACES:
             if (name, place) == ("rrpsgd", "client-level"):
