@@ -70,6 +70,7 @@ def sweep(
 
         definition.cells(definition.read(file))
     with uncharged(), refusing(), shown("checking all cells", as_json):
+        from fedpriv.report import search_record
         from fedpriv.simulation.sweeps import plans, tuning
 
         found = plans.prepare(file)
@@ -87,7 +88,7 @@ def sweep(
         kind = Silent if as_json else LiveTable if on_terminal() else Lines
         with kind(check_end) as watch:
             outcome = tuning.run(found, out, jobs, watch)
-    for line in tuning.lines(out):
+    for line in search_record.lines(out):
         say(line, err=as_json)
     _conclude(outcome.sweep, outcome.folder, outcome.board, as_json)
     if outcome.interrupted:

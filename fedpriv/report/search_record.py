@@ -129,6 +129,11 @@ def records(
     return found, notes
 
 
+def lines(sweep: Path) -> list[str]:
+    """What a sweep's search chose, in lines for people; empty where there was none, or it has not ended."""
+    return _read(sweep).lines[:-1] if (sweep / TUNING).is_file() else []
+
+
 def _read(folder: Path) -> SearchRecord:
     content = read_json((folder / TUNING).read_bytes())
     methods, candidates, runs = content["methods"], len(content["candidates"]), int(content["runs"])

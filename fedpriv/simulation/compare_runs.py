@@ -20,6 +20,7 @@ from fedpriv.config.builders import make_source, make_test
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.report.run_folders import TABLE
 from fedpriv.runs.result import Result, load_result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute, notes_on
@@ -127,7 +128,7 @@ def begin(folder: str | Path, sweep: Sweep, overwrite: bool) -> list[str]:
     for own in (path, *(path / cell.name for cell in sweep.cells)):
         if own == path or own.exists():
             notes.append(RunFolder.create(own, overwrite=True).replaced)
-    for name in (driver.TABLE, driver.PARQUET, *driver.PICTURES):
+    for name in (TABLE, driver.PARQUET, *driver.PICTURES):
         (path / name).unlink(missing_ok=True)
     plans.write(path, sweep.definition)
     return list(filter(None, notes))

@@ -46,6 +46,7 @@ def run_on(cluster: Cluster, lost: Any = None) -> Result:
 
 def sweep_on(cluster: Cluster, lost: Any, folder: Path) -> dict[str, Any]:
     """The sweep on the cluster, from which the node ``lost`` is removed once its cells run."""
+    from fedpriv.report.run_folders import TABLE
     from fedpriv.simulation.sweeps import driver, plans
 
     sweep, hosts = plans.prepare(SWEEP), set[int]()
@@ -61,17 +62,18 @@ def sweep_on(cluster: Cluster, lost: Any, folder: Path) -> dict[str, Any]:
 
     watch = Watch()
     board, _ = driver.run(sweep, folder, watch=watch)
-    rows = (folder / driver.TABLE).read_text().splitlines()
+    rows = (folder / TABLE).read_text().splitlines()
     return {"side by side": max(hosts), "removed": watch.removed, "done": len(board.done), "rows": len(rows)}
 
 
 def sweep_here(folder: Path) -> bytes:
     """The table of the sweep on this machine."""
+    from fedpriv.report.run_folders import TABLE
     from fedpriv.simulation.sweeps import driver, plans
 
     del os.environ["RAY_ADDRESS"]
     driver.run(plans.prepare(SWEEP), folder)
-    return (folder / driver.TABLE).read_bytes()
+    return (folder / TABLE).read_bytes()
 
 
 def main(folder: Path) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 import fedpriv
 from fedpriv import ArgumentError
 from fedpriv.cli.app import app
-from fedpriv.report import run_folders, search_record
+from fedpriv.report import search_record
 from fedpriv.report.page import data, folders
 from fedpriv.report.page.page import about, page
 from fedpriv.report.run_folders import run_folders as found_in
-from fedpriv.simulation.sweeps import driver, plans, tuning
 
 SETTINGS = {"dataset": "digits", "model": "logistic", "clients": 400, "sampling-rate": 0.1, "rounds": 2}
 TUNED = {
@@ -38,11 +37,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sweep(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "sweep")
-
-
-def test_the_files_have_the_names_that_sweeps_give_them() -> None:
-    names = (run_folders.SWEEP, run_folders.TUNING, run_folders.TABLE, run_folders.CANDIDATES)
-    assert names == (plans.FILE, tuning.FILE, driver.TABLE, tuning.FOLDER)
 
 
 def test_candidates_are_no_rows_and_count_as_tried(sweep: Path) -> None:

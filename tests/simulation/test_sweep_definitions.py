@@ -188,6 +188,6 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
     for name, words in {"full": "new or empty folder", "full/letter.txt": "a folder, not a file"}.items():
         with pytest.raises(ArgumentError, match=words):
             plans.claim(tmp_path / name, definition)
-    (tmp_path / "own" / plans.FILE).write_text("{")
+    (tmp_path / "own" / "sweep.json").write_text("{")
     with pytest.raises(ArgumentError, match=r"an intact sweep\.json"):
         plans.claim(tmp_path / "own", definition)

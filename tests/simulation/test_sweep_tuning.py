@@ -20,8 +20,8 @@ from fedpriv.config.builders import make_source, make_test
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.contrib.private_selection import Selection
-from fedpriv.report import sweep_results
-from fedpriv.simulation.sweeps import plans, tuning
+from fedpriv.report import search_record, sweep_results
+from fedpriv.simulation.sweeps import plans
 from fedpriv.simulation.sweeps.candidates import Tuning
 from fedpriv.simulation.sweeps.definition import cells, read
 from fedpriv.simulation.sweeps.estimate import searched
@@ -92,15 +92,15 @@ def test_the_better_candidate_is_chosen_and_scored_on_other_examples_and_seeds(t
 
 @pytest.mark.slow
 def test_the_price_of_a_private_choice_is_shown_beside_it(tuned: Any) -> None:
-    text = "\n".join(tuning.lines(tuned.folder))
+    text = "\n".join(search_record.lines(tuned.folder))
     plan = tuned.sweep.plans["placement=central,seed=1"]
     both = epsilon([*plan.events] * 2, plan.budget.delta).epsilon
     assert "placement=none: learning-rate=2 (0." in text
     selection = Selection(tuple(plan.events), gamma=1 / 2).epsilon(plan.budget.delta).epsilon
-    costs = f"the choice by private selection {selection:.3g}, one run of each candidate {both:.3g}"
+    costs = f"the choice by private selection {selection:.4g}, one run of each candidate {both:.4g}"
     assert f"a run costs epsilon 3, {costs}" in text
     assert 3 < both < selection < 9
-    assert tuning.lines(tuned.folder / "tuning") == []
+    assert search_record.lines(tuned.folder / "tuning") == []
 
 
 def test_the_price_under_local_noise_is_that_of_the_worst_client() -> None:

@@ -14,6 +14,7 @@ from fedpriv.federated.stop_reason import StopReason, divergence
 from fedpriv.report import sweep_results
 from fedpriv.report.comparison import read_one
 from fedpriv.report.pictures import score_by_epsilon
+from fedpriv.report.run_folders import SWEEP, TABLE
 from fedpriv.report.sweep_results import Ended
 from fedpriv.simulation.sweeps import plans
 from fedpriv.simulation.sweeps.cell import ended, held
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from fedpriv.simulation.sweeps.cluster import ClusterPool
 
-TABLE, PARQUET, PICTURES = "results.csv", "results.parquet", ("sweep.png", "sweep.svg")
+PARQUET, PICTURES = "results.parquet", ("sweep.png", "sweep.svg")
 LOCKS, _LOGS = "locks", "logs"
 _TICK = 0.2  # seconds between looks at what goes on
 
@@ -101,7 +102,7 @@ def run(sweep: Sweep, folder: Path, jobs: int = 0, watch: Watch | None = None) -
     jobs = sweep.jobs(jobs)
     plans.claim(folder, sweep.definition)
     with held(folder / LOCKS / "sweep.lock"):
-        for name in (TABLE, PARQUET, *PICTURES, plans.FILE):
+        for name in (TABLE, PARQUET, *PICTURES, SWEEP):
             for draft in folder.glob(f".{name}.*"):  # what a kill left half written
                 draft.unlink(missing_ok=True)
         board = _board(sweep, folder)

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from fedpriv.config.plan import Plan
+from fedpriv.report.run_folders import TUNING
 from fedpriv.runs.runner import Status, execute
 from fedpriv.simulation.run import make_engine
 from fedpriv.simulation.sweeps import plans
@@ -24,7 +25,6 @@ from fedpriv.simulation.sweeps.candidates import Tuning
 from fedpriv.simulation.sweeps.cell import ended
 from fedpriv.simulation.sweeps.plans import Sweep
 from fedpriv.simulation.sweeps.pool import threads_of
-from fedpriv.simulation.sweeps.tuning import FILE as TUNED
 
 _ROUNDS = 5  # of a kind; every second one is evaluated
 _PATIENCE = 60.0  # seconds after which no further kind is measured
@@ -70,7 +70,7 @@ def estimate(sweep: Sweep, folder: Path, jobs: int) -> Estimate | None:
     left = [cell for cell in sweep.cells if ended(folder / cell.name) is None]
     runs = [(sweep.plans[cell.name], 1) for cell in left]
     tuning = sweep.definition.tuning
-    if tuning is not None and not (folder / TUNED).exists():
+    if tuning is not None and not (folder / TUNING).exists():
         # Candidates of a method are taken as long as its cells.
         methods = {plans.mark_without_seed(cell.config): sweep.plans[cell.name] for cell in sweep.cells}
         runs += [(plan, searched(tuning)) for plan in methods.values()]

@@ -17,13 +17,12 @@ from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.config.settings import DataSettings, FederationSettings
 from fedpriv.report.notices import NOT_PRIVATE, SIMULATED, unprotected
+from fedpriv.report.run_folders import SWEEP
 from fedpriv.simulation.run import Checked, check
 from fedpriv.simulation.sweeps import definition as definitions
 from fedpriv.simulation.sweeps.candidates import TUNING_PART
 from fedpriv.simulation.sweeps.definition import Cell, Definition
 from fedpriv.tasks.metrics import counted
-
-FILE = "sweep.json"
 
 Point = Mapping[str, Scalar]
 
@@ -250,32 +249,32 @@ def require_folder(folder: Path, definition: Definition) -> None:
         raise validation.fail("out", str(folder), "be a folder, not a file")
     if why := unwritable(folder):
         raise validation.fail("out", str(folder), "be a folder to write to", why)
-    path = folder / FILE
+    path = folder / SWEEP
     if path.is_file():
         try:
             there = definitions.read(read_json(path.read_bytes())["definition"])
         except (ValueError, KeyError, TypeError):
-            raise validation.fail("out", str(folder), f"hold an intact {FILE}") from None
+            raise validation.fail("out", str(folder), f"hold an intact {SWEEP}") from None
         if _ordered(there) != _ordered(definition):
             raise validation.ArgumentError(
                 f"{folder} holds another sweep, {_difference(there, definition)}. Name a new folder for this "
                 f"one, or give the definition that is in {path} to continue that one."
             )
-    elif folder.is_dir() and not all(file.name.startswith(f".{FILE}.") for file in folder.iterdir()):
+    elif folder.is_dir() and not all(file.name.startswith(f".{SWEEP}.") for file in folder.iterdir()):
         raise validation.fail("out", str(folder), "be a new or empty folder, or one that holds this sweep")
 
 
 def claim(folder: Path, definition: Definition) -> None:
     """Write the sweep's definition into its folder, if it is not there."""
     require_folder(folder, definition)
-    if not (folder / FILE).is_file():
+    if not (folder / SWEEP).is_file():
         write(folder, definition)
 
 
 def write(folder: Path, definition: Definition) -> None:
     """Write the sweep's definition into its folder, whatever is there."""
     content = {"fedpriv": __version__, "definition": definition.json()}
-    with atomic(folder / FILE) as file:
+    with atomic(folder / SWEEP) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 

@@ -25,6 +25,7 @@ from fedpriv._internal.settings import Scalar
 from fedpriv.accounting import PrivacyGuarantee, UnsupportedEvent, epsilon
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.contrib.private_selection import Selection
+from fedpriv.report.run_folders import CANDIDATES, TUNING
 from fedpriv.report.sweep_results import Ended
 from fedpriv.simulation.sweeps import definition as definitions
 from fedpriv.simulation.sweeps import driver, plans
@@ -33,8 +34,6 @@ from fedpriv.simulation.sweeps.definition import Definition
 from fedpriv.simulation.sweeps.driver import Board, Watch
 from fedpriv.simulation.sweeps.plans import Sweep
 from fedpriv.tasks.metrics import counted
-
-FILE, FOLDER = "tuning.json", "tuning"
 
 Point = Mapping[str, Scalar]
 
@@ -240,7 +239,7 @@ def run(sweep: Sweep, folder: Path, jobs: int = 0, watch: Watch | None = None) -
     plans.claim(folder, sweep.definition)
     search = Search(sweep.definition)
     while not search.done:
-        rung, own = search.rung(), folder / FOLDER / f"rung-{search.number}"
+        rung, own = search.rung(), folder / CANDIDATES / f"rung-{search.number}"
         watch.stage(f"tuning, rung {search.number}: {counted(len(rung.cells), 'run')}")
         board, interrupted = driver.run(rung, own, jobs, watch)
         if interrupted or board.failed:
@@ -261,34 +260,5 @@ def _write(folder: Path, tuning: Tuning, runs: int, chosen: Sequence[Chosen]) ->
         "scored on": "a fifth of the public test examples, which the sweep's scores leave out",
         "methods": [one.json() for one in chosen],
     }
-    with atomic(folder / FILE) as file:
+    with atomic(folder / TUNING) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
-
-
-def lines(folder: Path) -> list[str]:
-    """What tuning.json in a sweep's folder says, in lines for people; empty where there is none."""
-    try:
-        content = json.loads((folder / FILE).read_bytes())
-    except FileNotFoundError:
-        return []
-    found = [
-        f"{counted(len(content['candidates']), 'candidate')} for each method, chosen by {content['search']} "
-        f"search in {counted(content['runs'], 'run')}, scored on {content['scored on']}:"
-    ]
-    return [*found, *(_line(one) for one in content["methods"])]
-
-
-def _line(one: Mapping[str, Any]) -> str:
-    method, chosen = (definitions.words(one[key]) for key in ("method", "chosen"))
-    score = "diverged" if one["score"] is None else f"{one['score']:.4g}"
-    text = f"  {method or 'all runs'}: {chosen} ({score})"
-    if price := one.get("private"):
-        selection, together = (
-            "not known" if price[key] is None else f"{price[key]:.3g}"
-            for key in ("epsilon by private selection", "epsilon of all candidates' runs")
-        )
-        text += (
-            f"; a run costs epsilon {price['epsilon of one run']:g}, the choice by private selection "
-            f"{selection}, one run of each candidate {together}"
-        )
-    return text
