@@ -29,7 +29,7 @@ import batches  # noqa: E402
 import fedpriv  # noqa: E402
 from fedpriv.config.schema import Config  # noqa: E402
 from fedpriv.report.overview import epsilon  # noqa: E402
-from fedpriv.report.pictures.methods import interval  # noqa: E402
+from fedpriv.report.pictures.points import interval  # noqa: E402
 from fedpriv.report.summary import enforced_guarantee  # noqa: E402
 from fedpriv.runs.result import Result  # noqa: E402
 from fedpriv.simulation.sweeps.definition import cells, read  # noqa: E402
