@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import torch
 
 from fedpriv.config.plan import Plan
 from fedpriv.report.run_folders import TUNING
+from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
 from fedpriv.simulation.run import make_engine
 from fedpriv.simulation.sweeps import plans
@@ -109,7 +111,9 @@ def measure(plan: Plan, threads: int) -> Cost:
     try:
         started = time.perf_counter()
         plan = replace(plan, config=plan.config.model_copy(update={"evaluate_every": 2}))
-        execute(plan, make_engine(plan.config), show=show)
+        with tempfile.TemporaryDirectory() as scratch:  # a run's files take a good part of a short run
+            output = RunFolder.create(Path(scratch) / "run", overwrite=False)
+            execute(plan, make_engine(plan.config), output, show)
         whole = time.perf_counter() - started
     finally:
         torch.set_num_threads(before)
