@@ -371,7 +371,7 @@ class Halving(fedpriv.optimizers.BaseOptimizer):
         return state.advanced(state.params - rate * answer[0], state.slots)
 ---
 result = fedpriv.simulate(
-    dataset="infinite-mnist", clients=10_000, optimizer="dp-srm", epsilon=1, rounds=2, sampling_rate=0.01
+    dataset="infinite-digits", clients=10_000, optimizer="dp-srm", epsilon=1, rounds=2, sampling_rate=0.01
 )
 result
 ---
