@@ -64,7 +64,7 @@ def require_used(given: Mapping[str, Any], config: Config, chosen: Sequence[Plan
 
 def _has(table: Mapping[str, Scalar], idle: Mapping[str, Needs], key: str, values: Sequence[Scalar]) -> bool:
     """Whether a setting has an effect in a run, at one of these values."""
-    return key not in idle and table[key] in values
+    return not (key in idle and idle[key].strict) and table[key] in values
 
 
 def seeds_of(config: Config, count: int) -> list[int]:
