@@ -22,7 +22,7 @@ Source: Mahloujifar, Melis & Chaudhuri 2025, "Auditing f-differential privacy in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,15 +72,12 @@ def curve_p_value(curve: TradeOff, coins: int, guesses: int, right: int) -> floa
 
     Arguments are those of :func:`refuted`.
     """
-    low, high = math.log(_LEAST_P_VALUE), 0.0
-    if not refuted(curve, coins, guesses, right, 1.0):
-        return 1.0
-    for _ in range(_P_VALUE_TURNS):  # what is refuted at one p-value is refuted at larger ones
-        middle = (low + high) / 2
-        low, high = (
-            (low, middle) if refuted(curve, coins, guesses, right, math.exp(middle)) else (middle, high)
-        )
-    return math.exp(high)
+
+    def found(p_value: float) -> bool:
+        return refuted(curve, coins, guesses, right, p_value)
+
+    # What is refuted at one p-value is refuted at larger ones.
+    return _smallest(found, _LEAST_P_VALUE, 1.0, _P_VALUE_TURNS) if found(1.0) else 1.0
 
 
 def proved_by_curves(
@@ -104,8 +101,14 @@ def proved_by_curves(
 
     if not guesses or not impossible(_MOST_FACTOR):
         return 0.0
-    low, high = -math.log(_MOST_FACTOR), math.log(_MOST_FACTOR)  # with the noise e^high it is impossible
-    for _ in range(_TURNS):
+    factor = _smallest(impossible, 1 / _MOST_FACTOR, _MOST_FACTOR, _TURNS)
+    return epsilon([scaled(event, factor) for event in events], delta).epsilon_lower or 0.0
+
+
+def _smallest(holds: Callable[[float], bool], low: float, high: float, turns: int) -> float:
+    """About the smallest number from which on ``holds``, by bisections on a logarithmic scale; it holds."""
+    low, high = math.log(low), math.log(high)
+    for _ in range(turns):
         middle = (low + high) / 2
-        low, high = (low, middle) if impossible(math.exp(middle)) else (middle, high)
-    return epsilon([scaled(event, math.exp(high)) for event in events], delta).epsilon_lower or 0.0
+        low, high = (low, middle) if holds(math.exp(middle)) else (middle, high)
+    return math.exp(high)

@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -178,7 +178,7 @@ class Trials:
         draws = self._densest(least)
         for aligned in (False, True):
             batches = Batches(least, step, aligned, draws)
-            if batches.begin(partial(self._compute, draws), self._kinds()):
+            if batches.begin(self._computing(draws), self._kinds()):
                 return batches
         return None
 
@@ -187,7 +187,7 @@ class Trials:
         kinds, shares = self._kinds().padded(least), dict[Draw, Tensor]()
         for draw in itertools.product(_SPREADS, _SEEDS):
             with suppress(Exception):  # the trial itself fails, too
-                found = self._compute([draw], kinds)
+                found = self._computing([draw])(kinds)
                 shares[draw] = torch.stack([_share_of_numbers(each[:_KINDS]) for each in found])
         if not shares:
             return [(_SPREADS[0], _SEEDS[0])]
@@ -196,13 +196,19 @@ class Trials:
 
     def sizes(self, batches: Batches, count: int, most: int) -> list[int]:
         """See :meth:`Batches.sizes`."""
-        return batches.sizes(count, most, partial(self._compute, batches.draws), self._kinds)
+        return batches.sizes(count, most, self._computing(batches.draws), self._kinds)
 
     def _kinds(self) -> Units:
         return made_up(self._task, self._units)
 
-    def _compute(self, draws: Sequence[Draw], units: Units) -> Sequence[Tensor]:
-        return [each for draw in draws for each in self._evidence(units, self._made_up_query(*draw))]
+    def _computing(self, draws: Sequence[Draw]) -> Compute:
+        """The evidence at these draws, whose parameters are made when units are first computed."""
+
+        @cache
+        def queries() -> list[Query]:
+            return [self._made_up_query(*draw) for draw in draws]
+
+        return lambda units: [each for query in queries() for each in self._evidence(units, query)]
 
     def _made_up_query(self, spread: float, seed: int) -> Query:
         """The query at synthetic points, with synthetic divisors: nothing in a trial depends on a run."""

@@ -15,7 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from batches import markdown
-from scipy.stats import t
+
+from fedpriv.report.pictures.points import interval
 
 RESULTS = Path(__file__).with_name("averaging_results.csv")
 LAST = 30  # the round from which the spread is taken
@@ -52,7 +53,7 @@ def table(path: Path = RESULTS) -> str:
     rows = []
     for (optimizer, averaging), runs in read(path).items():
         last = [scores[max(scores)] for scores in runs]
-        half = t.ppf(0.975, len(last) - 1) * statistics.stdev(last) / len(last) ** 0.5
+        mean, half = interval(last)
         falls = statistics.mean(map(largest_fall, runs))
         late = [[score for number, score in scores.items() if number >= LAST] for scores in runs]
         spread = statistics.mean(map(statistics.stdev, late))
@@ -60,7 +61,7 @@ def table(path: Path = RESULTS) -> str:
             (
                 f"`{optimizer}`",
                 averaging,
-                f"{statistics.mean(last):.1f} ± {half:.1f}",
+                f"{mean:.1f} ± {half:.1f}",
                 f"{falls:.1f}",
                 f"{spread:.1f}",
             )

@@ -116,7 +116,7 @@ def test_trials_use_the_draws_of_parameters_with_the_fewest_zeros() -> None:
     assert max(spreads) < 1
 
     def share(draw: Draw) -> float:
-        return float((trials._compute([draw], trials._kinds().padded(5))[0] != 0).double().mean())
+        return float((trials._computing([draw])(trials._kinds().padded(5))[0] != 0).double().mean())
 
     assert min(map(share, trials._densest(32))) > 2 * share((2.0, 2))
 

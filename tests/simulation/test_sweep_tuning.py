@@ -24,7 +24,6 @@ from fedpriv.report import search_record, sweep_results
 from fedpriv.simulation.sweeps import plans
 from fedpriv.simulation.sweeps.candidates import Tuning
 from fedpriv.simulation.sweeps.definition import cells, read
-from fedpriv.simulation.sweeps.estimate import searched
 from fedpriv.simulation.sweeps.tuning import Price, Search
 
 FEW = {"dataset": "digits", "model": "logistic", "clients": 400, "sampling-rate": 0.1, "rounds": 2}
@@ -61,11 +60,9 @@ def test_the_parts_of_the_test_set_are_disjoint_and_whole() -> None:
     ("candidates", "search", "runs"),
     [(4, "grid", 4), (1, "halving", 1), (4, "halving", 4 + 2 * 2), (5, "halving", 5 + 3 * 2 + 2 * 4)],
 )
-def test_the_estimate_of_the_time_counts_the_runs_of_a_search(
-    candidates: int, search: Any, runs: int
-) -> None:
+def test_a_search_takes_so_many_runs(candidates: int, search: Any, runs: int) -> None:
     found = Tuning({"learning-rate": [float(1 + at) for at in range(candidates)]}, search)
-    assert searched(found) == runs
+    assert sum(left * seeds for left, seeds in found.rungs) == runs
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,20 @@ class Tuning:
         """Whether the better half goes on."""
         return self.search == "halving"
 
+    @property
+    def rungs(self) -> list[tuple[int, int]]:
+        """(how many candidates are left, how many new seeds each has) for each rung of the search.
+
+        >>> Tuning({"learning-rate": [0.1, 1, 10, 100, 1000]}, "halving").rungs
+        [(5, 1), (3, 2), (2, 4)]
+        """
+        left, seeds = len(self.candidates), 1
+        found = [(left, seeds)]
+        while self.halving and (left := math.ceil(left / 2)) > 1:
+            seeds *= 2
+            found.append((left, seeds))
+        return found
+
     def json(self) -> dict[str, Any]:
         """As [tune] in a file."""
         return {**self.axes, "search": self.search, "private-selection": self.private_selection}

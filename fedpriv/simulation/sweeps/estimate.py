@@ -23,7 +23,6 @@ from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
 from fedpriv.simulation.run import make_engine
 from fedpriv.simulation.sweeps import plans
-from fedpriv.simulation.sweeps.candidates import Tuning
 from fedpriv.simulation.sweeps.cell import ended
 from fedpriv.simulation.sweeps.plans import Sweep
 from fedpriv.simulation.sweeps.pool import threads_of
@@ -75,26 +74,19 @@ def estimate(sweep: Sweep, folder: Path, jobs: int) -> Estimate | None:
     if tuning is not None and not (folder / TUNING).exists():
         # Candidates of a method are taken as long as its cells.
         methods = {plans.mark_without_seed(cell.config): sweep.plans[cell.name] for cell in sweep.cells}
-        runs += [(plan, searched(tuning)) for plan in methods.values()]
-    kinds = {plans.kind(plan.config): plan for plan, _ in runs}
+        searched = sum(left * seeds for left, seeds in tuning.rungs)
+        runs += [(plan, searched) for plan in methods.values()]
+    kind_of = [plans.kind(plan.config) for plan, _ in runs]
+    kinds = {kind: plan for kind, (plan, _) in zip(kind_of, runs, strict=True)}
     costs, started = dict[str, Cost](), time.monotonic()
     for kind, plan in kinds.items():
         if time.monotonic() - started < _PATIENCE:
             costs[kind] = measure(plan, threads_of(jobs))
     mean = _mean(costs.values())
-    total = sum(number * costs.get(plans.kind(plan.config), mean).of(plan) for plan, number in runs)
+    each = (costs.get(kind, mean).of(plan) for kind, (plan, _) in zip(kind_of, runs, strict=True))
+    total = sum(seconds * number for seconds, (_, number) in zip(each, runs, strict=True))
     count = sum(number for _, number in runs)
     return Estimate(total / max(1, min(jobs, count)), jobs, count, len(kinds), len(costs))
-
-
-def searched(tuning: Tuning) -> int:
-    """How many runs the search takes for one method."""
-    left, runs, seeds = len(tuning.candidates), 0, 1
-    while True:
-        runs += left * seeds
-        left, seeds = -(-left // 2), 2 * seeds
-        if not tuning.halving or left <= 1:
-            return runs
 
 
 def measure(plan: Plan, threads: int) -> Cost:

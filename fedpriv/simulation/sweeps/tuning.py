@@ -135,8 +135,7 @@ class Search:
     @property
     def done(self) -> bool:
         """Whether there is no further rung."""
-        few = max(map(len, self._left.values())) <= 1
-        return self.number > 1 and (few or not self._tuning.halving)
+        return self.number > len(self._tuning.rungs)
 
     def rung(self) -> Sweep:
         """The runs of the next rung, checked. Raises ArgumentError or DataError for impossible candidates."""
@@ -152,9 +151,9 @@ class Search:
         self.runs += len(rung.cells)
         for (at, candidate), marks in self._marks(self._plain()).items():
             self._scores.setdefault((at, candidate), []).extend(_height(by_mark[mark]) for mark in marks)
-        for at, left in self._left.items():
-            best = sorted(left, key=lambda candidate: -self._mean(at, candidate))
-            self._left[at] = best[: math.ceil(len(best) / 2)] if self._tuning.halving else best[:1]
+        left = [number for number, _ in self._tuning.rungs[self.number :]] or [1]
+        for at, candidates in self._left.items():
+            self._left[at] = sorted(candidates, key=lambda candidate: -self._mean(at, candidate))[: left[0]]
         self.number += 1
 
     def chosen(self) -> list[Chosen]:
@@ -177,8 +176,9 @@ class Search:
     def _plain(self) -> Definition:
         """The grid of the next rung: methods, candidates and new seeds."""
         definition, seeded = self._without_seed, self._base > 0
-        first = self._base + 2 ** (self.number - 1) - 1
-        seeds = list(range(first, first + (2 ** (self.number - 1) if self._tuning.halving else 1)))
+        *earlier, (_, count) = self._tuning.rungs[: self.number]
+        first = self._base + sum(number for _, number in earlier)
+        seeds = list(range(first, first + count))
         settings = {k: v for k, v in definition.settings.items() if k != "seed"} | {TUNING_PART: "tuning"}
         grid = {**definition.grid, **self._tuning.axes, **({"seed": seeds} if seeded else {})}
         return replace(definition, settings=settings, grid=grid)
