@@ -6,10 +6,10 @@ Of one budget it is a chart of dots with intervals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpriv._internal import plotting
-from fedpriv.report.pictures import methods
+from fedpriv.report.pictures import curves, methods
 from fedpriv.report.pictures.methods import Line
 from fedpriv.report.pictures.points import Point
 from fedpriv.report.sweep_results import Ended
@@ -78,38 +78,14 @@ def _curves(lines: Sequence[Line], budgets: Sequence[float], most: int) -> tuple
     """The scores by budget, in as many panels as the lines need."""
     from matplotlib.ticker import NullFormatter
 
-    panels = methods.panels(lines, most)
-    figure, all_axes = methods.grid(len(panels))
-    for axes, (key, part) in zip(all_axes, panels, strict=True):
-        for line, style in zip(part, plotting.STYLES, strict=False):
-            draw_line(axes, line, line.label(key), style)
+    def axis(axes: Axes) -> None:
         axes.set_xscale("log")
         axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("epsilon of the whole budget")
         plotting.rule(axes, whole=False)
-        if key:
-            axes.set_title(methods.words({key: part[0].settings.get(key)}), fontsize=10)
-    return figure, all_axes
 
-
-def draw_line(axes: Axes, line: Line, label: str, style: tuple[str, Any, str]) -> None:
-    """A method's points with their band; a level across the panel where it has no budget."""
-    color, dashes, marker = style
-    points = [point for point in line.points if point.at is not None]
-    if not points:
-        [point] = line.points
-        across: Any = {"transform": axes.get_yaxis_transform(), "linestyle": ":", "marker": marker}
-        axes.plot([0.02, 0.98], [point.mean, point.mean], color=color, label=f"{label}, dotted", **across)
-        if point.half:
-            axes.axhspan(*point.range, color=color, alpha=0.12, linewidth=0)
-        return
-    at = [point.at for point in points if point.at is not None]
-    means = [point.mean for point in points]
-    axes.plot(at, means, color=color, linestyle=dashes, marker=marker, markersize=5, label=label)
-    methods.band(axes, points, color)
-    for x, point in zip(at, points, strict=True):
-        axes.vlines(x, *point.range, color=color, linewidth=1, alpha=0.7)
+    return curves.in_panels(lines, most, curves.draw_line, axis)
 
 
 def _dots(lines: Sequence[Line]) -> Figure:

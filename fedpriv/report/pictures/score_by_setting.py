@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedpriv._internal import plotting
-from fedpriv.report.pictures import methods
+from fedpriv.report.pictures import curves, methods
 from fedpriv.report.pictures.methods import Line
 from fedpriv.report.pictures.points import Point
-from fedpriv.report.pictures.score_by_epsilon import draw_line
 from fedpriv.report.sweep_results import Ended
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 TITLE = "Score against a numeric setting"
 _FEWEST = 3  # values that make a curve
-_MOST_PANELS = 6
 _FEW = 8  # values with a tick each
 _NOT_DRAWN = ("seed", "epsilon")  # repetitions, and the axis of a picture of its own
 _RATE = "sampling-rate"
@@ -30,33 +27,19 @@ _RATE = "sampling-rate"
 
 def draw(ended: Sequence[Ended], about: str) -> Figure | None:
     """The picture, for the setting with most values; None where no method has three values of a setting."""
-    measure, drawn = ended[0].measure, methods.of_one_measure(ended)
+    drawn = methods.of_one_measure(ended)
     key = _setting(drawn)
     if key is None:
         return None
     lines, alike = _lines(drawn, key)
-    guessing = methods.chance(drawn)
-    most = methods.capacity(guessing)
-    kept = lines[: most * _MOST_PANELS]
-    panels = methods.panels(kept, most)
-    figure, all_axes = methods.grid(len(panels))
+    kept = curves.shown(lines, methods.chance(drawn))
     places = sorted({point.at for line in kept for point in line.points if point.at is not None})
-    for axes, (shared, part) in zip(all_axes, panels, strict=True):
-        for line, style in zip(part, plotting.STYLES, strict=False):
-            draw_line(axes, line, line.label(shared), style)
+
+    def axis(axes: Axes) -> None:
         _scale(axes, places)
         axes.set_xlabel("expected cohort (clients x sampling-rate)" if key == _RATE else key)
-        if shared:
-            axes.set_title(methods.words({shared: part[0].settings.get(shared)}), fontsize=10)
-    points = [point for line in kept for point in line.points]
-    sentences = methods.fit(all_axes, measure, [end for point in points for end in point.range], guessing)
-    methods.finish(figure, all_axes, measure.axis)
-    plotting.title(figure, [", ".join(methods.shared(drawn)), *filter(None, [alike])])
-    if len(lines) > len(kept):
-        sentences.append(f"{len(lines) - len(kept)} more methods are not shown.")
-    footer = methods.footer(drawn, points, about)
-    plotting.footer(figure, [*footer, *sentences, *methods.left_out(ended, drawn)])
-    return figure
+
+    return curves.of_scores(ended, lines, alike, about, curves.draw_line, axis)
 
 
 def _lines(cells: Sequence[Ended], key: str) -> tuple[list[Line], str]:
