@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import own_runs
 from helpers.patching import patched
 from torch import nn
 from typer.testing import CliRunner
@@ -31,28 +32,16 @@ from fedpriv.mechanism.placement import Central, Local
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import ModelDelta, TrainRequest, make_silo_worker
 
-RUN: dict[str, Any] = {
-    "clients": 400, "model": "logistic", "epsilon": 4.0, "rounds": 3, "sampling_rate": 0.2, "seed": 0,
-    "engine": "in-process", "canaries": 30,
-}  # fmt: skip
-EVERYONE: dict[str, Any] = {**RUN, "sampler": "everyone", "sampling_rate": 1.0}
-SILOS: dict[str, Any] = {**RUN, "unit": "example", "clients": 4, "examples_per_client": 100}
+COINS = {"canaries": 30}
+RUN: dict[str, Any] = {**own_runs.RUN, **COINS}
+EVERYONE: dict[str, Any] = {**own_runs.EVERYONE, **COINS}
+SILOS: dict[str, Any] = {**own_runs.SILOS, **COINS}
 SOUND: dict[str, dict[str, Any]] = {
-    "clients": RUN,
+    **{name: {**settings, **COINS} for name, settings in own_runs.SOUND.items()},
     "replaced units, a convolutional network": {**RUN, "sampler": "fixed-size", "model": "cnn"},
     "everyone, the last model": {**EVERYONE, "view": "last-model"},
-    "local, the server": {**RUN, "placement": "local", "sampler": "fixed-size"},
     "examples of silos": {**SILOS, "placement": "distributed", "view": "server"},
-    "the client level": {**SILOS, "level": "client", "silo_steps": 2, "optimizer": "dp-adam"},
-    "collusion": {**RUN, "placement": "distributed", "colluding_parties": 9, "view": "parties"},
-    "several examples, local steps": {
-        **RUN, "partition": "iid", "examples_per_client": 3, "work": "local-steps", "local_steps": 2,
-    },
-    "public examples": {**RUN, "optimizer": "adadps", "public_examples": 20},
-    "two points": {**RUN, "optimizer": "dp-srm"},
-    "gradients with an offset": {**RUN, "optimizer": "adaclip"},
     "squares of gradients": {**RUN, "optimizer": "noisy-adagrad", "public_examples": 20},
-    "an adaptive clip norm": {**RUN, "optimizer": "dp-sgd", "adaptive_quantile": 0.5},
 }  # fmt: skip
 DEFAULT = ("clients", "local, the server", "the client level", "public examples", "gradients with an offset")
 

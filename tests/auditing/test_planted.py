@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import own_runs
 from helpers.patching import patched
 from torch import nn
 from typer.testing import CliRunner
@@ -23,32 +24,20 @@ from fedpriv.federated import worker
 from fedpriv.mechanism.placement import Central, Local
 from fedpriv.node.factory import make_worker
 
-RUN: dict[str, Any] = {
-    "clients": 400, "model": "logistic", "epsilon": 4.0, "rounds": 3, "sampling_rate": 0.2, "seed": 0,
-    "engine": "in-process", "planted_canaries": 30,
-}  # fmt: skip
-EVERYONE: dict[str, Any] = {**RUN, "sampler": "everyone", "sampling_rate": 1.0}
-SILOS: dict[str, Any] = {**RUN, "unit": "example", "clients": 4, "examples_per_client": 100}
+COINS = {"planted_canaries": 30}
+RUN: dict[str, Any] = {**own_runs.RUN, **COINS}
+EVERYONE: dict[str, Any] = {**own_runs.EVERYONE, **COINS}
+SILOS: dict[str, Any] = {**own_runs.SILOS, **COINS}
 SOUND: dict[str, dict[str, Any]] = {
-    "clients": RUN,
+    **{name: {**settings, **COINS} for name, settings in own_runs.SOUND.items()},
     "dp-sgd, replaced units": {**RUN, "optimizer": "dp-sgd", "sampler": "fixed-size"},
     "a convolutional network": {**RUN, "model": "cnn", "planted_canaries": 10, "clients": 100},
     "the last model": {**EVERYONE, "view": "last-model"},
-    "local, the server": {**RUN, "placement": "local", "sampler": "fixed-size"},
     "distributed, silos' messages": {**SILOS, "placement": "distributed", "view": "server"},
-    "the client level": {**SILOS, "level": "client", "silo_steps": 2, "optimizer": "dp-adam"},
-    "collusion": {**RUN, "placement": "distributed", "colluding_parties": 9, "view": "parties"},
     "secure aggregation": {
         **SILOS, "sampler": "everyone", "sampling_rate": 1.0, "placement": "distributed", "rounds": 2,
         "secure_aggregation": True, "view": "server",
     },
-    "several examples, local steps": {
-        **RUN, "partition": "iid", "examples_per_client": 3, "work": "local-steps", "local_steps": 2,
-    },
-    "public examples": {**RUN, "optimizer": "adadps", "public_examples": 20},
-    "two points": {**RUN, "optimizer": "dp-srm"},
-    "gradients with an offset": {**RUN, "optimizer": "adaclip"},
-    "an adaptive clip norm": {**RUN, "optimizer": "dp-sgd", "adaptive_quantile": 0.5},
 }  # fmt: skip
 DEFAULT = ("clients", "dp-sgd, replaced units", "local, the server", "the client level")
 # A run in which 200 units with coins are enough for guesses alone.

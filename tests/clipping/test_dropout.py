@@ -1,6 +1,7 @@
 """Dropout: an example's mask does not depend on the rest of its batch, and is the same at all points."""
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -148,6 +149,17 @@ def test_models_with_dropout_have_book_keeping(model):
     assert (still - wanted).norm() > 0.05 * wanted.norm()
 
 
+class Called(nn.Module):
+    """A layer in a model that calls it in its own way."""
+
+    def __init__(self, layer: nn.Module, call: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.call = layer, call
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self.layer, x)
+
+
 def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
     """The module's outputs for examples with seeds."""
     module, dropout = prepare(module)
@@ -170,17 +182,12 @@ def test_recurrent_layers_drop_between_levels_as_torchs_do():
             outputs: Tensor = self.other(self.drop(self.one(x)[0]))[0]
             return outputs
 
-    class First(nn.Module):
-        def __init__(self, layer: nn.LSTM) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x: Tensor) -> Tensor:
-            outputs: Tensor = self.layer(x)[0]
-            return outputs
+    def first(layer: nn.Module, x: Tensor) -> Tensor:
+        outputs: Tensor = layer(x)[0]
+        return outputs
 
     layer, x = nn.LSTM(2, 8, 2, dropout=0.5, batch_first=True), torch.randn(20, 5, 2)
-    dropped = outputs_of(First(layer), x)
+    dropped = outputs_of(Called(layer, first), x)
     torch.testing.assert_close(dropped, outputs_of(Apart(layer), x))
     assert (dropped - layer.eval()(x)[0]).abs().max() > 0.01
 
@@ -200,19 +207,14 @@ def test_attention_drops_entries_of_its_weights_as_torchs_does(weights):
             found: Tensor = self.layer.out_proj((self.drop(scores.softmax(-1)) @ v[:, None])[:, 0])
             return found
 
-    class Called(nn.Module):
-        def __init__(self, layer: nn.MultiheadAttention) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x: Tensor) -> Tensor:
-            causal = torch.ones(4, 4).triu(1).bool()
-            return self.layer(x, x, x, attn_mask=causal, is_causal=not weights, need_weights=weights)[0]
+    def causally(layer: nn.Module, x: Tensor) -> Tensor:
+        causal = torch.ones(4, 4).triu(1).bool()
+        return layer(x, x, x, attn_mask=causal, is_causal=not weights, need_weights=weights)[0]
 
     layer, x = nn.MultiheadAttention(4, 1, dropout=0.5, batch_first=True), torch.randn(20, 4, 4)
-    dropped = outputs_of(Called(layer), x)
+    dropped = outputs_of(Called(layer, causally), x)
     torch.testing.assert_close(dropped, outputs_of(Written(layer), x))
-    assert (dropped - Called(layer.eval())(x)).abs().max() > 0.01
+    assert (dropped - Called(layer.eval(), causally)(x)).abs().max() > 0.01
 
 
 @MODELS
