@@ -19,7 +19,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedpriv.federated.engine import PartialSum
 from fedpriv.federated.worker import zeros
-from fedpriv.flower.intervals import NODE, Rhythm
+from fedpriv.flower.intervals import NODE, NODE_BUSY, NODE_RESTS, Rhythm
+from fedpriv.flower.owner_node import held
 from fedpriv.flower.serialization import read_request, reply_content
 from fedpriv.flower.supernode import RunEndedError, connected
 from fedpriv.node.policy_file import read_policy
@@ -44,12 +45,15 @@ def serve(folder: Path) -> None:
         rhythm, last = Rhythm(*NODE), time.monotonic()
         while True:
             with suppress(RunEndedError):
-                if (task := link.next()) is not None:
+                if (task := link.next(held(time.monotonic() - last))) is not None:
                     rhythm.note(time.monotonic() - last)
                     message = task.read()
                     link.reply(Message(answered(message, *own), reply_to=message))
                     last = time.monotonic()
-            time.sleep(rhythm.pause(time.monotonic() - last))
+            if not link.holds:
+                time.sleep(rhythm.pause(time.monotonic() - last))
+            elif time.monotonic() - last > NODE_BUSY:
+                time.sleep(NODE_RESTS)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.client
 import http.server
 import re
+import select
 import socket
 import ssl
 import threading
@@ -21,6 +22,7 @@ from fedpriv._internal import validation
 from fedpriv.deployment.folders import Party
 
 _CALL = re.compile(r"/v1/fleet/[a-z][a-z-]{0,63}")
+_QUESTION = "/v1/fleet/pull-messages"  # the SuperLink may hold it (fedpriv/deployment/held.py)
 _REPLY = "/v1/fleet/push-messages"  # small ones are whole, large ones come in objects
 _MOST_REPLY = 2**20  # bytes of a request with a whole reply (fedpriv/flower/whole_messages.py: MOST)
 _CONNECTIONS = 2048  # at a time; a node holds one or two
@@ -45,6 +47,10 @@ _OWN = frozenset(
         "expect",
     ]
 )
+
+
+class PeerGoneError(Exception):
+    """The peer has closed its connection while it waited for an answer."""
 
 
 class Proxy(http.server.ThreadingHTTPServer):
@@ -157,6 +163,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             answer = self._asked(body, headers)
             content = None if self._streams() else answer.read()
+        except PeerGoneError:
+            self._close_upstream()
+            self.close_connection = True
+            return
         except (OSError, http.client.HTTPException):
             self._close_upstream()
             self._answer(HTTPStatus.BAD_GATEWAY)
@@ -210,12 +220,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 )
             try:
                 self._upstream.request("POST", self.path, body, headers)
+                if self.path == _QUESTION:
+                    self._watch(self._upstream.sock)
                 return self._upstream.getresponse()
             except (http.client.RemoteDisconnected, ConnectionError):
                 self._close_upstream()
                 if not kept:
                     raise
         raise AssertionError("unreachable")
+
+    def _watch(self, upstream: socket.socket) -> None:
+        """Waits until an answer begins. Raises PeerGoneError if the peer closes its connection first.
+
+        The SuperLink holds questions, and drops one whose connection closes: else it would hand a message to
+        a node that is gone. The first call over a connection to it is not watched, since TLS's tickets for
+        later sessions come with its answer or before. A node's first call is no question.
+        """
+        readable, _, _ = select.select([self.connection, upstream], [], [], _UPSTREAM_PATIENCE)
+        if self.connection in readable and not self._is_open():
+            raise PeerGoneError
+
+    def _is_open(self) -> bool:
+        """Whether the peer, who has sent something while it waits, has not closed its connection by it."""
+        try:
+            return bool(self.rfile.peek(1))  # type: ignore[attr-defined]  # it stays there for the next request
+        except OSError:
+            return False
 
     def _close_upstream(self) -> None:
         if self._upstream is not None:

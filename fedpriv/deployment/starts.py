@@ -7,7 +7,8 @@ setting for it. :func:`patient` gives a start 300 seconds. A process that has be
 before.
 
 A SuperLink also ends when its SuperExec has died. That process starts the apps of runs, and Flower's
-SuperLink goes on without it: a run would wait for ever. A unit starts both again.
+SuperLink goes on without it: a run would wait for ever. A unit starts both again. A SuperLink that is started
+here is a quicker one (:mod:`fedpriv.deployment.superlink`).
 
     python -m fedpriv.deployment.starts flower-superlink ARGUMENTS
 """
@@ -25,6 +26,7 @@ from importlib.metadata import entry_points
 from types import FunctionType
 
 from fedpriv._internal import validation
+from fedpriv.deployment.superlink import quicken
 
 START_TIMEOUT = 300.0  # seconds
 _LOOK = 0.5  # seconds between looks for a first child
@@ -73,6 +75,7 @@ def run(command: str, arguments: Sequence[str]) -> None:
         raise validation.fail("command", command, "be a command of Flower, such as flower-superlink")
     patient()
     if command == "flower-superlink":
+        quicken()
         threading.Thread(target=end_with_child, daemon=True).start()
     sys.argv = [command, *arguments]
     entry = next(iter(found))

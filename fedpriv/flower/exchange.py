@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.flower.error_masking import error_reply
 from fedpriv.flower.grids.base import HostedGrid
-from fedpriv.flower.intervals import REPLIES, Rhythm
+from fedpriv.flower.intervals import REPLIES, REPLIES_HELD, Rhythm
 from fedpriv.flower.serialization import MessageError
 from fedpriv.flower.whole_messages import WholeGrid
 
@@ -134,34 +134,52 @@ def _pulled(
     """The replies to these messages that arrive in time; an error in place of one that cannot be decoded."""
     pending = {message.metadata.message_id: message for message in batch}
     begin = time.monotonic()
-    if pending and rhythm.known:
+    if pending and rhythm.known and not _holds(grid):
         time.sleep(rhythm.pause(0.0))
     while pending:
-        for reply in _look(grid, dict(pending)):
+        left = timeout - (time.monotonic() - begin)
+        for reply in _look(grid, pending, awaited, min(REPLIES_HELD, max(left, 0.0))):
             pending.pop(reply.metadata.reply_to_message_id, None)
             yield reply
         waited = time.monotonic() - begin
-        waiting = awaited is None or any(one.metadata.dst_node_id in awaited for one in pending.values())
-        if waited > timeout or not waiting:
+        if waited > timeout or not _awaited(pending, awaited):
             break
-        if pending:
+        if pending and not _holds(grid):
             time.sleep(rhythm.pause(waited))
     else:
         rhythm.note(time.monotonic() - begin)
 
 
-def _look(grid: Grid, pending: Mapping[str, Message]) -> Iterator[Message]:
-    """The replies to these messages that are there; an error in place of one that cannot be decoded."""
+def _awaited(pending: Mapping[str, Message], nodes: Collection[int] | None) -> list[str]:
+    """Those of the pending messages whose replies are waited for."""
+    return [number for number, one in pending.items() if nodes is None or one.metadata.dst_node_id in nodes]
+
+
+def _holds(grid: Grid) -> bool:
+    """Whether the SuperLink holds the questions for replies, so that nobody needs to wait between them."""
+    return isinstance(grid, WholeGrid) and grid.holds
+
+
+def _look(
+    grid: Grid, batch: Mapping[str, Message], awaited: Collection[int] | None, held: float
+) -> Iterator[Message]:
+    """The replies to these messages that are there; an error in place of one that cannot be decoded.
+
+    A SuperLink that can waits up to ``held`` seconds for those of the awaited nodes.
+    """
+    pending = dict(batch)
     if isinstance(grid, WholeGrid):
-        for number, reply in grid.pull(list(pending)):
+        first = _awaited(pending, awaited)
+        others = [number for number in pending if number not in set(first)]
+        for number, reply in grid.pull(first + others, len(first), held):
             if not isinstance(reply, Exception):
                 yield reply
             elif number in pending:
                 yield error_reply(pending[number], UnreadableError())
         return
     ids, size = list(pending), min(_MAX_AT_ONCE, -(-len(pending) // _MAX_GROUPS))
-    for first in range(0, len(ids), size):
-        yield from _pull(grid, {number: pending[number] for number in ids[first : first + size]})
+    for one in range(0, len(ids), size):
+        yield from _pull(grid, {number: pending[number] for number in ids[one : one + size]})
 
 
 def _pull(grid: Grid, batch: Mapping[str, Message]) -> list[Message]:

@@ -11,6 +11,13 @@ from __future__ import annotations
 # Least and most seconds between a node's looks for messages. A look costs a SuperLink about 4 ms of one core,
 # so 1,000 idle nodes that looked every 3 seconds, as Flower's do, would take more than it has.
 NODE = (0.05, 10.0)
+# Seconds for which a deployment's SuperLink holds a question. A node's: half of the time since its last
+# message, within these bounds. A ServerApp's: it looks at its deadlines in between.
+NODE_HELD, REPLIES_HELD = (2.0, 5.0), 1.0
+# A node whose questions are held asks again at once, or after NODE_RESTS seconds if it had no message for as
+# long as NODE_BUSY.
+NODE_BUSY, NODE_RESTS = 60.0, 5.0
+HELD_MOST = 10.0  # whatever a question says
 REPLIES = (0.05, 1.0)  # between the server's looks for replies
 APP_REPLIES = (0.05, 0.05)  # the same, of a strategy over an app's clients
 NODE_LIST = 0.2  # between looks at the list of nodes while a federation assembles

@@ -4,9 +4,10 @@ A run is accepted as a configuration, which the owner's policy (:mod:`fedpriv.no
 Its messages are answered by the installed ClientApp in this process; no code of the run is imported. The
 process stays warm: data, model and plan of a run are kept from message to message.
 
-While it waits, the node asks the SuperLink for messages in the rhythm of the run
-(:mod:`fedpriv.flower.intervals`): shortly before the next one is due, then at intervals that grow with the
-time since the last one. An idle node asks every 10 seconds.
+While it waits, the node asks the SuperLink for messages. The SuperLink of a deployment holds the question
+until there is one (:mod:`fedpriv.flower.holding`). Any other is asked in the rhythm of the run
+(:mod:`fedpriv.flower.intervals`): shortly before the next message is due, then at intervals that grow with
+the time since the last one. An idle node asks about every 10 seconds.
 
 A message that is refused, or fails, is answered with the name of the error's type only. The reason goes to
 the node's journal. An error ends neither the process nor another run.
@@ -24,7 +25,7 @@ from flwr.app import Context, RecordDict
 from fedpriv._internal.validation import FedprivError
 from fedpriv.flower import client_app
 from fedpriv.flower.error_masking import error_reply, public_text, raising
-from fedpriv.flower.intervals import NODE, Rhythm
+from fedpriv.flower.intervals import NODE, NODE_BUSY, NODE_HELD, NODE_RESTS, Rhythm
 from fedpriv.flower.supernode import Link, RunEndedError, Task
 from fedpriv.node.journal import ANSWERED, FAILED, REFUSED, Journal
 from fedpriv.node.policy_file import Policy
@@ -50,11 +51,15 @@ class OwnerNode:
         """Answers messages until ``stopped()``."""
         while not stopped():
             with suppress(RunEndedError):
-                if (task := self._link.next()) is not None:
+                if (task := self._link.next(held(time.monotonic() - self._last))) is not None:
                     self._rhythm.note(time.monotonic() - self._last)
                     self.answer(task)
                     self._last = time.monotonic()
-            _rest(self._rhythm.pause(time.monotonic() - self._last), stopped)
+            waited = time.monotonic() - self._last
+            if not self._link.holds:
+                _rest(self._rhythm.pause(waited), stopped)
+            elif waited > NODE_BUSY:
+                _rest(NODE_RESTS, stopped)
 
     def answer(self, task: Task) -> None:
         """Answers one message, with its reply or with the name of an error's type.
@@ -104,6 +109,16 @@ class OwnerNode:
             state=RecordDict(),
             run_config=run.config,
         )
+
+
+def held(waited: float) -> float:
+    """The seconds for which a question may be held, after so many seconds without a message.
+
+    >>> held(0.5), held(6.0), held(600.0)
+    (2.0, 3.0, 5.0)
+    """
+    least, most = NODE_HELD
+    return min(max(waited / 2, least), most)
 
 
 def _rest(seconds: float, stopped: Callable[[], bool]) -> None:

@@ -37,6 +37,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedpriv._internal import validation
 from fedpriv.flower import whole_messages
+from fedpriv.flower.holding import Holding
 from fedpriv.flower.serialization import MessageError
 
 FLWR = "1.41"
@@ -103,9 +104,15 @@ class Link:
         callbacks: those of Flower's connection.
         whole: sends a small reply in one request and says whether it did (:mod:`whole_messages`); None: every
             reply travels as Flower has it.
+        holding: has the SuperLink hold this node's questions; None: each is answered at once.
     """
 
-    def __init__(self, callbacks: tuple[Any, ...], whole: Callable[[Message], bool] | None = None) -> None:
+    def __init__(
+        self,
+        callbacks: tuple[Any, ...],
+        whole: Callable[[Message], bool] | None = None,
+        holding: Holding | None = None,
+    ) -> None:
         (
             self.node,
             self._receive,
@@ -116,10 +123,18 @@ class Link:
             self._push_object,
             self._confirm,
         ) = callbacks
+        self._holding = holding
         self._whole, self._wholly = whole, ""  # the id of a message that gets a whole reply
 
-    def next(self) -> Task | None:
-        """The next message; None if there is none."""
+    @property
+    def holds(self) -> bool:
+        """Whether the SuperLink held the last question, or would have."""
+        return self._holding is not None and self._holding.holds
+
+    def next(self, held: float = 0.0) -> Task | None:
+        """The next message; None if there is none. The SuperLink may wait ``held`` seconds for one."""
+        if self._holding is not None:
+            self._holding.seconds = held
         with _of_running():
             found = self._receive()
         if found is None:
@@ -227,7 +242,8 @@ def connected(superlink: str, root_certificates: str, private_key: str) -> Itera
     failure: BaseException | None = None
     with http_request_response(superlink, certificates is None, certificates, keys) as callbacks:
         try:
-            yield Link(callbacks, whole_messages.sender(callbacks[2]))
+            client = whole_messages.client_of(callbacks[2])
+            yield Link(callbacks, whole_messages.sender(callbacks[2]), Holding.of(client))
         except Exception as error:  # the context manager of Flower logs errors and drops them
             failure = error
     if isinstance(failure, httpx.HTTPError):

@@ -43,6 +43,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.superlink.grid import HttpGrid
 
+from fedpriv.flower.holding import Holding
 from fedpriv.flower.intervals import SUPERLINK_GONE
 from fedpriv.flower.serialization import MessageError
 from fedpriv.flower.topology import EngineError
@@ -84,6 +85,11 @@ def _in_one_piece(message: Message) -> ProtoMessage | None:
     found.metadata.message_id = secrets.token_hex(32)  # Flower's ids are hashes, which it does not compare
     message.metadata.__dict__["_message_id"] = found.metadata.message_id
     return found
+
+
+def client_of(send: Callable[..., Any]) -> object:
+    """The client of Flower's fleet connection, of which ``send`` is the callback that sends replies."""
+    return inspect.getclosurevars(send).nonlocals["client"]
 
 
 def sender(send: Callable[..., Any]) -> Callable[[Message], bool]:
@@ -133,6 +139,9 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         grid._retry_invoker.max_time = SUPERLINK_GONE
         self._readers = set[int]()  # nodes that have answered whole
         self._unanswered = dict[int, str]()  # {node: its last whole message}
+        self._held = tuple[object, Holding | None](
+            ("", None)
+        )  # Flower's client, and what marks its questions
 
     def set_run(self, run: Any) -> None:
         """See Flower's Grid."""
@@ -195,15 +204,35 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
                 raise reply
             yield reply
 
-    def pull(self, message_ids: list[str]) -> Iterator[tuple[str, Message | Exception]]:
+    @property
+    def holds(self) -> bool:
+        """Whether the SuperLink held the last question for replies, or would have."""
+        return self._held[1] is not None and self._held[1].holds
+
+    def _hold(self, client: object, seconds: float, replies: int) -> None:
+        """Has the SuperLink hold the next question of this client until so many replies are there."""
+        if self._held[0] is not client:  # Flower's grid makes its client when it is first needed
+            self._held = (client, Holding.of(client))
+        if self._held[1] is not None:
+            self._held[1].seconds, self._held[1].replies = seconds if replies else 0.0, replies
+
+    def pull(
+        self, message_ids: list[str], wanted: int = 0, held: float = 0.0
+    ) -> Iterator[tuple[str, Message | Exception]]:
         """(id of a message, its reply) for the replies that are there by now, decoded one after the other.
 
         An exception takes the place of a reply that cannot be had or decoded.
+
+        Args:
+            message_ids: the messages.
+            wanted, held: the SuperLink may wait ``held`` seconds for replies to the first ``wanted`` ones.
         """
         for first in range(0, len(message_ids), _MOST_PULLED):
             request = PullAppMessagesRequest(message_ids=message_ids[first : first + _MOST_PULLED])
             with _reached():
-                response = self._grid._runtime_client.PullMessages(request)
+                client = self._grid._runtime_client
+                self._hold(client, held, 0 if first else min(wanted, _MOST_PULLED))
+                response = client.PullMessages(request)
             for found, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 number = str(found.metadata.reply_to_message_id)
                 try:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import http.server
 import socket
+import socketserver
 import ssl
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,13 @@ from fedpriv.deployment.provision import Request, provision
 from fedpriv.deployment.proxy import Proxy
 
 
+def tls(party: Party) -> ssl.SSLContext:
+    """That of a SuperLink."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(party.folder / "loopback.crt", party.folder / "loopback.key")
+    return context
+
+
 class Upstream(http.server.ThreadingHTTPServer):
     """A SuperLink's place: it notes what arrives, and answers with it."""
 
@@ -25,9 +33,7 @@ class Upstream(http.server.ThreadingHTTPServer):
 
     def __init__(self, party: Party) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(party.folder / "loopback.crt", party.folder / "loopback.key")
-        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.socket = tls(party).wrap_socket(self.socket, server_side=True)
         self.arrived: list[tuple[str, bytes, dict[str, str]]] = []
 
 
@@ -202,3 +208,42 @@ def test_a_superlink_that_is_gone_is_a_bad_gateway(serving: Serving, monkeypatch
         connection.request("POST", "/v1/fleet/get-run", b"")
         assert connection.getresponse().status == 502
         connection.close()
+
+
+def test_a_question_whose_node_is_gone_is_gone_for_the_superlink_too(serving: Serving) -> None:
+    """Else a question that the SuperLink holds would take a message that nobody gets."""
+    asked, closed = threading.Event(), threading.Event()
+
+    class Holds(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            for activates in (True, False):
+                while self.rfile.readline().strip():
+                    pass
+                if activates:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            asked.set()
+            if self.rfile.read(2) == b"":
+                closed.set()
+
+    class Held(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+        def get_request(self) -> tuple[socket.socket, object]:
+            plain, address = super().get_request()
+            return tls(serving.party).wrap_socket(plain, server_side=True), address
+
+    with Held(("127.0.0.1", 0), Holds) as upstream:
+        threading.Thread(target=upstream.serve_forever, args=(0.05,), daemon=True).start()
+        own, serving.proxy.upstream = serving.proxy.upstream, ("127.0.0.1", upstream.server_address[1])
+        try:
+            connection = serving.connection()
+            connection.request("POST", "/v1/fleet/activate-node", b"")
+            assert connection.getresponse().read() == b""
+            connection.request("POST", "/v1/fleet/pull-messages", b"")
+            assert asked.wait(10)
+            assert not closed.wait(0.3)
+            connection.close()
+            assert closed.wait(10)
+        finally:
+            serving.proxy.upstream = own
+            upstream.shutdown()

@@ -310,12 +310,13 @@ def test_an_ended_run_and_an_unexpected_error_end_no_process(
     def ended() -> Message:
         raise next(tasks)
 
-    def upcoming() -> Task:
+    def upcoming(held: float) -> Task:
         message = InProcessGrid(nodes=2).create_message(RecordDict(), "query", 1, "0")
         message.metadata.__dict__.update(_run_id=7, _message_id="1")
         return Task(message, ended)
 
     monkeypatch.setattr(server.link, "next", upcoming, raising=False)
+    monkeypatch.setattr(server.link, "holds", False, raising=False)
     monkeypatch.setattr("fedpriv.flower.owner_node.time.sleep", naps.append)
     server.node.serve(lambda: next(stops))
     [line] = read_journal(policy.journal)

@@ -164,7 +164,8 @@ def test_a_revoked_key_ends_the_node_in_one_line(monkeypatch: pytest.MonkeyPatch
         with suppress(Exception):  # as Flower's does
             yield (1,) + (response.raise_for_status,) * 7
 
-    monkeypatch.setattr("fedpriv.flower.whole_messages.sender", lambda send: None)
+    for name in ("client_of", "sender"):
+        monkeypatch.setattr(f"fedpriv.flower.whole_messages.{name}", lambda send: None)
     monkeypatch.setattr("fedpriv.flower.supernode.http_request_response", connection)
     said = r"no longer serves this node: .*was it revoked"
     with pytest.raises(LinkError, match=said) as error, connected("127.0.0.1:1", "", "") as link:
