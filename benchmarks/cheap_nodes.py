@@ -50,10 +50,11 @@ def serve(folder: Path) -> None:
                     message = task.read()
                     link.reply(Message(answered(message, *own), reply_to=message))
                     last = time.monotonic()
+            waited = time.monotonic() - last
             if not link.holds:
-                time.sleep(rhythm.pause(time.monotonic() - last))
-            elif time.monotonic() - last > NODE_BUSY:
-                time.sleep(NODE_RESTS)
+                time.sleep(rhythm.pause(waited))
+            else:
+                time.sleep(NODE_RESTS if waited > NODE_BUSY else rhythm.rest(waited))
 
 
 def main() -> None:

@@ -134,8 +134,8 @@ def _pulled(
     """The replies to these messages that arrive in time; an error in place of one that cannot be decoded."""
     pending = {message.metadata.message_id: message for message in batch}
     begin = time.monotonic()
-    if pending and rhythm.known and not _holds(grid):
-        time.sleep(rhythm.pause(0.0))
+    if pending and rhythm.known:
+        time.sleep(rhythm.rest(0.0) if _holds(grid) else rhythm.pause(0.0))
     while pending:
         left = timeout - (time.monotonic() - begin)
         for reply in _look(grid, pending, awaited, min(REPLIES_HELD, max(left, 0.0))):

@@ -14,8 +14,8 @@ NODE = (0.05, 10.0)
 # Seconds for which a deployment's SuperLink holds a question. A node's: half of the time since its last
 # message, within these bounds. A ServerApp's: it looks at its deadlines in between.
 NODE_HELD, REPLIES_HELD = (2.0, 5.0), 1.0
-# A node whose questions are held asks again at once, or after NODE_RESTS seconds if it had no message for as
-# long as NODE_BUSY.
+# A node whose questions are held asks again at once (:meth:`Rhythm.rest`), or after NODE_RESTS seconds if it
+# had no message for as long as NODE_BUSY.
 NODE_BUSY, NODE_RESTS = 60.0, 5.0
 HELD_MOST = 10.0  # whatever a question says
 REPLIES = (0.05, 1.0)  # between the server's looks for replies
@@ -52,6 +52,16 @@ class Rhythm:
     >>> rhythm.note(0.8)
     >>> round(rhythm.pause(0.0), 2)
     0.32
+
+    Who asks a SuperLink that holds questions needs no pauses, unless the wait is longer than it holds one.
+
+    >>> held = Rhythm(0.05, 10.0)
+    >>> held.note(1.0)
+    >>> held.rest(0.0)
+    0.0
+    >>> held.note(10.0)
+    >>> held.rest(0.0), held.rest(10.0)
+    (8.0, 1.5)
     """
 
     def __init__(self, least: float, most: float) -> None:
@@ -68,6 +78,13 @@ class Rhythm:
         self._looks += 1
         early = _EARLY * self._expected - waited
         return min(max(early if early > 0 else _SHARE * waited, self._least), self._most)
+
+    def rest(self, waited: float) -> float:
+        """The seconds until the next look of whoever has its questions held, after ``waited`` seconds.
+
+        A held question costs nothing while it waits, but one whose time is up has been in vain.
+        """
+        return self.pause(waited) if self._expected > NODE_HELD[1] else 0.0
 
     def note(self, waited: float) -> None:
         """What was waited for has come after so many seconds."""

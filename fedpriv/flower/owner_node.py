@@ -58,8 +58,8 @@ class OwnerNode:
             waited = time.monotonic() - self._last
             if not self._link.holds:
                 _rest(self._rhythm.pause(waited), stopped)
-            elif waited > NODE_BUSY:
-                _rest(NODE_RESTS, stopped)
+            else:
+                _rest(NODE_RESTS if waited > NODE_BUSY else self._rhythm.rest(waited), stopped)
 
     def answer(self, task: Task) -> None:
         """Answers one message, with its reply or with the name of an error's type.

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -54,6 +55,7 @@ MOST = 2**18  # bytes of the content of a message that travels whole
 MARK = "whole-messages"  # the record of a server that reads whole replies
 
 _MOST_PUSHED = 2**23  # bytes of messages in one request of the server
+_LEAST_HELD = 0.001  # seconds; a question that says none would not learn that this SuperLink holds
 _MOST_PULLED = 32  # replies in one answer to the server
 # Messages in objects that are sent together. Flower's grid uploads all of their envelopes before the first
 # object, and nodes ask for the objects meanwhile: 200 nodes kept the SuperLink from taking the objects.
@@ -214,7 +216,7 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         if self._held[0] is not client:  # Flower's grid makes its client when it is first needed
             self._held = (client, Holding.of(client))
         if self._held[1] is not None:
-            self._held[1].seconds, self._held[1].replies = seconds if replies else 0.0, replies
+            self._held[1].seconds, self._held[1].replies = max(seconds, _LEAST_HELD), replies
 
     def pull(
         self, message_ids: list[str], wanted: int = 0, held: float = 0.0
@@ -227,11 +229,13 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
             message_ids: the messages.
             wanted, held: the SuperLink may wait ``held`` seconds for replies to the first ``wanted`` ones.
         """
+        end = time.monotonic() + held
         for first in range(0, len(message_ids), _MOST_PULLED):
             request = PullAppMessagesRequest(message_ids=message_ids[first : first + _MOST_PULLED])
             with _reached():
                 client = self._grid._runtime_client
-                self._hold(client, held, 0 if first else min(wanted, _MOST_PULLED))
+                left = end - time.monotonic() if held else 0.0
+                self._hold(client, left, min(max(wanted - first, 0), _MOST_PULLED))
                 response = client.PullMessages(request)
             for found, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 number = str(found.metadata.reply_to_message_id)

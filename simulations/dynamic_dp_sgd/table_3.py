@@ -1,6 +1,6 @@
 """Du et al. 2021, Table 3: Dynamic DP-SGD on NAME, with an LSTM that classifies surnames by country.
 
-    python simulations/dynamic_dp_sgd/table_3.py --run        # the table's runs, 3 seeds each
+    python simulations/dynamic_dp_sgd/table_3.py --run        # the table's runs, 5 seeds each
     python simulations/dynamic_dp_sgd/table_3.py              # the table from table_3.jsonl
 
 Needs NAME under $FEDPRIV_DATA (`fedpriv data fetch names`). Finished runs are appended to ``table_3.jsonl``
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-from batches import SEEDS, Cell, batch
+from batches import Cell, batch
 from table_1 import table
 
 RESULTS = Path(__file__).with_name("table_3.jsonl")
@@ -26,6 +26,7 @@ PAPER = {
     "sensitivity-decay": (66.66, 71.78, 73.67, 74.78),
     "dynamic": (67.30, 72.01, 75.03, 75.75),
 }
+SEEDS = (0, 1, 2, 3, 4)  # nothing was chosen with them
 EXAMPLES, COHORT, EPOCHS = 16_059, 800, 50
 RHO_C, RHO_MU = 2.0, 1.25  # not published for this table; 1/rho is swept over 0.1 .. 0.8
 
