@@ -142,12 +142,12 @@ def _pulled(
             pending.pop(reply.metadata.reply_to_message_id, None)
             yield reply
         waited = time.monotonic() - begin
-        if waited > timeout or not _awaited(pending, awaited):
-            break
-        if pending and not _holds(grid):
-            time.sleep(rhythm.pause(waited))
-    else:
-        rhythm.note(time.monotonic() - begin)
+        if not _awaited(pending, awaited):
+            rhythm.note(waited)
+            return
+        if waited > timeout:
+            return
+        time.sleep(rhythm.rest(waited) if _holds(grid) else rhythm.pause(waited))
 
 
 def _awaited(pending: Mapping[str, Message], nodes: Collection[int] | None) -> list[str]:

@@ -135,6 +135,7 @@ def pulled(grid: FakeGrid, awaited: set[int] | None, monkeypatch: pytest.MonkeyP
         for node in (1, 2, 3)
     ]
     assert len(list(wire._pulled(grid, batch, 60.0, rhythm, awaited))) == 3
+    assert rhythm._expected < 0.5  # it has noted how long this exchange took
     return slept
 
 
