@@ -43,11 +43,10 @@ class HeldQuestions:
 
     Args:
         app: the SuperLink.
-        clock: seconds that grow.
     """
 
-    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app, self._clock = app, clock
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
         self._sent = dict[int, int]()  # {node: how often a message was stored for it}
         self._given = dict[int, int]()  # {node: how many of them it has got, or found to be gone}
         self._replied = dict[str, None]()  # messages whose replies are stored, the oldest first
@@ -126,12 +125,12 @@ class HeldQuestions:
 
     async def _until(self, due: Callable[[], bool], news: str, seconds: float, receive: Receive) -> bool:
         """Waits until ``due()``, for these seconds at most; False as soon as the connection is closed."""
-        end = self._clock() + seconds
+        end = time.monotonic() + seconds
         if due() or seconds <= 0:
             return True
         closed = asyncio.ensure_future(receive())  # after its body, a request's next event is its end
         try:
-            while not due() and not closed.done() and (left := end - self._clock()) > 0:
+            while not due() and not closed.done() and (left := end - time.monotonic()) > 0:
                 told = asyncio.ensure_future(self._news[news].wait())
                 await asyncio.wait({told, closed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 told.cancel()
