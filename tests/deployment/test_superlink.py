@@ -194,11 +194,12 @@ def test_transactions_of_threads_do_not_overlap_and_nest() -> None:
 
 def test_the_log_has_what_the_console_shows_once(unchanged: None, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("flwr")
+    [console] = logger.handlers
+    monkeypatch.setattr(console, "level", logging.INFO)  # as it is at the start; other tests change it
     superlink.log_once()
     assert not logger.propagate
     assert not logger.isEnabledFor(logging.DEBUG)  # single requests, with their contents
     assert logger.isEnabledFor(logging.INFO)
-    [console] = logger.handlers
     monkeypatch.setattr(console, "level", logging.DEBUG)  # FLWR_LOG_LEVEL=DEBUG
     superlink.log_once()
     assert logger.isEnabledFor(logging.DEBUG)
