@@ -236,8 +236,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         a node that is gone. The first call over a connection to it is not watched, since TLS's tickets for
         later sessions come with its answer or before. A node's first call is no question.
         """
-        readable, _, _ = select.select([self.connection, upstream], [], [], _UPSTREAM_PATIENCE)
-        if self.connection in readable and not self._is_open():
+        waits = select.poll()  # and not select(), which takes no descriptor above 1,023
+        for one in (self.connection, upstream):
+            waits.register(one, select.POLLIN)
+        ready = {descriptor for descriptor, _ in waits.poll(1000 * _UPSTREAM_PATIENCE)}
+        if self.connection.fileno() in ready and not self._is_open():
             raise PeerGoneError
 
     def _is_open(self) -> bool:

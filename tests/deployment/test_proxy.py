@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import os
+import resource
 import socket
 import socketserver
 import ssl
@@ -247,3 +249,21 @@ def test_a_question_whose_node_is_gone_is_gone_for_the_superlink_too(serving: Se
         finally:
             serving.proxy.upstream = own
             upstream.shutdown()
+
+
+def test_a_question_passes_in_a_proxy_with_many_connections(serving: Serving) -> None:
+    """select() fails for descriptors above 1,023; a proxy of 600 nodes has more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("no process may have so many files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    with contextlib.ExitStack() as taken:
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        connection = serving.connection()
+        connection.request("POST", "/v1/fleet/pull-messages", b"hello")
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"olleh")
+        assert connection.sock.fileno() > 1023
+        connection.close()
