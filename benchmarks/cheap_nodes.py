@@ -19,8 +19,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedpriv.federated.engine import PartialSum
 from fedpriv.federated.worker import zeros
-from fedpriv.flower.intervals import NODE, NODE_BUSY, NODE_RESTS, Rhythm
-from fedpriv.flower.owner_node import held
+from fedpriv.flower.intervals import NODE, Rhythm, held
 from fedpriv.flower.serialization import read_request, reply_content
 from fedpriv.flower.supernode import RunEndedError, connected
 from fedpriv.node.policy_file import read_policy
@@ -50,11 +49,7 @@ def serve(folder: Path) -> None:
                     message = task.read()
                     link.reply(Message(answered(message, *own), reply_to=message))
                     last = time.monotonic()
-            waited = time.monotonic() - last
-            if not link.holds:
-                time.sleep(rhythm.pause(waited))
-            else:
-                time.sleep(NODE_RESTS if waited > NODE_BUSY else rhythm.rest(waited))
+            time.sleep(rhythm.node(time.monotonic() - last, link.holds))
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ SuperLink starts in this process:
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpriv.deployment.held import HeldQuestions
+from fedpriv.flower.flower_log import log_once
 
 FLWR = "1.41"  # whose names are used here; tests/deployment/test_superlink.py holds them
 
@@ -104,17 +104,6 @@ def one_transaction(mixin: Any) -> None:
             yield found
 
     mixin.session = alone
-
-
-def log_once() -> None:
-    """Has Flower's logger write what its own console shows, once.
-
-    Flower makes records of every level, and leaves the choice to its console handler. The handler of
-    fedpriv's command line would write them all again, requests and their details included.
-    """
-    logger = logging.getLogger("flwr")
-    logger.propagate = False
-    logger.setLevel(min(handler.level for handler in logger.handlers))
 
 
 def quicken() -> None:

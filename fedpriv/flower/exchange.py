@@ -170,8 +170,8 @@ def _look(
     pending = dict(batch)
     if isinstance(grid, WholeGrid):
         first = _awaited(pending, awaited)
-        others = [number for number in pending if number not in set(first)]
-        for number, reply in grid.pull(first + others, len(first), held):
+        awaited_first = list(dict.fromkeys([*first, *pending]))
+        for number, reply in grid.pull(awaited_first, len(first), held):
             if not isinstance(reply, Exception):
                 yield reply
             elif number in pending:

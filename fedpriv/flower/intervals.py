@@ -30,6 +30,16 @@ _EARLY = 0.8  # of the wait that is expected: the first look
 _SHORTER = 0.5  # of a wait that was over at the first look: the next one that is expected
 
 
+def held(waited: float) -> float:
+    """The seconds for which a node's question may be held, after so many seconds without a message.
+
+    >>> held(0.5), held(6.0), held(600.0)
+    (2.0, 3.0, 5.0)
+    """
+    least, most = NODE_HELD
+    return min(max(waited / 2, least), most)
+
+
 class Rhythm:
     """When to look next for something that comes again and again.
 
@@ -85,6 +95,12 @@ class Rhythm:
         A held question costs nothing while it waits, but one whose time is up has been in vain.
         """
         return self.pause(waited) if self._expected > NODE_HELD[1] else 0.0
+
+    def node(self, waited: float, holds: bool) -> float:
+        """The seconds until a node asks again, after ``waited`` seconds, if its questions are held or not."""
+        if not holds:
+            return self.pause(waited)
+        return NODE_RESTS if waited > NODE_BUSY else self.rest(waited)
 
     def note(self, waited: float) -> None:
         """What was waited for has come after so many seconds."""

@@ -25,7 +25,7 @@ from flwr.app import Context, RecordDict
 from fedpriv._internal.validation import FedprivError
 from fedpriv.flower import client_app
 from fedpriv.flower.error_masking import error_reply, public_text, raising
-from fedpriv.flower.intervals import NODE, NODE_BUSY, NODE_HELD, NODE_RESTS, Rhythm
+from fedpriv.flower.intervals import NODE, Rhythm, held
 from fedpriv.flower.supernode import Link, RunEndedError, Task
 from fedpriv.node.journal import ANSWERED, FAILED, REFUSED, Journal
 from fedpriv.node.policy_file import Policy
@@ -56,10 +56,7 @@ class OwnerNode:
                     self.answer(task)
                     self._last = time.monotonic()
             waited = time.monotonic() - self._last
-            if not self._link.holds:
-                _rest(self._rhythm.pause(waited), stopped)
-            else:
-                _rest(NODE_RESTS if waited > NODE_BUSY else self._rhythm.rest(waited), stopped)
+            _rest(self._rhythm.node(waited, self._link.holds), stopped)
 
     def answer(self, task: Task) -> None:
         """Answers one message, with its reply or with the name of an error's type.
@@ -109,16 +106,6 @@ class OwnerNode:
             state=RecordDict(),
             run_config=run.config,
         )
-
-
-def held(waited: float) -> float:
-    """The seconds for which a question may be held, after so many seconds without a message.
-
-    >>> held(0.5), held(6.0), held(600.0)
-    (2.0, 3.0, 5.0)
-    """
-    least, most = NODE_HELD
-    return min(max(waited / 2, least), most)
 
 
 def _rest(seconds: float, stopped: Callable[[], bool]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedpriv._internal import validation
 from fedpriv.flower import whole_messages
+from fedpriv.flower.flower_log import log_once
 from fedpriv.flower.holding import Holding
 from fedpriv.flower.serialization import MessageError
 
@@ -236,7 +236,7 @@ def connected(superlink: str, root_certificates: str, private_key: str) -> Itera
     serving the node, such as after its key was revoked. Exits the process as Flower's SuperNode does if the
     SuperLink refuses the node at first.
     """
-    logging.getLogger("flwr").propagate = False  # it has a handler of its own; else its lines come twice
+    log_once()
     certificates = _read("root-certificates", root_certificates) if root_certificates else None
     keys = None if not private_key else _keys(private_key)
     failure: BaseException | None = None

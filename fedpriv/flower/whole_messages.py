@@ -141,9 +141,8 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
         grid._retry_invoker.max_time = SUPERLINK_GONE
         self._readers = set[int]()  # nodes that have answered whole
         self._unanswered = dict[int, str]()  # {node: its last whole message}
-        self._held = tuple[object, Holding | None](
-            ("", None)
-        )  # Flower's client, and what marks its questions
+        self._client: object = None  # Flower's, whose questions are marked
+        self._holding: Holding | None = None
 
     def set_run(self, run: Any) -> None:
         """See Flower's Grid."""
@@ -209,14 +208,14 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
     @property
     def holds(self) -> bool:
         """Whether the SuperLink held the last question for replies, or would have."""
-        return self._held[1] is not None and self._held[1].holds
+        return self._holding is not None and self._holding.holds
 
     def _hold(self, client: object, seconds: float, replies: int) -> None:
         """Has the SuperLink hold the next question of this client until so many replies are there."""
-        if self._held[0] is not client:  # Flower's grid makes its client when it is first needed
-            self._held = (client, Holding.of(client))
-        if self._held[1] is not None:
-            self._held[1].seconds, self._held[1].replies = max(seconds, _LEAST_HELD), replies
+        if self._client is not client:  # Flower's grid makes its client when it is first needed
+            self._client, self._holding = client, Holding.of(client)
+        if self._holding is not None:
+            self._holding.seconds, self._holding.replies = max(seconds, _LEAST_HELD), replies
 
     def pull(
         self, message_ids: list[str], wanted: int = 0, held: float = 0.0
@@ -234,8 +233,7 @@ class WholeGrid(Grid):  # type: ignore[misc]  # Flower is not followed by mypy
             request = PullAppMessagesRequest(message_ids=message_ids[first : first + _MOST_PULLED])
             with _reached():
                 client = self._grid._runtime_client
-                left = end - time.monotonic() if held else 0.0
-                self._hold(client, left, min(max(wanted - first, 0), _MOST_PULLED))
+                self._hold(client, end - time.monotonic(), min(max(wanted - first, 0), _MOST_PULLED))
                 response = client.PullMessages(request)
             for found, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 number = str(found.metadata.reply_to_message_id)

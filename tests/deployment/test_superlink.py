@@ -24,6 +24,7 @@ from starlette.middleware import Middleware
 from fedpriv.deployment import superlink
 from fedpriv.deployment.held import NODE_ANSWERS, NODE_ASKS, SERVER_ASKS, SERVER_SENDS, HeldQuestions
 from fedpriv.deployment.superlink import AROUND, ASKED, FLEET, RUNTIME, paths_around, shortened
+from fedpriv.flower.flower_log import log_once
 from fedpriv.flower.holding import HELD, HOLD
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")
@@ -196,10 +197,10 @@ def test_the_log_has_what_the_console_shows_once(unchanged: None, monkeypatch: p
     logger = logging.getLogger("flwr")
     [console] = logger.handlers
     monkeypatch.setattr(console, "level", logging.INFO)  # as it is at the start; other tests change it
-    superlink.log_once()
+    log_once()
     assert not logger.propagate
     assert not logger.isEnabledFor(logging.DEBUG)  # single requests, with their contents
     assert logger.isEnabledFor(logging.INFO)
     monkeypatch.setattr(console, "level", logging.DEBUG)  # FLWR_LOG_LEVEL=DEBUG
-    superlink.log_once()
+    log_once()
     assert logger.isEnabledFor(logging.DEBUG)

@@ -14,8 +14,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedpriv.flower import exchange as wire
 from fedpriv.flower.holding import HELD, HOLD, REPLIES, Holding
-from fedpriv.flower.intervals import NODE_BUSY, NODE_RESTS, REPLIES_HELD, Rhythm
-from fedpriv.flower.owner_node import OwnerNode, held
+from fedpriv.flower.intervals import NODE_BUSY, NODE_RESTS, REPLIES_HELD, Rhythm, held
+from fedpriv.flower.owner_node import OwnerNode
 from fedpriv.flower.supernode import Link
 from fedpriv.flower.whole_messages import WholeGrid
 
@@ -170,7 +170,8 @@ def test_a_grid_marks_the_first_of_its_questions(monkeypatch: pytest.MonkeyPatch
 
     class Runtime(FleetHttpClient):
         def PullMessages(self, request: Any) -> Any:  # noqa: N802
-            marks.append((grid._held[1].seconds, grid._held[1].replies) if grid._held[1] else (9.0, 9))
+            assert grid._holding is not None
+            marks.append((grid._holding.seconds, grid._holding.replies))
             return SimpleNamespace(messages_list=[], message_object_trees=[])
 
     asked.client.__class__ = Runtime
