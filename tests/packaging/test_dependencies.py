@@ -22,7 +22,14 @@ EXTRAS = {
     for line in lines
 }
 # What comes with a declared dependency, which decides its version (see pyproject.toml).
-THROUGH = {"ray": "flwr", "dp-accounting": "flwr", "httpx": "flwr", "pydantic-core": "pydantic"}
+THROUGH = {
+    "ray": "flwr",
+    "dp-accounting": "flwr",
+    "httpx": "flwr",
+    "protobuf": "flwr",
+    "starlette": "flwr",
+    "pydantic-core": "pydantic",
+}
 # Extras, which a function imports where they are installed, and says how to install them where they are not.
 OPTIONAL = {
     "datasets": {"data/readers/hugging_face.py"},
