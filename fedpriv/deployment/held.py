@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from flwr.supercore.protobuf.translation import DecodeError  # protobuf's, which Flower's own code catches
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 

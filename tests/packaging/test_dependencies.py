@@ -26,7 +26,6 @@ THROUGH = {
     "ray": "flwr",
     "dp-accounting": "flwr",
     "httpx": "flwr",
-    "protobuf": "flwr",
     "starlette": "flwr",
     "pydantic-core": "pydantic",
 }
