@@ -9,6 +9,10 @@ no message is handed to a node that is gone.
 
 What it knows is in memory alone, and only ever delays a question. After a restart nothing is known, so no
 question of a node is held before Flower has answered it once, and a server's is held a second at most.
+
+It sees requests before Flower has proved who sent them. So a question is held only while it is small, and
+:data:`_MOST_HELD` of one node; more are answered at once. What a node's answer says is noted only after
+Flower has accepted it, and only for messages that the server has sent to that node.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
@@ -33,7 +39,9 @@ FLWR = "1.41"  # whose paths and messages are used here; tests/deployment/test_h
 NODE_ASKS, NODE_ANSWERS = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 SERVER_ASKS, SERVER_SENDS = "/v1/runtime/pull-messages", "/v1/runtime/push-messages"
 
-_MOST_KNOWN = 100_000  # replies that no server has asked for yet; the oldest are forgotten
+_MOST_KNOWN = 100_000  # messages whose replies no server has got yet; the oldest are forgotten
+_MOST_HELD = 2  # questions of a node; one, and another from before its connection broke
+_MOST_BYTES = 4096  # of a node's question that is held; a longer one is none
 
 _Request = TypeVar("_Request")
 
@@ -49,7 +57,9 @@ class HeldQuestions:
         self._app = app
         self._sent = dict[int, int]()  # {node: how often a message was stored for it}
         self._given = dict[int, int]()  # {node: how many of them it has got, or found to be gone}
-        self._replied = dict[str, None]()  # messages whose replies are stored, the oldest first
+        self._held = Counter[int]()  # {node: questions that are held now}
+        self._asked = dict[str, int]()  # {message: the node that is asked}, the oldest first
+        self._replied = set[str]()  # those of them whose replies are stored
         # Set, and replaced, when messages to nodes and replies are stored.
         self._news = {SERVER_SENDS: asyncio.Event(), NODE_ANSWERS: asyncio.Event()}
 
@@ -76,25 +86,35 @@ class HeldQuestions:
             for message in _read(PushAppMessagesRequest, body).messages_list:
                 node = message.metadata.dst_node_id
                 self._sent[node] = self._sent.get(node, 0) + 1
+                self._asked[message.metadata.message_id] = node
+            while len(self._asked) > _MOST_KNOWN:
+                self._forget(next(iter(self._asked)))
         else:
-            for message in _read(PushMessagesRequest, body).messages_list:
-                self._replied[message.metadata.reply_to_message_id] = None
-            while len(self._replied) > _MOST_KNOWN:
-                del self._replied[next(iter(self._replied))]
+            request = _read(PushMessagesRequest, body)
+            for message in request.messages_list[:1]:  # Flower looks at the first alone
+                name = message.metadata.reply_to_message_id
+                if self._asked.get(name) == request.node.node_id:
+                    self._replied.add(name)
         self._news[path].set()
         self._news[path] = asyncio.Event()
+
+    def _forget(self, name: str) -> None:
+        del self._asked[name]
+        self._replied.discard(name)
 
     async def _node_asks(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A node asks for a message: held while it is known that there is none."""
         body, again = await _body(receive)
         node = _read(PullMessagesRequest, body).node.node_id
-        seconds = _seconds(scope)
+        allowed = len(body) <= _MOST_BYTES and self._held[node] < _MOST_HELD
+        seconds = _seconds(scope) if allowed else 0.0
 
         def due() -> bool:
             return self._given.get(node) != self._sent.get(node, 0)
 
-        if not await self._until(due, SERVER_SENDS, seconds, receive):
-            return
+        with self._counted(node):
+            if not await self._until(due, SERVER_SENDS, seconds, receive):
+                return
         count = self._sent.get(node, 0)  # a message that is stored during the answer may not be in it
         answer = _Answer(send, holds=seconds > 0)
         await self._app(scope, again, answer)
@@ -121,7 +141,18 @@ class HeldQuestions:
         await self._app(scope, again, answer)
         if answer.status == 200:
             for number in known:
-                self._replied.pop(number, None)
+                if number in self._asked:
+                    self._forget(number)
+
+    @contextmanager
+    def _counted(self, node: int) -> Iterator[None]:
+        self._held[node] += 1
+        try:
+            yield
+        finally:
+            self._held[node] -= 1
+            if not self._held[node]:
+                del self._held[node]
 
     async def _until(self, due: Callable[[], bool], news: str, seconds: float, receive: Receive) -> bool:
         """Waits until ``due()``, for these seconds at most; False as soon as the connection is closed."""

@@ -1,6 +1,6 @@
 """What a deployment's SuperLink does otherwise than Flower's, so that a round takes less of its one core.
 
-Nothing of what Flower's code answers, stores or refuses changes. :func:`quicken` does four things before the
+Nothing of what Flower's code answers or refuses changes. :func:`quicken` does five things before the
 SuperLink starts in this process:
 
 - Requests pass only the middlewares that look at them. Flower 1.41 leads every request through nine, of which
@@ -10,6 +10,7 @@ SuperLink starts in this process:
 - Questions for messages are held until there is one (:mod:`fedpriv.deployment.held`).
 - Threads wait for each other's transactions at a lock. SQLite has one writer at a time, and whoever finds its
   file taken sleeps for some milliseconds, tries again, and sleeps longer.
+- Rows of uploads that never end are removed (:mod:`fedpriv.deployment.leftovers`).
 - The log is written once, and without Flower's records of single requests, whose details do not belong there.
 """
 
@@ -25,6 +26,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpriv.deployment.held import HeldQuestions
+from fedpriv.deployment.leftovers import removed_in_passing
 from fedpriv.flower.flower_log import log_once
 
 FLWR = "1.41"  # whose names are used here; tests/deployment/test_superlink.py holds them
@@ -108,10 +110,12 @@ def one_transaction(mixin: Any) -> None:
 
 def quicken() -> None:
     """Changes Flower's code in this process as the module says, before its SuperLink starts here."""
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.supercore.sql_mixin import SqlMixin
     from flwr.superlink import main
 
     log_once()
     one_transaction(SqlMixin)
+    removed_in_passing(SqlLinkState)
     flowers = main._get_middleware
     main._get_middleware = lambda: [Middleware(HeldQuestions), *shortened(flowers())]

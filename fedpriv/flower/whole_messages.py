@@ -11,8 +11,8 @@ Both sides must know of it. The server marks the query with which it first asks 
 node that has answered whole gets whole messages, until one of them is not answered. Flower's own SuperNodes
 ignore the mark, and nothing changes for them.
 
-A whole message has an object id of its own and no object, which the SuperLink notes until the run ends: fewer
-rows than the objects of a message leave behind.
+A whole message has an object id of its own and no object. Flower's SuperLink notes it until the run ends, one
+of `fedpriv deploy` for some minutes (:mod:`fedpriv.deployment.leftovers`).
 
 Safety: sizes are checked before arrays are decoded. The fleet's proxy (:mod:`fedpriv.deployment.proxy`)
 passes no request of a node for a reply that has more than 1 MiB. The server decodes one reply after the

@@ -82,10 +82,10 @@ class SuperLink:
         sent = [Message(metadata=Metadata(dst_node_id=node, message_id=name)) for node, name in messages]
         await self.call(SERVER_SENDS, PushAppMessagesRequest(messages_list=sent))
 
-    async def answer(self, *messages: str) -> None:
+    async def answer(self, *messages: str, node: int = 7) -> None:
         for name in messages:
             reply = Message(metadata=Metadata(reply_to_message_id=name))
-            await self.call(NODE_ANSWERS, PushMessagesRequest(messages_list=[reply]))
+            await self.call(NODE_ANSWERS, PushMessagesRequest(node=Node(node_id=node), messages_list=[reply]))
 
     async def ask(self, node: int, seconds: Any = LONG, closes: asyncio.Event | None = None) -> list[str]:
         """The ids of the messages that a node gets."""
@@ -231,6 +231,7 @@ def test_a_refused_question_or_reply_changes_nothing() -> None:
 def test_a_server_waits_for_as_many_replies_as_it_wants() -> None:
     async def test() -> None:
         link = SuperLink()
+        await link.send(*((7, name) for name in ("a", "b", "c", "other")))
         waits = asyncio.create_task(link.replied(["a", "b", "c"], 2))
         await link.answer("a", "other")
         await not_yet(waits)
@@ -250,10 +251,50 @@ def test_replies_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPa
 
     async def test() -> None:
         link = SuperLink()
+        await link.send((7, "a"), (7, "b"), (7, "c"))
         await link.answer("a", "b", "c")
-        assert list(link.app._replied) == ["b", "c"]
+        assert (list(link.app._asked), link.app._replied) == (["b", "c"], {"b", "c"})
         await link.replied(["b", "c"], 2)
+        assert not link.app._asked
         assert not link.app._replied
+
+    within(test())
+
+
+def test_a_node_answers_for_itself_alone_and_once_a_request() -> None:
+    """Flower stores the first reply of a request, and answers 200 also if it has stored none."""
+
+    async def test() -> None:
+        link = SuperLink()
+        await link.send((7, "a"), (7, "b"), (8, "c"))
+        waits = asyncio.create_task(link.replied(["a", "b"], 1))
+        await link.answer("a", "b", "nobody sent this" * 1000, node=8)
+        names = [Message(metadata=Metadata(reply_to_message_id=name)) for name in ("c", "a", "b")]
+        await link.call(NODE_ANSWERS, PushMessagesRequest(node=Node(node_id=8), messages_list=names))
+        await not_yet(waits)
+        assert link.app._replied == {"c"}
+        await link.answer("b")
+        assert "b" in await waits
+
+    within(test())
+
+
+def test_a_node_holds_two_questions_and_no_long_ones() -> None:
+    """Anybody may ask, and is asked for the node's key after the wait."""
+
+    async def test() -> None:
+        link = SuperLink()
+        assert await link.ask(7) == []
+        waits = [asyncio.create_task(link.ask(7)) for _ in range(2)]
+        await not_yet(waits[1])
+        question = PullMessagesRequest(node=Node(node_id=7))
+        assert await link.call(NODE_ASKS, question, **{HOLD: LONG}) == (b"", False)
+        await link.send((7, "a"), (7, "b"))
+        assert [await one for one in waits] == [["a"], ["b"]]
+        assert await link.ask(8) == []
+        long = PullMessagesRequest(node=Node(node_id=8), message_ids=["x" * 5000])
+        assert await link.call(NODE_ASKS, long, **{HOLD: LONG}) == (b"", False)
+        assert not link.app._held
 
     within(test())
 

@@ -35,11 +35,13 @@ STAY = {"BaseHTTPMiddleware", "ProtobufTranslationMiddleware"}  # the first tran
 @pytest.fixture
 def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """What :func:`superlink.quicken` changes is taken back after the test."""
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.supercore.sql_mixin import SqlMixin
 
     logger = logging.getLogger("flwr")
     monkeypatch.setattr(main, "_get_middleware", main._get_middleware)
     monkeypatch.setattr(SqlMixin, "session", SqlMixin.session)
+    monkeypatch.setattr(SqlLinkState, "start_session", SqlLinkState.start_session)
     monkeypatch.setattr(logger, "propagate", logger.propagate)
     level = logger.level
     yield
@@ -158,6 +160,14 @@ def test_the_questions_are_held_before_anything_else(unchanged: None) -> None:
     assert found[0].cls is HeldQuestions
     assert len(found) == 1 + len(AROUND) + len(STAY)
     assert names(shortened([Middleware(HeldQuestions)])) == ["HeldQuestions"]
+
+
+def test_rows_of_uploads_that_never_end_are_removed(unchanged: None) -> None:
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+
+    before = SqlLinkState.start_session
+    superlink.quicken()
+    assert SqlLinkState.start_session is not before
 
 
 def test_transactions_of_threads_do_not_overlap_and_nest() -> None:
