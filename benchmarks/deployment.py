@@ -25,9 +25,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -52,28 +53,35 @@ PROGRAMS = {
 }
 
 
-def charged_at(ledger: Path, ended: threading.Event) -> list[float]:
-    """The times at which the ledger grew, until ``ended``."""
-    times, size = list[float](), 0
-    while not ended.wait(0.01):
-        now = ledger.stat().st_size if ledger.exists() else 0
-        if now > size:
-            times.append(time.perf_counter())
-            size = now
-    return times[1:]  # without the header
-
-
 @contextlib.contextmanager
-def watched(ledger: Path) -> Iterator[list[float]]:
-    """A list that has the times of the ledger's charges after the block."""
-    times, ended = list[float](), threading.Event()
-    watcher = threading.Thread(target=lambda: times.extend(charged_at(ledger, ended)))
+def watched(ledger: Path, charged: Callable[[], None]) -> Iterator[None]:
+    """Within the block ``charged`` is called at every charge of a ledger, which is looked at every 10 ms."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        size = 0
+        while not ended.wait(0.01):
+            now = ledger.stat().st_size if ledger.exists() else 0
+            if now > size:
+                if size:  # the first that is written is the header
+                    charged()
+                size = now
+
+    watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        yield times
+        yield
     finally:
         ended.set()
         watcher.join()
+
+
+@contextlib.contextmanager
+def timed(ledger: Path) -> Iterator[list[float]]:
+    """A list that has the times of the ledger's charges after the block."""
+    times = list[float]()
+    with watched(ledger, lambda: times.append(time.perf_counter())):
+        yield times
 
 
 def between(times: list[float]) -> list[float]:
@@ -122,7 +130,7 @@ def without_tls(kind: str, nodes: int, number: int) -> list[float]:
     with tempfile.TemporaryDirectory() as name, Federation(Path(name) / "flower") as federation:
         start(federation, kind, Path(name), nodes)
         out = Path(name) / "run"
-        with watched(out / "ledger.jsonl") as times:
+        with timed(out / "ledger.jsonl") as times:
             log = federation.run(settings_of(nodes, number) | {"out": str(out)})
         assert "stopped: rounds" in log, log
     return between(times)
@@ -160,18 +168,19 @@ class Fleet(Deployment):
 
         await_true(online, lambda: self.log("cheap-0")[-2000:] + self.log("server")[-2000:], timeout=600.0)
 
-    def run(self, number: int) -> list[float]:
-        """Seconds of each round of a run but the first."""
-        out = self.folder / "run"
-        settings = settings_of(self.nodes, number) | {"out": str(out)}
-        options = [f"--set={key}={str(value).lower()}" for key, value in settings.items() if key != "out"]
-        file = str(self.server.folder / "central.toml")
-        with watched(out / "ledger.jsonl") as times, busy(self.folder, out / "ledger.jsonl"):
-            done = self.command(
-                "deploy", "run", str(self.folder), file, *options, f"--set=out={out}", timeout=900.0
-            )
+    @property
+    def ledger(self) -> Path:
+        """The server's ledger of the run."""
+        return self.folder / "run" / "ledger.jsonl"
+
+    def run(self, number: int, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Makes a run of so many rounds, and waits until it has ended."""
+        settings = {**settings_of(self.nodes, number), **changes}
+        options = [f"--set={key}={str(value).lower()}" for key, value in settings.items()]
+        command = [str(self.folder), str(self.server.folder / "central.toml"), *options]
+        out = f"--set=out={self.ledger.parent}"
+        done = self.command("deploy", "run", *command, out, timeout=900.0 + 5.0 * number)
         assert "stopped: rounds" in done.stdout, done.stdout + self.log("server")[-3000:]
-        return between(times)
 
     def __exit__(self, *error: object) -> None:
         for process in self._processes:
@@ -194,7 +203,7 @@ def registering(server: Party) -> Iterator[None]:
     client = init_http_client_from_connection(read_superlink_connection(flower_cli.CONNECTION))
     own = flower_cli.register
 
-    def register(party: Party, public_key: Path) -> int:
+    def register(server: Party, public_key: Path) -> int:
         key = try_load_public_key(public_key)
         return int(client.RegisterNode(request=RegisterNodeRequest(public_key=key)).node_id)
 
@@ -301,8 +310,9 @@ def main() -> None:
             with busy(fleet.folder):
                 time.sleep(options.idle)
             return
-        found = fleet.run(options.rounds)
-    told("cheap, TLS" if options.cheap else "owner, TLS", options.nodes, found)
+        with timed(fleet.ledger) as times, busy(fleet.folder, fleet.ledger):
+            fleet.run(options.rounds)
+    told("cheap, TLS" if options.cheap else "owner, TLS", options.nodes, between(times))
 
 
 def told(kind: str, nodes: int, seconds: list[float]) -> None:
