@@ -56,6 +56,7 @@ _MIN_TREE_NODES = 4  # with fewer nodes, the engine adds the replies itself
 _DETAILS = " (details are in the nodes' own logs)"
 _MAX_STRIKES, _MAX_NAMED = 2, 20  # releases in a row in which all nodes fail, and nodes that an error names
 _ALL_FAILED = "every node failed, twice in a row"
+_LONGEST = 1000.0  # times the median change; few examples mean much noise
 
 
 class GridEngine:
@@ -147,6 +148,9 @@ class GridEngine:
         contents = {node: training_content(model, request, silos) for node, silos in assigned.items()}
         readers = {node: partial(read_changes, silos=own, request=request) for node, own in assigned.items()}
         found, failed = self.ask(contents, SILOS_TRAIN, str(request.round), readers)
+        if not self._strict:
+            failed |= overlong(found)
+            found = {node: changes for node, changes in found.items() if node not in failed}
         changes = [change for part in found.values() for change in part]
         reasons = self.reasons(failed)  # public: all silos take part in every round
         first, steps = request.round * len(request.events) + 1, len(request.events)
@@ -299,6 +303,25 @@ class GridEngine:
         """Ends the nodes of a hosted grid. Flower ends its own grids itself."""
         if isinstance(self._grid, HostedGrid):
             self._grid.close()
+
+
+def overlong(found: Mapping[Node, Sequence[ModelDelta]]) -> dict[Node, MessageError]:
+    """Nodes with a change of a model that is far longer than most, and why it is not used.
+
+    Changes have no public bound: how far a silo goes depends on its optimizer. Those of one round are held
+    against each other instead. Honest ones differ, most of all by the sizes of their silos. Of two replies
+    nobody knows which is wrong, so there must be three.
+    """
+    norms = {node: max(float(change.delta.norm()) for change in changes) for node, changes in found.items()}
+    median = sorted(norms.values())[len(norms) // 2] if len(norms) > 2 else 0.0
+    most = _LONGEST * median
+    return {
+        node: MessageError(
+            f"its change is {norm / median:.3g} times as long as the median; {_LONGEST:g} are allowed"
+        )
+        for node, norm in norms.items()
+        if norm > most > 0.0
+    }
 
 
 def _texts(reasons: Mapping[int, str]) -> list[str]:

@@ -29,7 +29,7 @@ from fedpriv.federated.worker import Worker
 from fedpriv.flower import server_app
 from fedpriv.flower.client_app import app
 from fedpriv.flower.error_masking import error_reply
-from fedpriv.flower.grid_engine import SILOS_TRAIN, GridEngine
+from fedpriv.flower.grid_engine import SILOS_TRAIN, GridEngine, overlong
 from fedpriv.flower.grids.base import HostedGrid
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.grids.ray import RayGrid
@@ -43,7 +43,7 @@ from fedpriv.flower.silo_serialization import (
     training_content,
     write_memories,
 )
-from fedpriv.flower.topology import EngineError
+from fedpriv.flower.topology import EngineError, Node
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.node.factory import make_worker
 from fedpriv.node.ledger import NodeLedger
@@ -269,6 +269,37 @@ def test_a_lost_silo_is_skipped_and_the_loss_of_all_is_an_error() -> None:
     engine._replies = lambda *arguments: {}  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="no node answered: partition 0: no reply in time; partition 1"):
         engine.train(replace(request, round=3))
+
+
+@pytest.mark.parametrize(("factor", "used"), [(1e30, 4), (1e200, 4), (100.0, 5), (0.0, 5)])
+def test_a_change_that_is_far_longer_than_most_is_not_averaged(factor: float, used: int) -> None:
+    config, reports = Config.parse(SILOS), list[str]()
+
+    class Hostile(InProcessGrid):
+        def _answer(self, message: Message) -> Message:
+            reply = super()._answer(message)
+            if message.metadata.message_type == SILOS_TRAIN and message.metadata.dst_node_id == 2:
+                [change] = read_changes(reply.content, (1,), request)
+                reply.content = changes_content([replace(change, delta=change.delta * factor)], 0)
+            return reply
+
+    request = request_of(config, silos=(0, 1, 2, 3, 4))
+    engine = GridEngine(Hostile(5, config.table()), strict=False, report=reports.append)
+    assert len(engine.train(request)) == used
+    assert [text.split(" is ")[0] for text in reports] == (
+        ["round 1 on: without some silos: partition 1: its change"] if used == 4 else []
+    )
+    assert [absence["partition"] for absence in engine.absences.to_json()] == ([1] if used == 4 else [])
+
+
+def test_of_two_changes_nobody_knows_which_is_wrong() -> None:
+    def changes(*norms: float) -> dict[Node, list[ModelDelta]]:
+        return {Node(k + 1, k, len(norms)): [ModelDelta(k, torch.tensor([x]))] for k, x in enumerate(norms)}
+
+    assert not overlong(changes(1.0, 1e30))
+    assert [node.partition for node in overlong(changes(1.0, 1e30, 2.0))] == [1]
+    assert [node.partition for node in overlong(changes(1e-9, 1.0, 1e30, 1.0))] == [2]
+    assert not overlong(changes(0.0, 0.0, 1.0))  # without a step there is nothing to compare with
 
 
 @pytest.mark.parametrize("unit", ["example", "client"])
