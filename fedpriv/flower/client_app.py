@@ -32,6 +32,7 @@ from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.secure_serialization import keys_content, read_identities, read_shown, replies_content
 from fedpriv.flower.serialization import MessageError, read_request, reply_content
 from fedpriv.flower.silo_serialization import changes_content, read_memories, read_training, write_memories
+from fedpriv.flower.topology import LEDGER, head_record, read_head
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.units import Level
 from fedpriv.node.factory import SiloFile, make_worker
@@ -57,12 +58,13 @@ def describe_node(message: Message, context: Context) -> Message:
     """Replies with this node's ``partition-id`` and ``num-partitions``.
 
     A node that could not take part until the end fails here, before anything is sampled or charged: if its
-    data cannot be read, its owner does not allow the run, or the owner's limit does not suffice.
+    data cannot be read, its owner does not allow the run, the owner's limit does not suffice, or its ledger
+    does not reach what the server keeps of it (:mod:`fedpriv.flower.enrolment`).
     """
     run_config, node_config = _configs(context)
     if Level.of(dict(run_config)).by_silo:
         silo = _silo_side(run_config, node_config, context.run_id)
-        side, warning = silo.side, silo.look_ahead()
+        side, warning, budget_gate = silo.side, silo.look_ahead(), silo.budget_gate
     else:
         side = _side(run_config, node_config)
         budget_gate = None if side.own is None else _node_ledger(run_config, node_config, context.run_id)
@@ -72,7 +74,11 @@ def describe_node(message: Message, context: Context) -> Message:
     _log_unused_examples(side)
     names = ("partition-id", "num-partitions")
     fields = {name: context.node_config[name] for name in names if name in context.node_config}
-    return Message(RecordDict({"node": ConfigRecord(dict(fields))}), reply_to=message)
+    content = RecordDict({"node": ConfigRecord(dict(fields))})
+    head = budget_gate.head(read_head(message.content)) if isinstance(budget_gate, NodeLedger) else None
+    if head is not None:
+        content[LEDGER] = head_record(head)
+    return Message(content, reply_to=message)
 
 
 @app.train()  # type: ignore[untyped-decorator]

@@ -3,20 +3,28 @@
 Flower knows a node by its key and gives it a node id, but lets it name any partition. The server's record of
 the nodes that its operator enrolled binds the id to the partition, so that one node's key does not take
 another's place. The record is read again whenever nodes come or go, so keys can be replaced during a run.
+
+Beside it the server keeps where each node's ledger ended when it was last asked: the number of its events and
+the hash over them. A node is shown it when it is asked to describe itself, and refuses with a ledger that
+does not go so far. A ledger that was lost, cut or set back together with its anchor is noticed by that.
+Ledgers of clients are left out: their lengths would tell who took part.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv._internal.files import read_json
+from fedpriv._internal.files import atomic, read_json
+from fedpriv.accounting.head import Head
 
 VARIABLE = "FEDPRIV_ENROLMENT"  # of the SuperLink's environment; its start script sets it
 _KEYS = ("key", "node-id")
+HEADS = "ledgers.json"  # {partition: where the node's ledger ended}, beside the enrolment
 
 
 class EnrolmentError(validation.FedprivError):
@@ -48,6 +56,29 @@ class Enrolment:
         """{Flower's node id: partition}. Raises EnrolmentError."""
         entries = read_enrolment(self._path)
         return {entry["node-id"]: partition for partition, entry in entries.items()}
+
+    def heads(self) -> dict[int, Head]:
+        """{partition: where its node's ledger ended when it last said so}. Raises EnrolmentError."""
+        path = self._path.with_name(HEADS)
+        try:
+            table = read_json(path.read_bytes())
+            return {int(partition): Head.from_json(head) for partition, head in table.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise EnrolmentError(
+                f"{path} cannot be read ({type(error).__name__}): restore it from a copy, or delete it; then "
+                "the nodes' ledgers are believed as they are now"
+            ) from None
+
+    def note(self, heads: Mapping[int, Head]) -> None:
+        """Keeps where the ledgers of these partitions' nodes end now, in place of what was kept of them."""
+        kept = self.heads()
+        if all(kept.get(partition) == head for partition, head in heads.items()):
+            return
+        table = {str(partition): head.to_json() for partition, head in sorted({**kept, **heads}.items())}
+        with atomic(self._path.with_name(HEADS)) as file:
+            file.write(json.dumps(table, indent=1).encode() + b"\n")
 
 
 def of_environment() -> Enrolment | None:

@@ -280,6 +280,10 @@ class GridEngine:
                 error.add_note(trace)
             raise
 
+    def note_ledgers(self) -> None:
+        """Keeps where the nodes' ledgers end after the run; see :meth:`Membership.note_ledgers`."""
+        self._members.note_ledgers()
+
     def _replies(self, contents: Mapping[Node, RecordDict], kind: str, group: str) -> dict[int, Message]:
         """The replies to a release, by node id, as far as they are waited for (:class:`Pace`)."""
         by_id, pace = _by_id(contents), self._pace

@@ -20,15 +20,19 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv._internal import validation
+from fedpriv.accounting.head import Head
 from fedpriv.flower.enrolment import Enrolment
 from fedpriv.flower.exchange import by_app, error_name, read
 from fedpriv.flower.intervals import NODE_LIST
 from fedpriv.flower.serialization import MessageError
 from fedpriv.flower.topology import (
+    LEDGER,
     EngineError,
     Node,
+    head_record,
     in_order,
     not_ready,
+    read_head,
     read_node,
     still_missing,
     successor,
@@ -36,6 +40,7 @@ from fedpriv.flower.topology import (
 
 # The seconds to wait for a new node's description, and the number of attempts.
 _NEWCOMER_TIMEOUT, _MAX_ATTEMPTS = 60.0, 5
+_LAST_TIMEOUT = 10.0  # seconds that the end of a run waits for the nodes' ledgers
 
 
 class Exchange(Protocol):
@@ -180,15 +185,18 @@ class Membership:
 
     def _describe_nodes(self, ids: Collection[int], timeout: float) -> tuple[list[Node], dict[int, str]]:
         """(the nodes that described themselves, {node id: why it is not ready})."""
-        described, failed = list[Node](), dict[int, str]()
+        described, failed, heads = list[Node](), dict[int, str](), dict[int, Head | None]()
         for node, reply in self.query(ids, timeout).items():
             if by_app(reply):
                 failed[node] = f"failed with {error_name(reply)}"
             elif reply.has_content():
                 try:
                     described.append(self._in_place(read(reply, partial(read_node, node))))
+                    heads[described[-1].partition] = read(reply, read_head)
                 except MessageError as error:
                     failed[node] = str(error)
+        if self._enrolment is not None:
+            self._enrolment.note({place: head for place, head in heads.items() if head is not None})
         return described, failed
 
     def _in_place(self, node: Node) -> Node:
@@ -203,4 +211,16 @@ class Membership:
 
     def query(self, ids: Collection[int], timeout: float) -> dict[int, Message]:
         """The replies of these nodes that describe themselves, by node id."""
-        return self._exchange({node: RecordDict() for node in ids}, MessageType.QUERY, "nodes", timeout)
+        contents = {node: RecordDict() for node in ids}
+        if self._enrolment is not None:
+            places, heads = self._enrolment.partitions(), self._enrolment.heads()
+            for node in contents:
+                if (head := heads.get(places.get(node, -1))) is not None:
+                    contents[node][LEDGER] = head_record(head)
+        return self._exchange(contents, MessageType.QUERY, "nodes", timeout)
+
+    def note_ledgers(self) -> None:
+        """Asks the nodes that are there where their ledgers end now, after the run's last charge."""
+        if self._enrolment is not None:
+            here = set(self._connected())
+            self._describe_nodes([node.id for node in self.nodes if node.id in here], _LAST_TIMEOUT)

@@ -6,6 +6,7 @@ rounds, the score on the public test set, the budget, and which silos do not ans
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from flwr.app import Context
@@ -96,6 +97,8 @@ def _run(grid: Grid, config: Config) -> None:
     except (EngineError, ProtocolError):
         _report(f"stopped: {StopReason.FAILED}{_spent(folder, plan)}; results are in {folder.path}")
         raise
+    with contextlib.suppress(EngineError):  # the run is over, and its results are there
+        engine.note_ledgers()
     _report(f"stopped: {result.stopped}; results are in {folder.path}")
 
 

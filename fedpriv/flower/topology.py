@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, RecordDict
 
 from fedpriv._internal import validation
+from fedpriv.accounting.head import Head
 from fedpriv.federated.engine import Shard
 from fedpriv.flower.serialization import MessageError
 
+LEDGER = "ledger"  # the record of a question or answer about a node that says where its ledger ends
+
 _MAX_NAMED = 20  # nodes in an error message
+_LONGEST_LINK = 64  # characters of a hash
 
 
 class EngineError(validation.FedprivError, RuntimeError):
@@ -75,6 +79,25 @@ def read_node(node: int, content: RecordDict) -> Node:
     if not isinstance(partition, int) or not isinstance(partitions, int):
         raise MessageError("has no partition (--node-config 'partition-id=... num-partitions=...')")
     return Node(node, partition, partitions)
+
+
+def head_record(head: Head) -> ConfigRecord:
+    """Where a node's ledger ends, for the record :data:`LEDGER` of a message."""
+    return ConfigRecord(head.to_json())
+
+
+def read_head(content: RecordDict) -> Head | None:
+    """Where a node's ledger ends, if a message says so. Raises MessageError if that cannot be read."""
+    if LEDGER not in content:
+        return None
+    record = content[LEDGER]
+    try:
+        head = Head.from_json(dict(record) if isinstance(record, ConfigRecord) else record)
+    except ValueError:
+        raise MessageError("says of its ledger what cannot be read") from None
+    if len(head.link) > _LONGEST_LINK:
+        raise MessageError("says of its ledger what cannot be read")
+    return head
 
 
 def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -62,6 +62,7 @@ from fedpriv.node.ledger_file import (
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers import PlannedRelease
 
+_SERVERS = "the server's record of this node"
 ON_WORD = "on the server's word"  # the label of charges for noise that the node did not add itself
 
 _TRIAL_BYTES = 2**12  # more than a charge writes
@@ -221,6 +222,31 @@ class NodeLedger:
                 write_answered(after, {**following, str(self.run): number + 1})
                 if rest:
                     ledger.record(rest, run=str(self.run), rests=ON_WORD)
+
+    def head(self, since: Head | None) -> Head | None:
+        """Where the ledger ends now, for the server to keep; None if that is private, or there is no ledger.
+
+        A client's ledger is private: its length tells in how many releases the client took part.
+
+        Args:
+            since: where it ended when the server last asked, or None.
+
+        Raises LedgerError unless the ledger reaches ``since``.
+        """
+        if not self.plan.config.privacy_unit.in_silos:
+            return None
+        if not self.path.exists():
+            if since is not None:
+                raise LedgerError(
+                    f"{self.path} is missing, and {_SERVERS} says that it had {since.length} events: "
+                    "restore the ledger from a copy"
+                )
+            return None
+        with locked(self.path):
+            record = read(self.path, self.anchor)
+        if since is not None:
+            require_reaches(record, since, self.path, _SERVERS)
+        return record.head
 
     def has_begun(self) -> bool:
         """Whether the ledger has a charge of this run."""

@@ -10,11 +10,12 @@ import pytest
 from flwr.app import Message
 from helpers import summing_app as summing
 
+from fedpriv.accounting.head import Head
 from fedpriv.federated.engine import SumRequest
-from fedpriv.flower.enrolment import VARIABLE, Enrolment, EnrolmentError, of_environment
+from fedpriv.flower.enrolment import HEADS, VARIABLE, Enrolment, EnrolmentError, of_environment
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.grids.in_process import InProcessGrid
-from fedpriv.flower.topology import EngineError
+from fedpriv.flower.topology import LEDGER, EngineError, head_record, read_head
 from tests.flower.test_grid_engine import make_request
 
 
@@ -132,3 +133,40 @@ def test_too_few_nodes_do_not_begin() -> None:
     grid.there = ()
     with pytest.raises(EngineError, match="no node has answered"):
         GridEngine(grid, strict=False, start_timeout=0.3, min_nodes=0, nodes=3).assemble()
+
+
+class WithLedgers(Connecting):
+    """Nodes whose ledgers grow by a release at each sum; ``shown`` is what the server last showed them."""
+
+    def __init__(self, places: dict[int, int], there: tuple[int, ...]) -> None:
+        super().__init__(places, there)
+        self.length, self.shown = 0, dict[int, Head | None]()
+
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        if message.metadata.message_type != "query":
+            self.length += 1
+        else:
+            self.shown[message.metadata.dst_node_id] = read_head(message.content)
+            reply.content[LEDGER] = head_record(Head(self.length, "a"))
+        return reply
+
+
+def test_the_server_keeps_where_the_nodes_ledgers_end_and_shows_it(tmp_path: Path) -> None:
+    grid, record = WithLedgers(PLACES, (1, 2)), enrolment(tmp_path / "e.json", {1: 0, 2: 1, 3: 2})
+    engine = GridEngine(grid, strict=False, enrolment=record, min_nodes=2, start_timeout=0.1)
+    engine.assemble()
+    assert grid.shown == {1: None, 2: None}
+    assert record.heads() == {0: Head(0, "a"), 1: Head(0, "a")}
+    engine.gather(ask())
+    engine.note_ledgers()
+    assert grid.shown == {1: Head(0, "a"), 2: Head(0, "a")}
+    assert record.heads() == dict.fromkeys((0, 1), Head(2, "a"))
+    written = (tmp_path / HEADS).read_bytes()
+    again = GridEngine(grid, strict=False, enrolment=record, min_nodes=2, start_timeout=0.1)
+    again.assemble()
+    assert grid.shown == dict.fromkeys((1, 2), Head(2, "a"))
+    assert (tmp_path / HEADS).read_bytes() == written
+    (tmp_path / HEADS).write_text("{")
+    with pytest.raises(EnrolmentError, match="restore it from a copy, or delete it"):
+        GridEngine(grid, strict=False, enrolment=record).assemble()

@@ -15,6 +15,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from helpers.owner_policy import write_policy
 
+from fedpriv.accounting.head import Head
 from fedpriv.accounting.ledger import read
 from fedpriv.config.builders import make_source, make_task
 from fedpriv.config.plan import Plan, make_plan
@@ -29,9 +30,10 @@ from fedpriv.flower.owner_node import OwnerNode
 from fedpriv.flower.serialization import read_reply, request_content, shared_records
 from fedpriv.flower.silo_serialization import model_record, read_changes, training_content
 from fedpriv.flower.supernode import Run, RunEndedError, Task
+from fedpriv.flower.topology import LEDGER, head_record, read_head
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.node.journal import Journal, read_journal
-from fedpriv.node.ledger import ON_WORD
+from fedpriv.node.ledger import ON_WORD, NodeLedger
 from fedpriv.node.ledger_file import answered_file
 from fedpriv.node.policy_file import Policy, read_policy
 from fedpriv.node.setup import set_up
@@ -135,6 +137,50 @@ def test_an_allowed_run_is_answered_from_the_owners_file(policy: Policy) -> None
     assert server.link.asked == [7]  # the configuration is read once
     assert len(read(policy.ledger, policy.anchor).events) == 3
     assert [line["event"] for line in read_journal(policy.journal)] == ["answered"] * 4
+
+
+def shown(head: Head | None) -> RecordDict:
+    """The server's question, with where the node's ledger ended before."""
+    return RecordDict({} if head is None else {LEDGER: head_record(head)})
+
+
+@pytest.mark.parametrize("run", [RUN, CENTRAL], ids=["local", "central"])
+def test_a_node_says_where_its_ledger_ends_and_refuses_with_one_that_was_lost(
+    policy: Policy, run: dict[str, Any]
+) -> None:
+    """Ledger and anchor are gone together, and the node was set up anew: only the server still knows."""
+    server = Asking(policy, r7=run)
+    before = read_head(server.ask(7, shown(None), "query").content)
+    assert before == read(policy.ledger, policy.anchor).head
+    assert server.sum(7, request(run)) == "answered"
+    after = read_head(server.ask(7, shown(before), "query").content)
+    assert after == read(policy.ledger, policy.anchor).head
+    assert after.length > before.length == 0
+    for file in [*policy.ledger.parent.glob(f"{policy.ledger.name}*"), policy.anchor]:
+        file.unlink()
+    set_up(policy)
+    anew = Asking(policy, r8=run)
+    assert anew.ask(8, shown(before), "query").has_content()  # nothing is lost
+    assert anew.ask(8, shown(after), "query").error.reason == "LedgerError"
+    assert "its end was cut" in read_journal(policy.journal)[-1]["why"]
+    assert anew.sum(8, request(run)) == "answered"
+    assert anew.ask(8, shown(after), "query").error.reason == "LedgerError"
+    assert "is that of another ledger" in read_journal(policy.journal)[-1]["why"]
+
+
+def test_a_clients_ledger_is_not_shown(policy: Policy) -> None:
+    """Its length would tell in how many releases the client took part."""
+    plan = planned(Config.parse({**RUN, "unit": "client", "examples-per-client": 1}))
+    assert policy.ledger.exists()
+    assert NodeLedger(plan, policy.ledger, 7).head(None) is None
+
+
+@pytest.mark.parametrize(
+    "bad", [{"length": -1, "chain": "a"}, {"length": 1}, {"length": 1, "chain": "a" * 65}]
+)
+def test_what_is_no_end_of_a_ledger_is_refused(policy: Policy, bad: dict[str, Any]) -> None:
+    answer = Asking(policy, r7=RUN).ask(7, RecordDict({LEDGER: ConfigRecord(bad)}), "query")
+    assert answer.error.reason == "MessageError"
 
 
 def test_a_server_that_departs_from_the_plan_is_refused(policy: Policy) -> None:
