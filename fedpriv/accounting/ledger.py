@@ -42,7 +42,7 @@ from fedpriv._internal.files import sync_folder
 from fedpriv.accounting.anchor import COMMAND, Anchor, anchor_of
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.head import NO_COPY, Head, HeadFile, LedgerError, head_path, read_head
-from fedpriv.accounting.record import FORMAT, SEALED, Record, link, read
+from fedpriv.accounting.record import FORMAT, SEALED, Reader, Record, link, read
 
 __all__ = ["Ledger", "LedgerError", "Record", "read", "require_not_deleted", "require_unused"]
 
@@ -96,18 +96,24 @@ class Ledger:
 
     @classmethod
     def resume(
-        cls, path: str | os.PathLike[str], command: str | None = None, anchor: Path | None = None
+        cls,
+        path: str | os.PathLike[str],
+        command: str | None = None,
+        anchor: Path | None = None,
+        reader: Reader | None = None,
     ) -> tuple[Ledger, Record]:
         """(the ledger, open for more events; its content). An incomplete last line is cut off.
 
         ``command`` is that of its anchor, if it has one, and ``anchor`` its file, where the header does not
-        say where it is. Raises LedgerError if a line was edited, if lines are missing at the end, or if
+        say where it is; ``reader`` is as for :func:`read`.
+
+        Raises LedgerError if a line was edited, if lines are missing at the end, or if
         another process has the ledger open.
         """
         path = Path(path)
         file = _locked(open(path, "r+b"), path)  # noqa: SIM115
         try:
-            record = read(path, anchor, command)
+            record = read(path, anchor, command, reader)
             file.truncate(record.size)
             file.seek(record.size)
             ledger = cls(file, record.head, anchor_of(record.header, path, anchor, command))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.accounting.accountant import Budget, BudgetExceeded
-from fedpriv.accounting.events import RELATIONS, Event
+from fedpriv.accounting.events import RELATIONS, Event, tally
 from fedpriv.accounting.filters import Filter
 from fedpriv.accounting.methods import relations
 
@@ -35,6 +35,7 @@ def share(limit: Budget, events: Sequence[Event]) -> float:
 
     Raises UnsupportedEvent for events that the filter does not support.
     """
+    events = [replace(event, count=count) for event, count in tally(events).items()]
     distance = math.fsum(event.count * event.truncation for event in events)
     truncation_share = distance * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
     untruncated = [replace(relations.added_or_removed(event), truncation=0.0) for event in events]

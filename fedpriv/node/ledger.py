@@ -33,8 +33,10 @@ import bisect
 import math
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ from fedpriv.node.ledger_file import (
     on_disk,
     opened,
     read_answered,
+    reader,
     write_answered,
 )
 from fedpriv.node.policy import RefusedError
@@ -75,8 +78,11 @@ def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
         return False
     pairs = list(zip(events, planned, strict=True))
     return all(
-        math.isclose(event.noise_multiplier, own.noise_multiplier, rel_tol=_TOLERANCE)
-        and replace(event, noise_multiplier=own.noise_multiplier) == own
+        event == own
+        or (
+            math.isclose(event.noise_multiplier, own.noise_multiplier, rel_tol=_TOLERANCE)
+            and replace(event, noise_multiplier=own.noise_multiplier) == own
+        )
         for event, own in pairs
     )
 
@@ -145,7 +151,39 @@ def own_events(plan: Plan, colluders: int = 0) -> tuple[Event, ...]:
     """
     if plan.by_silo or not plan.mechanism.placement.at_parties:
         return plan.events
-    return tuple(answered(plan, planned, colluders) for planned in plan.mechanism.planned)
+    made = {planned: answered(plan, planned, colluders) for planned in set(plan.mechanism.planned)}
+    return tuple(made[planned] for planned in plan.mechanism.planned)
+
+
+class _Charges:
+    """The charges of one run, found in a ledger as it grows.
+
+    Attributes:
+        events: the charged events, in order.
+        counts: {event: how often it was charged}.
+        rounds: the rounds, or releases, that were charged.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._begin()
+
+    def _begin(self) -> None:
+        self.events, self.counts, self.rounds = list[Event](), Counter[Event](), set[Any]()
+        self._seen = Head(0, "")
+
+    def of(self, record: Record) -> _Charges:
+        """These, with all that the record has. Charges without a run belong to an earlier run."""
+        if self._seen.length > len(record.events) or record.links[self._seen.length] != self._seen.link:
+            self._begin()  # it is another ledger than before
+        for number in range(self._seen.length, len(record.events)):
+            labels = record.labels[number]
+            if labels.get("run") == self._run:
+                self.events.append(record.events[number])
+                self.rounds.add(labels.get("round"))
+                self.counts.update(tally([record.events[number]]))
+        self._seen = record.head
+        return self
 
 
 @dataclass(frozen=True)
@@ -200,7 +238,7 @@ class NodeLedger:
         answered before, or if the run exceeds the owner's limit or has less noise than the owner allows;
         LedgerError as :meth:`charge` does.
         """
-        events = own_events(self.plan, self.colluders)
+        events = self._planned
         if not 0 <= number < len(events):
             raise RefusedError(f"release {number} is not in the plan of {len(events)} releases")
         with on_disk(self.path), locked(self.path):
@@ -209,7 +247,7 @@ class NodeLedger:
             ledger, record = opened(self.path, self.plan.config.unit, self.anchor)
             with ledger:
                 self._check_unit(record)
-                charged = [event for _, event in self._own(record)]
+                charged = self._charges.of(record).events
                 if charged and str(self.run) not in following:
                     raise RefusedError(f"{after} does not tell what this run was answered; restore a copy")
                 if number < following.get(str(self.run), 0):
@@ -243,7 +281,7 @@ class NodeLedger:
                 )
             return None
         with locked(self.path):
-            record = read(self.path, self.anchor)
+            record = read(self.path, self.anchor, reader=reader(self.path))
         if since is not None:
             require_reaches(record, since, self.path, _SERVERS)
         return record.head
@@ -253,15 +291,19 @@ class NodeLedger:
         if not self.path.exists():
             return False
         with locked(self.path):
-            return bool(self._own(read(self.path, self.anchor)))
+            return bool(self._charges.of(read(self.path, self.anchor, reader=reader(self.path))).events)
 
-    def _own(self, record: Record) -> list[tuple[Any, Event]]:
-        """(round, event) of this run's charges. Charges without a run belong to an earlier run."""
-        return [
-            (labels.get("round"), event)
-            for event, labels in zip(record.events, record.labels, strict=True)
-            if labels.get("run") == str(self.run)
-        ]
+    @cached_property
+    def _charges(self) -> _Charges:
+        return _Charges(str(self.run))
+
+    @cached_property
+    def _planned(self) -> tuple[Event, ...]:
+        return own_events(self.plan, self.colluders)
+
+    @cached_property
+    def _planned_counts(self) -> dict[Event, int]:
+        return tally(self._planned)
 
     def _require_reaches(self, record: Record, since: Head | None) -> None:
         if since is not None:
@@ -310,10 +352,10 @@ class NodeLedger:
             past: tuple[Event, ...] = ()
         else:
             with locked(self.path):
-                record = read(self.path, self.anchor)
+                record = read(self.path, self.anchor, reader=reader(self.path))
             self._require_reaches(record, since)
             self._check_unit(record)
-            if self._own(record):
+            if self._charges.of(record).events:
                 return ""  # the run has begun
             past = record.events
         silo = self.plan.config.privacy_unit.in_silos
@@ -330,7 +372,7 @@ class NodeLedger:
         """Why the limit does not suffice for the run after these events, or "" if it does."""
         if self.limit is None:
             return ""
-        planned = own_events(self.plan, self.colluders)
+        planned = self._planned
         if self._within([*past, *planned]):
             return ""
         step, what = (self.plan.config.silo_steps, "round") if self.plan.by_silo else (1, "release")
@@ -371,11 +413,11 @@ class NodeLedger:
             )
 
     def _check(self, number: int, events: Sequence[Event], record: Record) -> None:
-        own = self._own(record)
-        if any(charged == number for charged, _ in own):
+        own = self._charges.of(record)
+        if number in own.rounds:
             raise RefusedError(f"round {number} was answered before")
         self._check_unit(record)
-        if not self._fits([*(event for _, event in own), *events]):
+        if not self._fits(own, events):
             raise RefusedError(f"round {number} would exceed the run's budget")
         self._check_owner(f"round {number}", events, record)
 
@@ -393,18 +435,17 @@ class NodeLedger:
                 f"{'it' if what == 'the run' else 'the round'} costs {self._spent(events)}"
             )
 
-    def _fits(self, events: Sequence[Event]) -> bool:
-        """Whether a run with these events spends at most the plan's budget."""
-        budget, own = self.plan.budget, own_events(self.plan, self.colluders)
-        planned = tally(own)
-        if all(n <= planned.get(event, 0) for event, n in tally(events).items()):
+    def _fits(self, charged: _Charges, more: Sequence[Event]) -> bool:
+        """Whether a run with these events and more spends at most the plan's budget."""
+        budget, own, planned = self.plan.budget, self._planned, self._planned_counts
+        if all(n <= planned.get(event, 0) for event, n in (charged.counts + Counter(tally(more))).items()):
             return True  # a part of the planned events, which were calibrated to the budget
         if budget is None:
             return False
         most = budget.epsilon
         if self.continued:  # releases that the server lost are made again; in all no more than was planned
             most = max(most, epsilon(own, budget.delta, budget.method).epsilon)
-        return epsilon(events, budget.delta, budget.method).epsilon <= most
+        return epsilon([*charged.events, *more], budget.delta, budget.method).epsilon <= most
 
 
 def open_node_ledger(plan: Plan, node: Mapping[str, Any], run: int) -> NodeLedger | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,18 @@ from fedpriv._internal.files import atomic, read_json, sync_folder
 from fedpriv.accounting import Ledger, LedgerError
 from fedpriv.accounting.anchor import FILE as ANCHOR
 from fedpriv.accounting.ledger import Record, require_not_deleted
+from fedpriv.accounting.record import Reader
 
 
 def ledger_path(node: Mapping[str, Any]) -> Path:
     """Where the ledger of a node with this configuration is."""
     return Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
+
+
+@lru_cache(maxsize=4)
+def reader(path: Path) -> Reader:
+    """What reads the ledger at this path in this process, which does so at each release."""
+    return Reader()
 
 
 def opened(path: Path, unit: str, anchor: Path | None = None) -> tuple[Ledger, Record]:
@@ -27,7 +35,7 @@ def opened(path: Path, unit: str, anchor: Path | None = None) -> tuple[Ledger, R
     if not path.exists():
         require_not_deleted(path, anchor)
         Ledger.create(path, {"unit": unit} | ({ANCHOR: str(anchor)} if anchor else {})).close()
-    return Ledger.resume(path, anchor=anchor)
+    return Ledger.resume(path, anchor=anchor, reader=reader(path))
 
 
 def answered_file(path: Path) -> Path:

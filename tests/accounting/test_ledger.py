@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.accounting import Event, Ledger, LedgerError
+from fedpriv.accounting import Event, Ledger, LedgerError, record
 from fedpriv.accounting.head import head_path
 from fedpriv.accounting.ledger import read
+from fedpriv.accounting.record import Reader, parse
 
 EVENTS = [Event(1.0 + i, "poisson", "add-remove", rate=0.1) for i in range(4)]
 
@@ -150,6 +151,42 @@ def test_any_edit_is_refused_with_its_line(
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(LedgerError, match=f"line {number + 1} "):
         read(path)
+
+
+def test_a_reader_reads_what_reading_anew_does_and_verifies_a_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reader, verified = tmp_path / "ledger.jsonl", Reader(), list[bytes]()
+    verify = record._verify
+    monkeypatch.setattr(record, "_verify", lambda line, chain: verified.append(line) or verify(line, chain))
+    with Ledger.create(path, {}) as ledger:
+        for number in range(4):
+            ledger.record([Event(1.0 + number % 2, "none", "add-remove")] * number, round=number)
+            assert read(path, reader=reader) == parse(path.read_bytes(), "")
+    lines = path.read_bytes().splitlines()
+    assert len(lines) == 7
+    verified.clear()
+    assert read(path, reader=reader).labels[-1] == {"round": 3}
+    assert verified == []
+    path.write_bytes(path.read_bytes()[:-1])  # its last line is complete without its end, too
+    assert len(read(path, reader=reader).events) == 6
+    path.write_bytes(path.read_bytes() + b"\n" + lines[-1][:20])
+    assert read(path, reader=reader).torn == 8
+    assert read(path, reader=reader) == parse(path.read_bytes(), "")
+
+
+def test_a_reader_notices_what_has_changed_since(path: Path) -> None:
+    reader = Reader()
+    before = read(path, reader=reader)
+    text = path.read_text()
+    path.write_text(text.replace(":2.0,", ":9.0,", 1))
+    with pytest.raises(LedgerError, match="was edited"):
+        read(path, reader=reader)
+    path.write_text("".join(text.splitlines(keepends=True)[:-1]))
+    with pytest.raises(LedgerError, match="its end was cut"):
+        read(path, reader=reader)
+    path.write_text(text)
+    assert read(path, reader=reader) == before
 
 
 def test_removed_and_swapped_lines_are_refused(path: Path) -> None:
