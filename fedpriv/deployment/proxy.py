@@ -66,7 +66,7 @@ class Proxy(http.server.ThreadingHTTPServer):
 
     def __init__(self, server: Party) -> None:
         self.tls = server_tls(server)
-        self.upstream_tls = ssl.create_default_context(cafile=str(server.loopback_roots))
+        self.upstream_tls = _upstream_tls(server)
         self.upstream = ("127.0.0.1", int(server.facts["control-port"]))
         self._room = threading.BoundedSemaphore(_CONNECTIONS)
         listen = str(server.facts["listen"])
@@ -103,6 +103,16 @@ class Proxy(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is the peer's affair."""
+
+
+def _upstream_tls(server: Party) -> ssl.SSLContext:
+    """TLS to the SuperLink, on the server's loopback."""
+    tls = ssl.create_default_context(cafile=str(server.loopback_roots))
+    # With TLS 1.3, tickets for later sessions come after the handshake, and a new connection would look as if
+    # an answer had begun (:meth:`Handler._watch`). With TLS 1.2 they are part of the handshake: the first
+    # bytes after it are those of an answer, or of the connection's end.
+    tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    return tls
 
 
 def server_tls(server: Party) -> ssl.SSLContext:
@@ -233,8 +243,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Waits until an answer begins. Raises PeerGoneError if the peer closes its connection first.
 
         The SuperLink holds questions, and drops one whose connection closes: else it would hand a message to
-        a node that is gone. The first call over a connection to it is not watched, since TLS's tickets for
-        later sessions come with its answer or before. A node's first call is no question.
+        a node that is gone. Bytes from it are an answer's, also on a new connection (:func:`_upstream_tls`):
+        it closes connections after 5 idle seconds, nodes rest for up to 10, and the next question opens one.
         """
         waits = select.poll()  # and not select(), which takes no descriptor above 1,023
         for one in (self.connection, upstream):

@@ -11,6 +11,7 @@ import socket
 import socketserver
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -212,20 +213,28 @@ def test_a_superlink_that_is_gone_is_a_bad_gateway(serving: Serving, monkeypatch
         connection.close()
 
 
-def test_a_question_whose_node_is_gone_is_gone_for_the_superlink_too(serving: Serving) -> None:
-    """Else a question that the SuperLink holds would take a message that nobody gets."""
+@pytest.mark.parametrize("idle", [0.0, 0.5], ids=["on the kept connection", "on a new connection"])
+def test_a_question_whose_node_is_gone_is_gone_for_the_superlink_too(serving: Serving, idle: float) -> None:
+    """Else a question that the SuperLink holds would take a message that nobody gets.
+
+    After some idle seconds the SuperLink closes its connection to the proxy, and the question opens another.
+    """
     asked, closed = threading.Event(), threading.Event()
 
     class Holds(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            for activates in (True, False):
+            while (line := self.rfile.readline()) and not closed.is_set():
                 while self.rfile.readline().strip():
                     pass
-                if activates:
-                    self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-            asked.set()
-            if self.rfile.read(2) == b"":
-                closed.set()
+                if b"pull-messages" in line:
+                    asked.set()
+                    if self.rfile.read(2) == b"":
+                        closed.set()
+                    return
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                if idle:
+                    time.sleep(idle / 2)
+                    return
 
     class Held(socketserver.ThreadingTCPServer):
         daemon_threads = True
@@ -241,11 +250,12 @@ def test_a_question_whose_node_is_gone_is_gone_for_the_superlink_too(serving: Se
             connection = serving.connection()
             connection.request("POST", "/v1/fleet/activate-node", b"")
             assert connection.getresponse().read() == b""
+            time.sleep(idle)
             connection.request("POST", "/v1/fleet/pull-messages", b"")
             assert asked.wait(10)
             assert not closed.wait(0.3)
             connection.close()
-            assert closed.wait(10)
+            assert closed.wait(2)
         finally:
             serving.proxy.upstream = own
             upstream.shutdown()
