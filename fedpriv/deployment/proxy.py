@@ -8,28 +8,35 @@ read completely and written anew, so that no part of it can be taken for a secon
 
 from __future__ import annotations
 
+import errno
 import http.client
 import http.server
+import math
 import re
 import select
 import socket
 import ssl
 import threading
+import time
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from fedpriv._internal import validation
+from fedpriv._internal import descriptors, validation
+from fedpriv.deployment import proxy_limits
 from fedpriv.deployment.folders import Party
 
 _CALL = re.compile(r"/v1/fleet/[a-z][a-z-]{0,63}")
 _QUESTION = "/v1/fleet/pull-messages"  # the SuperLink may hold it (fedpriv/deployment/held.py)
 _REPLY = "/v1/fleet/push-messages"  # small ones are whole, large ones come in objects
 _MOST_REPLY = 2**20  # bytes of a request with a whole reply (fedpriv/flower/whole_messages.py: MOST)
-_CONNECTIONS = 2048  # at a time; a node holds one or two
 _MOST_BYTES = 2**26  # of a request: Flower sends objects in parts of 5 MiB
 _PART = 2**16  # bytes of an answer that is passed on part by part
 _PATIENCE = 120.0  # seconds without a byte until a connection is closed
 _UPSTREAM_PATIENCE = 300.0  # seconds for the SuperLink's answer
+# Errors of a connection that waits, and that this process or machine has no room for.
+_NO_ROOM = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+_REST = 0.5  # seconds until it is looked at again
+_SAID_EACH = 60.0  # seconds between two lines about it
 # Headers that concern one connection and are not passed on.
 _OWN = frozenset(
     [
@@ -56,6 +63,7 @@ class PeerGoneError(Exception):
 class Proxy(http.server.ThreadingHTTPServer):
     """The proxy of a deployment's server. ``serve_forever`` runs it; ``server_address`` is where.
 
+    It raises the limit of this process's open files, on which the number of connections depends.
     Raises OSError if the port is taken, or a file of the certificate cannot be read.
     """
 
@@ -68,7 +76,8 @@ class Proxy(http.server.ThreadingHTTPServer):
         self.tls = server_tls(server)
         self.upstream_tls = _upstream_tls(server)
         self.upstream = ("127.0.0.1", int(server.facts["control-port"]))
-        self._room = threading.BoundedSemaphore(_CONNECTIONS)
+        self._room = threading.BoundedSemaphore(proxy_limits.connections(server, descriptors.raise_limit()))
+        self._said = -math.inf  # when it was last said that there is no room
         listen = str(server.facts["listen"])
         self.address_family = socket.AF_INET6 if ":" in listen else socket.AF_INET
         super().__init__((listen, int(server.facts[self.port_fact])), self.handler())
@@ -81,12 +90,28 @@ class Proxy(http.server.ThreadingHTTPServer):
         """The connection after its TLS handshake. Raises OSError or ValueError if that fails."""
         return self.tls.wrap_socket(request, server_side=True)
 
+    def get_request(self) -> tuple[Any, Any]:
+        """As the base class; rests while there is no room for the connection, which waits meanwhile."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                if time.monotonic() - self._said >= _SAID_EACH:
+                    self._said = time.monotonic()
+                    print(f"fedpriv: the proxy can take no connection now: {error.strerror}", flush=True)
+                time.sleep(_REST)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """As the base class; a connection beyond the limit is closed at once."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system allows no further thread; the base class closes the connection
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """The TLS handshake and the requests of one connection, in a thread of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedpriv._internal import descriptors
 from fedpriv._internal.settings import toml_value
 from fedpriv.flower.intervals import TASKS
 from fedpriv.secure_aggregation.threshold import MAX_PARTIES, MIN_PARTIES
@@ -83,7 +84,7 @@ ProtectKernelTunables=true
 ProtectControlGroups=true
 RestrictSUIDSGID=true
 ReadWritePaths={home}
-UMask=0077
+UMask=0077{limits}
 
 [Install]
 WantedBy=multi-user.target
@@ -156,18 +157,22 @@ def node_script() -> str:
 def server_units() -> dict[str, str]:
     """{file name: systemd unit} of the server."""
     home = "/etc/fedpriv/server"
-    proxy_after = " fedpriv-superlink.service"
-    units = {
-        "superlink": _UNIT.format(what="SuperLink", home=home, argument=" superlink", after=""),
-        "proxy": _UNIT.format(what="fleet proxy", home=home, argument=" proxy", after=proxy_after),
-        "control": _UNIT.format(what="control proxy", home=home, argument=" control", after=proxy_after),
+    described = {"superlink": "SuperLink", "proxy": "fleet proxy", "control": "control proxy"}
+    return {
+        f"fedpriv-{name}.service": _UNIT.format(
+            what=what,
+            home=home,
+            argument=f" {name}",
+            after="" if name == "superlink" else " fedpriv-superlink.service",
+            limits=f"\nLimitNOFILE={descriptors.MOST}",
+        )
+        for name, what in described.items()
     }
-    return {f"fedpriv-{name}.service": unit for name, unit in units.items()}
 
 
 def node_unit(name: str) -> str:
     """The systemd unit of a node."""
-    return _UNIT.format(what=name, home=f"/etc/fedpriv/{name}", argument="", after="")
+    return _UNIT.format(what=name, home=f"/etc/fedpriv/{name}", argument="", after="", limits="")
 
 
 def node_policy(server: str, partition: int, nodes: int, identified: bool) -> str:
@@ -240,7 +245,7 @@ def compose(nodes: int, ports: Sequence[int]) -> str:
     """
     server = _SERVICE.format(name="server", volumes="      - ./server:/party\n")
     open_ports = ", ".join(f'"{port}:{port}"' for port in ports)
-    services = [server + f"    ports: [{open_ports}]\n"]
+    services = [server + f"    ports: [{open_ports}]\n    ulimits: {{nofile: {descriptors.MOST}}}\n"]
     for partition in range(nodes):
         name = f"node-{partition}"
         volumes = (

@@ -6,9 +6,11 @@ import socket
 import ssl
 from collections.abc import Iterator
 
+from fedpriv._internal import descriptors
 from fedpriv.deployment import checks, enrol, flower_app, keys, operators
 from fedpriv.deployment.checks import FaultError, Look, State
 from fedpriv.deployment.folders import OPERATOR_PORT, USUAL_OPERATOR_PORT, Party
+from fedpriv.deployment.proxy_limits import OF_A_NODE, connections
 
 _PATIENCE = 5.0  # seconds for a connection
 
@@ -25,6 +27,7 @@ def looks(server: Party, before_start: bool = False) -> Iterator[Look]:
     yield "operators", lambda: _operators(server)
     yield "app", lambda: _app(server)
     yield "state", lambda: _state(server)
+    yield "connections", lambda: _connections(server)
     listen = str(server.facts["listen"])
     ports = [("control-port", "127.0.0.1"), ("port", listen), (OPERATOR_PORT, listen)]
     for fact, host in ports[: 3 if OPERATOR_PORT in server.facts else 2]:
@@ -121,6 +124,16 @@ def _state(server: Party) -> str:
         raise FaultError(text, "let the server's user write into its folder") from None
     (server.folder / ".trial").unlink(missing_ok=True)
     return "writable"
+
+
+def _connections(server: Party) -> str:
+    """Whether all nodes may be connected at a time."""
+    most, needed = connections(server, descriptors.allowed()), OF_A_NODE * server.nodes
+    text = f"at most {most:,} at a time; {server.nodes:,} nodes need {needed:,}"
+    if most < needed:
+        limit = "the limit of open files (`ulimit -Hn`; LimitNOFILE of a unit)"
+        raise FaultError(text, f"raise {limit} to {descriptors.MOST:,}")
+    return text
 
 
 def _port(server: Party, host: str, fact: str, before_start: bool) -> str:

@@ -8,7 +8,7 @@ before.
 
 A SuperLink also ends when its SuperExec has died. That process starts the apps of runs, and Flower's
 SuperLink goes on without it: a run would wait for ever. A unit starts both again. A SuperLink that is started
-here is a quicker one (:mod:`fedpriv.deployment.superlink`).
+here is a quicker one (:mod:`fedpriv.deployment.superlink`), and may have as many connections as the proxies.
 
     python -m fedpriv.deployment.starts flower-superlink ARGUMENTS
 """
@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from types import FunctionType
 
-from fedpriv._internal import validation
+from fedpriv._internal import descriptors, validation
 from fedpriv.deployment.superlink import quicken
 
 START_TIMEOUT = 300.0  # seconds
@@ -75,6 +75,7 @@ def run(command: str, arguments: Sequence[str]) -> None:
         raise validation.fail("command", command, "be a command of Flower, such as flower-superlink")
     patient()
     if command == "flower-superlink":
+        descriptors.raise_limit()
         quicken()
         threading.Thread(target=end_with_child, daemon=True).start()
     sys.argv = [command, *arguments]

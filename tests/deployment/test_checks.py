@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedpriv._internal import descriptors
 from fedpriv.cli import app
 from fedpriv.deployment import checks, keys, node_checks, server_checks
 from fedpriv.deployment.checks import Finding, State
@@ -139,6 +140,17 @@ def test_a_port_that_another_program_has_is_found(folder: Path) -> None:
         taken.bind(("127.0.0.1", int(server.facts["port"])))
         taken.listen()
         assert found(folder, "server", before_start=True)["port"].state is State.WRONG
+
+
+@pytest.mark.parametrize(("files", "state"), [(72, State.OK), (71, State.WRONG)])
+def test_a_limit_of_open_files_that_keeps_nodes_out_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, files: int, state: State
+) -> None:
+    monkeypatch.setattr(descriptors, "allowed", lambda: files)
+    finding = found(folder, "server")["connections"]
+    assert finding.state is state
+    assert "2 nodes need 4" in finding.text
+    assert ("LimitNOFILE" in finding.remedy) == (state is State.WRONG)
 
 
 @pytest.mark.parametrize(

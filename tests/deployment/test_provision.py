@@ -109,6 +109,7 @@ def test_the_systemd_units_start_the_scripts_as_an_ordinary_user(made: Path) -> 
         for line in ("User=fedpriv", "NoNewPrivileges=true", "ProtectSystem=strict", "Restart=on-failure"):
             assert line in text.splitlines()
         assert f"ExecStart=/etc/fedpriv/{unit.parent.name}/start.sh" in text
+        assert ("LimitNOFILE=65536" in text.splitlines()) == (unit.parent.name == "server")
 
 
 def test_the_example_runs_are_valid_and_for_all_nodes(made: Path) -> None:
@@ -215,6 +216,7 @@ def test_the_compose_file_has_all_parties_on_a_read_only_root(made: Path) -> Non
     assert compose["services"]["node-0"]["volumes"][0].endswith(":ro")  # the key and the policy
     assert any(volume.endswith("/party/ledger") for volume in compose["services"]["node-0"]["volumes"])
     assert "ports" not in compose["services"]["node-0"]
+    assert compose["services"]["server"]["ulimits"] == {"nofile": 65536}
 
 
 def test_the_image_is_built_from_the_checkout_and_runs_as_an_ordinary_user() -> None:

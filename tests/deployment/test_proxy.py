@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpriv._internal import descriptors
 from fedpriv.deployment.folders import Party, read_server
 from fedpriv.deployment.provision import Request, provision
 from fedpriv.deployment.proxy import Proxy
@@ -277,3 +278,74 @@ def test_a_question_passes_in_a_proxy_with_many_connections(serving: Serving) ->
         assert (answer.status, answer.read()) == (200, b"olleh")
         assert connection.sock.fileno() > 1023
         connection.close()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[contextlib.ExitStack]:
+    """Something that holds files, and a limit that is not far; both are taken back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as taken:
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        yield taken
+
+
+def test_a_connection_without_a_free_descriptor_waits_and_the_proxy_rests(
+    serving: Serving,
+    few_descriptors: contextlib.ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tried = list[float]()
+    accept = Proxy.get_request
+    monkeypatch.setattr(Proxy, "get_request", lambda self: (tried.append(time.monotonic()), accept(self))[1])
+    plain = few_descriptors.enter_context(socket.socket())
+    with contextlib.ExitStack() as files:
+        with contextlib.suppress(OSError):
+            while True:
+                files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        plain.settimeout(10)
+        plain.connect(("127.0.0.1", serving.port))
+        time.sleep(1.2)
+        assert 1 <= len(tried) <= 4
+    with serving.context.wrap_socket(plain, server_hostname="127.0.0.1") as secured:
+        secured.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        assert secured.recv(4096).split()[1] == b"200"
+    lines = [line for line in capfd.readouterr().out.splitlines() if "no connection" in line]
+    assert lines == ["fedpriv: the proxy can take no connection now: Too many open files"]
+
+
+def test_the_proxy_raises_its_limit_and_takes_as_many_connections_as_have_room(
+    serving: Serving, few_descriptors: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    party = Party(serving.party.folder, {**serving.party.facts, "port": 0})
+    if descriptors.allowed() > 512:
+        with Proxy(party):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == descriptors.allowed()
+    monkeypatch.setattr(descriptors, "MOST", 70)
+    with Proxy(party) as proxy:
+        port = int(proxy.server_address[1])
+        threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
+        peers = [few_descriptors.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in "1234"]
+        peers[3].settimeout(10)
+        assert peers[3].recv(1) == b""
+        peers[2].settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            peers[2].recv(1)
+        proxy.shutdown()
+
+
+def test_a_connection_that_gets_no_thread_leaves_its_room_to_others(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Proxy(Party(serving.party.folder, {**serving.party.facts, "port": 0})) as proxy:
+        before = proxy._room._value  # type: ignore[attr-defined]
+        with monkeypatch.context() as patched, socket.create_connection(proxy.server_address[:2]) as plain:
+            patched.setattr(threading.Thread, "start", start)
+            proxy.handle_request()
+            plain.settimeout(10)
+            assert plain.recv(1) == b""
+        assert proxy._room._value == before  # type: ignore[attr-defined]

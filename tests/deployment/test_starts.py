@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 from datetime import timedelta
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from flwr.supercore.corestate import in_memory_corestate, sql_corestate
 from flwr.supercore.object_store.object_store_factory import ObjectStoreFactory
 
 from fedpriv import ArgumentError
+from fedpriv._internal import descriptors
 from fedpriv.deployment import starts
 
 MODULES = [(in_memory_corestate, "InMemoryCoreState"), (sql_corestate, "SqlCoreState")]
@@ -80,6 +84,25 @@ def test_a_child_that_was_asked_to_end_ends_no_superlink() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stdout.split() == ["True", "-15"], result.stderr
+
+
+def test_a_superlink_may_have_as_many_connections_as_the_system_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = list[int]()
+    entry = SimpleNamespace(module="os", attr="getpid")
+    monkeypatch.setattr(starts, "entry_points", lambda **named: [entry])
+    monkeypatch.setattr(starts, "quicken", lambda: None)
+    monkeypatch.setattr(starts, "end_with_child", lambda: None)
+    monkeypatch.setattr(os, "getpid", lambda: found.append(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    monkeypatch.setattr(sys, "argv", [])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        starts.run("flower-superlink", [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found == [descriptors.allowed()]
 
 
 def test_a_command_that_is_not_flowers_is_refused() -> None:
