@@ -30,7 +30,7 @@ from typing import Any
 from cryptography import x509
 from flwr.proto.control_pb2 import StartRunResponse, StopRunRequest
 
-from fedpriv.deployment import keys, operators
+from fedpriv.deployment import keys, operators, proxy_limits
 from fedpriv.deployment.folders import OPERATOR_PORT, Party
 from fedpriv.deployment.proxy import Handler, Proxy, server_tls
 
@@ -51,6 +51,7 @@ class ControlProxy(Proxy):
 
     port_fact = OPERATOR_PORT
     calls = re.compile(rf"/v1/control/({'|'.join(_CALLS)})")
+    large = proxy_limits.CONTROL
 
     def __init__(self, server: Party) -> None:
         self.party = server

@@ -18,8 +18,10 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, ClassVar
+from io import BufferedIOBase
+from typing import Any, ClassVar, cast
 
 from fedpriv._internal import descriptors, validation
 from fedpriv.deployment import proxy_limits
@@ -27,9 +29,6 @@ from fedpriv.deployment.folders import Party
 
 _CALL = re.compile(r"/v1/fleet/[a-z][a-z-]{0,63}")
 _QUESTION = "/v1/fleet/pull-messages"  # the SuperLink may hold it (fedpriv/deployment/held.py)
-_REPLY = "/v1/fleet/push-messages"  # small ones are whole, large ones come in objects
-_MOST_REPLY = 2**20  # bytes of a request with a whole reply (fedpriv/flower/whole_messages.py: MOST)
-_MOST_BYTES = 2**26  # of a request: Flower sends objects in parts of 5 MiB
 _PART = 2**16  # bytes of an answer that is passed on part by part
 _PATIENCE = 120.0  # seconds without a byte until a connection is closed
 _UPSTREAM_PATIENCE = 300.0  # seconds for the SuperLink's answer
@@ -71,12 +70,14 @@ class Proxy(http.server.ThreadingHTTPServer):
     request_queue_size = 256
     port_fact = "port"  # the fact of party.toml with its port
     calls = _CALL  # the paths that are passed on
+    large: ClassVar[Mapping[str, int]] = proxy_limits.FLEET  # {path: bytes of its body}, if they may be many
 
     def __init__(self, server: Party) -> None:
         self.tls = server_tls(server)
         self.upstream_tls = _upstream_tls(server)
         self.upstream = ("127.0.0.1", int(server.facts["control-port"]))
         self._room = threading.BoundedSemaphore(proxy_limits.connections(server, descriptors.raise_limit()))
+        self.memory = proxy_limits.BodyMemory()
         self._said = -math.inf  # when it was last said that there is no room
         listen = str(server.facts["listen"])
         self.address_family = socket.AF_INET6 if ":" in listen else socket.AF_INET
@@ -166,6 +167,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self._upstream is not None:
             self._upstream.close()
 
+    def parse_request(self) -> bool:
+        """As the base class, of a head that is not too large."""
+        whole = self.rfile
+        self.rfile = cast(BufferedIOBase, proxy_limits.Head(whole))
+        try:
+            return super().parse_request()
+        finally:
+            self.rfile = whole
+
     def do_GET(self) -> None:
         """Whether the server is there: nothing else can be asked for so."""
         self._answer(HTTPStatus.OK if self.path == "/health" else HTTPStatus.FORBIDDEN)
@@ -177,10 +187,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._answer(HTTPStatus.BAD_REQUEST)
         elif not self.server.calls.fullmatch(self.path):
             self._answer(HTTPStatus.FORBIDDEN)
-        elif length > (_MOST_REPLY if self.path == _REPLY else _MOST_BYTES):
+        elif length > self.server.large.get(self.path, proxy_limits.SMALL):
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         else:
-            self._pass_on(length)
+            try:
+                with self.server.memory.taken(length):
+                    self._pass_on(length)
+            except proxy_limits.NoRoomError:
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _length(self) -> int | None:
         """The length of the request's body; None unless one length is stated, and no other framing."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv._internal import descriptors
+from fedpriv.deployment import proxy_limits
 from fedpriv.deployment.folders import Party, read_server
 from fedpriv.deployment.provision import Request, provision
 from fedpriv.deployment.proxy import Proxy
@@ -107,12 +108,13 @@ def _clean(serving: Serving) -> None:
 
 def test_a_nodes_calls_pass_with_their_headers_and_bodies_over_one_connection(serving: Serving) -> None:
     connection = serving.connection()
-    for body in (b"hello", b"x" * 3_000_000, b""):
-        connection.request("POST", "/v1/fleet/pull-messages", body, {"flwr-signature": "s"})
+    largest = b"x" * proxy_limits.FLEET[proxy_limits.PUSH_OBJECT]
+    for call, body in (("pull-messages", b"hello"), ("push-object", largest), ("pull-messages", b"")):
+        connection.request("POST", f"/v1/fleet/{call}", body, {"flwr-signature": "s"})
         answer = connection.getresponse()
         assert (answer.status, answer.read(), answer.getheader("x-answer")) == (200, body[::-1], "yes")
         path, arrived, headers = serving.upstream.arrived[-1]
-        assert (path, arrived, headers["flwr-signature"]) == ("/v1/fleet/pull-messages", body, "s")
+        assert (path, arrived, headers["flwr-signature"]) == (f"/v1/fleet/{call}", body, "s")
     connection.close()
 
 
@@ -188,10 +190,52 @@ def test_a_request_without_tls_gets_nothing(serving: Serving) -> None:
     assert not serving.upstream.arrived
 
 
-def test_a_request_larger_than_any_of_flowers_is_refused_before_it_is_read(serving: Serving) -> None:
-    text = f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: {2**40}\r\n\r\n"
-    assert serving.raw(text.encode()).split()[1] == b"413"
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        ("push-object", 6 * 2**20),
+        ("push-messages", 2**20),
+        *((call, 2**14) for call in ("pull-messages", "activate-node", "get-fab", "pull-object", "other")),
+    ],
+)
+def test_a_request_larger_than_any_of_flowers_is_refused_before_it_is_read(
+    serving: Serving, call: str, most: int
+) -> None:
+    for length in (most + 1, 2**40):
+        text = f"POST /v1/fleet/{call} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+        assert serving.raw(text.encode()).split()[1] == b"413"
     assert not serving.upstream.arrived
+
+
+@pytest.mark.parametrize("lines", [1, 50])
+def test_a_head_larger_than_any_of_flowers_is_refused(serving: Serving, lines: int) -> None:
+    for size, status in ((10_000, b"200"), (20_000, b"431")):
+        header = f"x: {'y' * (size // lines)}\r\n" * lines
+        text = f"POST /v1/fleet/get-run HTTP/1.1\r\nContent-Length: 0\r\n{header}\r\n"
+        assert serving.raw(text.encode()).split()[1] == status
+
+
+def test_bodies_for_which_there_is_no_memory_are_refused_unread_until_there_is(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node asks again after a 503, and questions and heartbeats pass meanwhile."""
+    monkeypatch.setattr(serving.proxy, "memory", proxy_limits.BodyMemory(30_000, wait=0.3))
+    text = b"POST /v1/fleet/push-object HTTP/1.1\r\nContent-Length: 20000\r\n\r\n"
+    connection = serving.connection()
+    with (
+        socket.create_connection(("127.0.0.1", serving.port), timeout=10) as plain,
+        serving.context.wrap_socket(plain, server_hostname="127.0.0.1") as half,
+    ):
+        half.sendall(text + b"x" * 10_000)
+        time.sleep(0.2)
+        assert serving.raw(text).split()[1] == b"503"
+        connection.request("POST", "/v1/fleet/pull-messages", b"hello")
+        assert connection.getresponse().read() == b"olleh"
+        half.sendall(b"x" * 10_000)
+        assert half.recv(4096).split()[1] == b"200"
+    connection.request("POST", "/v1/fleet/push-object", b"x" * 20_000)
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def test_the_health_page_tells_the_time_and_nothing_else(serving: Serving) -> None:
