@@ -356,8 +356,8 @@ def _server(folder: Path) -> Party:
 _CHECK = """Say what is missing or wrong on this machine before anything starts, and what to do.
 
 Of the whole deployment's folder it looks at every party, of a party's folder at that one. It looks at
-versions, certificates, names, dates, keys and who can read them, ports, the way to the server, clocks, the
-data file, the ledger and the owner's policy. It changes and charges nothing.
+versions, certificates, names, dates, keys and who can read them, ports, open files, the way to the server,
+clocks, the data file, the ledger and the owner's policy. It changes and charges nothing.
 
 Exit codes: 0 nothing is wrong (there may be notes), 1 something is.
 """
