@@ -353,11 +353,14 @@ def _server(folder: Path) -> Party:
     return read_server(folder)
 
 
-_CHECK = """Say what is missing or wrong on this machine before anything starts, and what to do.
+_CHECK = """Say what is missing or wrong on this machine, and what to do.
 
 Of the whole deployment's folder it looks at every party, of a party's folder at that one. It looks at
 versions, certificates, names, dates, keys and who can read them, ports, open files, the way to the server,
 clocks, the data file, the ledger and the owner's policy. It changes and charges nothing.
+
+With --running it looks only whether the party runs now: whether each of the server's ports answers, or when
+the server last answered the node.
 
 Exit codes: 0 nothing is wrong (there may be notes), 1 something is.
 """
@@ -370,14 +373,22 @@ def check(
     before_start: Annotated[
         bool, typer.Option("--before-start", help="The party is about to start: its ports must be free.")
     ] = False,
+    running: Annotated[
+        bool, typer.Option("--running", help="Look only whether the server answers, or the node has contact.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     with refusing():
         from fedpriv.deployment import checks, node_checks, operator_checks, server_checks
         from fedpriv.deployment.folders import read_parties
 
+        if running and before_start:
+            raise validation.fail("--running", True, "be given without --before-start")
         findings = list[checks.Finding]()
         for member in read_parties(folder, party):
+            if running:
+                findings += checks.what_runs(member)
+                continue
             own = server_checks if member.is_server else node_checks if member.is_node else operator_checks
             findings += checks.looked(member, own.looks(member, before_start))
     wrong = [finding for finding in findings if finding.state is checks.State.WRONG]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,11 +127,13 @@ def _serve(policy: Policy, journal: Any) -> None:
     """Connects, answers until asked to stop, and notes both ends."""
     from fedpriv.flower.owner_node import OwnerNode
     from fedpriv.flower.supernode import connected
+    from fedpriv.node.contact import Contact
 
-    with _stopping() as stopped:
-        with connected(policy["superlink"], policy["root-certificates"], policy["private-key"]) as link:
+    keys = policy["root-certificates"], policy["private-key"]
+    with _stopping() as stopped, closing(Contact(policy.contact)) as contact:
+        with connected(policy["superlink"], *keys, contact.heard) as link:
             journal.note("ready", node=str(link.node), superlink=policy["superlink"])
-            OwnerNode(policy, link, journal).serve(stopped)
+            OwnerNode(policy, link, journal, contact).serve(stopped)
         journal.note("stopped")
 
 

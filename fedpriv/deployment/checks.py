@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography import x509
 
 from fedpriv._internal import validation
-from fedpriv.deployment import keys
+from fedpriv.deployment import keys, running
 from fedpriv.deployment.folders import Party, versions
 
 _SOON = datetime.timedelta(days=30)
@@ -70,6 +70,14 @@ def looked(party: Party, looks: Iterator[Look]) -> Iterator[Finding]:
             yield Finding(party.name, subject, fault.state, fault.text, fault.remedy)
         except (validation.FedprivError, OSError) as error:
             yield Finding(party.name, subject, State.WRONG, str(error), _REMEDY.get(subject, ""))
+
+
+def what_runs(party: Party) -> Iterator[Finding]:
+    """Whether the party runs now; nothing for an operator, of whom nothing does."""
+    for seen in running.look(party.folder):
+        state = State.OK if seen.runs else State.WRONG
+        remedy = "" if seen.runs else f"start {party.folder}/start.sh, which says what keeps it from starting"
+        yield Finding(party.name, seen.subject, state, seen.text, remedy)
 
 
 _REMEDY = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +24,7 @@ from fedpriv.deployment.folders import Party, joined
 
 CONNECTION = "deployment"
 _TIMEOUT = 120.0  # seconds for one command
+_PATIENCE = 5.0  # seconds for a connection on this machine
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -91,16 +93,25 @@ def call(server: Party, *arguments: str) -> dict[str, Any]:
     if result.returncode == 0 and answer.get("success"):
         return answer
     reason = str(answer.get("error-message") or result.stderr or result.stdout)
-    text = " ".join(reason.split())[:_MOST_SHOWN]
+    text = " ".join(reason.split())[:_MOST_SHOWN] or "no reason given"
     if server.is_operator:
         try:
             text = operators.refusal(server) or text
         except operators.UnreachableError as error:
-            text = str(error)
-        raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text or 'no reason given'}")
-    port = server.facts["control-port"]
-    hint = f"is the server started, and this its machine? Its SuperLink listens on 127.0.0.1:{port}"
-    raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text or 'no reason given'} ({hint})")
+            raise FlowerError(f"{error}: is the server started, and does the firewall let you out?") from None
+    else:
+        _require_superlink(server)
+    raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text}")
+
+
+def _require_superlink(server: Party) -> None:
+    """Raises FlowerError if nothing listens at the port of the server's SuperLink."""
+    address = "127.0.0.1", int(server.facts["control-port"])
+    try:
+        socket.create_connection(address, timeout=_PATIENCE).close()
+    except OSError:
+        text = f"the server does not run here: its SuperLink does not listen on {address[0]}:{address[1]}"
+        raise FlowerError(f"{text}; {server.folder}/start.sh starts it, on the server's machine") from None
 
 
 def _json(text: str) -> dict[str, Any]:

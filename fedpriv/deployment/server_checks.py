@@ -11,6 +11,7 @@ from fedpriv.deployment import checks, enrol, flower_app, keys, operators
 from fedpriv.deployment.checks import FaultError, Look, State
 from fedpriv.deployment.folders import OPERATOR_PORT, USUAL_OPERATOR_PORT, Party
 from fedpriv.deployment.proxy_limits import OF_A_NODE, connections
+from fedpriv.deployment.running import reachable
 
 _PATIENCE = 5.0  # seconds for a connection
 
@@ -153,10 +154,9 @@ def _is_ours(server: Party, host: str, port: int) -> bool:
     context = ssl.create_default_context(cafile=str(server.roots))
     context.load_verify_locations(str(server.loopback_roots))
     context.check_hostname = False
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     try:
         with (
-            socket.create_connection((reachable, port), timeout=_PATIENCE) as plain,
+            socket.create_connection((reachable(host), port), timeout=_PATIENCE) as plain,
             context.wrap_socket(plain),
         ):
             return True

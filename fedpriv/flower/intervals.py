@@ -23,6 +23,9 @@ APP_REPLIES = (0.05, 0.05)  # the same, of a strategy over an app's clients
 NODE_LIST = 0.2  # between looks at the list of nodes while a federation assembles
 RUN_STATE = 1.0  # between looks of `fedpriv deploy run` at its run, beyond the second or two that flwr takes
 TASKS = 0.5  # between the SuperLink's own looks for runs to start: Flower's FLWR_SUPEREXEC_TASK_POLL_INTERVAL
+# Without contact for so many seconds a node counts as one that does not run. Its server answers a question at
+# least every 20 seconds, and Flower's heartbeats, which go on while it answers a message, about as often.
+CONTACT_LOST = 60.0
 SUPERLINK_GONE = 30.0  # without an answer of the SuperLink, after which a ServerApp ends its run as failed
 
 _SHARE = 0.15  # of the seconds waited so far: the next look

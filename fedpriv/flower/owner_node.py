@@ -27,6 +27,7 @@ from fedpriv.flower import client_app
 from fedpriv.flower.error_masking import error_reply, public_text, raising
 from fedpriv.flower.intervals import NODE, Rhythm, held
 from fedpriv.flower.supernode import Link, RunEndedError, Task
+from fedpriv.node.contact import Contact
 from fedpriv.node.journal import ANSWERED, FAILED, REFUSED, Journal
 from fedpriv.node.policy_file import Policy
 
@@ -40,10 +41,12 @@ class OwnerNode:
         policy: the owner's policy.
         link: the connection.
         journal: takes answers and refusals.
+        contact: says when the SuperLink last answered a question for messages.
     """
 
-    def __init__(self, policy: Policy, link: Link, journal: Journal) -> None:
+    def __init__(self, policy: Policy, link: Link, journal: Journal, contact: Contact) -> None:
         self._policy, self._link, self._journal = policy, link, journal
+        self._contact = contact
         self._runs = OrderedDict[int, Context | FedprivError]()
         self._rhythm, self._last = Rhythm(*NODE), time.monotonic()
 
@@ -51,7 +54,10 @@ class OwnerNode:
         """Answers messages until ``stopped()``."""
         while not stopped():
             with suppress(RunEndedError):
-                if (task := self._link.next(held(time.monotonic() - self._last))) is not None:
+                task = self._link.next(held(time.monotonic() - self._last))
+                self._contact.asked()
+                if task is not None:
+                    self._contact.answers()
                     self._rhythm.note(time.monotonic() - self._last)
                     self.answer(task)
                     self._last = time.monotonic()

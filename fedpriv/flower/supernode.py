@@ -31,6 +31,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
@@ -224,13 +225,16 @@ def fused_config(bundle: bytes, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def connected(superlink: str, root_certificates: str, private_key: str) -> Iterator[Link]:
+def connected(
+    superlink: str, root_certificates: str, private_key: str, heard: Callable[[], None] = lambda: None
+) -> Iterator[Link]:
     """A connection to the SuperLink as one of its nodes.
 
     Args:
         superlink: HOST:PORT.
         root_certificates: the path of the CA's certificate; "" connects without TLS.
         private_key: the path of the node's key; "" makes a key for this connection.
+        heard: called when the SuperLink has answered a call well, also from the thread of the heartbeats.
 
     Raises ArgumentError for files that are no certificate or key, and LinkError if the SuperLink stops
     serving the node, such as after its key was revoked. Exits the process as Flower's SuperNode does if the
@@ -243,6 +247,7 @@ def connected(superlink: str, root_certificates: str, private_key: str) -> Itera
     with http_request_response(superlink, certificates is None, certificates, keys) as callbacks:
         try:
             client = whole_messages.client_of(callbacks[2])
+            _note_answers(client, heard)
             yield Link(callbacks, whole_messages.sender(callbacks[2]), Holding.of(client))
         except Exception as error:  # the context manager of Flower logs errors and drops them
             failure = error
@@ -252,6 +257,19 @@ def connected(superlink: str, root_certificates: str, private_key: str) -> Itera
         raise LinkError(f"the SuperLink {superlink} no longer serves this node: {why}") from None
     if failure is not None:
         raise failure
+
+
+def _note_answers(client: object, heard: Callable[[], None]) -> None:
+    """Has ``heard`` be called after each answer of the SuperLink that is no error."""
+    if not isinstance(client, ProtobufClient):
+        return
+    hooks = client._client.event_hooks
+
+    def note(response: httpx.Response) -> None:
+        if response.is_success:
+            heard()
+
+    client._client.event_hooks = {**hooks, "response": [*hooks["response"], note]}
 
 
 def _keys(path: str) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:

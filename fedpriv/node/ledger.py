@@ -54,7 +54,6 @@ from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.sampling import Everyone
 from fedpriv.node.ledger_file import (
     answered_file,
-    ledger_path,
     locked,
     on_disk,
     opened,
@@ -62,6 +61,7 @@ from fedpriv.node.ledger_file import (
     reader,
     write_answered,
 )
+from fedpriv.node.paths import ledger_path
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers import PlannedRelease
 

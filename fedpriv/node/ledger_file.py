@@ -1,4 +1,4 @@
-"""The files of a node's ledger: where they are, and how they are opened and locked."""
+"""The files of a node's ledger: how they are opened, locked and written."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from fedpriv._internal.files import atomic, read_json, sync_folder
 from fedpriv.accounting import Ledger, LedgerError
 from fedpriv.accounting.anchor import FILE as ANCHOR
 from fedpriv.accounting.ledger import Record, require_not_deleted
 from fedpriv.accounting.record import Reader
-
-
-def ledger_path(node: Mapping[str, Any]) -> Path:
-    """Where the ledger of a node with this configuration is."""
-    return Path(str(node.get("ledger-file") or f"{node['data-file']}.ledger.jsonl"))
 
 
 @lru_cache(maxsize=4)

@@ -29,7 +29,7 @@ from fedpriv._internal import hints, user_code, validation
 from fedpriv._internal.settings import Settings, joined, setting
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS
-from fedpriv.node.ledger_file import ledger_path
+from fedpriv.node.paths import contact_path, ledger_path
 from fedpriv.node.policy import (
     Acceptances,
     OtherSettings,
@@ -136,6 +136,11 @@ class Policy:
     def journal(self) -> Path:
         """Where answers and refusals are noted."""
         return Path(self["journal-file"] or f"{self.ledger}.journal")
+
+    @property
+    def contact(self) -> Path:
+        """Where the node says when it last had contact with its server."""
+        return contact_path(self.ledger)
 
     @property
     def node_config(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from fedpriv.flower.intervals import NODE_BUSY, NODE_RESTS, REPLIES_HELD, Rhythm
 from fedpriv.flower.owner_node import OwnerNode
 from fedpriv.flower.supernode import Link
 from fedpriv.flower.whole_messages import WholeGrid
+from fedpriv.node.contact import Contact
 
 
 class Asked:
@@ -93,10 +95,10 @@ class FakeLink:
     [(True, 1.0, []), (True, NODE_BUSY + 1, [NODE_RESTS]), (False, NODE_BUSY + 1, [0.15 * (NODE_BUSY + 1)])],
 )
 def test_a_node_whose_question_was_held_asks_again_at_once(
-    holds: bool, waited: float, rests: list[float], monkeypatch: pytest.MonkeyPatch
+    holds: bool, waited: float, rests: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, slept = FakeLink(holds), list[float]()
-    node = OwnerNode(cast(Any, None), cast(Any, link), cast(Any, None))
+    node = OwnerNode(cast(Any, None), cast(Any, link), cast(Any, None), Contact(tmp_path / "contact"))
     node._last = 100.0
     module = "fedpriv.flower.owner_node"
     monkeypatch.setattr(f"{module}.time.monotonic", lambda: 100.0 + waited)

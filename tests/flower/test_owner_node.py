@@ -32,6 +32,7 @@ from fedpriv.flower.silo_serialization import model_record, read_changes, traini
 from fedpriv.flower.supernode import Run, RunEndedError, Task
 from fedpriv.flower.topology import LEDGER, head_record, read_head
 from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node.contact import Contact, read_contact
 from fedpriv.node.journal import Journal, read_journal
 from fedpriv.node.ledger import ON_WORD, NodeLedger
 from fedpriv.node.ledger_file import answered_file
@@ -91,7 +92,8 @@ class Asking:
         self.policy = policy
         self.link = FakeLink({int(name[1:]): run for name, run in runs.items()})
         link: Any = self.link
-        self.node = OwnerNode(policy, link, Journal(policy.journal))
+        self.contact = Contact(policy.contact)
+        self.node = OwnerNode(policy, link, Journal(policy.journal), self.contact)
 
     def ask(self, run: int, content: RecordDict, kind: str = "train") -> Message:
         grid = InProcessGrid(nodes=2)
@@ -369,6 +371,28 @@ def test_an_ended_run_and_an_unexpected_error_end_no_process(
     assert (line["event"], line["why"]) == ("failed", "MemoryError")
     assert [reply.error.reason for reply in server.link.replies] == ["MemoryError"]
     assert naps == [NODE[0]] * 2
+
+
+def test_a_node_notes_each_question_and_that_it_answers(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A health check must not take a long answer for a node that hangs, nor the other way round."""
+    server, found = Asking(policy, r7=RUN), list[Any]()
+    tasks: Iterator[Any] = iter([None, "a message", None])
+    stops = iter([False, False, False, True])
+
+    def noted() -> None:
+        server.contact._written = -100.0  # so that it is written now
+        server.contact.heard()
+        times = read_contact(policy.contact)
+        found.append(None if times is None else times.asked is not None)
+
+    monkeypatch.setattr(server.link, "next", lambda held: next(tasks), raising=False)
+    monkeypatch.setattr(server.link, "holds", False, raising=False)
+    monkeypatch.setattr(server.node, "answer", lambda task: noted())
+    monkeypatch.setattr("fedpriv.flower.owner_node.time.sleep", lambda seconds: noted())
+    server.node.serve(lambda: next(stops))
+    assert found == [True, False, False, True]
 
 
 def test_nothing_private_is_in_the_journal(policy: Policy) -> None:

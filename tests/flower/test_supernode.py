@@ -10,20 +10,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from flwr.app import Message, RecordDict
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.run import RunNotRunningException
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.serialization import MessageError
-from fedpriv.flower.supernode import FLWR, Link, LinkError, RunEndedError, _keys, connected, fused_config
+from fedpriv.flower.supernode import (
+    FLWR,
+    Link,
+    LinkError,
+    RunEndedError,
+    _keys,
+    _note_answers,
+    connected,
+    fused_config,
+)
 
 
 def test_the_module_fits_the_installed_version_of_flower() -> None:
@@ -154,6 +167,23 @@ def test_a_key_is_an_ecdsa_key_without_a_passphrase(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError) as error:
             _keys(str(tmp_path / name))
         assert "SECRET" not in str(error.value)
+
+
+def test_answers_that_are_no_errors_are_contact_heartbeats_among_them() -> None:
+    statuses, heard = iter([200, 401, 502, 200]), list[None]()
+    kind = {"content-type": "application/protobuf"}
+    transport = httpx.MockTransport(lambda request: httpx.Response(next(statuses), headers=kind))
+    client = FleetHttpClient("http://link")
+    client._client = httpx.Client(transport=transport)
+    _note_answers(client, lambda: heard.append(None))
+    counts = []
+    ask, beat = PullMessagesRequest(), SendNodeHeartbeatRequest()
+    for call in (*[lambda: client.PullMessages(ask)] * 3, lambda: client.SendNodeHeartbeat(beat)):
+        with suppress(httpx.HTTPStatusError):
+            call()
+        counts.append(len(heard))
+    assert counts == [1, 1, 1, 2]
+    _note_answers(SimpleNamespace(), lambda: None)  # a client of another kind
 
 
 def test_a_revoked_key_ends_the_node_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
