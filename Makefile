@@ -33,10 +33,11 @@ test-exhaustive: $(VENV)/installed-test ## Run slow cases that repeat others wit
 mutants: $(VENV)/installed-test ## Plant faults in a copy, one at a time: a default test must notice each; ARGS select
 	$(BIN)/python tests/helpers/mutants.py $(ARGS)
 
-check: $(VENV)/installed-dev ## Lint, check the format and types, run the examples in docstrings and the layering test
+check: $(VENV)/installed-dev ## Lint code and Dockerfile, check the format and types, run the examples in docstrings and the layering test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/python -m pytest --doctest-modules fedpriv tests/test_architecture.py
 
 trust: $(VENV)/installed-test ## Run what docs/trust.md counts, and write the page; ARGS go to pytest
