@@ -252,12 +252,17 @@ def compose(nodes: int, ports: Sequence[int]) -> str:
             f"      - ./{name}:/party:ro\n"
             f"      - ./{name}/ledger:/party/ledger\n      - ./{name}/anchor:/party/anchor\n"
         )
-        services.append(_SERVICE.format(name=name, volumes=volumes) + "    depends_on: [server]\n")
+        services.append(_SERVICE.format(name=name, volumes=volumes) + _AFTER_SERVER)
     return _COMPOSE_HEAD + "services:\n" + "".join(services)
 
 
+_AFTER_SERVER = """\
+    depends_on:
+      server: {condition: service_healthy}
+"""
+
 _COMPOSE_HEAD = """\
-# All parties on one machine: `docker compose up`. Make the deployment with --host server --listen 0.0.0.0,
-# and let the container's user own it: `chown -R 10001:10001 .`. deploy/Dockerfile builds the image. Nothing
-# but the mounted folders can be written: keep those of the ledgers and of the server for good.
+# All parties on one machine. The section "Containers" of fedpriv's deploy/README.md has the commands in their
+# order: the deployment is made with --host server --listen 0.0.0.0, and the container's user owns the
+# parties' folders. Only the mounted folders can be written: keep those of the ledgers and of the server.
 """

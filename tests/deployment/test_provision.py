@@ -217,6 +217,8 @@ def test_the_compose_file_has_all_parties_on_a_read_only_root(made: Path) -> Non
     assert any(volume.endswith("/party/ledger") for volume in compose["services"]["node-0"]["volumes"])
     assert "ports" not in compose["services"]["node-0"]
     assert compose["services"]["server"]["ulimits"] == {"nofile": 65536}
+    waits = [compose["services"][f"node-{k}"]["depends_on"] for k in range(3)]
+    assert waits == [{"server": {"condition": "service_healthy"}}] * 3  # of the image's health check
 
 
 def test_the_image_is_built_from_the_checkout_and_runs_as_an_ordinary_user() -> None:
@@ -225,6 +227,7 @@ def test_the_image_is_built_from_the_checkout_and_runs_as_an_ordinary_user() -> 
     words = [line.split()[0] for line in lines if line and not line.startswith(("#", " "))]
     assert words[-4:] == ["USER", "WORKDIR", "HEALTHCHECK", "ENTRYPOINT"]
     assert "USER 10001:10001" in lines
+    assert '    CMD ["python", "-m", "fedpriv.deployment.running", "/party"]' in lines
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for line in lines:
         if line.startswith("COPY") and "--from" not in line:
