@@ -32,7 +32,7 @@ from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.enrolment import read_enrolment
-from fedpriv.flower.intervals import RUN_STATE, SUPERLINK_GONE
+from fedpriv.flower.intervals import RUN_GOES_ON, RUN_STATE, SUPERLINK_GONE
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import RunFolder, default_folder
@@ -182,7 +182,7 @@ def wait(server: Party, started: Started, show: Callable[[str], None]) -> Ended:
 
 def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str, Any]:
     """Flower's record of a run that has ended; its log is shown meanwhile. Raises FlowerError as ``wait``."""
-    with _followed(server, run, show):
+    with _followed(server, run, show) as over:
         answered = time.monotonic()
         while True:
             try:
@@ -197,7 +197,8 @@ def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str
                 record = {}
             if str(record.get("status", "")).startswith(_FINISHED):
                 break
-            time.sleep(RUN_STATE)
+            if over.wait(RUN_GOES_ON):
+                time.sleep(RUN_STATE)
     return record
 
 
@@ -210,20 +211,26 @@ def _ended_elsewhere(record: Mapping[str, Any], line: str) -> Ended:
 
 
 @contextlib.contextmanager
-def _followed(server: Party, run: int, show: Callable[[str], None]) -> Iterator[None]:
-    """Within the block the lines of the run's log are shown; at its end, those that are still to come."""
+def _followed(server: Party, run: int, show: Callable[[str], None]) -> Iterator[threading.Event]:
+    """Within the block the lines of the run's log are shown; at its end, those that are still to come.
+
+    The event is set when the log has ended, or says that the run has stopped.
+    """
     process = flower_cli.follow(server, run)
     assert process.stdout is not None
-    lines = process.stdout
+    lines, over = process.stdout, threading.Event()
 
     def pass_on() -> None:
         for line in lines:
             show(line.rstrip("\n"))
+            if line.startswith(_STOPPED):
+                over.set()
+        over.set()
 
     reader = threading.Thread(target=pass_on, daemon=True)
     reader.start()
     try:
-        yield
+        yield over
         reader.join(timeout=10.0)
     finally:
         process.terminate()

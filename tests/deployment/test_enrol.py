@@ -214,6 +214,7 @@ def test_the_command_returns_the_truth(
     monkeypatch.setattr(flower_cli, "call", call)
     monkeypatch.setattr(flower_cli, "command", lambda *arguments: ["echo", *arguments])
     monkeypatch.setattr(runs, "RUN_STATE", 0.0)
+    monkeypatch.setattr(runs, "RUN_GOES_ON", 600.0)  # the log's end is seen before
     settings = tmp_path / "run.toml"
     settings.write_text("nodes-own-data = true\nunit = 'example'\nclients = 3\nexamples-per-client = 10\n")
     command = ["deploy", "run", str(server.folder), str(settings), "--set", "rounds=2"]
