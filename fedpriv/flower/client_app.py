@@ -36,7 +36,8 @@ from fedpriv.flower.topology import LEDGER, head_record, read_head
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.units import Level
 from fedpriv.node.factory import SiloFile, make_worker
-from fedpriv.node.ledger import NodeLedger, adds_noise, enforce_plan, open_node_ledger
+from fedpriv.node.ledger import NodeLedger, open_node_ledger
+from fedpriv.node.own_events import adds_noise, enforce_plan
 from fedpriv.node.policy import as_taken, require_clip
 from fedpriv.node.secure_parties import NodeParties, pinned
 from fedpriv.node.silo import SiloWorker, make_silo_worker

@@ -45,7 +45,8 @@ from fedpriv.flower.app_config import DATA, MODEL, planned
 from fedpriv.flower.error_masking import guarded
 from fedpriv.flower.noise_messages import NoiseRequest, asks_for_noise, noisy_reply, read_noise_request
 from fedpriv.flower.serialization import MessageError
-from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger
+from fedpriv.node.ledger import NodeLedger, open_node_ledger
+from fedpriv.node.own_events import enforce_plan
 from fedpriv.node.policy import RefusedError, as_taken, owns_data
 from fedpriv.rng import Key
 

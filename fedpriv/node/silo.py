@@ -54,7 +54,8 @@ from fedpriv.federated.loop import Outcome, Progress, advance
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.federated.worker import Worker
 from fedpriv.node.factory import make_worker
-from fedpriv.node.ledger import NodeLedger, open_node_ledger, same_events
+from fedpriv.node.ledger import NodeLedger, open_node_ledger
+from fedpriv.node.own_events import same_events
 from fedpriv.node.policy import RefusedError
 from fedpriv.node.silo_state import SiloState, SiloStateFile
 from fedpriv.optimizers.base import State

@@ -32,7 +32,7 @@ from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.deployment import runs
 from fedpriv.node.journal import ANSWERED, read_journal
-from fedpriv.node.ledger import own_events
+from fedpriv.node.own_events import own_events
 from fedpriv.node.policy_file import Policy, read_policy
 from fedpriv.node.setup import require_set_up
 from fedpriv.runs import checkpoints

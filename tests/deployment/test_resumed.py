@@ -23,7 +23,7 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
 from fedpriv.deployment import enrol, flower_cli, runs
-from fedpriv.node.ledger import own_events
+from fedpriv.node.own_events import own_events
 from fedpriv.node.policy_file import read_policy
 from fedpriv.node.silo import TrainRequest, averaged, make_silo_worker, round_events
 from fedpriv.node.silo_state import SiloStateFile

@@ -17,7 +17,7 @@ from fedpriv.accounting.ledger import read
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.node.journal import read_journal
-from fedpriv.node.ledger import answered
+from fedpriv.node.own_events import answered
 from fedpriv.node.policy_file import Policy, read_policy
 from fedpriv.secure_aggregation.keys import Identity
 

@@ -43,7 +43,7 @@ from fedpriv.flower.secure_serialization import (
 from fedpriv.flower.serialization import MessageError, read_request, request_content, shared_records
 from fedpriv.flower.topology import EngineError
 from fedpriv.node.factory import make_worker
-from fedpriv.node.ledger import answered
+from fedpriv.node.own_events import answered
 from fedpriv.node.secure_parties import NodeParties, Replies, pinned
 from fedpriv.rng import Key
 from fedpriv.runs.runner import execute

@@ -25,7 +25,8 @@ from fedpriv.config.plan import Plan, make_plan
 from fedpriv.federated.engine import SumRequest
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.node import ledger as node_ledger
-from fedpriv.node.ledger import NodeLedger, enforce_plan, open_node_ledger, own_events, same_events
+from fedpriv.node.ledger import NodeLedger, open_node_ledger
+from fedpriv.node.own_events import enforce_plan, own_events, same_events
 from fedpriv.node.policy import RefusedError
 
 LOCAL: dict[str, object] = {
