@@ -20,8 +20,8 @@ FOLDER is its output folder. The run continues from its last evaluation with wha
 Charged releases stay charged, also those after that evaluation, whose rounds are repeated. No noise is used
 twice; without a seed all randomness after the evaluation is new.
 
-Runs of level=client and with max-participations cannot be resumed. A deployment's run is continued by
-`fedpriv deploy resume`.
+Runs with max-participations cannot be resumed, nor those of level=client with engine=ray. A deployment's run
+is continued by `fedpriv deploy resume`.
 
 \b
 Example:

@@ -188,7 +188,7 @@ def _found(folders: Sequence[str | Path], left_out: Callable[[UnfinishedError], 
     runs = [run for run in found.values() if run]
     if found and not runs:
         named = ", ".join(map(str, folders))
-        hint = "`fedpriv resume FOLDER` continues an interrupted run"
+        hint = "`fedpriv resume FOLDER` continues an interrupted run, `fedpriv deploy resume` a deployment's"
         raise validation.fail("FOLDER", named, "hold runs that have ended", hint)
     return runs
 
@@ -236,22 +236,23 @@ def read_one(folder: Path) -> Run:
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise UnfinishedError(
-            folder, "has ended", f"it has no {name}; {_resume_hint(folder, config)}"
+            folder, "has ended", f"it has no {name}; {resume_hint(folder, config)}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise validation.fail("FOLDER", str(folder), "hold an intact report.json and metrics.jsonl") from None
     if not run.metrics:
-        hint = f"its metrics.jsonl is empty; {_resume_hint(folder, config)}"
+        hint = f"its metrics.jsonl is empty; {resume_hint(folder, config)}"
         raise UnfinishedError(folder, "was evaluated", hint)
     return run
 
 
-def _resume_hint(folder: Path, config: Config) -> str:
-    """The hint for an unfinished run."""
-    if config.by_silo:
-        return f"a run of level=client cannot be resumed; {spend_hint(folder, config)}"
+def resume_hint(folder: Path, config: Config) -> str:
+    """The hint for an unfinished run: what continues it, and where its spend is if that is another command
+    than `fedpriv resume`."""
     if config.nodes_own_data:
-        return "`fedpriv deploy resume` continues a deployment's run"
+        return f"`fedpriv deploy resume` continues a deployment's run; {spend_hint(folder, config)}"
+    if config.by_silo and not config.in_process:
+        return f"a run of level=client with engine=ray cannot be resumed; {spend_hint(folder, config)}"
     return f"`fedpriv resume {folder}` continues an interrupted run"
 
 

@@ -6,10 +6,11 @@ charged: releases after that state are lost, and the run goes on under what is l
 release numbers, and so noise, that nothing has used.
 
 A deployment's nodes have charged a lost release, too, by its number, and answer it no second time. So it
-counts as one that no node answered: where the server adds the noise it is made of noise alone, and the run
-goes on with the next; where the nodes add it, it is made again under the next number. At the client level the
-lost rounds leave the model as it is, wherever the silos are (:mod:`fedpriv.node.silo`). The states of
-simulated silos are in the file, too; a node that owns its data keeps its own.
+counts as one that no node answered: with central or local noise it is made of the server's noise alone, and
+the run goes on with the next; where a release needs replies (distributed noise, ``min-replies``), it is made
+again under the next number. At the client level the lost rounds leave the model as it is, wherever the silos
+are (:mod:`fedpriv.node.silo`). The states of simulated silos are in the file, too; a node that owns its data
+keeps its own.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from fedpriv.data import MissingDataError
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.models import weights
 from fedpriv.report import markdown, overview, plots
+from fedpriv.report.comparison import resume_hint
 from fedpriv.report.notices import remark
 from fedpriv.report.summary import LEDGER_HEAD
 from fedpriv.runs.run_dir import RunFolder
@@ -239,7 +240,7 @@ def load_result(folder: str | Path) -> Result:
         raise validation.fail("folder", str(folder), "be the output folder of a run", "it has no config.toml")
     config = Config.parse(read_run(path))
     if not (path / "report.json").is_file():
-        hint = f"it has no report.json; `fedpriv resume {folder}` continues an interrupted run"
+        hint = f"it has no report.json; {resume_hint(path, config)}"
         raise validation.fail("folder", str(folder), "hold a run that has ended", hint)
     try:
         report = read_json((path / "report.json").read_bytes())

@@ -21,6 +21,9 @@ from fedpriv.config.plan import make_plan
 from fedpriv.node.factory import make_worker
 from fedpriv.report import comparison
 from fedpriv.report.comparison_table import table
+from fedpriv.report.page import folders as found_in
+from fedpriv.report.page.page import page
+from fedpriv.runs.result import load_result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute
 
@@ -116,12 +119,19 @@ def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path
         assert result.exit_code == 2, result.output
         assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in result.stderr
         assert "fedpriv re" not in result.stderr
-    text = whole.replace("nodes-own-data = false", "nodes-own-data = true")
-    (cut / "config.toml").write_text(text.replace('engine = "in-process"', 'engine = "ray"'))
-    for command in ("report", "resume"):
-        result = CliRunner().invoke(app, [command, str(cut)])
-        assert result.exit_code == 2
-        assert "`fedpriv deploy resume` continues a deployment's run" in result.stderr
+    silos |= {"nodes-own-data = false": "nodes-own-data = true"}  # a node keeps the state of its silo
+    for changes in (dict(list(silos.items())[2:]), silos):
+        text = whole
+        for before, after in changes.items():
+            text = text.replace(before, after)
+        (cut / "config.toml").write_text(text)
+        for command in ("report", "resume"):
+            result = CliRunner().invoke(app, [command, str(cut)])
+            assert result.exit_code == 2
+            assert "`fedpriv deploy resume` continues a deployment's run" in result.stderr
+        with pytest.raises(ArgumentError, match=r"`fedpriv deploy resume` .* `fedpriv account --ledger"):
+            load_result(cut)
+        assert "`fedpriv deploy resume` continues" in page(found_in.read_inside(tmp_path), "a run")
 
 
 def name_of(*changes: dict[str, object]) -> list[str]:

@@ -158,7 +158,8 @@ def _runs(found: Found) -> list[str]:
 def _open(run: Unfinished) -> str:
     last = run.metrics[-1]["round"] if run.metrics else 0
     text = f"This run has no report: it goes on, or was cut off. Its last evaluation is of round {last}."
-    return element("p", f"{text} `fedpriv resume` continues a run that was cut off.")
+    resume = "fedpriv deploy resume" if run.config.nodes_own_data else "fedpriv resume"
+    return element("p", f"{text} `{resume}` continues a run that was cut off.")
 
 
 def _statement(run: Run) -> str:
