@@ -151,6 +151,6 @@ def _evaluation(plan: Plan, state: State, budget_gate: RunAccountant, folder: Ru
         budget_gate.spent()
         folder.write("model.safetensors", packed(task.layout.split(state.output), {}))
         if checkpoints.obstacle(plan) is None:
-            folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, budget_gate, ()))
+            folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, budget_gate.head, ()))
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])

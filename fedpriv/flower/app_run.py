@@ -136,7 +136,8 @@ class AppRun:
         tensors = self.arrays.tensors(self.state.output)
         self.folder.write(MODEL, TrainedModel(tensors, self.arrays.layout.names).packed(about))
         if checkpoints.obstacle(self.plan) is None:
-            own = (self.plan, self.arrays.layout, self.state, self.accountant, self._resumed, self._untrained)
+            head = self.accountant.head
+            own = (self.plan, self.arrays.layout, self.state, head, self._resumed, self._untrained)
             self.folder.write(checkpoints.FILE, checkpoints.packed(*own))
 
     def finish(self, stopped: StopReason) -> Mapping[str, Any]:

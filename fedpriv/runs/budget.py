@@ -24,6 +24,7 @@ from pathlib import Path
 from fedpriv.accounting import Accountant, Ledger, epsilon
 from fedpriv.accounting.accountant import CHECKPOINTS
 from fedpriv.accounting.events import Event, equal_parts
+from fedpriv.accounting.head import Head
 from fedpriv.accounting.parallel_composition import costs_no_more
 from fedpriv.accounting.record import Record, parse, require_reaches
 from fedpriv.config.plan import Plan
@@ -127,14 +128,9 @@ class RunAccountant:
         return len(self._charged)
 
     @property
-    def recorded(self) -> int:
-        """How many events the ledger has; at the client level those of all silos."""
-        return len(self._ledger)
-
-    @property
-    def link(self) -> str:
-        """What marks the ledger as it stands (:attr:`fedpriv.accounting.Ledger.link`)."""
-        return self._ledger.link
+    def head(self) -> Head:
+        """Where the ledger ends; at the client level it has the events of all silos."""
+        return self._ledger.head
 
     def content(self) -> bytes:
         """The ledger's file as it is on disk."""

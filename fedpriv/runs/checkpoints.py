@@ -29,6 +29,7 @@ from torch import Tensor
 from fedpriv._internal import tensor_io, user_code, validation
 from fedpriv._internal.files import read_json
 from fedpriv.accounting import LedgerError, ledger
+from fedpriv.accounting.head import Head
 from fedpriv.accounting.ledger import Record
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
@@ -38,7 +39,6 @@ from fedpriv.optimizers.base import State
 from fedpriv.parameters import Layout
 from fedpriv.report.comparison import spend_hint
 from fedpriv.report.notices import remark
-from fedpriv.runs.budget import RunAccountant
 
 FILE = "state.safetensors"
 _SILO = "silo/"  # of tensors of silos
@@ -120,20 +120,24 @@ def packed(
     plan: Plan,
     layout: Layout,
     state: State,
-    budget_gate: RunAccountant,
+    head: Head,
     resumed: tuple[int, ...],
     untrained: Mapping[str, float | None] | None = None,
     silos: Mapping[int, SiloState] | None = None,
 ) -> bytes:
-    """The content of FILE; ``silos`` are the states of silos that this process hosts."""
+    """The content of FILE.
+
+    ``head`` is where the ledger ended when the run reached the state. ``silos`` are the states of silos that
+    this process hosts.
+    """
     tensors = state.tensors()
     for silo, own in (silos or {}).items():
         tensors |= {f"{_SILO}{silo}/{name}": tensor for name, tensor in (own.slots or {}).items()}
     about = {
         "step": state.step,
         "resumed": list(resumed),
-        "releases": budget_gate.recorded,
-        "link": budget_gate.link,
+        "releases": head.length,
+        "link": head.link,
         "config": _digest(plan.config.toml()),
         "model": digest(layout),
         "tensors": tensor_io.digest(tensors),

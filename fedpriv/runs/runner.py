@@ -20,6 +20,7 @@ from fedpriv import models
 from fedpriv._internal import user_code
 from fedpriv._internal.version import __version__
 from fedpriv.accounting import METHODS
+from fedpriv.accounting.head import Head
 from fedpriv.config.builders import (
     SCORED_ON,
     choose_device,
@@ -112,6 +113,7 @@ class _Job:
     """The moving parts of one execution: evaluation, metrics, and the files at the end."""
 
     budget_gate: RunAccountant
+    answered: tuple[State, Head]  # the last state that has all charged releases, and the ledger's end then
 
     def __init__(
         self,
@@ -127,7 +129,7 @@ class _Job:
         self.estimated = plan.budget is not None and METHODS[plan.budget.method].kind == "estimate"
         self.metrics = [dict(record) for record in resumed.metrics] if resumed else []
         self.spending = [(record["round"], record["epsilon"]) for record in self.metrics]
-        self.resumed = resumed.resumed if resumed else ()
+        self.resumed_from, self.resumed = resumed, resumed.resumed if resumed else ()
         self.unanswered = resumed.unanswered(plan) if resumed else 0
         self.silos: dict[int, SiloState] | None = {}  # in this process, by number
         self.silos_before = dict(resumed.silos) if resumed else {}
@@ -149,6 +151,8 @@ class _Job:
     def begin(self, budget_gate: RunAccountant, engine: Engine | SiloEngine) -> None:
         """Take the run's accountant, and write what there is before the first round."""
         self.budget_gate = budget_gate
+        before = self.resumed_from
+        self.answered = self.state, Head(before.releases, before.link) if before else budget_gate.head
         if self.plan.by_silo and not self.plan.config.nodes_own_data:
             # Of silos elsewhere the state cannot be kept, and so no run of them is resumed.
             self.silos = engine.memories if isinstance(engine, SiloWorker) else None
@@ -195,6 +199,8 @@ class _Job:
 
     def _observe(self, progress: Progress) -> None:
         self.state = progress.state
+        if self.plan.by_silo or progress.releases == self.budget_gate.releases:
+            self.answered = progress.state, self.budget_gate.head
         due = progress.round % self.plan.config.evaluate_every == 0
         evaluated = due or progress.round == self.plan.rounds
         if evaluated:
@@ -274,9 +280,10 @@ class _Job:
         return TrainedModel(tensors, layout.names, inputs, build)
 
     def _save_state(self) -> None:
-        """Write what the run could be resumed from."""
+        """Write what the run could be resumed from. What was charged and not answered stays lost then, also
+        where the run has failed and writes its last files."""
         if self.folder is not None and self.silos is not None and checkpoints.obstacle(self.plan) is None:
-            own = (self.state, self.budget_gate, self.resumed, self.untrained, self.silos)
+            own = (*self.answered, self.resumed, self.untrained, self.silos)
             self.folder.write(checkpoints.FILE, checkpoints.packed(self.plan, self.task.layout, *own))
 
     def finish(self, stopped: StopReason) -> Result:

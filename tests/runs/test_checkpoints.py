@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.small import SMALL, small
+from helpers.small import SMALL, SMALL_SILOS, small
 from typer.testing import CliRunner
 
 from fedpriv._internal import user_code
@@ -203,6 +203,52 @@ def test_releases_that_were_charged_and_lost_are_charged_again(tmp_path: Path, o
     assert epsilon(events, budget.delta, "pld").epsilon <= budget.epsilon
     following = planned[4 + len(events) - 6]
     assert epsilon([*events, following], budget.delta, "pld").epsilon > budget.epsilon
+
+
+OWNED = SMALL_SILOS | {
+    "level": "aggregation",
+    "nodes_own_data": True,
+    "clients": 3,
+    "momentum": 0.0,
+    "evaluate_every": 1,
+}
+
+
+@pytest.mark.parametrize("placement", ["central", "local", "distributed"])
+def test_a_deployments_release_without_an_answer_stays_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    """The run fails in release 2, and its continuation is killed before it has made anything."""
+    config, folder = small(**OWNED | {"placement": placement}), tmp_path / "run"
+    plan, nodes = make_plan(config), config.changed(nodes_own_data=False)
+
+    def fails(request: SumRequest) -> None:
+        if request.release == 2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        execute(plan, Engine(nodes, fails), RunFolder.create(folder))
+    assert json.loads((folder / "report.json").read_text())["result"]["stopped"] == "failed"
+
+    def is_killed(*arguments: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fedpriv.runs.runner._Job._loop", is_killed)
+        patched.setattr("fedpriv.runs.runner._Job.finish", is_killed)
+        with pytest.raises(KilledError):
+            go_on(folder, config, Engine(nodes))
+    checkpoint = checkpoints.read(folder, plan)
+    assert (checkpoint.state.step, checkpoint.charged, checkpoint.lost) == (2, 3, 1)
+    engine = Engine(nodes)
+    result, record = go_on(folder, config, engine), ledgers.read(folder / "ledger.jsonl")
+    assert engine.releases == list(range(3, len(record.events)))
+    if placement == "distributed":  # a release needs replies, so it is made again
+        assert result.stopped == "budget"
+        assert record.events[3] == plan.events[2]
+    else:  # it is made of noise alone
+        assert result.stopped == "rounds"
+        assert record.events == plan.events
 
 
 def test_every_round_says_no_less_than_what_was_spent(tmp_path: Path) -> None:
