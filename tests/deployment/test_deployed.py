@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from helpers.absent_silos import missed, simulated
+from helpers.deployed_runs import await_charges, finished, ledgers, lost_rounds, started
 from helpers.deployments import Deployment, await_true
 from helpers.hosted_grid import SCRIPTS
-from helpers.toy_app import in_process, saved_params
+from helpers.left_folders import require_ended
+from helpers.toy_app import saved_params
 
+from fedpriv.accounting import ledger
+from fedpriv.accounting.record import parse
+from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.deployment import enrol, flower_cli, keys
+from fedpriv.deployment import enrol, flower_cli, keys, runs
 from fedpriv.deployment.folders import Party
+from fedpriv.federated.stop_reason import StopReason
+from fedpriv.node.ledger import own_events
 from fedpriv.report.summary import enforced_guarantee
+from fedpriv.runs.result import Result
 
 SHORT = {"rounds": 2, "examples-per-client": 300, "seed": 5}
 
@@ -33,30 +44,49 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield made
 
 
-def run(deployed: Deployment, name: str, **changes: object) -> tuple[int, str, Path, Config]:
-    """(exit code, output, folder, configuration) of a run with an example's settings."""
+def asked(deployed: Deployment, name: str, **changes: object) -> tuple[list[str], Path, Config]:
+    """(arguments of `fedpriv deploy`, folder, configuration) of a run with an example's settings."""
     settings = tomllib.loads((deployed.server.folder / f"{name}.toml").read_text())
     settings |= SHORT | {key.replace("_", "-"): value for key, value in changes.items()}
     folder = deployed.folder / f"out-{len(list(deployed.folder.glob('out-*')))}"
     options = [f"--set={key}={json.dumps(value)}" for key, value in (settings | {"out": str(folder)}).items()]
     file = str(deployed.server.folder / f"{name}.toml")
-    result = deployed.command("deploy", "run", str(deployed.folder), file, *options)
-    return result.returncode, result.stdout, folder, Config.parse(settings)
+    return ["run", str(deployed.folder), file, *options], folder, Config.parse(settings)
 
 
-@pytest.mark.parametrize("name", ["central", "local", "client"])
+def run(deployed: Deployment, name: str, **changes: object) -> tuple[int, str, Path, Config]:
+    """(exit code, output, folder, configuration) of a run with an example's settings."""
+    arguments, folder, config = asked(deployed, name, **changes)
+    result = deployed.command("deploy", *arguments)
+    return result.returncode, result.stdout, folder, config
+
+
+def require_equal(folder: Path, config: Config, expected: Result) -> dict[str, Any]:
+    """The report of a run, whose model, charges and guarantee are those of a run on this machine."""
+    torch.testing.assert_close(saved_params(folder, config), expected.params, rtol=0, atol=1e-6)
+    own, simulated_ledger = ledger.read(folder / "ledger.jsonl"), parse(expected.ledger, "simulated")
+    assert (own.events, own.labels) == (simulated_ledger.events, simulated_ledger.labels)
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    assert enforced_guarantee(report) == enforced_guarantee(expected.report)
+    for fact in ("noise multiplier", "releases", "relation", "sampler", "unit", "units", "views"):
+        assert report["privacy"][fact] == expected.report["privacy"][fact]
+    return report
+
+
+@pytest.mark.parametrize("name", ["central", "local", "secure", "client"])
 def test_a_deployment_equals_its_simulation(deployed: Deployment, name: str) -> None:
+    """The model, every charge, and epsilon wherever it is stated. The nodes of "secure" add shares of the
+    noise."""
     code, output, folder, config = run(deployed, name)
     assert code == 0, output + deployed.log("node-0") + deployed.log("server")[-3000:]
-    simulated = in_process(config.changed(nodes_own_data=False))
-    torch.testing.assert_close(saved_params(folder, config), simulated, rtol=0, atol=1e-6)
-    assert len((folder / "ledger.jsonl").read_text().splitlines()) >= 2
+    expected = simulated(config)
+    require_equal(folder, config, expected)
+    assert require_ended(folder, StopReason.ROUNDS).epsilon == expected.epsilon
+    assert 2.5 < expected.epsilon <= 3
     status = json.loads(deployed.command("deploy", "status", str(deployed.folder), "--json").stdout)
     assert [node["state"] for node in status["nodes"]] == ["online"] * 3
-    reported = json.loads((folder / "report.json").read_text())
-    epsilon = enforced_guarantee(reported)["epsilon"]
-    assert status["runs"][0]["epsilon"] == pytest.approx(epsilon)
-    assert 2.5 < epsilon <= 3
+    assert status["runs"][0]["epsilon"] == pytest.approx(expected.epsilon)
+    assert f"epsilon {expected.epsilon:.4g} is spent" in output
 
 
 def test_a_run_that_fails_is_told(deployed: Deployment) -> None:
@@ -103,7 +133,7 @@ def test_who_reaches_only_the_nodes_address_starts_no_run(deployed: Deployment, 
 
 
 def test_one_nodes_key_does_not_take_anothers_place_and_a_revoked_key_stops_working(
-    deployed: Deployment, tmp_path: Path
+    deployed: Deployment,
 ) -> None:
     before = len(deployed.log("server"))
     deployed.end("node-1")
@@ -126,11 +156,71 @@ def test_one_nodes_key_does_not_take_anothers_place_and_a_revoked_key_stops_work
     enrol.revoke(deployed.server, 2)
     deployed.start("node-2")
     await_true(lambda: not deployed.running("node-2"), lambda: deployed.log("node-2"))
-    private, public = keys.make_node_key()
-    (tmp_path / "new.pub").write_bytes(public)
-    enrol.rotate(deployed.server, 2, tmp_path / "new.pub")
-    (deployed.folder / "node-2/node.key").write_bytes(private)
-    (deployed.folder / "node-2/node.key.pub").write_bytes(public)
+    deployed.give_new_key(2)
     deployed.start_nodes([1, 2])
     code, output, _, _ = run(deployed, "central")
     assert code == 0, output + deployed.log("server")[before:][-3000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("central", {}), ("secure", {"secure_aggregation": False, "min_replies": 2})]
+)
+def test_a_node_killed_in_round_2_changes_neither_noise_nor_epsilon(
+    deployed: Deployment, name: str, changes: dict[str, object]
+) -> None:
+    """It is not started again before the run has ended. In the second case two shares of the noise suffice,
+    and the server adds the missing one."""
+    rounds = 4
+    arguments, folder, config = asked(deployed, name, rounds=rounds, round_deadline=10, **changes)
+    before = [len(ledger.read(path).events) for path in ledgers(deployed)]
+    process = started(deployed, *arguments)
+    await_charges(deployed, folder, 2)
+    deployed.end("node-1", signal.SIGKILL)
+    output = finished(process)
+    deployed.give_new_key(1)
+    deployed.start_nodes([1])
+    assert "exit code 0" in output, output + deployed.log("server")[-3000:]
+
+    absences = json.loads((folder / "report.json").read_text())["privacy"]["absences"]
+    [absence] = [absence for absence in absences if absence["partition"] == 1]
+    first = absence["from release"]
+    assert 2 <= first <= absence["to release"] == rounds
+    assert not absence["back"]
+    assert f"release {first} on: without some silos: " in output
+    report = require_equal(folder, config, simulated(config, missed({"privacy": {"absences": absences}})))
+    undisturbed, plan = simulated(config), make_plan(config)
+    assert enforced_guarantee(report) == enforced_guarantee(undisturbed.report)
+    assert ledger.read(folder / "ledger.jsonl").events == plan.events
+    require_ended(folder, StopReason.ROUNDS)
+    planned = own_events(plan, 1)
+    for partition, (path, count) in enumerate(zip(ledgers(deployed), before, strict=True)):
+        new = ledger.read(path).events[count:]
+        if partition == 1 and plan.mechanism.placement.at_parties:
+            assert new in (planned[: first - 1], planned[:first]), "killed before or after a charge"
+        else:
+            assert new == planned
+
+
+def test_a_run_whose_nodes_are_all_killed_fails_and_is_resumed(deployed: Deployment) -> None:
+    """Its folder says the truth before and after. The lost release is made of the server's noise alone."""
+    waits = {"round_deadline": 10, "start_timeout": 30}
+    arguments, folder, config = asked(deployed, "local", rounds=5, **waits)
+    process = started(deployed, *arguments)
+    await_charges(deployed, folder, 2)
+    for partition in range(3):
+        deployed.end(f"node-{partition}", signal.SIGKILL)
+    output = finished(process)
+    assert "exit code 1" in output
+    assert "its report says failed" in output, output
+    require_ended(folder, StopReason.FAILED)
+    for partition in range(3):
+        deployed.give_new_key(partition)
+    deployed.start_nodes(range(3))
+    [number] = [run for run, path in runs.folders(deployed.server).items() if path == folder]
+    output = deployed.command("deploy", "resume", str(deployed.folder), str(number)).stdout
+    require_ended(folder, StopReason.ROUNDS, resumed=1)
+    lost = lost_rounds(output)
+    assert len(lost) == 1, output
+    report = json.loads((folder / "report.json").read_text())
+    expected = simulated(config, missed(report) | {release: {0, 1, 2} for release in lost})
+    require_equal(folder, config, expected)

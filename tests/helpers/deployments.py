@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from fedpriv.deployment import enrol, flower_cli
+from fedpriv.deployment import enrol, flower_cli, keys
 from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party, read_parties, read_server
 from fedpriv.deployment.provision import Request, provision
@@ -90,6 +90,14 @@ class Deployment:
             return False
 
         await_true(online, lambda: "".join(self.log(f"node-{partition}") for partition in partitions))
+
+    def give_new_key(self, partition: int) -> None:
+        """Gives a node that has ended a new key, so that Flower lets it in before it misses the old one."""
+        private, public = keys.make_node_key()
+        own = self.folder / f"node-{partition}"
+        (own / "node.key").write_bytes(private)
+        (own / "node.key.pub").write_bytes(public)
+        enrol.rotate(self.server, partition, own / "node.key.pub")
 
     def log(self, name: str) -> str:
         """What a party has printed."""
