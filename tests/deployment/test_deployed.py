@@ -27,7 +27,7 @@ from fedpriv.config.schema import Config
 from fedpriv.deployment import enrol, flower_cli, keys, runs
 from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason
-from fedpriv.node.ledger import own_events
+from fedpriv.node.own_events import own_events
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs.result import Result
 
