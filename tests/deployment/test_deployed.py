@@ -27,7 +27,9 @@ from fedpriv.config.schema import Config
 from fedpriv.deployment import enrol, flower_cli, keys, runs
 from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason
+from fedpriv.flower.enrolment import Enrolment
 from fedpriv.node.own_events import own_events
+from fedpriv.node.policy_file import read_policy
 from fedpriv.report.summary import enforced_guarantee
 from fedpriv.runs.result import Result
 
@@ -87,6 +89,9 @@ def test_a_deployment_equals_its_simulation(deployed: Deployment, name: str) -> 
     assert [node["state"] for node in status["nodes"]] == ["online"] * 3
     assert status["runs"][0]["epsilon"] == pytest.approx(expected.epsilon)
     assert f"epsilon {expected.epsilon:.4g} is spent" in output
+    kept = Enrolment(deployed.server.folder / "enrolment.json").heads()
+    policies = [read_policy(deployed.folder / f"node-{k}/policy.toml") for k in range(3)]
+    assert kept == {k: ledger.read(own.ledger, own.anchor).head for k, own in enumerate(policies)}
 
 
 def test_a_run_that_fails_is_told(deployed: Deployment) -> None:
