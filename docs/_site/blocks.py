@@ -47,7 +47,10 @@ def _names(methods: list[Method]) -> str:
 def placement_table() -> str:
     """The placements of the noise as a Markdown table."""
     lines = ["| `placement` | who adds noise | epsilon holds against | who is trusted |", "|---|---|---|---|"]
-    lines += [f"| `{p.name}` | {p.summary} | {p.against} | {p.trust} |" for p in PLACEMENTS.values()]
+    lines += [
+        f"| `{p.name}` | {p.summary} | {p.against} | {p.trust.replace('{party}', 'client')} |"
+        for p in PLACEMENTS.values()
+    ]
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ _MOVED = "the same, if an example may be replaced by one of another silo"
 
 _DESCRIPTIONS = {
     _MODELS: "anyone who sees the released models",
-    _SERVER: "the server, for the client with the largest privacy loss",
+    _SERVER: "the server, for the {unit} with the largest privacy loss",
     _MESSAGES: "the server, which sees each message with its own share of the noise; no credit for sampling",
     _SUM: "the server, which sees sums alone (secure aggregation); no credit for sampling",
     _OUTSIDERS: "outsiders who read the network and see the sums alone (secure aggregation)",
@@ -38,13 +38,13 @@ _DESCRIPTIONS = {
 }
 
 
-def described(against: str) -> str:
-    """The adversary of a report's value ``against``, for readers.
+def described(against: str, unit: str) -> str:
+    """The adversary of a report's values ``against`` and ``unit``, for readers.
 
-    >>> described("who sees the released models")
-    'anyone who sees the released models'
+    >>> described("the server, for the unit that lost most", "example: one example of one silo")
+    'the server, for the example with the largest privacy loss'
     """
-    return _DESCRIPTIONS.get(against, against)
+    return _DESCRIPTIONS.get(against, against).replace("{unit}", unit.partition(":")[0])
 
 
 def all_methods(events: Sequence[Event], delta: float, enforced: str) -> Table:

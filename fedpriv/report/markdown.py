@@ -89,7 +89,8 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if privacy["placement"] == Distributed.name:
         rows.append(("smallest number of replies for a release, n_min", privacy["fewest replies"]))
     if privacy["max participations"] is not None:
-        rows.append(("largest number of releases that a client takes part in", privacy["max participations"]))
+        unit = privacy["unit"].partition(":")[0]
+        rows.append((f"largest number of releases that one {unit} is in", privacy["max participations"]))
     return rows
 
 
@@ -213,7 +214,7 @@ def _guarantees(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[s
         "|---|---|---|---|---|",
     ]
     for view in privacy["views"]:
-        against = described(view["against"])
+        against = described(view["against"], privacy["unit"])
         if view["gates the budget"]:
             against += " (the enforced guarantee)"
         if view.get("relation", privacy["relation"]) != privacy["relation"]:
@@ -273,7 +274,8 @@ def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]
             "",
         ]
         value = privacy["budget"]["epsilon"]
-    unit = privacy["unit"].split(":")[0]
+    unit = privacy["unit"].partition(":")[0]
+    against = described(view["against"], privacy["unit"])
     change = f"any one {unit} is added to the data or removed from it"
     if privacy["relation"] == Relation.REPLACE_ONE:
         change = f"any one {unit} is replaced by another"
@@ -282,7 +284,7 @@ def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]
         lines += [f"SIMULATED, not private. Of a run with {cohorts} it would hold:", ""]
     return [
         *lines,
-        f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {described(view['against'])}: whatever "
+        f"Epsilon {value:.4g} at delta {view['delta']:.3g} against {against}: whatever "
         f"they see and know, the probability of any conclusion grows to at most e^{value:.4g}{_power(value)} "
         f"times its value, plus delta, if {change}{hedge}.",
         "",

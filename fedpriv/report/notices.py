@@ -125,8 +125,8 @@ def drowned(plan: Plan, dimension: int) -> list[str]:
         return []
     return [
         f"the noise may drown the signal: its norm is about {ratio:.3g} times the clip norm in each mean of "
-        "contributions. The run may learn little; more clients, a higher sampling-rate, a larger epsilon, a "
-        "smaller model or a smaller learning-rate help"
+        f"contributions. The run may learn little; more {plan.config.unit}s, a higher sampling-rate, a "
+        "larger epsilon, a smaller model or a smaller learning-rate help"
     ]
 
 
@@ -175,7 +175,7 @@ def guessing(accuracy: float | None, labels: Sequence[int]) -> list[str]:
         return []
     return [
         f"the test accuracy {accuracy:.2%} is that of guessing (the most frequent label is {share:.2%} of "
-        "the public test set): the model has learned nothing. More clients, a larger epsilon, more rounds or "
+        "the public test set): the model has learned nothing. More data, a larger epsilon, more rounds or "
         "another learning-rate may help"
     ]
 

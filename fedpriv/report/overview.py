@@ -35,7 +35,7 @@ def sentence(report: Mapping[str, Any]) -> str:
     parts = [_score(report), _spent(report), f"{report['optimizer']} on {report['data set']}"]
     found = enforced_guarantee(report)
     if found:
-        parts[1] += f" against {described(found['against'])}"
+        parts[1] += f" against {described(found['against'], report['privacy']['unit'])}"
     return "; ".join([*parts, *([report["remark"]] if report["remark"] else [])])
 
 
@@ -47,7 +47,7 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found:
         label = METHODS[privacy["budget"]["held by"]].label
         table.append(("kind", f"{_kind(found['kind'])}, by {label}"))
-        table.append(("against", described(found["against"])))
+        table.append(("against", described(found["against"], privacy["unit"])))
         table.append(("privacy unit", privacy["unit"]))
         table.append(("neighbouring data", _NEIGHBOURS[privacy["relation"]]))
     table.append(("noise", privacy["placement"]))

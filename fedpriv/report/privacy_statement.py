@@ -19,7 +19,7 @@ BY_SILO = (
 
 KEPT_BY_SERVER = (
     " The limit of participations (max-participations) is kept by the server's own loop: the guarantee "
-    "against the server holds only if it asks no client more often."
+    "against the server holds only if it uses the data of no {unit} more often."
 )
 
 CENTRALISED = (
@@ -99,8 +99,8 @@ def _trust(config: Config) -> str:
     cap = placement.server_view and config.part(LocalSettings).max_participations
     among = SAMPLERS[config.sampler].sampling.fixed_size if central else placement.at_parties
     return (
-        placement.trust
-        + (KEPT_BY_SERVER if cap else "")
+        placement.trust.replace("{party}", config.privacy_unit.party)
+        + (KEPT_BY_SERVER.replace("{unit}", config.unit) if cap else "")
         + (_colluding(config) if among and config.clients > 1 else "")
     )
 
@@ -177,8 +177,9 @@ def _notes(plan: Plan) -> list[str]:
             "uses them without noise, and the score is computed on the remaining test examples"
         )
     if plan.mechanism.placement.min_replies and plan.mechanism.observer_event(1.0).truncation:
+        party = plan.config.privacy_unit.party
         notes.append(
-            "dropouts: if too few clients reply, a round releases nothing. This reveals some information "
-            "about the cohort's size, which is accounted for only if all clients reply"
+            f"dropouts: if too few {party}s reply, a round releases nothing. This reveals some information "
+            f"about the cohort's size, which is accounted for only if all {party}s reply"
         )
     return notes

@@ -26,7 +26,7 @@ _PRICES = {
 
 
 ADDS_UP = (
-    "The runs of the search trained on the clients' data, too: without a seed their epsilons add up with "
+    "The runs of the search trained on the private data, too: without a seed their epsilons add up with "
     "those of the runs here."
 )
 

@@ -80,7 +80,7 @@ class Ended:
             "relation": privacy["relation"],
             "delta": privacy["budget"]["delta"],
             "accounting": privacy["budget"]["held by"],
-            **({"against": described(against)} if against else {}),
+            **({"against": described(against, privacy["unit"])} if against else {}),
         }
 
 

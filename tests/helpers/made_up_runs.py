@@ -20,7 +20,7 @@ def ended(score: float | None, epsilon: float = 3.0, **settings: Any) -> Ended:
     view = {"against": meaning.get("AGAINST", MODELS), "gates the budget": True, "delta": budget["delta"]}
     noise = settings.get("placement") != "none"
     privacy = {
-        "unit": "client: a client with its single example",
+        "unit": meaning.get("UNIT", "client: a client with its single example"),
         "relation": meaning.get("RELATION", "add-remove"),
         "budget": budget if noise else None,
         "views": [view | {"epsilon": {budget["held by"]: {"epsilon": epsilon, "kind": "bound"}}}]

@@ -36,7 +36,7 @@ def both(**changes: object) -> tuple[dict[str, Any], str]:
 
 TRUST = {
     "none": "There is no protection",
-    "central": "Clients trust the server, which sees their exact contributions",
+    "central": "Each client trusts the server, which sees its exact contributions",
     "local": "A node without its own epsilon-limit accepts the epsilon that a run states",
     "distributed": "AND every unit takes part in every release: the server draws the cohorts",
 }
@@ -48,6 +48,19 @@ def test_each_placement_says_who_is_trusted(placement: str) -> None:
     assert TRUST[placement] in summary["privacy"]["trust"]
     assert summary["privacy"]["trust"] in text
     assert summary["privacy"]["placement"] == placement
+
+
+@pytest.mark.parametrize("placement", TRUST)
+def test_the_report_of_silos_has_no_clients(placement: str) -> None:
+    cap = {"max_participations": 2} if placement == "local" else {}
+    silos = {"unit": "example", "clients": 10, "examples_per_client": 100}
+    summary, text = both(placement=placement, **silos, **cap)
+    assert "client" not in text.lower()
+    if placement == "local":
+        assert summary["privacy"]["views"][0]["against"] == "the server, for the unit that lost most"
+        assert "against the server, for the example with the largest privacy loss: whatever" in text
+        assert "| the server, for the example with the largest privacy loss (the enforced" in text
+        assert "the server, for the client with the largest privacy loss" in both(placement="local")[1]
 
 
 def test_a_limit_of_participations_is_said_to_be_the_servers() -> None:
@@ -87,7 +100,10 @@ def test_the_enforced_guarantee_spends_the_budget(placement: str) -> None:
     gates = [view for view in summary["privacy"]["views"] if view["gates the budget"]]
     assert len(gates) == 1
     assert 0.99 * 3 <= gates[0]["epsilon"]["pld"]["epsilon"] <= 3
-    assert f"{adversaries.described(gates[0]['against'])} (the enforced guarantee)" in text
+    assert (
+        f"{adversaries.described(gates[0]['against'], summary['privacy']['unit'])} (the enforced guarantee)"
+        in text
+    )
 
 
 def test_local_noise_has_both_views() -> None:

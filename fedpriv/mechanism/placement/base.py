@@ -66,7 +66,7 @@ class Placement(ABC):
         also_called: its names in other libraries and in papers.
         summary: who adds the noise, in a few words, for help.
         against: the adversary against whom the budget's epsilon holds.
-        trust: whom the units trust, and against whom they are protected.
+        trust: whom the units trust, and against whom they are protected; {party} is a client or a silo.
         adds_noise: whether anyone adds noise.
         at_parties: whether parties add noise to their own messages.
         server_view: whether the budget limits the server's view: per client, without amplification.

@@ -17,7 +17,7 @@ class Central(Placement):
     summary = "the server adds it"
     against = "who sees the models"
     trust = (
-        "Clients trust the server, which sees their exact contributions, and the channel to it. The "
+        "Each {party} trusts the server, which sees its exact contributions, and the channel to it. The "
         "guarantee holds against everyone who sees the released models of all rounds."
     )
 

@@ -40,8 +40,8 @@ class Local(AtParties):
     summary = "each client adds all of it to its own message"
     against = "the server"
     trust = (
-        "Each client adds all of the noise to its own message, so it need not trust the server with its "
-        "data. The guarantee holds against the server and everyone else while the client's device runs this "
+        "Each {party} adds all of the noise to its own message, so it need not trust the server with its "
+        "data. The guarantee holds against the server and everyone else while the {party} runs this "
         "code. A node without its own epsilon-limit accepts the epsilon that a run states."
     )
     server_view = True

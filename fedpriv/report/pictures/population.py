@@ -33,15 +33,16 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
     pairs = _pairs(drawn) if measure.fraction else []
     if not pairs:
         return None
+    parties = " or ".join(sorted({f"{cell.run.config.privacy_unit.party}s" for cell in drawn}))
     shown = pairs[:_MOST]
     figure, all_axes = methods.grid(len(shown))
     sentences, points = [], list[Point]()
     for axes, (name, central, local) in zip(all_axes, shown, strict=True):
         at = reached(central, local)
-        _draw(axes, central, local, at)
+        _draw(axes, central, local, at, parties)
         axes.set_title(name, fontsize=10)
         points += [*central, *local]
-        sentences.append(f"{name}: {_said(at, central, local)}.")
+        sentences.append(f"{name}: {_said(at, central, local, parties)}.")
     guessing = methods.chance(drawn)
     sentences += methods.fit(all_axes, measure, [end for point in points for end in point.range], guessing)
     methods.finish(figure, all_axes, measure.axis)
@@ -80,15 +81,15 @@ def reached(central: Sequence[Point], local: Sequence[Point]) -> float | None:
     return float(10 ** (x0 + (x1 - x0) * y0 / (y0 - y1)))
 
 
-def _said(at: float | None, central: Sequence[Point], local: Sequence[Point]) -> str:
+def _said(at: float | None, central: Sequence[Point], local: Sequence[Point], parties: str) -> str:
     """What the crossing is, in words."""
     both = sorted({p.at for p in central if p.at} & {p.at for p in local if p.at})
     goal = f"{GAP:g} points below central noise"
     if at is None:
-        return f"local noise does not come to {goal} with up to {both[-1]:,.0f} clients"
+        return f"local noise does not come to {goal} with up to {both[-1]:,.0f} {parties}"
     if at <= both[0]:
-        return f"local noise is at most {goal} with {both[0]:,.0f} clients already"
-    return f"local noise comes to {goal} at about {float(f'{at:.2g}'):,.0f} clients"
+        return f"local noise is at most {goal} with {both[0]:,.0f} {parties} already"
+    return f"local noise comes to {goal} at about {float(f'{at:.2g}'):,.0f} {parties}"
 
 
 def _pairs(cells: Sequence[Ended]) -> list[tuple[str, list[Point], list[Point]]]:
@@ -124,7 +125,9 @@ def _points(cells: Sequence[Ended]) -> list[Point]:
     return [Point.of(size, of) for size, of in sorted(by_size.items())]
 
 
-def _draw(axes: Axes, central: Sequence[Point], local: Sequence[Point], at: float | None) -> None:
+def _draw(
+    axes: Axes, central: Sequence[Point], local: Sequence[Point], at: float | None, parties: str
+) -> None:
     for points, name, (color, dashes, marker) in zip(
         (central, local), _PLACEMENTS, plotting.STYLES, strict=False
     ):
@@ -137,10 +140,10 @@ def _draw(axes: Axes, central: Sequence[Point], local: Sequence[Point], at: floa
     label = f"central noise less {GAP:g} points"
     axes.plot(where, goal, color=plotting.STYLES[0][0], linewidth=0.9, linestyle=(0, (1, 2)), label=label)
     axes.set_xscale("log")
-    axes.set_xlabel("clients")
+    axes.set_xlabel(parties)
     plotting.rule(axes, whole=False)
     if at is not None:
         axes.axvline(at, color="#555555", linewidth=0.9)
-        text = f"{float(f'{at:.2g}'):,.0f} clients"
+        text = f"{float(f'{at:.2g}'):,.0f} {parties}"
         place: Any = {"xycoords": ("data", "axes fraction"), "fontsize": 8, "ha": "left", "va": "bottom"}
         axes.annotate(f" {text}", (at, 0.02), **place)

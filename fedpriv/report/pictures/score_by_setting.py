@@ -37,7 +37,9 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
 
     def axis(axes: Axes) -> None:
         _scale(axes, places)
-        axes.set_xlabel("expected cohort (clients x sampling-rate)" if key == _RATE else key)
+        units = {f"{cell.run.config.unit}s" for cell in drawn}
+        cohort = f"expected cohort ({' or '.join(sorted(units))} x sampling-rate)"
+        axes.set_xlabel(cohort if key == _RATE else key)
 
     return curves.of_scores(ended, lines, alike, about, curves.draw_line, axis)
 
@@ -76,7 +78,7 @@ def _place(cell: Ended, key: str) -> float | None:
     value = cell.settings.get(key)
     if value is None:
         return None
-    return float(value) * (cell.run.config.clients if key == _RATE else 1)
+    return float(value) * (cell.run.config.units if key == _RATE else 1)
 
 
 def _scale(axes: Axes, places: Sequence[float]) -> None:

@@ -117,10 +117,10 @@ def test_an_error_that_falls_is_a_gain() -> None:
     assert gain_matrix.gains(matrix, "dp-sgd", measure)["dp-adam", 1.0][0] == -0.5
 
 
-def of_population(*local: float) -> list[Ended]:
+def of_population(*local: float, **settings: Any) -> list[Ended]:
     sizes = (1000, 10_000, 100_000)
     return [
-        ended(score, placement=placement, clients=size, sampler=sampler)
+        ended(score, placement=placement, clients=size, sampler=sampler, **settings)
         for placement, sampler, scores in (("central", "poisson", (0.8,) * 3), ("local", "fixed-size", local))
         for size, score in zip(sizes, scores, strict=True)
     ]
@@ -141,6 +141,15 @@ def test_where_local_noise_comes_close(local: tuple[float, ...], said: str) -> N
     assert said in " ".join(texts(figure).split())
 
 
+def test_a_population_of_silos_is_said_to_be_one() -> None:
+    silos = {"unit": "example", "UNIT": "example: one example of one silo"}
+    figure = population.draw(of_population(0.2, 0.7, 0.8, **silos), "6 cells")
+    assert figure is not None
+    assert figure.axes[0].get_xlabel() == "silos"
+    assert "at about 32,000 silos." in texts(figure)
+    assert "client" not in texts(figure)
+
+
 def of_cohorts(*rates: float, **settings: Any) -> list[Ended]:
     return [
         ended(
@@ -150,6 +159,14 @@ def of_cohorts(*rates: float, **settings: Any) -> list[Ended]:
         for rate in rates
         for seed, score in enumerate((0.5 + clip / 10, 0.52 + clip / 10))
     ]
+
+
+def test_the_expected_cohort_of_silos_is_one_of_examples() -> None:
+    silos = {"unit": "example", "clients": 10, "examples-per-client": 100}
+    figure = score_by_setting.draw(of_cohorts(0.005, 1.0, 0.02, **silos), "12 cells")
+    assert figure is not None
+    assert figure.axes[0].get_xlabel() == "expected cohort (examples x sampling-rate)"
+    assert list(figure.axes[0].lines[0].get_xdata()) == [5, 20, 1000]
 
 
 def test_the_score_by_sampling_rate_is_drawn_by_expected_cohort() -> None:

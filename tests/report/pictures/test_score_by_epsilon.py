@@ -119,6 +119,13 @@ def test_what_epsilon_means_is_said_where_it_differs(
     assert column not in same[0]
 
 
+@pytest.mark.parametrize("unit", ["client", "example"])
+def test_the_adversary_is_described_for_the_privacy_unit(unit: str) -> None:
+    meaning = {"AGAINST": "the server, for the unit that lost most", "UNIT": f"{unit}: one of them"}
+    text = texts(score_by_epsilon.draw([ended(0.5, epsilon, **meaning) for epsilon in (1.0, 3.0)], "2 cells"))
+    assert f"adversary = the server, for the {unit} with the largest privacy loss." in " ".join(text.split())
+
+
 def test_a_panel_has_at_most_eight_lines_in_styles_of_their_own() -> None:
     cells = [
         ended(0.5, epsilon, optimizer=optimizer, **{"clip-norm": clip})
