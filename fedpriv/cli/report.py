@@ -26,7 +26,8 @@ The page, report.html, is one file that needs no network. It has the table, the 
 chart of runs by round, and of each run its privacy statement, its command and its configuration. Runs that
 have not ended are in the chart alone. With one FOLDER the page is in it, otherwise in the current folder.
 
---pictures writes each picture as PNG and SVG. --json writes files only where --out or --pictures is given.
+--pictures writes each picture as PNG and SVG. --json prints a list with an object for each row, which also
+has "settings tried" and, of a tuned sweep, "tuning"; it writes files only where --out or --pictures is given.
 
 \b
 Examples:
@@ -63,7 +64,7 @@ def report(
                 file.write(content.encode())
         written = _write_pictures(found.groups, about(found), pictures) if pictures else []
     if as_json:
-        typer.echo(json.dumps([group.json() for group in found.groups]))
+        typer.echo(json.dumps(found.json()))
         return
     _show(found.groups)
     for search in found.searches:

@@ -41,6 +41,7 @@ class Choice:
         score: their mean score on the part of the test set that is set aside.
         runs: how many runs the search took for this method.
         prices: what the choice would cost on private data; empty where the sweep did not compute it.
+        record: the same as tuning.json has it.
     """
 
     method: str
@@ -48,6 +49,7 @@ class Choice:
     score: str
     runs: str
     prices: tuple[str, ...]
+    record: Mapping[str, Any]
 
     @property
     def line(self) -> str:
@@ -98,6 +100,19 @@ class SearchRecord:
     def lines(self) -> list[str]:
         """The record in lines for people."""
         return [f"{self.folder}: {self.about}:", *(f"  {choice.line}" for choice in self.choices), ADDS_UP]
+
+    def choice_of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """How the search chose for the run with these settings, which are all of its settings, for JSON."""
+        records = [choice.record for choice in self.choices]
+        own = next((one for one in records if one["method"].items() <= settings.items()), {})
+        return {
+            "sweep": str(self.folder),
+            "settings tried": self.tried,
+            "candidates": self.candidates,
+            "runs": self.runs,
+            "chosen": {key: settings[key] for key in records[0]["chosen"]},
+            **{key: own.get(key) for key in ("method", "score", "private")},
+        }
 
     def has(self, run: Path) -> bool:
         """Whether a run is a cell of this sweep, or one of its candidates'."""
@@ -168,6 +183,7 @@ def _choice(one: Mapping[str, Any]) -> Choice:
         score,
         str(int(one["runs"])),
         tuple("not known" if prices[key] is None else f"{prices[key]:.4g}" for key in _PRICES if prices),
+        one,
     )
 
 

@@ -77,6 +77,22 @@ def test_a_sweep_without_cells_yet_names_the_folder_of_its_candidates(sweep: Pat
     assert len(folders.read_inside(sweep / "tuning").runs) == 6
 
 
+def test_json_has_what_was_tried_and_chosen(sweep: Path) -> None:
+    shutil.copytree(found_in(sweep)[0], sweep.parent / "alone")
+    result = CliRunner().invoke(app, ["report", str(sweep), str(sweep.parent / "alone"), "--json"])
+    rows = json.loads(result.stdout)
+    assert [row["settings tried"] for row in rows] == [7] * 3
+    methods = json.loads((sweep / "tuning.json").read_text())["methods"]
+    for row in rows:
+        assert row["tuning"]["sweep"] == str(sweep)
+        assert [row["tuning"][key] for key in ("settings tried", "candidates", "runs")] == [6, 2, 6]
+        own = {key: row["tuning"][key] for key in ("method", "chosen", "score", "private")}
+        [found] = [one for one in methods if one["method"] == own["method"]]
+        assert own == {key: found.get(key) for key in own}
+    alone = folders.read([sweep.parent / "alone"]).json()
+    assert [(row["settings tried"], row["tuning"]) for row in alone] == [(1, None)]
+
+
 def test_the_table_ends_with_what_was_chosen_and_its_price(sweep: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(sweep), "--out", str(tmp_path / "r.html")])
     assert result.exit_code == 0, result.output

@@ -69,6 +69,19 @@ class Found:
             {tuple(table.items()) for table in settings}
         )
 
+    def json(self) -> list[dict[str, Any]]:
+        """The groups as JSON-serialisable dicts, with what was tried and what a tuned sweep chose."""
+        tried = self.tried
+        return [
+            {**group.json(), "settings tried": tried, "tuning": self._tuning(group.runs[0])}
+            for group in self.groups
+        ]
+
+    def _tuning(self, run: Run) -> dict[str, Any] | None:
+        """How a sweep chose settings of this run; None where none did."""
+        search = next((one for one in self.searches if one.has(run.folder)), None)
+        return None if search is None else search.choice_of(run.config.table())
+
 
 def read(folders: Sequence[str | Path]) -> Found:
     """The runs in these folders and below them. Raises as :func:`fedpriv.report.comparison.read`."""
