@@ -145,6 +145,31 @@ def test_a_run_that_is_killed_between_two_rounds_ends_at_the_same_model(deployed
         assert ledger.read(path).events[count:] == own_events(plan, 1)
 
 
+def test_a_run_whose_nodes_are_all_killed_fails_and_is_resumed(deployed: Deployment) -> None:
+    """Its folder says the truth before and after. The lost release is made of the server's noise alone."""
+    folder = deployed.folder / "out-alone"
+    process = begun(deployed, "local", folder, rounds=5, round_deadline=10, start_timeout=30)
+    await_charges(deployed, folder, 2)
+    for partition in range(NODES):
+        deployed.end(f"node-{partition}", signal.SIGKILL)
+    output = finished(process)
+    assert "exit code 1" in output
+    assert "its report says failed" in output, output
+    require_ended(folder, StopReason.FAILED)
+    for partition in range(NODES):
+        deployed.give_new_key(partition)
+    deployed.start_nodes(range(NODES))
+    output = finished(resumed(deployed, folder))
+    assert "exit code 0" in output, output + deployed.log("server")[-3000:]
+    require_ended(folder, StopReason.ROUNDS, resumed=1)
+    lost, config = lost_rounds(output), Config.parse(read_run(folder))
+    assert len(lost) == 1, output
+    report = json.loads((folder / "report.json").read_text())
+    expected = simulated(config, missed(report) | {release: set(range(NODES)) for release in lost})
+    torch.testing.assert_close(saved_params(folder, config), expected.params, rtol=0, atol=1e-6)
+    assert ledger.read(folder / "ledger.jsonl").events == make_plan(config).events
+
+
 def test_a_killed_run_of_silos_goes_on_with_their_own_states(deployed: Deployment) -> None:
     """The server is killed in a round, then a node with SIGKILL. The model is that of a replay from the seed
     in which the lost round leaves the model as it is, and silos that had begun it keep what they learnt."""
