@@ -6,10 +6,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from helpers.scripts import SIMULATIONS, script
 
 import fedpriv
+from fedpriv.config.builders import make_test, make_view
+from fedpriv.data import load
+from fedpriv.report.notices import most_frequent
 from fedpriv.simulation.sweeps import driver
 from fedpriv.simulation.sweeps.definition import cells, read
 
@@ -66,6 +71,45 @@ def test_pictures_from_the_committed_results_have_the_scores_of_the_table() -> N
     for cell in ended:
         last = cell.run.metrics[-1]["epsilon"]
         assert (cell.run.gate["epsilon"] if cell.run.gate else None) == (last and pytest.approx(last))
+
+
+def test_each_silo_alone_has_the_examples_that_it_shares_in_the_sweep() -> None:
+    config = read(SIMULATIONS / "silos" / "sweep.toml")
+    shared = make_view(cells(config)[0].config, load("digits")).batch(np.arange(1400))
+    alone = [load(name) for name in read(SIMULATIONS / "silos" / "alone.toml").grid["dataset"]]
+    assert len(alone) == 10
+    for number, source in enumerate(alone):
+        x, y = source.batch(np.arange(140))
+        assert x.equal(shared.x[140 * number : 140 * (number + 1)])
+        assert y.equal(shared.y[140 * number : 140 * (number + 1)])
+        assert all(map(torch.equal, source.test(), load("digits").test()))
+        assert source.size == 140
+
+
+def test_the_readme_of_the_silos_has_the_table_of_its_script() -> None:
+    text = (SIMULATIONS / "silos" / "README.md").read_text()
+    made = script("silos/picture.py")
+    *rows, together, alone = made.table().splitlines()
+    assert len(rows) == 5
+    assert "\n".join(rows) in text
+    words = " ".join(text.split())
+    ends = (line.rpartition(": ")[2] for line in (together, alone))
+    assert "without noise: {} together, {} alone.".format(*ends) in words
+
+
+def test_the_picture_of_the_silos_has_a_line_for_each_way() -> None:
+    made = script("silos/picture.py")
+    figure = made.draw()
+    [axes] = figure.axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [label.partition(":")[0] for label in labels] == [
+        "central", "distributed", "level=client", "local", "alone", "together", "alone", "guessing"
+    ]  # fmt: skip
+    assert all("(n = 5)" in label for label in labels[:-1])
+    assert list(axes.lines[4].get_ydata()) == pytest.approx([30.8, 56.1, 72.1], abs=0.05)
+    config = cells(read(SIMULATIONS / "silos" / "sweep.toml"))[0].config.changed(test_part="rest")
+    labels_of_test = make_test(config, load("digits"), torch.device("cpu")).y.tolist()
+    assert abs(made.GUESSING - 100 * most_frequent(labels_of_test)) < 0.05
 
 
 def test_the_noise_of_local_messages_falls_with_the_square_root_of_the_cohort() -> None:
