@@ -14,4 +14,4 @@ def log_once() -> None:
     """
     logger = logging.getLogger("flwr")
     logger.propagate = False
-    logger.setLevel(min(handler.level for handler in logger.handlers))
+    logger.setLevel(min((handler.level for handler in logger.handlers), default=logging.INFO))
