@@ -137,7 +137,7 @@ class Deployment:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for name in list(self._started)[::-1]:
+        for name in sorted(self._started, key=lambda name: name == "server"):  # nodes take leave of it
             self.end(name)
 
 
