@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from fedpriv.node.policy_file import Policy
     from fedpriv.node.status import Status
 
+_GRACE = 10.0  # seconds from the wish to stop until a node that waits for its server is ended
+
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="The owner's policy, a TOML file.")]
 
 _RUN_HELP = """Answer a SuperLink's runs under the owner's policy, with the installed fedpriv alone.
 
 The process speaks to the SuperLink as a SuperNode does, but executes no code of a run: a run is accepted as a
 configuration that the policy allows, or refused. It stays warm from message to message. Ctrl-C or SIGTERM
-ends it after the message that it is answering.
+ends it after the message that it is answering, or after ten seconds while its server does not answer.
 
 \b
 Example:
@@ -130,10 +132,13 @@ def _serve(policy: Policy, journal: Any) -> None:
     from fedpriv.node.contact import Contact
 
     keys = policy["root-certificates"], policy["private-key"]
-    with _stopping() as stopped, closing(Contact(policy.contact)) as contact:
+    node: OwnerNode | None = None
+    busy = lambda: node is not None and node.computes  # noqa: E731
+    with _stopping(busy) as stopped, closing(Contact(policy.contact)) as contact:
         with connected(policy["superlink"], *keys, contact.heard) as link:
             journal.note("ready", node=str(link.node), superlink=policy["superlink"])
-            OwnerNode(policy, link, journal, contact).serve(stopped)
+            node = OwnerNode(policy, link, journal, contact)
+            node.serve(stopped)
         journal.note("stopped")
 
 
@@ -152,8 +157,12 @@ def _printer(policy: Policy, as_json: bool) -> Callable[[dict[str, Any]], None]:
 
 
 @contextmanager
-def _stopping() -> Iterator[Callable[[], bool]]:
-    """Yields whether SIGINT or SIGTERM asked the process to stop; a second one ends it at once."""
+def _stopping(busy: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Yields whether SIGINT or SIGTERM asked the process to stop; a second one ends it at once.
+
+    Flower asks a server that is gone again and again, and does not look. So the process ends also if it has
+    not stopped some seconds after the first one, unless it is ``busy``, and then when it no longer is.
+    """
     asked = False
 
     def ask(number: int, frame: object) -> None:
@@ -161,12 +170,21 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         asked = True
         for one, handler in previous.items():
             signal.signal(one, handler)
+        signal.setitimer(signal.ITIMER_REAL, _GRACE, _GRACE)
+
+    def end(number: int, frame: object) -> None:
+        if not busy():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
 
     previous = {one: signal.signal(one, ask) for one in (signal.SIGINT, signal.SIGTERM)}
+    alarm = signal.signal(signal.SIGALRM, end)
     try:
         yield lambda: asked
     finally:
-        for one, handler in previous.items():
+        if asked:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for one, handler in {**previous, signal.SIGALRM: alarm}.items():
             signal.signal(one, handler)
 
 

@@ -42,11 +42,14 @@ class OwnerNode:
         link: the connection.
         journal: takes answers and refusals.
         contact: says when the SuperLink last answered a question for messages.
+
+    Attributes:
+        computes: whether an answer is computed now.
     """
 
     def __init__(self, policy: Policy, link: Link, journal: Journal, contact: Contact) -> None:
         self._policy, self._link, self._journal = policy, link, journal
-        self._contact = contact
+        self._contact, self.computes = contact, False
         self._runs = OrderedDict[int, Context | FedprivError]()
         self._rhythm, self._last = Rhythm(*NODE), time.monotonic()
 
@@ -73,16 +76,19 @@ class OwnerNode:
         try:
             context = self._context(task.run)  # before the content is received: the policy decides
             stage = "message"
+            content = task.read()
+            self.computes = True
             with raising():
-                reply = client_app.app(task.read(), context)
+                reply = client_app.app(content, context)
         except RunEndedError:
             raise
         except Exception as error:
             event = REFUSED if isinstance(error, FedprivError) else FAILED
-            why = public_text(error) or type(error).__name__
+            why, self.computes = public_text(error) or type(error).__name__, False
             self._journal.note(event, task.run, message=message.message_type, stage=stage, why=why)
             self._link.reply(error_reply(task.envelope, error))
         else:
+            self.computes = False
             self._link.reply(reply)
             self._journal.note(ANSWERED, task.run, message=message.message_type, group=message.group_id)
 

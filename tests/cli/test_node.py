@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from helpers.owner_policy import write_policy
 from typer.testing import CliRunner, Result
 
 from fedpriv.accounting import Event
-from fedpriv.cli import app
+from fedpriv.cli import app, node
 from fedpriv.node.journal import Journal
 from fedpriv.node.ledger import ON_WORD
 from fedpriv.node.ledger_file import opened
@@ -143,3 +147,42 @@ def test_a_run_names_what_is_missing(policy: Policy, tmp_path: Path) -> None:
     result = fedpriv("run", policy.path)
     assert result.exit_code == 2
     assert "data-file is" in result.output
+
+
+STOPPING = """
+import sys, time
+from fedpriv.cli import node
+node._GRACE = 0.2
+begun = time.monotonic()
+with node._stopping(lambda: time.monotonic() - begun < float(sys.argv[1])) as stopped:
+    print("ready", flush=True)
+    while True:  # as Flower's code, which does not look
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("busy", [0.0, 2.5])
+def test_a_node_that_waits_for_a_server_that_is_gone_stops_all_the_same(busy: float) -> None:
+    """After the first SIGTERM, but not while it computes."""
+    command = [sys.executable, "-c", STOPPING, str(busy)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        begun = time.monotonic()
+        process.terminate()
+        assert process.wait(timeout=30) == -signal.SIGTERM
+        assert time.monotonic() - begun > (1.5 if busy else 0.1)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_node_that_looks_stops_by_itself() -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGALRM)]
+    with node._stopping(lambda: False) as stopped:
+        assert not stopped()
+        signal.raise_signal(signal.SIGTERM)
+        assert stopped()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGALRM)] == before
