@@ -170,7 +170,11 @@ def test_one_nodes_key_does_not_take_anothers_place_and_a_revoked_key_stops_work
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("central", {}), ("secure", {"secure_aggregation": False, "min_replies": 2})]
+    ("name", "changes"),
+    [
+        pytest.param("central", {}, marks=pytest.mark.exhaustive),
+        ("secure", {"secure_aggregation": False, "min_replies": 2}),
+    ],
 )
 def test_a_node_killed_in_round_2_changes_neither_noise_nor_epsilon(
     deployed: Deployment, name: str, changes: dict[str, object]
