@@ -133,8 +133,8 @@ def _serve(policy: Policy, journal: Any) -> None:
 
     keys = policy["root-certificates"], policy["private-key"]
     node: OwnerNode | None = None
-    busy = lambda: node is not None and node.computes  # noqa: E731
-    with _stopping(busy) as stopped, closing(Contact(policy.contact)) as contact:
+    stopping = _stopping(lambda: node is not None and node.computes)
+    with stopping as stopped, closing(Contact(policy.contact)) as contact:
         with connected(policy["superlink"], *keys, contact.heard) as link:
             journal.note("ready", node=str(link.node), superlink=policy["superlink"])
             node = OwnerNode(policy, link, journal, contact)

@@ -41,7 +41,7 @@ from fedpriv._internal.files import sync_folder
 from fedpriv.accounting import Budget, LedgerError, epsilon
 from fedpriv.accounting.events import Event, tally
 from fedpriv.accounting.head import Head, head_path
-from fedpriv.accounting.ledger import Record, read, require_not_deleted
+from fedpriv.accounting.ledger import Record, require_not_deleted
 from fedpriv.accounting.methods.base import UnsupportedEvent
 from fedpriv.accounting.owner_limit import share
 from fedpriv.accounting.record import require_reaches
@@ -49,11 +49,11 @@ from fedpriv.config.plan import Plan
 from fedpriv.mechanism.sampling import Everyone
 from fedpriv.node.ledger_file import (
     answered_file,
+    content,
     locked,
     on_disk,
     opened,
     read_answered,
-    reader,
     write_answered,
 )
 from fedpriv.node.own_events import adds_noise, own_events, same_events
@@ -87,12 +87,12 @@ class _Charges:
         """These, with all that the record has. Charges without a run belong to an earlier run."""
         if self._seen.length > len(record.events) or record.links[self._seen.length] != self._seen.link:
             self._begin()  # it is another ledger than before
-        for number in range(self._seen.length, len(record.events)):
-            labels = record.labels[number]
-            if labels.get("run") == self._run:
-                self.events.append(record.events[number])
-                self.rounds.add(labels.get("round"))
-                self.counts.update(tally([record.events[number]]))
+        more = range(self._seen.length, len(record.events))
+        own = [number for number in more if record.labels[number].get("run") == self._run]
+        found = [record.events[number] for number in own]
+        self.events += found
+        self.counts.update(tally(found))
+        self.rounds.update(record.labels[number].get("round") for number in own)
         self._seen = record.head
         return self
 
@@ -192,7 +192,7 @@ class NodeLedger:
                 )
             return None
         with locked(self.path):
-            record = read(self.path, self.anchor, reader=reader(self.path))
+            record = content(self.path, self.anchor)
         if since is not None:
             require_reaches(record, since, self.path, _SERVERS)
         return record.head
@@ -202,7 +202,7 @@ class NodeLedger:
         if not self.path.exists():
             return False
         with locked(self.path):
-            return bool(self._charges.of(read(self.path, self.anchor, reader=reader(self.path))).events)
+            return bool(self._charges.of(content(self.path, self.anchor)).events)
 
     @cached_property
     def _charges(self) -> _Charges:
@@ -263,7 +263,7 @@ class NodeLedger:
             past: tuple[Event, ...] = ()
         else:
             with locked(self.path):
-                record = read(self.path, self.anchor, reader=reader(self.path))
+                record = content(self.path, self.anchor)
             self._require_reaches(record, since)
             self._check_unit(record)
             if self._charges.of(record).events:

@@ -11,14 +11,19 @@ from pathlib import Path
 from fedpriv._internal.files import atomic, read_json, sync_folder
 from fedpriv.accounting import Ledger, LedgerError
 from fedpriv.accounting.anchor import FILE as ANCHOR
-from fedpriv.accounting.ledger import Record, require_not_deleted
+from fedpriv.accounting.ledger import Record, read, require_not_deleted
 from fedpriv.accounting.record import Reader
 
 
 @lru_cache(maxsize=4)
-def reader(path: Path) -> Reader:
+def _reader(path: Path) -> Reader:
     """What reads the ledger at this path in this process, which does so at each release."""
     return Reader()
+
+
+def content(path: Path, anchor: Path | None = None) -> Record:
+    """What a node's ledger has now. Raises LedgerError if it was edited, cut or put back."""
+    return read(path, anchor, reader=_reader(path))
 
 
 def opened(path: Path, unit: str, anchor: Path | None = None) -> tuple[Ledger, Record]:
@@ -29,7 +34,7 @@ def opened(path: Path, unit: str, anchor: Path | None = None) -> tuple[Ledger, R
     if not path.exists():
         require_not_deleted(path, anchor)
         Ledger.create(path, {"unit": unit} | ({ANCHOR: str(anchor)} if anchor else {})).close()
-    return Ledger.resume(path, anchor=anchor, reader=reader(path))
+    return Ledger.resume(path, anchor=anchor, reader=_reader(path))
 
 
 def answered_file(path: Path) -> Path:

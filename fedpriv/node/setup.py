@@ -9,7 +9,7 @@ from __future__ import annotations
 from fedpriv._internal import validation
 from fedpriv.accounting.anchor import FileAnchor
 from fedpriv.accounting.ledger import Record, read, require_not_deleted
-from fedpriv.node.ledger_file import locked, on_disk, opened, reader
+from fedpriv.node.ledger_file import content, locked, on_disk, opened
 from fedpriv.node.policy_file import Policy
 
 
@@ -49,7 +49,7 @@ def require_set_up(policy: Policy) -> Record:
     """
     if policy.ledger.exists():
         with locked(policy.ledger):
-            return read(policy.ledger, policy.anchor, reader=reader(policy.ledger))
+            return content(policy.ledger, policy.anchor)
     require_not_deleted(policy.ledger, policy.anchor)
     raise validation.ArgumentError(
         f"this node has no ledger at {policy.ledger}; `fedpriv node init {policy.path}` makes it, once. "

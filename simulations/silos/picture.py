@@ -14,7 +14,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedpriv._internal import plotting
@@ -22,6 +21,7 @@ from fedpriv._internal.files import atomic
 from fedpriv.report.pictures import curves, methods
 from fedpriv.report.pictures.methods import Line
 from fedpriv.report.pictures.points import Point, interval
+from fedpriv.report.pictures.score_by_epsilon import budget_axis
 from fedpriv.tasks.metrics import shown
 
 HERE = Path(__file__).parent
@@ -108,7 +108,7 @@ def draw() -> Figure:
     for (name, own), style in zip(found.items(), plotting.STYLES, strict=False):
         line = Line({}, own)
         curves.draw_line(axes, line, line.counted(name), style)
-    _axis(axes)
+    budget_axis(axes, EPSILONS)
     ends: Sequence[float] = [end for own in found.values() for point in own for end in point.range]
     methods.fit([axes], shown({"accuracy": 0.0}), ends, GUESSING)
     methods.finish(figure, [axes], "test accuracy (%)")
@@ -119,16 +119,6 @@ def draw() -> Figure:
     tried_here = f"{tried()} settings tried: 4 for each point, and alone 4 for each silo."
     plotting.footer(figure, [tried_here, *MEANING])
     return figure
-
-
-def _axis(axes: Axes) -> None:
-    from matplotlib.ticker import NullFormatter
-
-    axes.set_xscale("log")
-    axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("epsilon of the whole budget")
-    plotting.rule(axes, whole=False)
 
 
 def main() -> None:

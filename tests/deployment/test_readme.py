@@ -16,7 +16,8 @@ import click
 import pytest
 import typer.main
 import yaml
-from helpers.hosted_grid import QUIET, ROOT, SCRIPTS, free_port
+from helpers.deployments import environment
+from helpers.hosted_grid import ROOT, free_port
 
 from fedpriv.cli import app
 from fedpriv.deployment.provision import Request, provision
@@ -39,9 +40,7 @@ class Walk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        path = os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", "")])
-        python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        self.env = {**os.environ, **QUIET, "PATH": path, "PYTHONPATH": python}
+        self.env = environment()
         self.terminals: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def carry_out(self, block: str) -> str:

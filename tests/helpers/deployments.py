@@ -36,14 +36,7 @@ class Deployment:
             self.accept_seeds(party.folder)
             set_up(read_policy(party.folder / "policy.toml"))
         self._started: dict[str, subprocess.Popen[bytes]] = {}
-        paths = [str(SCRIPTS), os.environ.get("PATH", "")]
-        python = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        self.env = {
-            **os.environ,
-            **QUIET,
-            "PATH": os.pathsep.join(paths),
-            "PYTHONPATH": os.pathsep.join(filter(None, python)),
-        }
+        self.env = environment()
         os.environ["PYTHONPATH"] = self.env["PYTHONPATH"]
 
     @staticmethod
@@ -139,6 +132,13 @@ class Deployment:
     def __exit__(self, *error: object) -> None:
         for name in sorted(self._started, key=lambda name: name == "server"):  # nodes take leave of it
             self.end(name)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a party's programs: those of this Python, with this project."""
+    path = os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", "")])
+    python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, **QUIET, "PATH": path, "PYTHONPATH": python}
 
 
 def answers(port: int) -> bool:

@@ -76,16 +76,18 @@ def _points(cells: Sequence[Ended]) -> list[Point]:
 
 def _curves(lines: Sequence[Line], budgets: Sequence[float], most: int) -> tuple[Figure, list[Axes]]:
     """The scores by budget, in as many panels as the lines need."""
+    return curves.in_panels(lines, most, curves.draw_line, lambda axes: budget_axis(axes, budgets))
+
+
+def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
+    """The horizontal axis of budgets: logarithmic, with a mark at each."""
     from matplotlib.ticker import NullFormatter
 
-    def axis(axes: Axes) -> None:
-        axes.set_xscale("log")
-        axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel("epsilon of the whole budget")
-        plotting.rule(axes, whole=False)
-
-    return curves.in_panels(lines, most, curves.draw_line, axis)
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("epsilon of the whole budget")
+    plotting.rule(axes, whole=False)
 
 
 def _dots(lines: Sequence[Line]) -> Figure:
