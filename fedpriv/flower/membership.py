@@ -191,8 +191,9 @@ class Membership:
                 failed[node] = f"failed with {error_name(reply)}"
             elif reply.has_content():
                 try:
-                    described.append(self._in_place(read(reply, partial(read_node, node))))
-                    heads[described[-1].partition] = read(reply, read_head)
+                    found = self._in_place(read(reply, partial(read_node, node)))
+                    heads[found.partition] = read(reply, read_head)
+                    described.append(found)
                 except MessageError as error:
                     failed[node] = str(error)
         if self._enrolment is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from helpers import summing_app as summing
 
 from fedpriv.accounting.head import Head
@@ -170,3 +170,19 @@ def test_the_server_keeps_where_the_nodes_ledgers_end_and_shows_it(tmp_path: Pat
     (tmp_path / HEADS).write_text("{")
     with pytest.raises(EnrolmentError, match="restore it from a copy, or delete it"):
         GridEngine(grid, strict=False, enrolment=record).assemble()
+
+
+def test_a_node_whose_ledger_cannot_be_read_takes_no_place(tmp_path: Path) -> None:
+    class Garbled(WithLedgers):
+        def _answer(self, message: Message) -> Message:
+            reply = super()._answer(message)
+            if message.metadata.dst_node_id == 4:
+                reply.content[LEDGER] = ConfigRecord({"length": -1})
+            return reply
+
+    grid = Garbled(PLACES, (1, 2, 3))
+    engine = GridEngine(grid, strict=False, enrolment=enrolment(tmp_path / "e.json", {1: 0, 2: 1, 3: 2}))
+    engine.assemble()
+    enrolment(tmp_path / "e.json", {1: 0, 4: 1, 3: 2})
+    grid.there = (1, 3, 4)
+    assert [node.id for node in engine.assemble()] == [1, -2, 3]
