@@ -52,6 +52,21 @@ def compose(
     return replace(worst, epsilon_lower=max(lower) if lower else None)
 
 
+def of_any(silos: Mapping[str, Sequence[Event]]) -> tuple[Event, ...]:
+    """Events by which a unit of any one silo certainly loses no less than by its own.
+
+    They are those of the costliest silo. Where no silo is the costliest in each release, they are those of
+    all silos that may be it.
+
+    >>> less, more = (Event(1.0, "poisson", "add-remove", rate=rate) for rate in (0.1, 0.2))
+    >>> of_any({"a": [less], "b": [more]}) == (more,)
+    True
+    """
+    own = {_schedule(events): tuple(events) for events in silos.values()}
+    kept = _costliest(Counter(list(own)), 1)
+    return tuple(event for schedule in kept for event in own[schedule])
+
+
 def of_each(
     silos: Mapping[str, Sequence[Event]], delta: float, method: str = "pld", most: int = 16
 ) -> list[tuple[tuple[str, ...], PrivacyGuarantee]]:

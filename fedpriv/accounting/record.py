@@ -18,6 +18,7 @@ from fedpriv.accounting.events import Event
 from fedpriv.accounting.head import NO_COPY, Head, LedgerError, head_path, read_head
 
 FORMAT, FORMATS = 3, (1, 2, 3)  # the format that is written, and the formats that can be read
+_SILOS = "silos"  # the label that says whose events they are
 SEALED = "head"  # the label from which on a ledger of an earlier format has a head
 
 _LOG = logging.getLogger(__name__)
@@ -53,16 +54,21 @@ class Record:
         """Whether the ledger says that its end is sealed; one of version 0.1.0 does not."""
         return self.header["ledger"] >= FORMAT or any(SEALED in labels for labels in self.labels)
 
+    @property
+    def of_silos(self) -> bool:
+        """Whether each event is that of some silos only, whose units are disjoint."""
+        return bool(self.labels) and all(_SILOS in labels for labels in self.labels)
+
     def by_silo(self) -> dict[str, tuple[Event, ...]]:
         """The events of each silo: {silo number: events}. Raises LedgerError for an event without a silo."""
         found: dict[int, list[Event]] = {}
         for number, (event, labels) in enumerate(zip(self.events, self.labels, strict=True), 2):
-            if "silos" not in labels:
+            if _SILOS not in labels:
                 raise LedgerError(
                     f"Line {number} of the ledger has no label 'silos', so its events cannot be split by "
                     "silo."
                 )
-            silos = labels["silos"]
+            silos = labels[_SILOS]
             if not isinstance(silos, list) or not all(isinstance(silo, int) for silo in silos):
                 raise LedgerError(
                     f"Line {number} of the ledger has a label 'silos' that is no list of numbers."

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
-from fedpriv.accounting import local_view
+from fedpriv.accounting import local_view, parallel_composition
 from fedpriv.accounting.events import Event, Relation, of_costliest_group, tally
 from fedpriv.accounting.methods import relations
 from fedpriv.accounting.record import Record, read
@@ -58,7 +58,14 @@ class Replayed:
             f"{self.path} was written by version 0.1.0 and has no head, so lines that are missing at its end "
             "cannot be detected"
         )
-        return (*([remark] if remark else []), *([] if self.record.has_head else [unsealed]))
+        counted = sum(event.count for event in self.events)
+        disjoint = (
+            f"{counted} of the {self.releases} releases in {self.path} count: those of the silo that loses "
+            "most, since a unit is in one silo and stays there"
+        )
+        found = [remark] if remark else []
+        found += [] if self.record.has_head else [unsealed]
+        return (*found, *([disjoint] if self.record.of_silos and counted < self.releases else []))
 
     def to_json(self) -> dict[str, Any]:
         """The ledger as a JSON-serialisable dict."""
@@ -113,7 +120,10 @@ def replay(
         raise validation.fail(name, str(path), "be the ledger.jsonl of a run", "it has nothing of one")
     record = read(path, anchor, command)
     cap = record.header.get(local_view.LABEL)
-    events = record.events if cap is None else local_view.costliest(record.events, cap)
+    if record.of_silos:
+        events = parallel_composition.of_any(record.by_silo())
+    else:
+        events = record.events if cap is None else local_view.costliest(record.events, cap)
     return Replayed(path, record, _of_one_unit(events))
 
 

@@ -34,6 +34,7 @@ from fedpriv.bench.figures import PARTS, Comparison, Figures, shares, split
 from fedpriv.bench.gradients import compare
 from fedpriv.config.builders import choose_device, initial_params, make_source, make_task, make_test
 from fedpriv.config.plan import Plan, make_plan, number_of_actors
+from fedpriv.config.resumable import obstacle
 from fedpriv.config.schema import Config
 from fedpriv.federated.loop import Progress, run
 from fedpriv.optimizers.base import State
@@ -150,7 +151,7 @@ def _evaluation(plan: Plan, state: State, budget_gate: RunAccountant, folder: Ru
         task.evaluate(state.output.to(device), *test, config.memory_budget * 2**20)
         budget_gate.spent()
         folder.write("model.safetensors", packed(task.layout.split(state.output), {}))
-        if checkpoints.obstacle(plan) is None:
+        if obstacle(plan.config) is None:
             folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, budget_gate.head, ()))
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])

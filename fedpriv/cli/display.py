@@ -10,10 +10,11 @@ from fedpriv.cli.app import note, say
 from fedpriv.cli.progress import Bar
 from fedpriv.config.builders import make_source
 from fedpriv.config.plan import Plan, gpu_share, gpus, number_of_actors
+from fedpriv.config.resumable import obstacle
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import divergence
 from fedpriv.report.notices import noise, remark
-from fedpriv.runs.checkpoints import FILE, Checkpoint, obstacle
+from fedpriv.runs.checkpoints import FILE, Checkpoint
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import replaced
 from fedpriv.runs.runner import Status
@@ -107,13 +108,13 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     for sentence in result.notes:
         note(sentence)
     rounds_left = last.get("round", 0) < plan.mechanism.rounds
-    if rounds_left and result.stopped.resumable and obstacle(plan) is None:
+    if rounds_left and result.stopped.resumable and obstacle(plan.config) is None:
         say(f"`fedpriv resume {folder}` continues the run")
     say(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
 
 
 def resume_hint(plan: Plan, folder: Path) -> str:
     """How a run continues that failed for a reason outside it, such as a full disk; empty where it cannot."""
-    if obstacle(plan) is not None or not (folder / FILE).is_file():
+    if obstacle(plan.config) is not None or not (folder / FILE).is_file():
         return ""
     return f"`fedpriv resume {folder}` continues from the last evaluation once the cause is removed"

@@ -24,7 +24,8 @@ tried; what the sweep chose is below the table.
 
 The page, report.html, is one file that needs no network. It has the table, the pictures whose data exist, a
 chart of runs by round, and of each run its privacy statement, its command and its configuration. Runs that
-have not ended are in the chart alone. With one FOLDER the page is in it, otherwise in the current folder.
+have not ended are in the chart alone; a note says what continues them, and where their spend is. With one
+FOLDER the page is in it, otherwise in the current folder.
 
 --pictures writes each picture as PNG and SVG. --json prints a list with an object for each row, which also
 has "settings tried" and, of a tuned sweep, "tuning"; it writes files only where --out or --pictures is given.
@@ -71,7 +72,10 @@ def report(
         for line in search.lines:
             say(line)
     say(f"{about(found)}.")
-    typer.echo(f"{out} has the table, the pictures, and what each run claims")
+    has = (
+        "the table, the pictures, and what each run claims" if found.groups else "the chart, and all settings"
+    )
+    typer.echo(f"{out} has {has}")
     if pictures:
         typer.echo(f"{pictures} has {', '.join(written) or 'no picture: the data of none exist'}")
 

@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from fedpriv._internal import validation
 from fedpriv._internal.version import __version__
 from fedpriv.config.plan import Plan
+from fedpriv.config.resumable import obstacle
 from fedpriv.federated.loop import Progress
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.app_arrays import AppArrays
@@ -135,7 +136,7 @@ class AppRun:
         about = {"fedpriv": __version__, "round": str(self.state.step)} | ({"remark": note} if note else {})
         tensors = self.arrays.tensors(self.state.output)
         self.folder.write(MODEL, TrainedModel(tensors, self.arrays.layout.names).packed(about))
-        if checkpoints.obstacle(self.plan) is None:
+        if obstacle(self.plan.config) is None:
             head = self.accountant.head
             own = (self.plan, self.arrays.layout, self.state, head, self._resumed, self._untrained)
             self.folder.write(checkpoints.FILE, checkpoints.packed(*own))

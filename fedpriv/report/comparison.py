@@ -18,6 +18,7 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv.config.reading import read_run
+from fedpriv.config.resumable import obstacle
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report import summary
@@ -148,17 +149,16 @@ def read(
     each other run.
 
     A folder that is not a run's output folder is searched recursively, but for the candidates of tuned sweeps
-    (:func:`fedpriv.report.run_folders.run_folders`). An unfinished run found by the search is left out, and
-    ``left_out`` is called with the reason.
+    (:func:`fedpriv.report.run_folders.run_folders`). A run that has not ended, or was not evaluated, is left
+    out, and ``left_out`` is called with the reason; there may be no other.
 
     Raises:
-        ArgumentError: if there is no run, one is damaged, or a named one is unfinished or was not evaluated.
+        ArgumentError: if there is no run, or one is damaged.
         OSError: if a folder cannot be read.
     """
-    found = _found(folders, left_out)
-    if not found:
+    if not folders:
         raise validation.ArgumentError("FOLDER is missing; name output folders of runs")
-    return grouped(found)
+    return grouped(_found(folders, left_out))
 
 
 def grouped(found: Sequence[Run]) -> list[Group]:
@@ -181,16 +181,9 @@ def _found(folders: Sequence[str | Path], left_out: Callable[[UnfinishedError], 
             try:
                 found[place] = read_one(folder)
             except UnfinishedError as error:
-                if folder == given:
-                    raise
                 found[place] = None
                 left_out(error)
-    runs = [run for run in found.values() if run]
-    if found and not runs:
-        named = ", ".join(map(str, folders))
-        hint = "`fedpriv resume FOLDER` continues an interrupted run, `fedpriv deploy resume` a deployment's"
-        raise validation.fail("FOLDER", named, "hold runs that have ended", hint)
-    return runs
+    return [run for run in found.values() if run]
 
 
 def differences(configs: Sequence[Config]) -> list[dict[str, Any]]:
@@ -247,17 +240,18 @@ def read_one(folder: Path) -> Run:
 
 
 def resume_hint(folder: Path, config: Config) -> str:
-    """The hint for an unfinished run: what continues it, and where its spend is if that is another command
-    than `fedpriv resume`."""
-    if config.nodes_own_data:
-        return f"`fedpriv deploy resume` continues a deployment's run; {spend_hint(folder, config)}"
-    if config.by_silo and not config.in_process:
-        return f"a run of level=client with engine=ray cannot be resumed; {spend_hint(folder, config)}"
-    return f"`fedpriv resume {folder}` continues an interrupted run"
+    """The hint for an unfinished run: what continues it, and where its spend is."""
+    if why := obstacle(config):
+        goes_on = f"it cannot be resumed: {why}"
+    elif config.nodes_own_data:
+        goes_on = "`fedpriv deploy resume` continues a deployment's run"
+    else:
+        goes_on = f"`fedpriv resume {folder}` continues an interrupted run"
+    return f"{goes_on}; {spend_hint(folder, config)}"
 
 
 def spend_hint(folder: Path, config: Config) -> str:
-    """The hint to the spent epsilon of a run that cannot be resumed."""
+    """The hint to the spent epsilon of a run without a report."""
     delta = f"{config.resolved().delta:.3g}"
     return f"its spend is in the ledger: `fedpriv account --ledger {folder / 'ledger.jsonl'} --delta {delta}`"
 

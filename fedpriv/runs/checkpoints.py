@@ -32,6 +32,7 @@ from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.head import Head
 from fedpriv.accounting.ledger import Record
 from fedpriv.config.plan import Plan
+from fedpriv.config.resumable import obstacle
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.node.silo_state import SiloState
@@ -102,20 +103,6 @@ class Checkpoint:
             raise LedgerError("the ledger is not of the run that the state is of, or lacks releases of it")
 
 
-def obstacle(plan: Plan) -> str | None:
-    """Why a run of this plan cannot be resumed; None where it can."""
-    config = plan.config
-    if plan.by_silo and not (config.nodes_own_data or config.in_process):
-        return "the states of its silos were in its actors' memory only (level=client with engine=ray)"
-    if plan.capped:
-        return "which clients have given data was in memory only (max-participations)"
-    if config.given is not None:
-        return "its optimizer was handed over as an object, which is not stored (name it as module:name)"
-    if config.seed < 0 and config.method.draws(config.own):
-        return "what was drawn before round 1 was in memory only"
-    return None
-
-
 def packed(
     plan: Plan,
     layout: Layout,
@@ -166,7 +153,7 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
     there, damaged, or of another configuration; LedgerError where its ledger was changed or is another's.
     """
     config = plan.config
-    if why := obstacle(plan):
+    if why := obstacle(config):
         hint = f"{why}; {spend_hint(folder, config)}"
         raise validation.fail("FOLDER", str(folder), "hold a run that can be resumed", hint)
     state, silos, about = _state(folder, config)

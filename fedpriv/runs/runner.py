@@ -31,6 +31,7 @@ from fedpriv.config.builders import (
     make_test,
 )
 from fedpriv.config.plan import Plan
+from fedpriv.config.resumable import obstacle
 from fedpriv.federated import availability
 from fedpriv.federated.availability import Dropouts
 from fedpriv.federated.engine import Engine
@@ -282,7 +283,7 @@ class _Job:
     def _save_state(self) -> None:
         """Write what the run could be resumed from. What was charged and not answered stays lost then, also
         where the run has failed and writes its last files."""
-        if self.folder is not None and self.silos is not None and checkpoints.obstacle(self.plan) is None:
+        if self.folder is not None and self.silos is not None and obstacle(self.plan.config) is None:
             own = (*self.answered, self.resumed, self.untrained, self.silos)
             self.folder.write(checkpoints.FILE, checkpoints.packed(self.plan, self.task.layout, *own))
 

@@ -35,6 +35,16 @@ def write(path: Path, events: Sequence[Event], **header: object) -> Path:
     return path
 
 
+def write_silos(path: Path, rounds: int, rates: Sequence[float]) -> Path:
+    """The ledger of a run of the client level over disjoint silos, each sampled at its own rate."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Ledger.create(path, {"unit": "example", "level": "client"}) as ledger:
+        for _ in range(rounds):
+            for silo, rate in enumerate(rates):
+                ledger.record([Event(1.5, "poisson", "add-remove", rate=rate)], silos=[silo])
+    return path
+
+
 def call(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["account", "--delta", str(DELTA), *map(str, arguments)])
 
@@ -98,6 +108,33 @@ def test_ledgers_of_two_relations_count_under_one_and_it_is_said(tmp_path: Path,
     assert pld(document) == epsilon([*counted, *others], DELTA).epsilon
     said = f"neighbouring data differ by one client {neighbours}, also for the runs whose own budget is under"
     assert any(text.startswith(said) for text in document["assumptions"])  # type: ignore[attr-defined]
+
+
+def test_of_disjoint_silos_the_one_that_loses_most_counts(tmp_path: Path) -> None:
+    """Parallel composition, as the run's own report has it; and again beside the ledger of another run."""
+    path = write_silos(tmp_path / "a" / "ledger.jsonl", 4, (0.05, 0.2, 0.1))
+    worst = [Event(1.5, "poisson", "add-remove", rate=0.2)] * 4
+    found = told(*of(path))
+    assert pld(found) == epsilon(worst, DELTA, "pld").epsilon
+    assert found["notes"] == [
+        f"4 of the 12 releases in {path} count: those of the silo that loses most, "
+        "since a unit is in one silo and stays there"
+    ]
+    other = write(tmp_path / "b" / "ledger.jsonl", SAMPLED, unit="example")
+    both = told(*of(path, other))
+    assert pld(both) == pytest.approx(epsilon([*worst, *SAMPLED], DELTA, "pld").epsilon, rel=1e-6)
+
+
+def test_where_no_silo_is_the_costliest_all_that_may_be_it_count(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    quieter, more, less = (
+        Event(noise, "poisson", "add-remove", rate=rate)
+        for noise, rate in ((3.0, 0.5), (1.5, 0.2), (1.5, 0.1))
+    )
+    with Ledger.create(path, {"unit": "example", "level": "client"}) as ledger:
+        for silo, event in enumerate((quieter, more, less)):
+            ledger.record([event], silos=[silo])
+    assert pld(told(*of(path))) == epsilon([quieter, more], DELTA, "pld").epsilon
 
 
 def test_ledgers_of_two_units_or_of_one_run_are_refused(tmp_path: Path) -> None:

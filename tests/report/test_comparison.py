@@ -113,25 +113,28 @@ def test_what_cannot_be_resumed_is_not_sent_to_resume(runs: Path, tmp_path: Path
     for before, after in silos.items():
         assert before in text
         text = text.replace(before, after)
-    (cut / "config.toml").write_text(text)
-    for command in ("report", "resume"):
-        result = CliRunner().invoke(app, [command, str(cut)])
-        assert result.exit_code == 2, result.output
-        assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in result.stderr
-        assert "fedpriv re" not in result.stderr
+    capped = small(rounds=4, placement="local", sampler="fixed-size", max_participations=3).toml()
+    for written, why in ((text, "its actors' memory only"), (capped, "(max-participations)")):
+        (cut / "config.toml").write_text(written)
+        for command, code in (("report", 0), ("resume", 2)):
+            result = CliRunner().invoke(app, [command, str(cut)])
+            assert result.exit_code == code, result.output
+            assert f"`fedpriv account --ledger {cut / 'ledger.jsonl'} --delta " in result.output
+            assert why in result.output
+            assert "fedpriv re" not in result.output
     silos |= {"nodes-own-data = false": "nodes-own-data = true"}  # a node keeps the state of its silo
     for changes in (dict(list(silos.items())[2:]), silos):
         text = whole
         for before, after in changes.items():
             text = text.replace(before, after)
         (cut / "config.toml").write_text(text)
-        for command in ("report", "resume"):
+        for command, code in (("report", 0), ("resume", 2)):
             result = CliRunner().invoke(app, [command, str(cut)])
-            assert result.exit_code == 2
-            assert "`fedpriv deploy resume` continues a deployment's run" in result.stderr
+            assert result.exit_code == code
+            assert "`fedpriv deploy resume` continues a deployment's run" in result.output
         with pytest.raises(ArgumentError, match=r"`fedpriv deploy resume` .* `fedpriv account --ledger"):
             load_result(cut)
-        assert "`fedpriv deploy resume` continues" in page(found_in.read_inside(tmp_path), "a run")
+        assert "<code>fedpriv deploy resume</code> continues" in page(found_in.read_inside(tmp_path), "a run")
 
 
 def name_of(*changes: dict[str, object]) -> list[str]:
@@ -247,11 +250,8 @@ def test_runs_are_found_however_deep(runs: Path, tmp_path: Path) -> None:
     assert sorted(len(group.runs) for group in found) == [1, 2]
 
 
-def test_folders_without_a_finished_run_are_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+def test_folders_without_a_run_are_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    cut = tmp_path / "cut"
-    cut.mkdir()
-    (cut / "config.toml").write_text((runs / "adam" / "config.toml").read_text())
     broken = tmp_path / "broken"
     broken.mkdir()
     for name in ("config.toml", "metrics.jsonl"):
@@ -263,7 +263,6 @@ def test_folders_without_a_finished_run_are_refused_in_one_line(runs: Path, tmp_
     for folder, message in (
         (tmp_path / "nowhere", "be an existing folder"),
         (tmp_path / "empty", "hold runs (no config.toml is in it, nor in its folders)"),
-        (cut, "hold a run that has ended (it has no metrics.jsonl; `fedpriv resume"),
         (broken, "hold an intact report.json"),
         (old, f"{old}'; it must hold a config.toml of this version (unknown key 'rondes'"),
     ):
@@ -287,7 +286,10 @@ def test_unfinished_runs_are_skipped_with_a_note(runs: Path, tmp_path: Path) -> 
     cut = unfinished(runs, tmp_path / "all" / "cut")
     result = CliRunner().invoke(app, ["report", str(tmp_path / "all")])
     assert result.exit_code == 0, result.output
-    hint = f"`fedpriv resume {cut}` continues an interrupted run"
+    hint = comparison.resume_hint(cut, comparison.read_one(runs / "adam").config)
+    assert hint.startswith(
+        f"`fedpriv resume {cut}` continues an interrupted run; its spend is in the ledger: "
+    )
     note = f"NOTE: {cut} is only in the chart: it has no report.json; {hint}"
     assert result.stdout.splitlines()[0] == note
     document = CliRunner().invoke(app, ["report", str(tmp_path / "all"), "--json"])
@@ -298,12 +300,22 @@ def test_unfinished_runs_are_skipped_with_a_note(runs: Path, tmp_path: Path) -> 
     errors: list[comparison.UnfinishedError] = []
     comparison.read([tmp_path / "all", tmp_path / "all"], errors.append)
     assert [(error.folder, error.why) for error in errors] == [(cut, f"its metrics.jsonl is empty; {hint}")]
-    for folders in ([cut], [tmp_path / "all", cut]):
-        with pytest.raises(ArgumentError, match="must hold a run that was evaluated"):
-            comparison.read(folders)
-    unfinished(runs, tmp_path / "none" / "cut")
-    with pytest.raises(ArgumentError, match=r"none'; it must hold runs that have ended \(`fedpriv resume"):
-        comparison.read([tmp_path / "none"])
+    assert len(comparison.read([tmp_path / "all", cut])) == 1  # also where it is named
+
+
+def test_a_run_that_was_killed_has_a_page_with_what_it_has_made(runs: Path, tmp_path: Path) -> None:
+    """Also where it was killed before its first evaluation."""
+    cut, begun = unfinished(runs, tmp_path / "cut"), unfinished(runs, tmp_path / "begun")
+    (begun / "metrics.jsonl").unlink()
+    for folder, last in ((cut, 4), (begun, 0)):
+        result = CliRunner().invoke(app, ["report", str(folder)])
+        assert result.exit_code == 0, result.output
+        assert result.output.splitlines()[0].startswith(f"NOTE: {folder} is only in the chart: it has no ")
+        assert "1 run without a report; 1 setting tried." in result.output
+        assert f"{folder / 'report.html'} has the chart, and all settings" in result.output
+        html = (folder / "report.html").read_text()
+        assert f"Its last evaluation is of round {last}. If it was cut off: <code>fedpriv resume" in html
+    assert CliRunner().invoke(app, ["report", str(cut), "--json"]).stdout == "[]\n"
 
 
 def test_an_unreadable_folder_is_reported(

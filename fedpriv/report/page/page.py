@@ -14,7 +14,7 @@ from typing import Any
 from fedpriv._internal import plotting
 from fedpriv._internal.version import __version__
 from fedpriv.report import markdown, overview, pictures, search_record
-from fedpriv.report.comparison import Group, Run
+from fedpriv.report.comparison import Group, Run, resume_hint
 from fedpriv.report.comparison_table import table as compared
 from fedpriv.report.page import data
 from fedpriv.report.page.command import command
@@ -158,8 +158,7 @@ def _runs(found: Found) -> list[str]:
 def _open(run: Unfinished) -> str:
     last = run.metrics[-1]["round"] if run.metrics else 0
     text = f"This run has no report: it goes on, or was cut off. Its last evaluation is of round {last}."
-    resume = "fedpriv deploy resume" if run.config.nodes_own_data else "fedpriv resume"
-    return element("p", f"{text} `{resume}` continues a run that was cut off.")
+    return as_html(f"{text} If it was cut off: {resume_hint(run.folder, run.config)}.")
 
 
 def _statement(run: Run) -> str:
