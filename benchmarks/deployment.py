@@ -38,8 +38,7 @@ from helpers.deployments import Deployment, await_true  # noqa: E402
 from helpers.hosted_grid import Federation, python  # noqa: E402
 from helpers.owner_policy import write_policy  # noqa: E402
 
-from fedpriv.deployment import enrol, flower_cli  # noqa: E402
-from fedpriv.deployment.folders import Party  # noqa: E402
+from fedpriv.deployment import control_api, enrol, flower_cli  # noqa: E402
 
 EXAMPLES = 500
 A_PROCESS = 100  # cheap nodes in one process
@@ -151,8 +150,7 @@ class Fleet(Deployment):
         if not self.cheap:
             self.start_nodes(range(self.nodes))
             return
-        with registering(self.server):
-            enrol.enrol(self.server)
+        enrol.enrol(self.server)
         for first in range(0, self.nodes, A_PROCESS):
             last = min(first + A_PROCESS, self.nodes)
             command = [sys.executable, str(ROOT / "benchmarks" / "cheap_nodes.py"), str(self.folder)]
@@ -163,7 +161,7 @@ class Fleet(Deployment):
 
         def online() -> bool:
             with contextlib.suppress(flower_cli.FlowerError):
-                return list(flower_cli.nodes(self.server).values()).count("online") == self.nodes
+                return list(control_api.nodes(self.server).values()).count("online") == self.nodes
             return False
 
         await_true(online, lambda: self.log("cheap-0")[-2000:] + self.log("server")[-2000:], timeout=600.0)
@@ -188,31 +186,6 @@ class Fleet(Deployment):
         for process in self._processes:
             process.wait()
         super().__exit__(*error)
-
-
-@contextlib.contextmanager
-def registering(server: Party) -> Iterator[None]:
-    """Within the block keys are registered in this process, and not by a program of Flower's for each."""
-    from flwr.cli.flower_config import read_superlink_connection
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.cli.utils import init_http_client_from_connection
-    from flwr.proto.control_pb2 import RegisterNodeRequest
-
-    flower_cli.write_connection(server)
-    os.environ["FLWR_HOME"] = str(server.folder / "flower")
-    client = init_http_client_from_connection(read_superlink_connection(flower_cli.CONNECTION))
-    own = flower_cli.register
-
-    def register(server: Party, public_key: Path) -> int:
-        key = try_load_public_key(public_key)
-        return int(client.RegisterNode(request=RegisterNodeRequest(public_key=key)).node_id)
-
-    flower_cli.register = register
-    try:
-        yield
-    finally:
-        flower_cli.register = own
-        client.close()
 
 
 def processes(deployment: Path) -> dict[int, str]:

@@ -265,9 +265,9 @@ def _wait(folder: Path, server: Party, started: Started) -> None:
 def stop(folder: Folder, run: Annotated[int, typer.Argument(metavar="RUN")]) -> None:
     """End a run. What it has charged stays charged."""
     with refusing(1):
-        from fedpriv.deployment import flower_cli
+        from fedpriv.deployment import control_api
 
-        flower_cli.stop_run(_controller(folder), run)
+        control_api.stop_run(_controller(folder), run)
 
 
 @deploy_app.command("status", short_help="Show nodes, runs, rounds and epsilon.")

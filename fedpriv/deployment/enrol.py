@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv._internal.files import atomic
-from fedpriv.deployment import flower_cli, keys
+from fedpriv.deployment import control_api, keys
 from fedpriv.deployment.folders import Party
 from fedpriv.flower.enrolment import read_enrolment
 
@@ -42,7 +42,7 @@ def enrol(server: Party) -> dict[int, int]:
                 f"{path} is not the key that partition {partition} is enrolled with; "
                 f"`fedpriv deploy rotate` replaces a key"
             )
-        node = flower_cli.register(server, path)
+        node = control_api.register(server, path)
         record[partition] = {"key": mark, "node-id": node}
         _write(server, record)
         new[partition] = node
@@ -54,7 +54,7 @@ def revoke(server: Party, partition: int) -> None:
     record = enrolled(server)
     entry = _entry(record, partition)
     _write(server, {place: other for place, other in record.items() if place != partition})
-    flower_cli.unregister(server, entry["node-id"])
+    control_api.unregister(server, entry["node-id"])
 
 
 def rotate(server: Party, partition: int, public_key: Path) -> int:

@@ -1,8 +1,9 @@
-"""Flower's command ``flwr`` for a deployment: registering nodes, starting and watching runs.
+"""Flower's command ``flwr`` for a deployment: starting a run, and following its log.
 
 Only the documented commands and their JSON output are used. They talk to the SuperLink's control API, on the
 server's machine over its loopback, from an operator's machine over the control proxy with the operator's
-certificate (:mod:`fedpriv.deployment.certified`). ``server`` is either party.
+certificate (:mod:`fedpriv.deployment.certified`). ``server`` is either party. Short questions are asked
+without a command (:mod:`fedpriv.deployment.control_api`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MOST_SHOWN = 400  # characters of Flower's own error
 
 
 class FlowerError(validation.FedprivError, RuntimeError):
-    """Flower's command failed; the message has Flower's reason."""
+    """Flower refused, or does not answer; the message has Flower's reason."""
 
 
 def environment(server: Party) -> dict[str, str]:
@@ -42,13 +43,18 @@ def environment(server: Party) -> dict[str, str]:
     return {**os.environ, **_QUIET, "FLWR_HOME": str(server.folder / "flower")}
 
 
+def control_address(server: Party) -> tuple[str, Path]:
+    """Where this party reaches the Control API, as ``host:port``, and the authorities of its certificate."""
+    if server.is_operator:
+        return joined(*server.server_address), server.roots
+    return f"127.0.0.1:{server.facts.get('control-port')}", server.loopback_roots
+
+
 def write_connection(server: Party) -> None:
     """Writes Flower's configuration. It needs absolute paths, so it is written again after a move."""
     home = server.folder / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
-    address, roots = f"127.0.0.1:{server.facts.get('control-port')}", server.loopback_roots
-    if server.is_operator:
-        address, roots = joined(*server.server_address), server.roots
+    address, roots = control_address(server)
     lines = [
         "[superlink]",
         f'default = "{CONNECTION}"',
@@ -93,25 +99,31 @@ def call(server: Party, *arguments: str) -> dict[str, Any]:
     if result.returncode == 0 and answer.get("success"):
         return answer
     reason = str(answer.get("error-message") or result.stderr or result.stdout)
+    raise refused(server, f"`flwr {' '.join(arguments[:2])}`", reason)
+
+
+def refused(server: Party, what: str, reason: str) -> FlowerError:
+    """The error for ``what`` failed: with Flower's ``reason``, or with what stands in front of Flower."""
     text = " ".join(reason.split())[:_MOST_SHOWN] or "no reason given"
     if server.is_operator:
         try:
             text = operators.refusal(server) or text
         except operators.UnreachableError as error:
-            raise FlowerError(f"{error}: is the server started, and does the firewall let you out?") from None
-    else:
-        _require_superlink(server)
-    raise FlowerError(f"`flwr {' '.join(arguments[:2])}` failed: {text}")
+            return FlowerError(f"{error}: is the server started, and does the firewall let you out?")
+    elif absent := _without_superlink(server):
+        return FlowerError(absent)
+    return FlowerError(f"{what} failed: {text}")
 
 
-def _require_superlink(server: Party) -> None:
-    """Raises FlowerError if nothing listens at the port of the server's SuperLink."""
+def _without_superlink(server: Party) -> str:
+    """What to do if nothing listens at the port of the server's SuperLink; "" if something does."""
     address = "127.0.0.1", int(server.facts["control-port"])
     try:
         socket.create_connection(address, timeout=_PATIENCE).close()
     except OSError:
         text = f"the server does not run here: its SuperLink does not listen on {address[0]}:{address[1]}"
-        raise FlowerError(f"{text}; {server.folder}/start.sh starts it, on the server's machine") from None
+        return f"{text}; {server.folder}/start.sh starts it, on the server's machine"
+    return ""
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -124,38 +136,10 @@ def _json(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def register(server: Party, public_key: Path) -> int:
-    """Registers a node's public key and returns Flower's id of the node."""
-    return int(call(server, "supernode", "register", str(public_key), CONNECTION)["node-id"])
-
-
-def unregister(server: Party, node: int) -> None:
-    """Ends a registration: the node's key opens nothing from now on."""
-    call(server, "supernode", "unregister", str(node), CONNECTION)
-
-
-def nodes(server: Party) -> dict[int, str]:
-    """{Flower's node id: its status} of the nodes that are registered."""
-    answer = call(server, "supernode", "list", CONNECTION, "--verbose")
-    states = {int(node["node-id"]): str(node["status"]) for node in answer["nodes"]}
-    return {node: state for node, state in states.items() if state not in ("unregistered", "deleted")}
-
-
-def runs(server: Party, run: int | None = None) -> list[dict[str, Any]]:
-    """Flower's records of the runs, or of one run, the newest first."""
-    only = () if run is None else ("--run-id", str(run))
-    return list(call(server, "list", CONNECTION, *only)["runs"])
-
-
 def start_run(server: Party, app: Path, settings: Sequence[str]) -> int:
     """Starts a run of the app and returns its id."""
     options = [part for setting in settings for part in ("--run-config", setting)]
     return int(call(server, "run", str(app), CONNECTION, *options)["run-id"])
-
-
-def stop_run(server: Party, run: int) -> None:
-    """Asks Flower to end a run."""
-    call(server, "stop", str(run), CONNECTION)
 
 
 def follow(server: Party, run: int) -> subprocess.Popen[str]:

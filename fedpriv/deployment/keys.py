@@ -152,6 +152,12 @@ def make_node_key() -> tuple[bytes, bytes]:
     return _private(key, serialization.PrivateFormat.OpenSSH), public_line(key.public_key())
 
 
+def node_public_pem(path: Path) -> bytes:
+    """A node's public key in PEM, as Flower registers it. Raises KeyFileError."""
+    key = serialization.load_ssh_public_key(read_node_public(path))
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
 def public_line(key: ec.EllipticCurvePublicKey) -> bytes:
     """The public key as a line of OpenSSH's format."""
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH

@@ -27,7 +27,7 @@ from fedpriv.accounting import LedgerError, ledger
 from fedpriv.config.plan import make_plan
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
-from fedpriv.deployment import enrol, flower_app, flower_cli
+from fedpriv.deployment import control_api, enrol, flower_app, flower_cli
 from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason
@@ -186,7 +186,7 @@ def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str
         answered = time.monotonic()
         while True:
             try:
-                (record,) = flower_cli.runs(server, run)
+                (record,) = control_api.runs(server, run)
                 answered = time.monotonic()
             except (FlowerError, ValueError) as error:
                 if time.monotonic() - answered > _PATIENCE:
@@ -279,7 +279,7 @@ def nodes_table(server: Party) -> list[dict[str, Any]]:
 
     An operator sees Flower's node ids and states alone.
     """
-    states = flower_cli.nodes(server)
+    states = control_api.nodes(server)
     if server.is_operator:  # which node is which partition is on the server's machine
         nodes = {"partition": None, "state": "", "node id": None, "key": None}
         return [{**nodes, "state": state, "node id": node} for node, state in states.items()]
@@ -302,7 +302,7 @@ def nodes_table(server: Party) -> list[dict[str, Any]]:
 def runs_table(server: Party, most: int = 10) -> list[dict[str, Any]]:
     """The newest runs: Flower's state, the round and the epsilon of the last evaluation, the folder."""
     known, rows = folders(server), []
-    for record in flower_cli.runs(server)[:most]:
+    for record in control_api.runs(server)[:most]:
         folder = known.get(int(record["run-id"]))
         last = latest(folder) if folder else {}
         rows.append(

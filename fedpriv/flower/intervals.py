@@ -21,9 +21,8 @@ HELD_MOST = 10.0  # whatever a question says
 REPLIES = (0.05, 1.0)  # between the server's looks for replies
 APP_REPLIES = (0.05, 0.05)  # the same, of a strategy over an app's clients
 NODE_LIST = 0.2  # between looks at the list of nodes while a federation assembles
-# Between looks of `fedpriv deploy run` at its run, beyond the seconds that flwr takes: while the run's log
-# goes on, and after its end.
-RUN_GOES_ON, RUN_STATE = 30.0, 1.0
+# Between looks of `fedpriv deploy run` at its run: while the run's log goes on, and after its end.
+RUN_GOES_ON, RUN_STATE = 5.0, 0.5
 TASKS = 0.5  # between the SuperLink's own looks for runs to start: Flower's FLWR_SUPEREXEC_TASK_POLL_INTERVAL
 # Without contact for so many seconds a node counts as one that does not run. Its server answers a question at
 # least every 20 seconds, and Flower's heartbeats, which go on while it answers a message, about as often.

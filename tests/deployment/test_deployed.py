@@ -26,7 +26,7 @@ from fedpriv.accounting.record import parse
 from fedpriv.cli import app
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.deployment import enrol, flower_cli, keys
+from fedpriv.deployment import control_api, enrol, flower_cli, keys
 from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.flower.enrolment import Enrolment
@@ -125,7 +125,7 @@ def test_a_fourth_node_and_a_wrong_server_are_refused(deployed: Deployment, tmp_
     deployed.start("misled", other)
     await_true(lambda: not deployed.running("misled"), lambda: deployed.log("misled"))
     assert "wrong certificate" in deployed.log("misled")
-    assert len(flower_cli.nodes(deployed.server)) == 3
+    assert len(control_api.nodes(deployed.server)) == 3
 
 
 def test_who_reaches_only_the_nodes_address_starts_no_run(deployed: Deployment, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_who_reaches_only_the_nodes_address_starts_no_run(deployed: Deployment, 
     with pytest.raises(flower_cli.FlowerError, match="failed"):
         flower_cli.start_run(outside, outside.folder / "fedpriv-app", [])
     with pytest.raises(flower_cli.FlowerError, match="failed"):
-        flower_cli.register(outside, server.public_keys[0])
+        control_api.register(outside, server.public_keys[0])
 
 
 def test_one_nodes_key_does_not_take_anothers_place_and_a_revoked_key_stops_working(

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli import app
-from fedpriv.deployment import enrol, flower_cli, keys, runs
+from fedpriv.deployment import control_api, enrol, flower_cli, keys, runs
 from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party, read_server
 from fedpriv.deployment.provision import Request, provision
@@ -42,9 +42,9 @@ class Registry:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
-    monkeypatch.setattr(flower_cli, "register", made.register)
-    monkeypatch.setattr(flower_cli, "unregister", made.unregister)
-    monkeypatch.setattr(flower_cli, "nodes", lambda server: dict.fromkeys(made.nodes, "online"))
+    monkeypatch.setattr(control_api, "register", made.register)
+    monkeypatch.setattr(control_api, "unregister", made.unregister)
+    monkeypatch.setattr(control_api, "nodes", lambda server: dict.fromkeys(made.nodes, "online"))
     return made
 
 
@@ -76,11 +76,11 @@ def test_an_enrolment_that_was_cut_off_is_continued(
             raise FlowerError("gone")
         return registry.register(party, path)
 
-    monkeypatch.setattr(flower_cli, "register", failing)
+    monkeypatch.setattr(control_api, "register", failing)
     with pytest.raises(FlowerError):
         enrol.enrol(server)
     assert set(enrol.enrolled(server)) == {0, 1}
-    monkeypatch.setattr(flower_cli, "register", registry.register)
+    monkeypatch.setattr(control_api, "register", registry.register)
     assert set(enrol.enrol(server)) == {2}
 
 
@@ -201,17 +201,19 @@ def test_the_command_returns_the_truth(
 
     def call(party: Party, *arguments: str) -> dict[str, object]:
         asked.append(arguments)
-        if arguments[0] == "run":
-            given = Path(arguments[-1]).read_text()
-            out = Path(given.split('out = "')[1].split('"')[0])
-            out.mkdir(parents=True)
-            for name in ("report.md", "curves.png"):
-                (out / name).write_text("")
-            (out / "report.json").write_text(json.dumps({"result": {"stopped": "rounds"}}))
-            return {"run-id": "7"}
-        return {"runs": [{"run-id": "7", "status": statuses.pop(0)}]}
+        given = Path(arguments[-1]).read_text()
+        out = Path(given.split('out = "')[1].split('"')[0])
+        out.mkdir(parents=True)
+        for name in ("report.md", "curves.png"):
+            (out / name).write_text("")
+        (out / "report.json").write_text(json.dumps({"result": {"stopped": "rounds"}}))
+        return {"run-id": "7"}
+
+    def listed(party: Party, run: int) -> list[dict[str, object]]:
+        return [{"run-id": run, "status": statuses.pop(0)}]
 
     monkeypatch.setattr(flower_cli, "call", call)
+    monkeypatch.setattr(control_api, "runs", listed)
     monkeypatch.setattr(flower_cli, "command", lambda *arguments: ["echo", *arguments])
     monkeypatch.setattr(runs, "RUN_STATE", 0.0)
     monkeypatch.setattr(runs, "RUN_GOES_ON", 600.0)  # the log's end is seen before

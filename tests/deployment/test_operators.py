@@ -33,8 +33,8 @@ from fedpriv.deployment import (
     certified,
     checks,
     control,
+    control_api,
     enrol,
-    flower_cli,
     keys,
     operator_checks,
     operators,
@@ -343,9 +343,9 @@ def test_flowers_errors_are_one_line_that_names_the_certificate(serving: Serving
     with pytest.raises(
         FlowerError, match=r"failed: 127\.0\.0\.1:\d+ does not know the certificate .*: it was revoked"
     ):
-        flower_cli.nodes(serving.operator("alice"))
+        control_api.nodes(serving.operator("alice"))
     with pytest.raises(FlowerError) as caught:
-        flower_cli.stop_run(serving.operator("alice"), 7)
+        control_api.stop_run(serving.operator("alice"), 7)
     assert "\n" not in str(caught.value)
     assert not serving.upstream.arrived
 
@@ -456,7 +456,7 @@ def test_an_operator_starts_a_run_from_another_folder_and_a_revoked_one_does_not
         assert table["runs"][0]["state"] == "finished:completed"
         assert [node["state"] for node in table["nodes"]] == ["online", "online"]
         with pytest.raises(FlowerError):
-            flower_cli.register(read_party(elsewhere), deployed.server.public_keys[0])
+            control_api.register(read_party(elsewhere), deployed.server.public_keys[0])
         passed = [json.loads(line) for line in (deployed.server.folder / LOG).read_text().splitlines()]
         starts = [line for line in passed if line.get("call") == "start-run"]
         assert [(line["operator"], line["run"]) for line in starts] == [
@@ -469,7 +469,7 @@ def test_an_operator_starts_a_run_from_another_folder_and_a_revoked_one_does_not
             refused = deployed.command("deploy", *command)
             assert refused.returncode == 1
             assert "it was revoked, or never added" in " ".join(refused.stdout.split())
-        assert len(flower_cli.runs(deployed.server)) == 1
+        assert len(control_api.runs(deployed.server)) == 1
         assert operators.refusal(read_party(deployed.folder / "operator-other")) == ""
         assert enrol.enrolled(deployed.server).keys() == {0, 1}
         assert runs.folders(deployed.server) == {}

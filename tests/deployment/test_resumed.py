@@ -30,7 +30,7 @@ from fedpriv.config.builders import initial_params
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
-from fedpriv.deployment import enrol, flower_cli, runs
+from fedpriv.deployment import control_api, enrol, runs
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.node.own_events import own_events
 from fedpriv.node.silo import TrainRequest, averaged, make_silo_worker, round_events
@@ -188,7 +188,7 @@ def test_a_killed_run_of_silos_goes_on_with_their_own_states(deployed: Deploymen
     deployed.end("node-1", signal.SIGKILL)  # its state is on its disk
     own = enrol.enrolled(server)[1]["node-id"]
     # Flower lets a node in again only once it has noticed that the first is gone.
-    await_true(lambda: flower_cli.nodes(server)[own] != "online", lambda: deployed.log("node-1"), 240.0)
+    await_true(lambda: control_api.nodes(server)[own] != "online", lambda: deployed.log("node-1"), 240.0)
     deployed.start_nodes([1])
     output = finished(started(deployed, "resume", str(deployed.folder), str(first)), timeout=600)
     assert "exit code 0" in output, output + deployed.log("server")[-3000:] + deployed.log("node-0")[-3000:]

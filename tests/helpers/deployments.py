@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from fedpriv.deployment import enrol, flower_cli, keys
+from fedpriv.deployment import control_api, enrol, keys
 from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party, read_parties, read_server
 from fedpriv.deployment.provision import Request, provision
@@ -78,7 +78,7 @@ class Deployment:
 
         def online() -> bool:
             with contextlib.suppress(FlowerError):
-                states = flower_cli.nodes(self.server)
+                states = control_api.nodes(self.server)
                 return all(states.get(node) == "online" for node in wanted)
             return False
 
