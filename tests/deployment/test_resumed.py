@@ -16,7 +16,7 @@ from helpers.deployed_runs import (
     finished,
     kill_between_rounds,
     kill_server,
-    kill_server_app,
+    kill_server_app_alone,
     ledgers,
     lost_rounds,
     started,
@@ -72,7 +72,7 @@ def numbers(deployed: Deployment, folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kills"), [("central", [kill_server]), ("local", [kill_server_app, kill_server])]
+    ("name", "kills"), [("central", [kill_server]), ("local", [kill_server_app_alone, kill_server])]
 )
 def test_a_killed_run_goes_on(
     deployed: Deployment, name: str, kills: Sequence[Callable[[Deployment, subprocess.Popen[str]], None]]

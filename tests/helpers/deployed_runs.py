@@ -87,6 +87,14 @@ def kill_server_app(deployed: Deployment, process: subprocess.Popen[str]) -> Non
     assert "exit code 1" in finished(process)
 
 
+def kill_server_app_alone(deployed: Deployment, process: subprocess.Popen[str]) -> None:
+    """Kills the ServerApp and the command that watches it. Flower takes a minute to notice, and the operator
+    does not wait for that."""
+    send(server_apps(deployed), signal.SIGKILL)
+    process.kill()
+    process.communicate()
+
+
 def kill_server(deployed: Deployment, process: subprocess.Popen[str]) -> None:
     """Kills the SuperLink, the proxy and the ServerApp, as a power cut does, and starts the server again."""
     deployed.end("server", signal.SIGKILL)

@@ -118,6 +118,11 @@ class Deployment:
         process = self._started.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
+        self._await_end(process)
+
+    @staticmethod
+    def _await_end(process: subprocess.Popen[bytes]) -> None:
+        """Waits until a party has ended, and ends what it left behind."""
         try:
             process.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -130,7 +135,13 @@ class Deployment:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for name in sorted(self._started, key=lambda name: name == "server"):  # nodes take leave of it
+        nodes = [self._started.pop(name) for name in [*self._started] if name != "server"]
+        for process in nodes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in nodes:
+            self._await_end(process)
+        for name in [*self._started]:  # the server last: nodes take leave of it
             self.end(name)
 
 
