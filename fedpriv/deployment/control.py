@@ -24,6 +24,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
@@ -69,6 +70,10 @@ class ControlProxy(Proxy):
         except keys.KeyFileError as error:
             self.note("refused", _REFUSALS_EACH, why=str(error))
             return {}
+
+    def knows(self, headers: Message) -> bool:
+        """See :meth:`Proxy.knows`. Each call is an operator's (:meth:`ControlHandler.do_POST`)."""
+        return True
 
     def secured(self, request: socket.socket) -> ssl.SSLSocket:
         """See :meth:`Proxy.secured`. A client certificate that is not an operator's ends the handshake; a

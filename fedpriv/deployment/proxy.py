@@ -19,12 +19,13 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from email.message import Message
 from http import HTTPStatus
 from io import BufferedIOBase
 from typing import Any, ClassVar, cast
 
 from fedpriv._internal import descriptors, validation
-from fedpriv.deployment import proxy_limits
+from fedpriv.deployment import node_proof, proxy_limits
 from fedpriv.deployment.folders import Party
 
 _CALL = re.compile(r"/v1/fleet/[a-z][a-z-]{0,63}")
@@ -77,7 +78,7 @@ class Proxy(http.server.ThreadingHTTPServer):
         self.upstream_tls = _upstream_tls(server)
         self.upstream = ("127.0.0.1", int(server.facts["control-port"]))
         self._room = threading.BoundedSemaphore(proxy_limits.connections(server, descriptors.raise_limit()))
-        self.memory = proxy_limits.BodyMemory()
+        self.memory, self._enrolment = proxy_limits.BodyMemory(), server.enrolment
         self._said = -math.inf  # when it was last said that there is no room
         listen = str(server.facts["listen"])
         self.address_family = socket.AF_INET6 if ":" in listen else socket.AF_INET
@@ -90,6 +91,10 @@ class Proxy(http.server.ThreadingHTTPServer):
     def secured(self, request: socket.socket) -> ssl.SSLSocket:
         """The connection after its TLS handshake. Raises OSError or ValueError if that fails."""
         return self.tls.wrap_socket(request, server_side=True)
+
+    def knows(self, headers: Message) -> bool:
+        """Whether the sender of a request with these headers may send a large body."""
+        return node_proof.proven(self._enrolment, headers)
 
     def get_request(self) -> tuple[Any, Any]:
         """As the base class; rests while there is no room for the connection, which waits meanwhile."""
@@ -189,6 +194,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN)
         elif length > self.server.large.get(self.path, proxy_limits.SMALL):
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        elif length > proxy_limits.SMALL and not self.server.knows(self.headers):
+            self._answer(HTTPStatus.UNAUTHORIZED)
         else:
             try:
                 with self.server.memory.taken(length):

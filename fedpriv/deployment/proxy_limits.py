@@ -1,8 +1,8 @@
-"""How much a proxy takes from its peers at a time, of whom it does not know yet whether they are nodes.
+"""How much a proxy takes from its peers at a time.
 
 Flower checks a node's key after it has read the whole request. So anybody who reaches the port can have the
-proxy hold this much, and no more: a head and a small body for each connection, and large bodies up to
-:data:`_MOST_BODIES` in all.
+proxy hold a head and a small body for each connection, and no more. Larger bodies are those of enrolled nodes
+(:mod:`fedpriv.deployment.node_proof`), up to :data:`_MOST_BODIES` in all.
 """
 
 from __future__ import annotations

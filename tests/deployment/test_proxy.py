@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import json
 import os
 import resource
 import socket
@@ -16,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.signed_heads import signed
 
 from fedpriv._internal import descriptors
-from fedpriv.deployment import proxy_limits
+from fedpriv.deployment import keys, proxy_limits
 from fedpriv.deployment.folders import Party, read_server
 from fedpriv.deployment.provision import Request, provision
 from fedpriv.deployment.proxy import Proxy
@@ -67,7 +69,9 @@ class Serving:
     def __init__(self, folder: Path) -> None:
         provision(folder, Request(1))
         party = read_server(folder)
-        self.party = party
+        self.party, self.key = party, folder / "node-0/node.key"
+        mark = keys.fingerprint(keys.read_node_public(party.public_keys[0]))
+        party.enrolment.write_text(json.dumps({"0": {"key": mark, "node-id": 101}}))
         self.upstream = Upstream(party)
         ports = {"port": 0, "control-port": self.upstream.server_address[1]}
         self.proxy = Proxy(Party(party.folder, {**party.facts, **ports}))
@@ -110,11 +114,13 @@ def test_a_nodes_calls_pass_with_their_headers_and_bodies_over_one_connection(se
     connection = serving.connection()
     largest = b"x" * proxy_limits.FLEET[proxy_limits.PUSH_OBJECT]
     for call, body in (("pull-messages", b"hello"), ("push-object", largest), ("pull-messages", b"")):
-        connection.request("POST", f"/v1/fleet/{call}", body, {"flwr-signature": "s"})
+        own = signed(serving.key)
+        connection.request("POST", f"/v1/fleet/{call}", body, own)
         answer = connection.getresponse()
         assert (answer.status, answer.read(), answer.getheader("x-answer")) == (200, body[::-1], "yes")
         path, arrived, headers = serving.upstream.arrived[-1]
-        assert (path, arrived, headers["flwr-signature"]) == (f"/v1/fleet/{call}", body, "s")
+        assert (path, arrived) == (f"/v1/fleet/{call}", body)
+        assert own.items() <= headers.items()
     connection.close()
 
 
@@ -215,12 +221,33 @@ def test_a_head_larger_than_any_of_flowers_is_refused(serving: Serving, lines: i
         assert serving.raw(text.encode()).split()[1] == status
 
 
+def test_a_large_body_of_whoever_is_no_enrolled_node_is_refused_unread(serving: Serving) -> None:
+    """So strangers cannot take the memory that is for nodes' bodies."""
+    (serving.party.folder / "other.key").write_bytes(keys.make_node_key()[0])
+    for fields in ({}, signed(serving.party.folder / "other.key")):
+        for length, status in ((proxy_limits.SMALL, b""), (proxy_limits.SMALL + 1, b"401")):
+            lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            text = f"POST /v1/fleet/push-object HTTP/1.1\r\n{lines}Content-Length: {length}\r\n\r\n"
+            with (
+                socket.create_connection(("127.0.0.1", serving.port), timeout=10) as plain,
+                serving.context.wrap_socket(plain, server_hostname="127.0.0.1") as stranger,
+            ):
+                stranger.sendall(text.encode())
+                if not status:  # a small one is waited for
+                    stranger.sendall(b"x" * length)
+                    status = b"200"
+                assert stranger.recv(4096).split()[1] == status
+    assert [len(body) for _, body, _ in serving.upstream.arrived] == [proxy_limits.SMALL] * 2
+
+
 def test_bodies_for_which_there_is_no_memory_are_refused_unread_until_there_is(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node asks again after a 503, and questions and heartbeats pass meanwhile."""
     monkeypatch.setattr(serving.proxy, "memory", proxy_limits.BodyMemory(30_000, wait=0.3))
-    text = b"POST /v1/fleet/push-object HTTP/1.1\r\nContent-Length: 20000\r\n\r\n"
+    own = signed(serving.key)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in own.items())
+    text = f"POST /v1/fleet/push-object HTTP/1.1\r\n{lines}Content-Length: 20000\r\n\r\n".encode()
     connection = serving.connection()
     with (
         socket.create_connection(("127.0.0.1", serving.port), timeout=10) as plain,
@@ -233,7 +260,7 @@ def test_bodies_for_which_there_is_no_memory_are_refused_unread_until_there_is(
         assert connection.getresponse().read() == b"olleh"
         half.sendall(b"x" * 10_000)
         assert half.recv(4096).split()[1] == b"200"
-    connection.request("POST", "/v1/fleet/push-object", b"x" * 20_000)
+    connection.request("POST", "/v1/fleet/push-object", b"x" * 20_000, own)
     assert connection.getresponse().status == 200
     connection.close()
 
