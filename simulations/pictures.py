@@ -2,10 +2,12 @@
 
     python simulations/pictures.py simulations/cohorts/sweep.toml score-by-setting sweep
     python simulations/pictures.py simulations/non_iid/local_steps.toml sweep
+    cd simulations/central_vs_local && python ../pictures.py sweep.toml million.toml population
 
-The pictures are those of `fedpriv report`, and `sweep`; each becomes a PNG file beside the sweep's. What
-epsilon means is worked out anew from the sweep's file and `tuning.json`, for runs that charged all planned
-releases. The scores are those of `results.csv`. It needs the sweep's data set.
+Several sweeps are drawn into one picture, which takes its name from the first. The pictures are those of
+`fedpriv report`, and `sweep`; each becomes a PNG file beside the sweep's. What epsilon means is worked out
+anew from the sweep's file and `tuning.json`, for runs that charged all planned releases. The scores are those
+of `results.csv`. It needs the sweep's data set.
 """
 
 from __future__ import annotations
@@ -93,15 +95,24 @@ def chance(config: Config) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", type=Path, help="of the sweep")
-    parser.add_argument("pictures", nargs="+", choices=[*KINDS, "sweep"])
-    arguments = parser.parse_args()
-    found, cells = read(arguments.file)
-    for name in arguments.pictures:
-        figure = driver.draw(found, cells) if name == "sweep" else KINDS[name][1](cells, found.about)
+    parser.add_argument("what", nargs="+", help=f"files of sweeps, then pictures: sweep, {', '.join(KINDS)}")
+    what = parser.parse_args().what
+    files = [Path(one) for one in what if one.endswith(".toml")]
+    names = [one for one in what if not one.endswith(".toml")]
+    if unknown := [name for name in names if name not in (*KINDS, "sweep")]:
+        parser.error(f"no picture is called {unknown[0]}; there are sweep, {', '.join(KINDS)}")
+    if not files or not names or (len(files) > 1 and "sweep" in names):
+        parser.error(
+            "name the file of a sweep and a picture; of several sweeps the picture sweep is not drawn"
+        )
+    sweeps = [read(file) for file in files]
+    cells = [cell for _, ended in sweeps for cell in ended]
+    about = "; ".join(found.about for found, _ in sweeps)
+    for name in names:
+        figure = driver.draw(sweeps[0][0], cells) if name == "sweep" else KINDS[name][1](cells, about)
         if figure is None:
             raise SystemExit(f"{name} cannot be drawn of these runs")
-        path = beside(arguments.file, f"{name}.png")
+        path = beside(files[0], f"{name}.png")
         with atomic(path) as file:
             file.write(png(figure))
         print(path)

@@ -190,15 +190,14 @@ def differences(configs: Sequence[Config]) -> list[dict[str, Any]]:
     """For each configuration, the settings in which it differs from the others, by key.
 
     Settings that a run does not use are left out. A setting with the same value in all runs that use it is
-    left out, too: other settings determine which runs use it.
+    left out, too: other settings determine which runs use it. So is one that all runs derive from others.
     """
     tables, keys = [_used(config) for config in configs], Config.keys()
     found: list[dict[str, Any]] = [{} for _ in configs]
     for key in (key for key in keys if key not in _ALIKE):
-        values = [table.get(key) for table in tables]
-        if len(set(values) - {None}) > 1:
-            for settings, value in zip(found, values, strict=True):
-                settings |= {} if value is None else {key: value}
+        if len({table[key] for table in tables if key in table}) > 1:
+            for settings, table, config in zip(found, tables, configs, strict=True):
+                settings |= {key: config.table()[key]} if key in table else {}
     return found
 
 

@@ -52,7 +52,7 @@ def test_repetitions_are_one_row(runs: Path) -> None:
     sgd, adam = comparison.read([*(runs / f"sgd-{seed}" for seed in (1, 2, 3)), runs / "adam"])
     # The default step size is another for Adam; 1.0 was given to the others.
     assert sgd.name == "optimizer=dp-sgd, learning-rate=1.0"
-    assert adam.name == "optimizer=dp-adam, learning-rate=auto"
+    assert adam.name == "optimizer=dp-adam, learning-rate=0.01"
     assert [len(group.runs) for group in (sgd, adam)] == [3, 1]
     scores = [
         json.loads((runs / f"sgd-{seed}" / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
@@ -70,7 +70,7 @@ def test_repetitions_are_one_row(runs: Path) -> None:
     assert found.header == ("optimizer", "learning-rate", "runs", "test accuracy", "epsilon spent")
     cells = {row[0]: row for row in found.rows}
     assert cells["dp-sgd"][2:4] == ["3", f"{data['mean']:.2%} +- {data['spread']:.2%}"]
-    assert cells["dp-adam"][1] == "auto"
+    assert cells["dp-adam"][1] == "0.01"
 
 
 def test_rows_are_best_first_and_what_has_no_room_is_named(runs: Path) -> None:
