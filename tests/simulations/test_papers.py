@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ from helpers.scripts import script
 from fedpriv.config.schema import Config
 from fedpriv.data.loaders import DATA_SETS
 from fedpriv.models import MODELS
+from fedpriv.simulation.sweeps.definition import cells, read
 
 ROOT = Path(__file__).parents[2]
 # What each README that reports an epsilon says of it, by the words that say it.
@@ -45,13 +45,26 @@ def test_every_file_and_command_of_the_page_is_there(papers: ModuleType) -> None
             check_command(row["run"])
 
 
-@pytest.mark.parametrize("name", ["silos.toml", "server.toml"])
-def test_the_sweeps_over_levels_are_of_dirichlet_silos(name: str) -> None:
-    sweep = tomllib.loads((ROOT / "simulations" / "levels" / name).read_text())
-    for optimizer in sweep["grid"]["optimizer"]:
-        config = Config.parse({**sweep["settings"], "optimizer": optimizer})
-        assert (config.units, config.partition, config.unit) == (250_000, "dirichlet", "example")
-    assert len(sweep["grid"]["seed"]) == 5
+@pytest.mark.parametrize("name", ["centralised", "clients", "server", "silos"])
+def test_the_sweeps_over_levels_are_alike(name: str) -> None:
+    """The same images, the same expected cohort, as many gradients' releases, the same search, five seeds."""
+    sweep = read(ROOT / "simulations" / "levels" / f"{name}.toml")
+    assert sweep.grid["optimizer"] == read(ROOT / "simulations" / "levels" / "clients.toml").grid["optimizer"]
+    assert len(sweep.grid["seed"]) == 5
+    assert sweep.tuning is not None
+    assert sweep.tuning.json()["learning-rate"] == [0.01, 0.07, 0.5, 3.5, 25]
+    for cell in cells(sweep):
+        config = cell.config
+        steps = config.silo_steps if config.level == "client" else 1
+        assert (config.units, config.sampling_rate, config.rounds * steps) == (250_000, 0.01, 40)
+        assert (config.partition == "dirichlet") == (name in ("server", "silos"))
+        assert (config.delta, config.accounting) == (1 / (10 * 250_000), "pld")
+
+
+def test_the_readme_of_the_levels_has_the_tables_of_the_results() -> None:
+    readme = (ROOT / "simulations" / "levels" / "README.md").read_text()
+    for part in script("levels/table.py").tables().split("\n\n"):
+        assert part in readme, "run `python simulations/levels/table.py`"
 
 
 def check_command(command: str) -> None:

@@ -73,6 +73,19 @@ def test_pictures_from_the_committed_results_have_the_scores_of_the_table() -> N
         assert (cell.run.gate["epsilon"] if cell.run.gate else None) == (last and pytest.approx(last))
 
 
+@pytest.mark.slow
+def test_one_picture_of_two_sweeps_has_the_populations_of_both() -> None:
+    module = script("pictures.py")
+    folder = SIMULATIONS / "central_vs_local"
+    ended = [cell for name in ("sweep", "million") for cell in module.read(folder / f"{name}.toml")[1]]
+    figure = module.KINDS["population"][1](ended, "two sweeps")
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert (
+        "epsilon=8: local noise does not come to 5 points below central noise with up to 1,000,000 clients"
+        in said
+    )
+
+
 def test_each_silo_alone_has_the_examples_that_it_shares_in_the_sweep() -> None:
     config = read(SIMULATIONS / "silos" / "sweep.toml")
     shared = make_view(cells(config)[0].config, load("digits")).batch(np.arange(1400))
