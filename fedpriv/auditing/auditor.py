@@ -54,7 +54,7 @@ from fedpriv.auditing.judgement import Attack, joined, judged
 from fedpriv.auditing.neighbours import Neighbours
 from fedpriv.auditing.nodes import NodeCoins, nodes_plan, on_nodes
 from fedpriv.auditing.noise_tests import Residuals
-from fedpriv.auditing.silos import WatchedSilos
+from fedpriv.auditing.silos import watched_silos
 from fedpriv.auditing.subject import (
     Subject,
     canaries_plan,
@@ -171,7 +171,8 @@ def audit_nodes(
     config: Config,
     coins: NodeCoins,
     data_files: Sequence[Path],
-    engine: Engine,
+    audit_files: Sequence[Path],
+    engine: Engine | silo.SiloEngine,
     confidence: float = 0.99,
     observe: Callable[[int], None] = lambda rounds: None,
     view: str = AUTO,
@@ -182,16 +183,18 @@ def audit_nodes(
         config: a run with noise, of nodes that own their data.
         coins: as :func:`fedpriv.auditing.nodes.drawn` has drawn them, and as the nodes' audit files are.
         data_files: the nodes' data files, which the auditor reads, too.
+        audit_files: the nodes' audit files; at the client level nodes note their steps beside them.
         engine: asks the nodes; each release is asked for once. It must raise an error where a node fails.
         confidence, observe, view: as in :func:`audit`.
 
     Steps on neighbouring data are repeated by the same code in this process.
 
-    Raises ArgumentError as :func:`fedpriv.auditing.nodes.drawn` does.
+    Raises ArgumentError as :func:`fedpriv.auditing.nodes.drawn` does, and DataError for a node's notes that
+    are not there.
     """
     validation.between("confidence", confidence, 0, 1)
-    plan = nodes_plan(config, view)
-    subject = on_nodes(plan, view_of(config, view), _key(plan), coins, data_files, engine)
+    plan, seen = nodes_plan(config, view), view_of(config, view)
+    subject = on_nodes(plan, seen, _key(plan), coins, data_files, audit_files, engine)
     return _finding(subject, confidence, observe)
 
 
@@ -267,7 +270,7 @@ def _loop(subject: Subject, watched: Sequence[Watched], observe: Callable[[Progr
     """The run's own loop with observed optimizers and engines."""
     plan, key, charged = subject.plan, subject.key, watched[0].charged
     if plan.by_silo:
-        return silo.run(plan, subject.start, WatchedSilos.of(subject, watched), charged, observe)
+        return silo.run(plan, subject.start, watched_silos(subject, watched), charged, observe)
     mechanism = replace(plan.mechanism, optimizer=watched[0])
     return run(mechanism, subject.start, watched[0], charged, key, plan.cohorts(key), observe)
 

@@ -13,10 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from fedpriv.config.schema import Config
-from fedpriv.node.silo import SiloEngine, TrainRequest, make_silo_worker
+from fedpriv.node.silo import ModelDelta, SiloEngine, TrainRequest, make_silo_worker
 
 _TOLERANCE = 1e-4  # of a change's largest coordinate: other processes may round differently
+NOT_FROM_RELEASES = "a silo's change that does not follow from its charged releases"
+
+
+def follows(change: ModelDelta, wanted: Tensor) -> bool:
+    """Whether a silo's change is the ``wanted`` one (d,), up to rounding."""
+    wanted = wanted.to(change.delta)
+    return wanted.shape == change.delta.shape and bool(
+        (change.delta - wanted).abs().max() <= _TOLERANCE * wanted.abs().max()
+    )
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,8 @@ class ComparedSilos:
         for change in changes:
             if change.silo not in expected:
                 return "a change of a silo that was not asked"
-            wanted = expected[change.silo].to(change.delta)
-            near = wanted.shape == change.delta.shape and bool(
-                (change.delta - wanted).abs().max() <= _TOLERANCE * wanted.abs().max()
-            )
-            if not near:
-                return "a silo's change that does not follow from its charged releases"
+            if not follows(change, expected[change.silo]):
+                return NOT_FROM_RELEASES
         return None
 
     def close(self) -> None:

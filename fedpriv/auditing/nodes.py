@@ -6,7 +6,8 @@ another unit of the nodes in its place would be there twice, and lose more than 
 
 Nodes draw their own noise, charge their ledgers and answer each release once, as in any run. The auditor
 reads the data files, too, and so knows what each unit adds. Steps on neighbouring data are repeated in the
-auditor's process, by the same code.
+auditor's process, by the same code. At the client level nodes note their steps for the auditor
+(:mod:`fedpriv.auditing.noting_silos`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 
 from fedpriv._internal import validation
+from fedpriv.auditing.noting_silos import NotingSilos
 from fedpriv.auditing.own_units import OwnUnits, usual_number
 from fedpriv.auditing.subject import Subject, first_secret, require_auditable
 from fedpriv.auditing.views import View, view_of
@@ -30,6 +33,7 @@ from fedpriv.federated.engine import Engine
 from fedpriv.federated.worker import Units, Worker
 from fedpriv.node.audit_file import write_audit_file
 from fedpriv.node.factory import make_worker
+from fedpriv.node.silo import SiloEngine
 from fedpriv.rng import Key
 
 
@@ -99,14 +103,25 @@ def plant(config: Config, coins: NodeCoins, audit_files: Sequence[Path]) -> None
 
 
 def on_nodes(
-    plan: Plan, view: View, key: Key, coins: NodeCoins, data_files: Sequence[Path], engine: Engine
+    plan: Plan,
+    view: View,
+    key: Key,
+    coins: NodeCoins,
+    data_files: Sequence[Path],
+    audit_files: Sequence[Path],
+    engine: Engine | SiloEngine,
 ) -> Subject:
-    """The run on nodes whose own data has the coins' units left out."""
+    """The run on nodes whose own data has the coins' units left out. At the client level ``engine`` has the
+    nodes' silos train, which note their steps beside the ``audit_files``."""
     worker = replace(_worker(plan, data_files), key=key)
     size, start = plan.config.examples_per_client, initial_params(worker.task, key).to(worker.device)
     units = OwnUnits(worker.view, worker, coins.guessed, coins.absent, replaced=False, span=size)
     side, there = replace(worker, view=units), ~np.isin(coins.guessed, coins.absent)
-    return Subject(plan, view, side, engine, units, coins.guessed, there, start, key, on_nodes=True)
+    noting = NotingSilos.of(cast(SiloEngine, engine), audit_files) if plan.by_silo else None
+    asked = cast(Engine, engine)
+    return Subject(
+        plan, view, side, asked, units, coins.guessed, there, start, key, on_nodes=True, noting=noting
+    )
 
 
 def _worker(plan: Plan, data_files: Sequence[Path]) -> Worker:

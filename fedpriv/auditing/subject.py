@@ -18,6 +18,7 @@ from fedpriv.auditing.audited_units import AuditedUnits
 from fedpriv.auditing.canaries import LARGEST, LAYERS, canaries_of, nodes_of
 from fedpriv.auditing.compared_silos import ComparedSilos
 from fedpriv.auditing.distinct_units import DistinctUnits
+from fedpriv.auditing.noting_silos import NotingSilos
 from fedpriv.auditing.own_units import OwnUnits, usual_number
 from fedpriv.auditing.views import Splitter, View
 from fedpriv.config.builders import initial_params
@@ -67,6 +68,7 @@ class Subject:
         elsewhere: the run's engine, if its silos train apart in other processes.
         on_nodes: whether the nodes themselves leave units out of their data. They answer each release once,
             so that steps are repeated in this process.
+        noting: the nodes' silos, if they train apart on data of their own.
     """
 
     plan: Plan
@@ -80,6 +82,7 @@ class Subject:
     key: Key
     elsewhere: ComparedSilos | None = None
     on_nodes: bool = False
+    noting: NotingSilos | None = None
 
     def close(self) -> None:
         """Releases the resources of the run's engine."""
@@ -231,9 +234,6 @@ def _require_nodes(config: Config) -> None:
     """Raises ArgumentError for what an audit on nodes with their own data cannot watch."""
     if not config.nodes_own_data:
         raise validation.fail("nodes-own-data", False, "be true for an audit of a deployment")
-    if config.by_silo:
-        hint = "noisy answers inside a node leave it nowhere; `fedpriv audit --own-data` audits this level"
-        raise validation.fail("level", config.level, "be aggregation for an audit of a deployment", hint)
     if not config.privacy_unit.in_silos:
         hint = "a coin for each node would be too few"
         raise validation.fail("unit", config.unit, "be example for an audit of a deployment", hint)

@@ -142,7 +142,7 @@ class Watched(OptimizerWrapper):
     def gather(self, request: SumRequest) -> PartialSum:
         """See :class:`fedpriv.federated.engine.Engine`. The request's cohort is recorded, and the
         messages that the adversary knows."""
-        self._now["request"], self._now["messages"] = request, []
+        self.asked(request)
         if self.protocol is not None:
             reply = self.protocol.gather(request)
             self._now["messages"] = self.protocol.answered
@@ -155,6 +155,10 @@ class Watched(OptimizerWrapper):
         sums = zip(*(reply.sums for reply in replies), strict=True)
         parties = sum(reply.parties for reply in replies)
         return PartialSum(tuple(torch.stack(parts).sum(0) for parts in sums), parties)
+
+    def asked(self, request: SumRequest) -> None:
+        """Records the request of the next answer, and with it the cohort."""
+        self._now["request"], self._now["messages"] = request, []
 
     def close(self) -> None:
         """Does nothing: there are no resources to release."""

@@ -39,7 +39,7 @@ round, each round is charged once, and the run costs what was planned.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -53,6 +53,7 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.loop import Outcome, Progress, advance
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.federated.worker import Worker
+from fedpriv.node.audited_steps import NotedSteps, StepNotes
 from fedpriv.node.factory import make_worker
 from fedpriv.node.ledger import NodeLedger, open_node_ledger
 from fedpriv.node.own_events import same_events
@@ -175,6 +176,7 @@ class SiloWorker:
         memories: the state of each silo, by number.
         budget_gate: the node's own ledger, if it owns its data.
         state_file: the file of the state of this node's only silo, if the node owns its data.
+        notes: where the steps are noted, if this is an audit that the node's owner allows.
     """
 
     plan: Plan
@@ -182,6 +184,7 @@ class SiloWorker:
     memories: dict[int, SiloState] = field(default_factory=dict)
     budget_gate: NodeLedger | None = None
     state_file: SiloStateFile | None = None
+    notes: StepNotes | None = None
 
     def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
         """The change of each requested silo. Raises RefusedError if the request differs from the plan, and
@@ -238,11 +241,22 @@ class SiloWorker:
         # Without a seed no two answers share noise, not even for the same round.
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
-        end = advance(mechanism, start, start.step + steps, self.side, _Prepaid(events), key, cohorts)
+        noted = NotedSteps(mechanism.optimizer, self.side)
+        end = advance(
+            mechanism if self.notes is None else replace(mechanism, optimizer=noted),
+            start,
+            start.step + steps,
+            self.side if self.notes is None else noted,
+            _Prepaid(events),
+            key,
+            cohorts,
+        )
         if end.stopped == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if end.state.step != start.step + steps:
             raise RefusedError(f"round {request.round} could not complete all of its steps")
+        if self.notes is not None:
+            self.notes.write(request.round, noted.steps)
         memory.slots = end.state.slots
         self._keep(memory)
         return end.state.params.double() - request.params.double()
@@ -295,4 +309,5 @@ def make_silo_worker(
     side = make_worker(run_config, node_config)
     ledger = open_node_ledger(plan, node_config or {}, run_id)
     file = None if ledger is None else SiloStateFile(ledger.path, ledger.run)
-    return SiloWorker(plan, side, budget_gate=ledger, state_file=file)
+    notes = StepNotes.of(config.audit, node_config or {})
+    return SiloWorker(plan, side, budget_gate=ledger, state_file=file, notes=notes)

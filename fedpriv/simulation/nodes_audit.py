@@ -74,6 +74,7 @@ def prepare(
         "guessed": coins.guessed.tolist(),
         "absent": coins.absent.tolist(),
         "data-files": [str(path) for path in data_files],
+        "audit-files": [str(path) for path in audit_files],
     }
     with atomic(plan, private=True) as file:
         file.write(json.dumps(facts).encode())
@@ -123,6 +124,7 @@ def _audit(grid: Grid, config: Config, folder: Path) -> None:
         config,
         coins,
         [Path(path) for path in plan["data-files"]],
+        [Path(path) for path in plan["audit-files"]],
         secured_over(config, asks) if config.aggregates_securely else asks,
         plan["confidence"],
         lambda done: report(f"audited round {done} of {config.rounds}"),

@@ -40,6 +40,14 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 LOCAL = {**RUN, "placement": "local"}
 SHARES = {**RUN, "placement": "distributed"}
+INSIDE: dict[str, Any] = {
+    **RUN,
+    "level": "client",
+    "silo-steps": 3,
+    "sampler": "poisson",
+    "sampling-rate": 0.3,
+    "optimizer": "dp-adam",
+}
 SOUND: dict[str, tuple[dict[str, Any], str]] = {
     "central": ({**RUN, "sampler": "poisson", "sampling-rate": 0.3}, "auto"),
     "local, the server": (LOCAL, "auto"),
@@ -47,13 +55,23 @@ SOUND: dict[str, tuple[dict[str, Any], str]] = {
     "collusion": ({**SHARES, "colluding-parties": 1}, "parties"),
     "fixed size, the last model": ({**RUN, "sampler": "fixed-size", "sampling-rate": 0.5}, "last-model"),
     "secure aggregation": ({**SHARES, "secure-aggregation": True}, "auto"),
+    "the client level": (INSIDE, "auto"),
+    "the client level, fixed size": (
+        {**INSIDE, "sampler": "fixed-size", "optimizer": "dp-srm", "sampling-rate": 0.5}, "auto",
+    ),
+    "the client level, two releases a step": ({**INSIDE, "optimizer": "adadp", "silo-steps": 2}, "auto"),
 }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def fresh_processes() -> None:
     """Nodes of this process begin as new ones."""
-    for cache in (client_app._secure_parties, client_app._node_ledger, client_app._side):
+    for cache in (
+        client_app._secure_parties,
+        client_app._node_ledger,
+        client_app._side,
+        client_app._silo_side,
+    ):
         cache.cache_clear()
 
 
@@ -83,7 +101,7 @@ def audited(
     spoil(folder)
     grid = GridEngine(Owned(config, owners), strict=True, silos=True, nodes=NODES, report=lambda line: None)
     engine = secured_over(config, grid) if config.aggregates_securely else grid
-    return audit_nodes(config, coins, files, engine, view=view)
+    return audit_nodes(config, coins, files, audits, engine, view=view)
 
 
 @pytest.mark.parametrize("kind", SOUND)
@@ -92,7 +110,14 @@ def test_a_sound_run_passes(kind: str, tmp_path: Path) -> None:
     settings, view = SOUND[kind]
     found = audited(settings, view, tmp_path)
     assert min(found.p_value, found.noise_p_value) > 1e-7, found.oddest
-    assert (found.own_data, found.canaries, found.releases, found.stopped) == (True, COINS, 2, "rounds")
+    releases = 2 * settings.get("silo-steps", 1)
+    assert (found.own_data, found.canaries, found.releases, found.stopped) == (
+        True,
+        COINS,
+        releases,
+        "rounds",
+    )
+    assert not list(tmp_path.glob("*.steps"))
 
 
 def test_an_audit_is_charged_to_the_nodes_ledgers(tmp_path: Path) -> None:
@@ -171,7 +196,7 @@ def test_an_audit_file_that_is_none_is_refused(text: str) -> None:
     ("changes", "view", "said"),
     [
         ({"nodes-own-data": False, "audit": False}, "auto", "nodes-own-data is False; it must be true"),
-        ({"level": "client"}, "auto", "level is 'client'; it must be aggregation"),
+        ({"level": "client"}, "server", "view is 'server'; it must be models with level client"),
         ({"unit": "client", "examples-per-client": 1}, "auto", "unit is 'client'; it must be example"),
         ({"seed": 1}, "auto", "seed is 1; it must be left out"),
         ({"placement": "distributed", "secure-aggregation": True}, "server", "view is 'server'; it must be"),
