@@ -222,12 +222,17 @@ def _require_own_data(config: Config) -> None:
     if config.privacy_unit.in_silos and config.partitioning.several:
         hint = "the audit swaps examples of equal silos"
         raise validation.fail("partition", config.partition, "be one-example for an audit", hint)
-    silos_add_noise = config.privacy_unit.in_silos and PLACEMENTS[config.placement].at_parties
-    if silos_add_noise and claims.replaces(config) and not config.in_process and not config.by_silo:
+    if names_examples_twice(config) and not config.in_process:
         hint = "an example that replaces another would be in a silo's message twice, which nodes refuse"
         raise validation.fail(
             "engine", config.engine, "be in-process for an audit of replaced examples", hint
         )
+
+
+def names_examples_twice(config: Config) -> bool:
+    """Whether an audit would ask silos for a message in which an example replaces another one."""
+    silos_add_noise = config.privacy_unit.in_silos and PLACEMENTS[config.placement].at_parties
+    return silos_add_noise and claims.replaces(config) and not config.by_silo
 
 
 def _require_nodes(config: Config) -> None:

@@ -14,7 +14,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.validation import FedprivError
 from fedpriv.auditing.auditor import audit_own_data
 from fedpriv.auditing.statement import lines
-from fedpriv.auditing.subject import own_plan, with_seed
+from fedpriv.auditing.subject import names_examples_twice, own_plan, with_seed
 from fedpriv.auditing.views import AUTO, view_of
 from fedpriv.config.schema import Config
 from fedpriv.flower.grid_engine import GridEngine
@@ -43,6 +43,10 @@ def prepared(config: Config, canaries: int = 0, view: str = AUTO, confidence: fl
         allowed = "be false in an app, whose nodes keep no keys from message to message"
         hint = "`fedpriv audit --own-data` has it, and --deployment audits it on `fedpriv node run`"
         raise validation.fail("secure-aggregation", True, allowed, hint)
+    if names_examples_twice(config):
+        allowed = "be central in an app where an example replaces another one"
+        hint = "nodes refuse a message with an example twice; audit it with --own-data and engine=in-process"
+        raise validation.fail("placement", config.placement, allowed, hint)
     own_plan(config, canaries)
     return with_seed(config)
 

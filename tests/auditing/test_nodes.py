@@ -20,6 +20,8 @@ from fedpriv.auditing.finding import Finding
 from fedpriv.config.builders import make_source
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import write_client_file
+from fedpriv.data.source import DataError
+from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.worker import Worker
 from fedpriv.flower import client_app, server_app
 from fedpriv.flower.grid_engine import GridEngine
@@ -27,6 +29,7 @@ from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.secure_parties import secured_over
 from fedpriv.mechanism.placement import Central
 from fedpriv.node.audit_file import left_out, write_audit_file
+from fedpriv.node.audited_steps import NotedSteps, StepNotes
 from fedpriv.node.factory import make_worker
 from fedpriv.node.policy import RefusedError, as_taken
 from fedpriv.rng import Key
@@ -61,6 +64,8 @@ SOUND: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the client level, two releases a step": ({**INSIDE, "optimizer": "adadp", "silo-steps": 2}, "auto"),
 }  # fmt: skip
+
+SLOW = ("the client level, fixed size", "the client level, two releases a step")
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +109,9 @@ def audited(
     return audit_nodes(config, coins, files, audits, engine, view=view)
 
 
-@pytest.mark.parametrize("kind", SOUND)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in SOUND]
+)
 def test_a_sound_run_passes(kind: str, tmp_path: Path) -> None:
     """Nodes draw noise of their own, so that sound code fails with a probability below 1e-6."""
     settings, view = SOUND[kind]
@@ -167,6 +174,73 @@ def test_less_noise_is_found(
         found = audited(settings, "auto", tmp_path)
     assert found.irregular
     assert "too small" in found.oddest
+
+
+def _changes_twice(right: Any, engine: GridEngine, request: Any) -> Any:
+    return tuple(replace(change, delta=2 * change.delta) for change in right(engine, request))
+
+
+def _a_change_too_few(right: Any, engine: GridEngine, request: Any) -> Any:
+    return right(engine, request)[1:]
+
+
+def _trains_on_other_answers(right: Any, noted: NotedSteps, state: Any, answer: Any) -> Any:
+    """The notes have the noise; what leaves the node has half of it, say."""
+    right(noted, state, answer)
+    return noted.inner.update(state, tuple(part / 2 for part in answer))
+
+
+def _one_cohort(right: Any, cohorts: Any, release: int, factor: float = 1.0) -> Any:
+    return right(replace(cohorts, key=Key.from_seed(5)), 0, factor)
+
+
+def _a_step_too_few(right: Any, notes: StepNotes, number: int, steps: Any) -> None:
+    right(notes, number, steps[:-1])
+
+
+NOT_FOLLOWED = "a silo's change that does not follow from its charged releases"
+INSIDE_FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
+    "less noise": (Central, "server_stds", _scaled(0.7), "noise that is too small"),
+    "one cohort": (CohortSampler, "draw", _one_cohort, "cohort that was used before"),
+    "a change that counts twice": (GridEngine, "train", _changes_twice, NOT_FOLLOWED),
+    "notes of other answers": (NotedSteps, "update", _trains_on_other_answers, NOT_FOLLOWED),
+    "a silo without a change": (GridEngine, "train", _a_change_too_few, "without one change of each silo"),
+    "a step without notes": (StepNotes, "write", _a_step_too_few, "another number of steps"),
+}
+
+
+SLOW_FAULTS = ("one cohort", "a silo without a change", "a step without notes")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=pytest.mark.slow if fault in SLOW_FAULTS else ()) for fault in INSIDE_FAULTS],
+)
+def test_a_fault_inside_a_node_is_found(fault: str, tmp_path: Path) -> None:
+    owner, name, wrong, said = INSIDE_FAULTS[fault]
+    with patched(owner, name, wrong):
+        found = audited({**INSIDE, "rounds": 1}, "auto", tmp_path)
+    assert found.irregular
+    assert said in found.oddest
+
+
+def test_an_audit_of_nodes_at_the_client_level_is_charged_like_a_run(tmp_path: Path) -> None:
+    audited({**INSIDE, "rounds": 1}, "auto", tmp_path)
+    assert [len(read(tmp_path / f"{k}.npz.ledger.jsonl").events) for k in range(NODES)] == [3] * NODES
+
+
+def test_notes_of_another_audit_are_not_read(tmp_path: Path) -> None:
+    """A node that notes nothing ends the audit, whatever a killed audit has left."""
+
+    left = [StepNotes.beside(tmp_path / f"{k}.audit") for k in range(NODES)]
+    for notes in left:
+        notes.write(0, [])
+    with (
+        patched(StepNotes, "write", lambda right, *given: None),
+        pytest.raises(DataError, match=r"0\.audit\.steps.* is missing: a node notes its steps there"),
+    ):
+        audited({**INSIDE, "rounds": 1}, "auto", tmp_path)
+    assert not any(notes.folder.exists() for notes in left)
 
 
 def test_a_node_answers_audits_with_an_audit_file_alone() -> None:

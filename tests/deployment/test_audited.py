@@ -54,8 +54,13 @@ def test_a_deployment_is_audited_where_every_owner_allows_it(deployed: Deploymen
     assert not (deployed.server.folder / "audit/plan.json").exists()
     deployed.end("node-2")
     deployed.start_nodes([2])
-    for name, sees in (("local", "the server, which sees each message"), ("secure", "who sees the released")):
-        code, output = audit(deployed, name)
+    inside = ("--set=level=client", "--set=silo-steps=2")
+    for name, sees, changes in (
+        ("local", "the server, which sees each message", ()),
+        ("secure", "who sees the released", ()),
+        ("central", "who sees the released", inside),
+    ):
+        code, output = audit(deployed, name, *changes)
         assert code == 0, output + deployed.log("node-2")[-2000:]
         assert "audit run, not for use: its model was trained without units that coins left out" in output
         assert f"the adversary: {sees}" in output
@@ -64,7 +69,8 @@ def test_a_deployment_is_audited_where_every_owner_allows_it(deployed: Deploymen
     finding = json.loads((deployed.server.folder / "audit/finding.json").read_text())
     assert finding["note"] == "audit run, not for use"
     ledgers = [read(deployed.folder / f"node-{place}/ledger/ledger.jsonl") for place in range(NODES)]
-    assert [len(ledger.events) for ledger in ledgers] == [4] * NODES  # two audits, charged as runs
+    assert [len(ledger.events) for ledger in ledgers] == [8] * NODES  # three audits, charged as runs
+    assert not list(deployed.folder.glob("node-*/*.steps"))
     file = str(deployed.server.folder / "central.toml")
     plain = deployed.command("deploy", "run", str(deployed.folder), file, *SETTINGS)
     assert plain.returncode == 1, plain.stdout
